@@ -1,0 +1,104 @@
+"""From logits to the contract's outputs: calibration map, softmax, average, entropies."""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from uce_edge import contract
+from uce_edge.contract import Calibration, Method
+from uce_edge_export.builder import Builder
+
+_TINY = np.float32(1e-30)  # p log p is 0 at p = 0; log alone is not
+
+
+def emit(g: Builder, logits: ir.Value, samples: ir.Value | None, classes: int, calibration: Calibration) -> list[ir.Value]:
+    """Append the head to a graph.
+
+    Args:
+        g: Where the nodes go.
+        logits: Raw logits [samples, batch, classes].
+        samples: int64 [1], the number of passes; None for a deterministic model, which has no sampling error.
+        classes: Number of classes.
+        calibration: The map and its parameters.
+
+    Returns:
+        The contract's outputs, in its order.
+    """
+    first, last = g.constant(np.array([0])), g.constant(np.array([-1]))
+    scale = g.constant(np.float32(-1 / math.log(classes)))
+
+    def entropy(p: ir.Value, log_q: ir.Value) -> ir.Value:
+        return g.Mul(g.ReduceSum(g.Mul(p, log_q), last, keepdims=0), scale)
+
+    def safe_log(p: ir.Value) -> ir.Value:
+        return g.Log(g.Max(p, g.constant(_TINY)))
+
+    def unit(x: ir.Value) -> ir.Value:
+        return g.Clip(x, g.constant(np.float32(0)), g.constant(np.float32(1)))
+
+    passes = g.Softmax(_emit_map(g, logits, calibration), axis=-1)
+    p = g.ReduceMean(passes, first, keepdims=0)
+    log_p = safe_log(p)
+    total = unit(entropy(p, log_p))
+    data = g.ReduceMean(entropy(passes, safe_log(passes)), first, keepdims=0)
+    outputs = {
+        contract.PROBABILITIES: p,
+        contract.CLASS_ID: g.Cast(g.ArgMax(p, axis=-1, keepdims=0), to=ir.DataType.INT32),
+        contract.UNCERTAINTY: total,
+        contract.MODEL_UNCERTAINTY: unit(g.Sub(total, data)),
+        contract.STANDARD_ERROR: _emit_standard_error(g, entropy(passes, log_p), samples),
+        contract.ERROR_PROBABILITY: g.Sub(g.constant(np.float32(1)), g.ReduceMax(p, last, keepdims=0)),
+        contract.PASS_PROBABILITIES: passes,
+        contract.LOGITS: g.Identity(logits),
+    }
+    shapes = {
+        contract.PROBABILITIES: ("batch", classes),
+        contract.PASS_PROBABILITIES: ("samples" if samples else 1, "batch", classes),
+        contract.LOGITS: ("samples" if samples else 1, "batch", classes),
+    }
+    for name in contract.OUTPUTS:
+        value = outputs[name]
+        value.name = name
+        value.shape = ir.Shape(shapes.get(name, ("batch",)))
+        value.dtype = ir.DataType.INT32 if name == contract.CLASS_ID else ir.DataType.FLOAT
+    return [outputs[name] for name in contract.OUTPUTS]
+
+
+def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Value:
+    """R(z); parameters are initializers named `calibration.*`, so that a file can be recalibrated in place."""
+
+    def parameter(name: str) -> ir.Value:
+        return g.constant(np.asarray(calibration.parameters[name], np.float32), f"calibration.{name}")
+
+    match calibration.method:
+        case Method.NONE:
+            return logits
+        case Method.TEMPERATURE:
+            return g.Div(logits, parameter("temperature"))
+        case Method.VECTOR:
+            return g.Mul(logits, parameter("vector"))
+        case Method.AUX:
+            hidden = _emit_linear(g, logits, parameter("aux.w1"), parameter("aux.b1"))
+            hidden = g.LeakyRelu(hidden, alpha=0.01)
+            return g.Add(logits, _emit_linear(g, hidden, parameter("aux.w2"), parameter("aux.b2")))
+
+
+def _emit_linear(g: Builder, x: ir.Value, weight: ir.Value, bias: ir.Value) -> ir.Value:
+    return g.Add(g.MatMul(x, g.Transpose(weight, perm=[1, 0])), bias)
+
+
+def _emit_standard_error(g: Builder, cross_entropy: ir.Value, samples: ir.Value | None) -> ir.Value:
+    """Delta method: H of the average is the mean over passes of their cross-entropy to the average.
+
+    Its standard error is that of this mean; with one pass it is unknown and said to be 1.
+    """
+    first = g.constant(np.array([0]))
+    deviation = g.Sub(cross_entropy, g.ReduceMean(cross_entropy, first, keepdims=1))
+    squares = g.ReduceSum(g.Mul(deviation, deviation), first, keepdims=0)
+    if samples is None:
+        return squares  # one pass without noise: exactly 0
+    one = g.constant(np.float32(1))
+    count = g.Cast(samples, to=ir.DataType.FLOAT)
+    variance = g.Div(squares, g.Mul(count, g.Max(g.Sub(count, one), one)))
+    return g.Where(g.Equal(count, one), one, g.Min(g.Sqrt(variance), one))

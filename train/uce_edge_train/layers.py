@@ -1,0 +1,160 @@
+"""Gaussian dropout: weight layers whose output is a sample from N(mu, alpha * layer(x^2, W^2)).
+
+The layers are subclasses of torch's own with the same parameters, so a state_dict moves freely between a
+plain model and its Gaussian form. Noise is independent per output element: it has the marginals of Bernoulli
+dropout on the layer's input, not its correlations.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from uce_edge.errors import UsageError, expected
+
+Noise = Callable[[str, Tensor], Tensor]
+"""Given a layer's name and its mean output, standard normal noise of the same shape."""
+
+# sqrt has an infinite gradient at 0, and sparse ReLU maps reach it; this floor is far below float32 noise.
+_VARIANCE_FLOOR = 1e-12
+
+
+class _Gaussian(nn.Module):
+    """What the Gaussian layers share: the rate, the noise source, and the reparameterised output."""
+
+    layer_name: str
+    p: float
+    noise: Noise | None
+    sampling: bool
+
+    def _init_gaussian(self, name: str, p: float) -> None:
+        self.layer_name = name
+        self.p = p
+        self.noise = None
+        self.sampling = True
+
+    def _sample(self, mu: Tensor, variance: Callable[[], Tensor]) -> Tensor:
+        """Eq. 9 of the paper: y = mu + sigma * eps; the variance is only computed when it is needed."""
+        if not self.sampling:
+            return mu
+        eps = torch.randn_like(mu) if self.noise is None else self.noise(self.layer_name, mu)
+        # float32 whatever autocast chose: squares of half-precision activations overflow.
+        with torch.autocast(mu.device.type, enabled=False):
+            sigma = (self.p / (1 - self.p) * variance() + _VARIANCE_FLOOR).sqrt()
+            return (mu.float() + sigma * eps.float()).to(mu.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, p={self.p}"
+
+
+class GaussianLinear(_Gaussian, nn.Linear):
+    """`nn.Linear` with Gaussian dropout."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        mu = nn.functional.linear(input, self.weight, self.bias)
+        return self._sample(
+            mu, lambda: nn.functional.linear(input.float().square(), self.weight.float().square())
+        )
+
+
+class _GaussianConv(_Gaussian):
+    """Convolutions of any rank: the variance runs through torch's own `_conv_forward`, so padding modes,
+    strides, dilations and groups mean the same in both branches."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        mu = self._conv_forward(input, self.weight, self.bias)
+        return self._sample(
+            mu, lambda: self._conv_forward(input.float().square(), self.weight.float().square(), None)
+        )
+
+
+class GaussianConv1d(_GaussianConv, nn.Conv1d):
+    """`nn.Conv1d` with Gaussian dropout."""
+
+
+class GaussianConv2d(_GaussianConv, nn.Conv2d):
+    """`nn.Conv2d` with Gaussian dropout."""
+
+
+class GaussianConv3d(_GaussianConv, nn.Conv3d):
+    """`nn.Conv3d` with Gaussian dropout."""
+
+
+_TWINS: dict[type[nn.Module], type[_Gaussian]] = {
+    nn.Linear: GaussianLinear,
+    nn.Conv1d: GaussianConv1d,
+    nn.Conv2d: GaussianConv2d,
+    nn.Conv3d: GaussianConv3d,
+}
+
+
+def gaussianize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) -> nn.Module:
+    """Give every Conv and Linear layer of a model Gaussian dropout, in place.
+
+    Layers keep their parameters, names and hooks; only their class changes. The first weight layer stays
+    as it is by default: the input image is never dropped.
+
+    Args:
+        model: Any torch module.
+        p: The dropout rate, 0 < p < 1.
+        skip_first: Leave the first weight layer (in registration order) without noise.
+
+    Returns:
+        The same model.
+    """
+    if not 0.0 < p < 1.0:
+        raise UsageError(expected("`p`", "between 0 and 1, both excluded", p, "The paper's value is 0.2"))
+    layers = [(name, module) for name, module in model.named_modules() if type(module) in _TWINS]
+    noisy = layers[1:] if skip_first else layers
+    if not noisy:
+        raise UsageError(
+            expected(
+                "`model`", "a module with at least two Conv or Linear layers", type(model).__name__,
+                "Gaussian dropout needs a weight layer after the first one",
+            )
+        )
+    for name, module in noisy:
+        module.__class__ = _TWINS[type(module)]
+        assert isinstance(module, _Gaussian)
+        module._init_gaussian(name, p)
+    return model
+
+
+def gaussian_layers(model: nn.Module) -> dict[str, _Gaussian]:
+    """The Gaussian layers of a model by name, in registration order."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, _Gaussian)}
+
+
+@contextmanager
+def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[None]:
+    """Inside the block, the model's noise comes from a generator or from a function of layer and mean."""
+    if isinstance(noise, torch.Generator):
+        generator = noise
+
+        def noise(_: str, mu: Tensor) -> Tensor:
+            return torch.randn(mu.shape, generator=generator, device=mu.device, dtype=mu.dtype)
+
+    layers = list(gaussian_layers(model).values())
+    before = [layer.noise for layer in layers]
+    for layer in layers:
+        layer.noise = noise
+    try:
+        yield
+    finally:
+        for layer, old in zip(layers, before, strict=True):
+            layer.noise = old
+
+
+@contextmanager
+def deterministic(model: nn.Module) -> Iterator[None]:
+    """Inside the block, the model is its deterministic twin: same weights, no noise."""
+    layers = list(gaussian_layers(model).values())
+    before = [layer.sampling for layer in layers]
+    for layer in layers:
+        layer.sampling = False
+    try:
+        yield
+    finally:
+        for layer, old in zip(layers, before, strict=True):
+            layer.sampling = old

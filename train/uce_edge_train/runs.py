@@ -1,0 +1,113 @@
+"""A training run on disk: `run.json` describes it, `weights.safetensors` holds the parameters. No pickle."""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from uce_edge.contract import Calibration, Method
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.files import replacing
+from uce_edge_train import architectures
+from uce_edge_train.layers import gaussianize
+
+DESCRIPTION = "run.json"
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was trained, on what, and how it was calibrated since."""
+
+    data: str
+    arch: str
+    p: float
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    split_hashes: dict[str, str]
+    metrics: dict[str, Any] = field(default_factory=dict)
+    calibration: Calibration = field(default_factory=Calibration)
+    tools: dict[str, str] = field(default_factory=dict)
+
+    def build(self) -> nn.Module:
+        """The untrained Gaussian-dropout network of this run."""
+        model = architectures.build(self.arch, len(self.class_names), self.image_shape[2])
+        return gaussianize(model, self.p)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the description."""
+        with replacing(Path(folder) / DESCRIPTION) as path:
+            path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Run":
+        """Read the description of a run, or say what the folder lacks."""
+        path = Path(folder) / DESCRIPTION
+        if not path.is_file():
+            raise UsageError(
+                f"{folder} is not a training run (it has no {DESCRIPTION}). Train one with: uce-edge train --out {folder}"
+            )
+        try:
+            values = json.loads(path.read_text())
+            calibration = dict(values.pop("calibration"))
+            calibration["method"] = Method(calibration["method"])
+            for key in ("class_names", "image_shape", "mean", "std"):
+                values[key] = tuple(values[key])
+            return cls(calibration=Calibration(**calibration), **values)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UceEdgeError(f"{path} cannot be read ({error}). Train again: uce-edge train --out {folder}") from None
+
+
+def save_weights(model: nn.Module, folder: str | Path) -> None:
+    """Write the parameters of a model."""
+    with replacing(Path(folder) / WEIGHTS) as path:
+        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
+
+
+def load_model(run: Run, folder: str | Path) -> nn.Module:
+    """The trained network of a run, ready for Monte Carlo passes: batch-norm frozen, noise on."""
+    path = Path(folder) / WEIGHTS
+    model = run.build()
+    try:
+        model.load_state_dict(load_file(path))
+    except FileNotFoundError:
+        raise UceEdgeError(f"{path} is missing. Train again: uce-edge train --out {folder}") from None
+    except Exception as error:  # safetensors and torch each have their own; all mean the same to the user
+        raise UceEdgeError(f"{path} does not fit {run.arch} ({str(error).splitlines()[0]}).") from None
+    return model.eval()
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """A fingerprint of all parameters and buffers, in name order."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def newest(root: str | Path = "runs") -> Path:
+    """The run under `root` that was written last."""
+    found = sorted(Path(root).glob(f"*/{DESCRIPTION}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise UsageError(f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits")
+    return found[-1].parent
+
+
+def tool_versions() -> dict[str, str]:
+    """The versions that made a run."""
+    from uce_edge import __version__
+
+    return {"uce_edge": __version__, "torch": torch.__version__}

@@ -1,0 +1,5 @@
+"""`python -m uce_edge`."""
+
+from uce_edge.cli import main
+
+main()

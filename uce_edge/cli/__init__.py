@@ -1,0 +1,51 @@
+"""The command line. Commands import what they need when they run, so that `--version` and `--help` are instant."""
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from uce_edge import __version__
+from uce_edge.cli import bench, demo, export, info, predict, train
+from uce_edge.errors import UceEdgeError
+
+app = typer.Typer(
+    name="uce-edge",
+    help="Calibrated uncertainty for the edge: train, calibrate, export and run Bayesian image classifiers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(name="predict")(predict.predict)
+app.command(name="train")(train.train)
+app.command(name="calibrate")(train.calibrate)
+app.command(name="export")(export.export)
+app.command(name="bench")(bench.bench)
+app.command(name="info")(info.info)
+app.command(name="demo")(demo.demo)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"uce-edge {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a known failure becomes one sentence on stderr and an exit code."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    try:
+        app(arguments)
+    except UceEdgeError as error:
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(error.exit_code)

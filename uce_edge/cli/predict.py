@@ -1,0 +1,115 @@
+"""`uce-edge predict`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from uce_edge import contract
+from uce_edge.cli.options import DeviceOption, JsonOption, say
+from uce_edge.errors import ImageError, UsageError
+from uce_edge.providers import Device
+
+if TYPE_CHECKING:
+    from uce_edge.model import Model
+
+_FIELDS = (
+    "label", "class_id", "confidence", "uncertainty", "model_uncertainty", "standard_error", "error_probability",
+    "decision", "samples", "seed",
+)  # fmt: skip
+_CHUNK = 32  # images that are decoded before the model runs
+
+
+def predict(
+    images: Annotated[list[str], typer.Argument(help="Image files, folders of images, or - for stdin.", show_default=False)],
+    model: Annotated[Path | None, typer.Option(help="A model file made by `uce-edge export`.")] = None,
+    reject: Annotated[float | None, typer.Option(help="Reject images with a higher uncertainty than this (0 to 1).")] = None,
+    samples: Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")] = 0,
+    device: DeviceOption = Device.AUTO,
+    as_json: JsonOption = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 when an image was rejected.")] = False,
+) -> None:
+    """Classify images, and say how far each answer can be trusted.
+
+    Example: uce-edge predict --model digits.onnx photo.png folder/ --reject 0.3
+    """
+    # Wrong usage is told before anything slow happens.
+    if as_json and jsonl:
+        raise UsageError("Choose one of --json and --jsonl.")
+    if reject is not None:
+        contract.check_threshold(reject)
+    contract.pass_seeds(samples if samples is not None else 1, seed)
+    if model is None:
+        raise UsageError(
+            "No --model was given, and no model ships with this version. "
+            "Make one in a minute with: uce-edge demo   (it writes demo/digits.onnx)"
+        )
+    from uce_edge.images import collect
+    from uce_edge.model import Model
+
+    paths = collect(images)
+    loaded = Model(model, device)
+    records = []
+    for record in _records(loaded, paths, samples, seed, reject):
+        records.append(record)
+        if jsonl:
+            typer.echo(json.dumps(record))
+            sys.stdout.flush()
+    if as_json:
+        typer.echo(json.dumps(records, indent=2))
+    elif not jsonl:
+        _print_table(records)
+    failed = sum(record["status"] == "error" for record in records)
+    rejected = sum(record["decision"] == "reject" for record in records)
+    if failed:
+        say(f"{failed} of {len(records)} images could not be used.")
+        raise typer.Exit(1)
+    if exit_code and rejected:
+        raise typer.Exit(3)
+
+
+def _records(
+    model: "Model", paths: list[str], samples: int | None, seed: int, reject: float | None
+) -> Iterator[dict[str, Any]]:
+    """One record per path, in order; a bad image is a record too."""
+    import numpy as np
+
+    from uce_edge.images import load
+
+    for start in range(0, len(paths), _CHUNK):
+        chunk = paths[start : start + _CHUNK]
+        errors: dict[int, str] = {}
+        pixels = []
+        for index, path in enumerate(chunk):
+            try:
+                pixels.append(load(sys.stdin.buffer.read() if path == "-" else path, model.metadata.image))
+            except ImageError as error:
+                errors[index] = str(error)
+        results = iter(model.predict(np.stack(pixels), samples, seed, reject) if pixels else ())
+        for index, path in enumerate(chunk):
+            if index in errors:
+                yield {"path": path, "status": "error"} | dict.fromkeys(_FIELDS) | {"error": errors[index]}
+            else:
+                values = next(results).as_dict()
+                yield {"path": path, "status": "ok"} | {name: values[name] for name in _FIELDS} | {"error": None}
+
+
+def _print_table(records: list[dict[str, Any]]) -> None:
+    """A table for people: what it is, how sure, and what to do with it."""
+    width = max([len(record["path"]) for record in records] + [5])
+    names = max([len(str(record["label"])) for record in records] + [5])
+    typer.secho(f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty        decision", bold=True)
+    for record in records:
+        if record["status"] == "error":
+            typer.secho(f"{record['path']:<{width}}  {record['error']}", fg=typer.colors.RED)
+            continue
+        decision = record["decision"] or "-"
+        colour = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}.get(decision)
+        line = f"{record['path']:<{width}}  {record['label']:<{names}}  {record['confidence']:>10.1%}"
+        line += f"  {record['uncertainty']:.3f} ± {record['standard_error']:.3f}      "
+        typer.echo(line + typer.style(decision, fg=colour))

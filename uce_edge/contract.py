@@ -1,0 +1,202 @@
+"""The model contract, version 1: names, limits and metadata of a uce-edge `.onnx` file.
+
+This module is the one place that spells them; exporter, runtime and tools import from here.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from uce_edge.errors import ModelFileError, UsageError, expected
+
+VERSION = 1
+KEY = "uce_edge"
+
+IMAGE = "image"
+SEEDS = "seeds"
+PROBABILITIES = "probabilities"
+CLASS_ID = "class_id"
+UNCERTAINTY = "uncertainty"
+MODEL_UNCERTAINTY = "model_uncertainty"
+STANDARD_ERROR = "standard_error"
+ERROR_PROBABILITY = "error_probability"
+PASS_PROBABILITIES = "pass_probabilities"
+LOGITS = "logits"
+OUTPUTS = (
+    PROBABILITIES,
+    CLASS_ID,
+    UNCERTAINTY,
+    MODEL_UNCERTAINTY,
+    STANDARD_ERROR,
+    ERROR_PROBABILITY,
+    PASS_PROBABILITIES,
+    LOGITS,
+)
+
+SEED_SPACE = 2**24
+MAX_SAMPLES = 4096
+MAX_SEED = SEED_SPACE // MAX_SAMPLES - 1
+
+
+class Inference(StrEnum):
+    """How the graph turns an image into a distribution."""
+
+    MC = "mc"
+    """Exact Monte Carlo: one stochastic pass per seed."""
+    DETERMINISTIC = "deterministic"
+    """The same weights without noise: one pass, no model uncertainty."""
+
+
+class Method(StrEnum):
+    """The calibration map between the logits and the softmax."""
+
+    NONE = "none"
+    """Logits as they are."""
+    TEMPERATURE = "temperature"
+    """One scalar for all logits."""
+    VECTOR = "vector"
+    """One factor per class."""
+    AUX = "aux"
+    """A small residual network on the logits."""
+
+
+def pass_seeds(samples: int, seed: int) -> range:
+    """The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns."""
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise UsageError(
+            expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "25 is a good start: --samples 25")
+        )
+    if not 0 <= seed <= MAX_SEED:
+        raise UsageError(expected("`seed`", f"between 0 and {MAX_SEED}", seed, "Any fixed value will do: --seed 0"))
+    return range(MAX_SAMPLES * seed, MAX_SAMPLES * seed + samples)
+
+
+def check_threshold(reject: float) -> float:
+    """Refuse a rejection threshold outside [0, 1]."""
+    if not 0.0 <= reject <= 1.0:  # also catches NaN
+        raise UsageError(expected("`reject`", "between 0 and 1", reject, "For example: --reject 0.3"))
+    return reject
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """What the model takes as one image. `mean` and `std` apply to pixels divided by `scale`."""
+
+    height: int
+    width: int
+    channels: int
+    dtype: str = "uint8"
+    scale: float = 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True)
+class NoisyLayer:
+    """One weight layer with Gaussian dropout and its rate."""
+
+    name: str
+    p: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration map that is in the graph, and how it was fitted."""
+
+    method: Method = Method.NONE
+    parameters: dict[str, Any] = field(default_factory=dict)
+    samples: int | None = None
+    """The number of passes it was fitted at; the temperature depends on it."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """NLL before and after, flips of the label, size of the calibration set."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Everything a file says about itself: one JSON document under the key `uce_edge`."""
+
+    classes: tuple[str, ...]
+    image: ImageSpec
+    contract: int = VERSION
+    inference: Inference = Inference.MC
+    noise: str = "table"
+    architecture: str = ""
+    samples: int = 25
+    layers: tuple[NoisyLayer, ...] = ()
+    calibration: Calibration = field(default_factory=Calibration)
+    reject: dict[str, Any] | None = None
+    """A stored rejection threshold with its guarantee, when one was fitted."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    hashes: dict[str, Any] = field(default_factory=dict)
+    tools: dict[str, str] = field(default_factory=dict)
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
+
+    def to_json(self) -> str:
+        """The document, stable in key order, so that equal models give equal bytes."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False)
+
+    def to_properties(self) -> dict[str, str]:
+        """All key/value pairs written into the ONNX file, with the plain keys other tools read."""
+        properties = {
+            KEY: self.to_json(),
+            "names": json.dumps({str(i): name for i, name in enumerate(self.classes)}),
+            "imgsz": json.dumps([self.image.height, self.image.width]),
+        }
+        if self.reject is not None:
+            properties["reject_threshold"] = json.dumps(self.reject["threshold"])
+        return properties
+
+    @classmethod
+    def from_properties(cls, properties: dict[str, str], source: str) -> "Metadata":
+        """Read the metadata of a model file, or say why it is not one of ours.
+
+        Args:
+            properties: The custom metadata of the ONNX file.
+            source: The file's name, for the message.
+        """
+        if KEY not in properties:
+            raise ModelFileError(
+                f"{source} is an ONNX file, but not a uce-edge model (it has no metadata under {KEY!r}). "
+                "Make one with: uce-edge export"
+            )
+        try:
+            document = json.loads(properties[KEY])
+        except json.JSONDecodeError as error:
+            raise ModelFileError(
+                f"{source} has damaged metadata ({error}). Export it again: uce-edge export"
+            ) from None
+        found = document.get("contract") if isinstance(document, dict) else None
+        if found != VERSION:
+            raise ModelFileError(
+                f"{source} follows model contract {found!r}, and this version of uce-edge reads contract {VERSION}. "
+                "Export the model again, or install the uce-edge that wrote it."
+            )
+        missing = [key for key in cls.REQUIRED if key not in document]
+        if missing:
+            raise ModelFileError(
+                f"{source} lacks the metadata {', '.join(missing)}. Export it again: uce-edge export"
+            )
+        try:
+            return cls._from_document(document)
+        except (TypeError, ValueError, KeyError) as error:
+            raise ModelFileError(
+                f"{source} has metadata this version cannot read ({error}). Export it again: uce-edge export"
+            ) from None
+
+    @classmethod
+    def _from_document(cls, document: dict[str, Any]) -> "Metadata":
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in document.items() if key in known}
+        image = dict(values["image"])
+        image["mean"], image["std"] = tuple(image["mean"]), tuple(image["std"])
+        values["image"] = ImageSpec(**image)
+        values["classes"] = tuple(values["classes"])
+        values["inference"] = Inference(values["inference"])
+        values["layers"] = tuple(NoisyLayer(**layer) for layer in values.get("layers", ()))
+        calibration = dict(values.get("calibration", {}))
+        calibration["method"] = Method(calibration.get("method", "none"))
+        values["calibration"] = Calibration(**calibration)
+        return cls(**values)

@@ -1,0 +1,33 @@
+"""What a user is told when something cannot be done, and the exit code that goes with it."""
+
+
+class UceEdgeError(Exception):
+    """The work failed for a reason the user can understand; the command line exits with 1."""
+
+    exit_code = 1
+
+
+class UsageError(UceEdgeError):
+    """The request itself is wrong; the command line exits with 2."""
+
+    exit_code = 2
+
+
+class ImageError(UceEdgeError):
+    """One image cannot be used; among many, the others go on."""
+
+
+class ModelFileError(UceEdgeError):
+    """A file is not a model this version can run."""
+
+
+def expected(argument: str, rule: str, value: object, remedy: str) -> str:
+    """The one shape of a message about an argument: its name, the rule, the value and the way out."""
+    return f"Expected {argument} to be {rule}, but got {value!r}. {remedy}"
+
+
+class MissingPartError(UceEdgeError):
+    """An optional part of the installation is needed and absent."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f'{what} needs {package}, which is not installed. Run: pip install "uce-edge[{extra}]"')

@@ -1,0 +1,189 @@
+"""A calibrated Bayesian classifier loaded from one ONNX file."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from uce_edge import contract, images
+from uce_edge.contract import Inference, Metadata
+from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
+from uce_edge.prediction import Decision, Prediction, summarise
+from uce_edge.providers import Device, open_session
+
+ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
+
+# One call holds this many image-passes at most, which keeps memory flat in the number of images and of passes.
+_ROWS_PER_CALL = 64
+
+
+class SamplesWarning(UserWarning):
+    """A prediction uses another number of passes than the calibration was fitted at."""
+
+
+class Model:
+    """A uce-edge model file, ready to predict.
+
+    Example:
+        >>> model = Model("digits.onnx")
+        >>> prediction = model.predict(["three.png"], reject=0.3)
+        >>> prediction.labels, prediction.uncertainty, prediction.decisions
+    """
+
+    def __init__(self, path: str | Path, device: Device | str = Device.AUTO, *, threads: int | None = None) -> None:
+        self.path = str(path)
+        if not Path(path).is_file():
+            raise ModelFileError(f"There is no model file {path}. Make one with: uce-edge export --out {path}")
+        self._session = open_session(self.path, device, threads)
+        self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
+        self._check_signature()
+
+    @property
+    def provider(self) -> str:
+        """The execution provider the model really runs on."""
+        return str(self._session.get_providers()[0])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, in the order of the probabilities."""
+        return self.metadata.classes
+
+    def predict(
+        self,
+        images: npt.NDArray[np.uint8] | Sequence[ImageLike],
+        samples: int | None = None,
+        seed: int = 0,
+        reject: float | None = None,
+    ) -> Prediction:
+        """Classify a batch of images.
+
+        Args:
+            images: uint8 [batch, height, width, channels] of the model's size, or a sequence of paths, encoded
+                bytes, Pillow images or uint8 arrays of any size.
+            samples: Number of Monte Carlo passes; None means the number stored in the file.
+            seed: Which 4096 passes to draw from; the same seed gives the same answer.
+            reject: Reject what has a higher uncertainty than this.
+
+        Returns:
+            The predictions. An image's answer does not depend on the others in the batch.
+        """
+        if reject is not None:
+            contract.check_threshold(reject)
+        samples = self._samples(samples)
+        seeds = np.array(contract.pass_seeds(samples, seed), np.int32)
+        batch = self._as_batch(images)
+        step = max(1, _ROWS_PER_CALL // samples)
+        parts = [self._run(batch[start : start + step], seeds) for start in range(0, len(batch), step)]
+        merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        uncertainty = merged[contract.UNCERTAINTY]
+        decisions: list[Decision | None] = [None] * len(batch)
+        if reject is not None:
+            # float32 on both sides: a threshold of 0.3 must not reject an uncertainty of 0.3.
+            rejected = uncertainty > np.float32(reject)
+            decisions = [Decision.REJECT if bad else Decision.ACCEPT for bad in rejected]
+        return Prediction(
+            class_ids=merged[contract.CLASS_ID],
+            labels=[self.classes[index] for index in merged[contract.CLASS_ID]],
+            probabilities=merged[contract.PROBABILITIES],
+            uncertainty=uncertainty,
+            model_uncertainty=merged[contract.MODEL_UNCERTAINTY],
+            standard_error=merged[contract.STANDARD_ERROR],
+            error_probability=merged[contract.ERROR_PROBABILITY],
+            decisions=decisions,
+            samples=samples,
+            seed=seed,
+        )
+
+    def logits(
+        self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
+    ) -> npt.NDArray[np.float32]:
+        """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
+        seeds = np.array(contract.pass_seeds(self._samples(samples), seed), np.int32)
+        batch = self._as_batch(images)
+        return np.concatenate([self._passes(contract.LOGITS, batch[i : i + 1], seeds) for i in range(len(batch))], 1)
+
+    def _samples(self, samples: int | None) -> int:
+        stored = self.metadata.samples
+        if samples is None or samples == stored:
+            return stored
+        if self.metadata.inference is Inference.DETERMINISTIC:
+            raise UsageError(
+                expected("`samples`", "1 for a deterministic model", samples, "Leave --samples out for this file")
+            )
+        fitted = self.metadata.calibration.samples
+        if fitted is not None and samples != fitted:
+            warnings.warn(
+                f"this model was calibrated at {fitted} samples and runs with {samples}: "
+                "its probabilities are a little off",
+                SamplesWarning,
+                stacklevel=3,
+            )
+        return samples
+
+    def _as_batch(self, given: npt.NDArray[np.uint8] | Iterable[ImageLike]) -> npt.NDArray[np.uint8]:
+        spec = self.metadata.image
+        if isinstance(given, np.ndarray):
+            shape = (spec.height, spec.width, spec.channels)
+            if given.ndim != 4 or given.shape[1:] != shape or given.dtype != spec.dtype or len(given) == 0:
+                raise ImageError(
+                    expected(
+                        "`images`",
+                        f"{spec.dtype} of shape [batch, {spec.height}, {spec.width}, {spec.channels}], batch >= 1",
+                        f"{given.dtype} {list(given.shape)}",
+                        "A list of images of any size is resized for you: predict([image])",
+                    )
+                )
+            return given
+        if isinstance(given, str | bytes | Path | Image.Image):
+            raise ImageError(expected("`images`", "a sequence of images", type(given).__name__, "Use: predict([image])"))
+        fitted = [
+            images.load(item, spec) if isinstance(item, str | Path | bytes) else images.fit(item, spec)
+            for item in given
+        ]
+        if not fitted:
+            raise ImageError(expected("`images`", "at least one image", [], "Pass an image: predict([image])"))
+        return np.stack(fitted)
+
+    def _run(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+        """All outputs that have one entry per image, with the passes split over calls when there are many."""
+        if len(seeds) <= _ROWS_PER_CALL:
+            values = self._session.run(list(contract.OUTPUTS[:6]), self._feed(batch, seeds))
+            return dict(zip(contract.OUTPUTS, values, strict=False))
+        summary = summarise(self._passes(contract.PASS_PROBABILITIES, batch, seeds))
+        return {
+            contract.PROBABILITIES: summary.probabilities,
+            contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),
+            contract.UNCERTAINTY: summary.uncertainty,
+            contract.MODEL_UNCERTAINTY: summary.model_uncertainty,
+            contract.STANDARD_ERROR: summary.standard_error,
+            contract.ERROR_PROBABILITY: 1 - summary.probabilities.max(-1),
+        }
+
+    def _passes(
+        self, output: str, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        """An output with one entry per pass, [samples, batch, classes]."""
+        step = max(1, _ROWS_PER_CALL // len(batch))
+        chunks = (seeds[start : start + step] for start in range(0, len(seeds), step))
+        return np.concatenate([self._session.run([output], self._feed(batch, chunk))[0] for chunk in chunks])
+
+    def _feed(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+        feed: dict[str, npt.NDArray[Any]] = {contract.IMAGE: batch}
+        if self.metadata.inference is not Inference.DETERMINISTIC:
+            feed[contract.SEEDS] = seeds
+        return feed
+
+    def _check_signature(self) -> None:
+        """Refuse a file whose metadata promises what its graph does not keep."""
+        inputs = {value.name for value in self._session.get_inputs()}
+        outputs = {value.name for value in self._session.get_outputs()}
+        wanted = {contract.IMAGE} | ({contract.SEEDS} if self.metadata.inference is not Inference.DETERMINISTIC else set())
+        if inputs != wanted or not set(contract.OUTPUTS) <= outputs:
+            raise ModelFileError(
+                f"{self.path} has inputs {sorted(inputs)} and outputs {sorted(outputs)}, which is not contract "
+                f"{contract.VERSION}. Export it again: uce-edge export"
+            )

@@ -1,0 +1,113 @@
+"""What a model says of a batch of images, as values."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class Decision(StrEnum):
+    """Whether a prediction may be used."""
+
+    ACCEPT = "accept"
+    """The uncertainty is at most the threshold."""
+    REJECT = "reject"
+    """The uncertainty is above the threshold: the model does not know."""
+
+
+@dataclass(frozen=True)
+class ImagePrediction:
+    """The prediction for one image."""
+
+    label: str
+    class_id: int
+    confidence: float
+    uncertainty: float
+    model_uncertainty: float
+    standard_error: float
+    error_probability: float
+    decision: Decision | None
+    samples: int
+    seed: int
+    probabilities: FloatArray
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the probabilities of all classes."""
+        values = {name: value for name, value in self.__dict__.items() if name != "probabilities"}
+        values["decision"] = None if self.decision is None else str(self.decision)
+        return values
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions for a batch; iterate for one image at a time."""
+
+    class_ids: npt.NDArray[np.int32]
+    labels: list[str]
+    probabilities: FloatArray
+    uncertainty: FloatArray
+    model_uncertainty: FloatArray
+    standard_error: FloatArray
+    error_probability: FloatArray
+    decisions: list[Decision | None]
+    samples: int
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.class_ids)
+
+    def __iter__(self) -> Iterator[ImagePrediction]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> ImagePrediction:
+        return ImagePrediction(
+            label=self.labels[index],
+            class_id=int(self.class_ids[index]),
+            confidence=_short(self.probabilities[index].max()),
+            uncertainty=_short(self.uncertainty[index]),
+            model_uncertainty=_short(self.model_uncertainty[index]),
+            standard_error=_short(self.standard_error[index]),
+            error_probability=_short(self.error_probability[index]),
+            decision=self.decisions[index],
+            samples=self.samples,
+            seed=self.seed,
+            probabilities=self.probabilities[index],
+        )
+
+
+def _short(value: np.float32) -> float:
+    """The shortest decimal that is this float32, so that JSON shows 0.3 and not 0.30000001192092896."""
+    return float(str(value))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What follows from the probabilities of all passes; the graph computes the same for one call."""
+
+    probabilities: FloatArray
+    uncertainty: FloatArray
+    model_uncertainty: FloatArray
+    standard_error: FloatArray
+
+
+def summarise(passes: FloatArray) -> Summary:
+    """Merge calibrated probabilities [samples, batch, classes], for passes that were split over several calls."""
+    samples, _, classes = passes.shape
+    values = passes.astype(np.float64)
+    scale = -1 / math.log(classes)
+    mean = values.mean(axis=0)
+    log_mean = np.log(np.maximum(mean, 1e-30))
+    total = np.clip(scale * (mean * log_mean).sum(-1), 0, 1)
+    data = scale * (values * np.log(np.maximum(values, 1e-30))).sum(-1).mean(axis=0)
+    # Delta method: the entropy of the mean is the mean of the passes' cross-entropies to it.
+    cross = scale * (values * log_mean).sum(-1)
+    error = np.ones_like(total) if samples == 1 else cross.std(axis=0, ddof=1) / math.sqrt(samples)
+    return Summary(
+        *(np.asarray(x, np.float32) for x in (mean, total, np.clip(total - data, 0, 1), np.minimum(error, 1)))
+    )

@@ -1,0 +1,87 @@
+"""Choosing an ONNX Runtime execution provider, and being honest about the one obtained."""
+
+import importlib.metadata
+import sys
+from enum import StrEnum
+from types import ModuleType
+from typing import Any
+
+from uce_edge.errors import MissingPartError, ModelFileError, UceEdgeError
+
+_CUDA = "CUDAExecutionProvider"
+_CPU = "CPUExecutionProvider"
+
+
+class Device(StrEnum):
+    """Where a model runs."""
+
+    AUTO = "auto"
+    """CUDA when it really works, otherwise the CPU; says which on stderr if CUDA was offered and failed."""
+    CPU = "cpu"
+    """The CPU."""
+    CUDA = "cuda"
+    """CUDA or an error, never a silent fallback."""
+
+
+def onnxruntime() -> ModuleType:
+    """The installed ONNX Runtime, or the command that installs it."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingPartError("Running a model", "onnxruntime", "cpu") from None
+    return onnxruntime
+
+
+def open_session(path: str, device: Device | str = Device.AUTO, threads: int | None = None) -> Any:
+    """Load a model file on the wanted device.
+
+    Args:
+        path: An ONNX file.
+        device: Where to run it.
+        threads: Intra-op threads; None leaves the choice to ONNX Runtime.
+
+    Returns:
+        An `onnxruntime.InferenceSession`; `get_providers()` tells the truth about it.
+    """
+    ort = onnxruntime()
+    device = Device(device)
+    listed = _CUDA in ort.get_available_providers()
+    if device is Device.CUDA and not listed:
+        raise UceEdgeError(
+            f"`--device cuda` needs a CUDA build of ONNX Runtime, and {_installed()} is installed. "
+            'Run: pip uninstall -y onnxruntime && pip install "uce-edge[gpu]"'
+        )
+    if device is not Device.CPU and listed:
+        session = _load(ort, path, [_CUDA, _CPU], threads)
+        if _CUDA in session.get_providers():
+            return session
+        # The GPU wheel lists CUDA everywhere and falls back in silence; only the session knows.
+        if device is Device.CUDA:
+            raise UceEdgeError(
+                "`--device cuda` was asked for, but ONNX Runtime could not start CUDA (driver, CUDA or cuDNN missing). "
+                "Run with --device cpu, or install the CUDA libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'"
+            )
+        print("uce-edge: CUDA is not usable here; running on the CPU.", file=sys.stderr)
+        return session
+    return _load(ort, path, [_CPU], threads)
+
+
+def _load(ort: ModuleType, path: str, providers: list[str], threads: int | None) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # failures come back as exceptions; warnings about fallbacks are said above
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    # The global logger reports a failed CUDA start on stderr in a dozen lines; one sentence says the same.
+    ort.set_default_logger_severity(4)
+    try:
+        return ort.InferenceSession(path, options, providers=providers)
+    except Exception as error:  # onnxruntime raises its own unrelated classes per failure
+        reason = str(error).splitlines()[0]
+        raise ModelFileError(f"{path} is not a model ONNX Runtime can load ({reason}).") from None
+    finally:
+        ort.set_default_logger_severity(2)
+
+
+def _installed() -> str:
+    names = importlib.metadata.packages_distributions().get("onnxruntime", [])
+    return " and ".join(sorted(set(names))) or "no known distribution"
