@@ -190,9 +190,7 @@ def test_exif_orientation_is_applied(orientation, kind):
 @pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0MM\0*\0\0\0\x08\0\x09", b"Exif\0\0"])
 def test_unreadable_exif_leaves_the_image_as_stored(exif):
     pixels = noise(2, 3)
-    np.testing.assert_array_equal(
-        images.load(encoded(Image.fromarray(pixels), "PNG", exif=exif), RGB), pixels
-    )
+    np.testing.assert_array_equal(images.load(encoded(Image.fromarray(pixels), "PNG", exif=exif), RGB), pixels)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
@@ -302,10 +300,7 @@ def test_unreadable_file_is_refused(tmp_path, monkeypatch):
     # Not chmod: continuous integration often runs as root, who may read everything.
     monkeypatch.setattr(Path, "open", denied)
     message = refusal(tmp_path / "secret.png")
-    assert (
-        message
-        == f"{tmp_path / 'secret.png'} cannot be read: Permission denied. Check its name and permissions."
-    )
+    assert message == f"{tmp_path / 'secret.png'} cannot be read: Permission denied. Check its name and permissions."
 
 
 @pytest.mark.parametrize("kind", images.FORMATS)
@@ -382,9 +377,7 @@ try:
 except errors.ImageError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert str(path) in done.stdout
     assert done.stderr == ""
 

@@ -165,9 +165,7 @@ class Metadata:
         try:
             document = json.loads(properties[KEY])
         except json.JSONDecodeError as error:
-            raise ModelFileError(
-                f"{source} has damaged metadata ({error}). Export it again: uce-edge export"
-            ) from None
+            raise ModelFileError(f"{source} has damaged metadata ({error}). Export it again: uce-edge export") from None
         found = document.get("contract") if isinstance(document, dict) else None
         if found != VERSION:
             raise ModelFileError(
@@ -176,9 +174,7 @@ class Metadata:
             )
         missing = [key for key in cls.REQUIRED if key not in document]
         if missing:
-            raise ModelFileError(
-                f"{source} lacks the metadata {', '.join(missing)}. Export it again: uce-edge export"
-            )
+            raise ModelFileError(f"{source} lacks the metadata {', '.join(missing)}. Export it again: uce-edge export")
         try:
             return cls._from_document(document)
         except (TypeError, ValueError, KeyError) as error:

@@ -28,6 +28,8 @@ def replacing(target: str | Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(target)
     except OSError as error:
-        raise UceEdgeError(f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact.") from None
+        raise UceEdgeError(
+            f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact."
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -96,9 +96,7 @@ def load(source: str | Path | bytes, spec: ImageSpec) -> Pixels:
         raise ImageError(f"{path} does not exist. Check its spelling and the folder you are in.") from None
     except (OSError, ValueError) as error:
         if _is_folder(path):
-            raise ImageError(
-                f"{path} is a folder, where one image file is needed. Name a file in it."
-            ) from None
+            raise ImageError(f"{path} is a folder, where one image file is needed. Name a file in it.") from None
         reason = getattr(error, "strerror", None) or error
         raise ImageError(f"{path} cannot be read: {reason}. Check its name and permissions.") from None
 
@@ -120,9 +118,7 @@ def fit(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
     if isinstance(image, np.ndarray):
         image = _from_array(image)
     elif not isinstance(image, Image.Image):
-        raise ImageError(
-            expected("`image`", "a Pillow image or an array", image, "For a file, call load instead.")
-        )
+        raise ImageError(expected("`image`", "a Pillow image or an array", image, "For a file, call load instead."))
     return _fit(image, spec, "The image")
 
 
@@ -173,8 +169,7 @@ def _fit(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
 
 def _too_large(name: str, pixels: int) -> str:
     return (
-        f"{name} has {pixels / 1e6:.0f} megapixels, and at most {MAX_PIXELS / 1e6:.0f} are read. "
-        "Make it smaller first."
+        f"{name} has {pixels / 1e6:.0f} megapixels, and at most {MAX_PIXELS / 1e6:.0f} are read. Make it smaller first."
     )
 
 
@@ -227,9 +222,7 @@ def _wide(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
     top = 1 if image.mode == "F" else 65535
     if spec.dtype != "uint8":
         if not np.isfinite((low, high)).all():
-            raise ImageError(
-                f"{name} has pixels that are not finite numbers. Replace NaN and infinity first."
-            )
+            raise ImageError(f"{name} has pixels that are not finite numbers. Replace NaN and infinity first.")
         return values.astype(np.float32)
     if not (low >= 0 and high <= top):  # also catches NaN
         raise ImageError(

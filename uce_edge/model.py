@@ -139,7 +139,9 @@ class Model:
                 )
             return given
         if isinstance(given, str | bytes | Path | Image.Image):
-            raise ImageError(expected("`images`", "a sequence of images", type(given).__name__, "Use: predict([image])"))
+            raise ImageError(
+                expected("`images`", "a sequence of images", type(given).__name__, "Use: predict([image])")
+            )
         fitted = [
             images.load(item, spec) if isinstance(item, str | Path | bytes) else images.fit(item, spec)
             for item in given
@@ -181,7 +183,9 @@ class Model:
         """Refuse a file whose metadata promises what its graph does not keep."""
         inputs = {value.name for value in self._session.get_inputs()}
         outputs = {value.name for value in self._session.get_outputs()}
-        wanted = {contract.IMAGE} | ({contract.SEEDS} if self.metadata.inference is not Inference.DETERMINISTIC else set())
+        wanted = {contract.IMAGE} | (
+            {contract.SEEDS} if self.metadata.inference is not Inference.DETERMINISTIC else set()
+        )
         if inputs != wanted or not set(contract.OUTPUTS) <= outputs:
             raise ModelFileError(
                 f"{self.path} has inputs {sorted(inputs)} and outputs {sorted(outputs)}, which is not contract "

@@ -29,7 +29,8 @@ def onnxruntime() -> ModuleType:
         import onnxruntime
     except ImportError:
         raise MissingPartError("Running a model", "onnxruntime", "cpu") from None
-    return onnxruntime
+    module: ModuleType = onnxruntime
+    return module
 
 
 def open_session(path: str, device: Device | str = Device.AUTO, threads: int | None = None) -> Any:

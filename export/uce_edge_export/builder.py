@@ -21,21 +21,27 @@ class Builder:
         """All constants used so far."""
         return list(self._constants.values())
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        """A method per operator: inputs as arguments, attributes as keywords, `_outputs` for several outputs."""
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        """A method per operator: inputs as arguments, attributes as keywords, the first output comes back."""
         if not op_type[0].isupper():
             raise AttributeError(op_type)
 
-        def make(*inputs: ir.Value | None, _outputs: int = 1, **attributes: Any) -> Any:
-            node = ir.node(op_type, inputs, attributes, num_outputs=_outputs)
-            self.append(node)
-            return node.outputs[0] if _outputs == 1 else list(node.outputs)
+        def make(*inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+            return self.append(ir.node(op_type, inputs, attributes))[0]
 
         return make
 
-    def append(self, node: ir.Node) -> None:
-        """Add a node made elsewhere."""
+    def split(self, value: ir.Value, sizes: list[int], axis: int) -> list[ir.Value]:
+        """Cut a value into parts; a single part needs no node."""
+        if len(sizes) == 1:
+            return [value]
+        inputs = [value, self.constant(np.array(sizes))]
+        return self.append(ir.node("Split", inputs, {"axis": axis}, num_outputs=len(sizes)))
+
+    def append(self, node: ir.Node) -> list[ir.Value]:
+        """Add a node made elsewhere; gives its outputs."""
         self.nodes.append(node)
+        return list(node.outputs)
 
     def constant(self, array: npt.ArrayLike, name: str | None = None) -> ir.Value:
         """An initializer; equal unnamed ones are shared."""

@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
@@ -36,7 +36,11 @@ class Exported:
 
 
 def export_run(
-    folder: str | Path, out: str | Path, dataset: Dataset, inference: Inference = Inference.MC, samples: int = 25
+    folder: str | Path,
+    out: str | Path,
+    dataset: Dataset,
+    inference: Inference = Inference.MC,
+    samples: int = 25,
 ) -> Exported:
     """Export a run as a model file; nothing is written unless the file passes the parity gate.
 
@@ -49,7 +53,9 @@ def export_run(
     """
     out = Path(out)
     if out.suffix != ".onnx":
-        raise UsageError(expected("`out`", "a file name ending in .onnx", str(out), f"Use: --out {out.stem or 'model'}.onnx"))
+        raise UsageError(
+            expected("`out`", "a file name ending in .onnx", str(out), f"Use: --out {out.stem or 'model'}.onnx")
+        )
     run = Run.load(folder)
     model = load_model(run, folder)
     data = dataset.splits["calibration"]

@@ -43,13 +43,10 @@ def find_sites(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
     sites = []
     for node in graph:
         weight = _weight(node)
-        if weight is None or weight.name not in rates:
+        if weight is None or weight.name is None or weight.name not in rates:
             continue
-        output = node.outputs[0]
-        dims = output.shape.dims[1:] if output.shape is not None else ()
-        if not dims or not all(isinstance(dim, int) for dim in dims):
-            raise UceEdgeError(f"The output of layer {weight.name} has no static shape ({output.shape}). Fix the image size.")
-        sites.append(Site(node, NoisyLayer(weight.name, rates[weight.name]), tuple(int(dim) for dim in dims)))
+        layer = NoisyLayer(weight.name, rates[weight.name])
+        sites.append(Site(node, layer, _per_image_shape(node.outputs[0], layer.name)))
     missing = sorted(set(rates) - {site.layer.name for site in sites})
     if missing:
         raise UceEdgeError(
@@ -57,7 +54,9 @@ def find_sites(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
             "Are they used by the model's forward pass?"
         )
     if not sites:
-        raise UceEdgeError("No layer has a dropout rate: there is nothing to sample. Export with --inference deterministic.")
+        raise UceEdgeError(
+            "No layer has a dropout rate: there is nothing to sample. Export with --inference deterministic."
+        )
     return sites
 
 
@@ -67,6 +66,16 @@ def _weight(node: ir.Node) -> ir.Value | None:
         return None
     weight = node.inputs[1]
     return weight if weight is not None and weight.const_value is not None else None
+
+
+def _per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:
+    """The shape of a value without its leading batch dimension; everything else must be known."""
+    dims = value.shape.dims[1:] if value.shape is not None else (None,)
+    if not all(isinstance(dim, int) for dim in dims):
+        raise UceEdgeError(
+            f"The output of {where} has no static shape ({value.shape}). Export with a fixed image size."
+        )
+    return tuple(dim for dim in dims if isinstance(dim, int))
 
 
 def plan_of(sites: list[Site]) -> noise.Plan:
@@ -117,7 +126,8 @@ class Pass:
         alpha = site.layer.p / (1 - site.layer.p)
         mu = self._write(node, [value, *(self._shared_value(v) if v is not None else None for v in node.inputs[1:])])[0]
         weight = _weight(node)
-        assert weight is not None and weight.const_value is not None
+        assert weight is not None
+        assert weight.const_value is not None
         squared = alpha * weight.const_value.numpy().astype(np.float64) ** 2
         attributes = dict(node.attributes)
         if node.op_type == "Gemm" and "alpha" in attributes:
@@ -139,7 +149,7 @@ class Pass:
 
     def _copy(self, node: ir.Node) -> None:
         sampled = any(value in self._sampled for value in node.inputs if value is not None)
-        inputs = []
+        inputs: list[ir.Value | None] = []
         for value in node.inputs:
             if value is None:
                 inputs.append(None)
@@ -164,11 +174,7 @@ class Pass:
 
     def _reshape_target(self, node: ir.Node) -> ir.Value:
         """The target shape of a sampled Reshape: the leading dimension is no longer the batch."""
-        shape = node.outputs[0].shape
-        dims = shape.dims[1:] if shape is not None else None
-        if dims is None or not all(isinstance(dim, int) for dim in dims):
-            raise UceEdgeError(f"The Reshape {node.name} after a noisy layer has no static shape ({shape}).")
-        return self._g.constant(np.array([-1, *(int(dim) for dim in dims)]))
+        return self._g.constant(np.array([-1, *_per_image_shape(node.outputs[0], f"Reshape {node.name}")]))
 
     def _shared_value(self, value: ir.Value) -> ir.Value:
         if value not in self._shared:

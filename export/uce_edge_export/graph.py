@@ -47,7 +47,12 @@ def contract_model(twin: ir.Model, rates: Mapping[str, float], metadata: Metadat
     outputs = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration)
     metadata = replace(metadata, layers=tuple(site.layer for site in sites))
     graph = ir.Graph(
-        inputs, outputs, nodes=g.nodes, initializers=g.initializers, opset_imports={"": OPSET}, name="uce_edge"
+        inputs,
+        outputs,
+        nodes=g.nodes,
+        initializers=g.initializers,
+        opset_imports={"": OPSET},
+        name="uce_edge",
     )
     model = ir.Model(
         graph,

@@ -12,7 +12,9 @@ from uce_edge_export.builder import Builder
 _TINY = np.float32(1e-30)  # p log p is 0 at p = 0; log alone is not
 
 
-def emit(g: Builder, logits: ir.Value, samples: ir.Value | None, classes: int, calibration: Calibration) -> list[ir.Value]:
+def emit(
+    g: Builder, logits: ir.Value, samples: ir.Value | None, classes: int, calibration: Calibration
+) -> list[ir.Value]:
     """Append the head to a graph.
 
     Args:

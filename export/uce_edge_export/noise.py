@@ -119,8 +119,9 @@ def rows(seeds: npt.NDArray[np.int64] | range, plan: Plan) -> npt.NDArray[np.int
 
 
 def _modulo(x: FloatArray) -> FloatArray:
-    """x mod ROWS. The half keeps the quotient several ulp away from an integer: sloppy division is safe too."""
-    return x - np.floor((x + np.float32(0.5)) * np.float32(1 / ROWS)) * np.float32(ROWS)
+    """X mod ROWS. The half keeps the quotient several ulp away from an integer: sloppy division is safe too."""
+    quotient: FloatArray = np.floor((x + np.float32(0.5)) * np.float32(1 / ROWS))
+    return x - quotient * np.float32(ROWS)
 
 
 def _square(k: FloatArray) -> FloatArray:
@@ -168,8 +169,7 @@ def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Va
     lane_of, k = plan.lanes()
     second = 2 * lanes
     a, b, c = (
-        g.Gather(words, g.constant(index), axis=1)
-        for index in (2 * lane_of, second + 2 * lane_of, 2 * lane_of + 1)
+        g.Gather(words, g.constant(index), axis=1) for index in (2 * lane_of, second + 2 * lane_of, 2 * lane_of + 1)
     )
     polynomial = g.Add(a, g.Add(g.Mul(b, g.constant(k[None])), g.Mul(c, g.constant(_square(k)[None]))))
     index = g.Cast(_emit_modulo(g, polynomial), to=ir.DataType.INT32)
@@ -178,13 +178,10 @@ def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Va
     shape = g.Concat(g.constant(np.array([1])), batch, g.constant(np.array([1])), axis=0)
     index = g.Expand(g.Unsqueeze(index, g.constant(np.array([1]))), shape)
     index = g.Reshape(index, g.constant(np.array([-1, total])))
-    rows_of = [index]
-    if len(plan.sizes) > 1:
-        rows_of = g.Split(index, g.constant(np.array(plan.blocks)), axis=1, _outputs=len(plan.sizes))
     normals = g.constant(table(), "noise.table")
     result = []
-    for size, blocks, rows_ in zip(plan.sizes, plan.blocks, rows_of, strict=True):
-        values = g.Reshape(g.Gather(normals, rows_, axis=0), g.constant(np.array([-1, blocks * WIDTH])))
+    for size, blocks, part in zip(plan.sizes, plan.blocks, g.split(index, plan.blocks, axis=1), strict=True):
+        values = g.Reshape(g.Gather(normals, part, axis=0), g.constant(np.array([-1, blocks * WIDTH])))
         if blocks * WIDTH != size:
             start, stop, axis = (g.constant(np.array([bound])) for bound in (0, size, 1))
             values = g.Slice(values, start, stop, axis)

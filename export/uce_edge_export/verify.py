@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,7 @@ def check(
     session = open_session(str(path), Device.CPU)
 
     def logits(batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        feed = {contract.IMAGE: batch}
+        feed: dict[str, npt.NDArray[Any]] = {contract.IMAGE: batch}
         if inference is not Inference.DETERMINISTIC:
             feed[contract.SEEDS] = seeds
         return session.run([contract.LOGITS], feed)[0]  # type: ignore[no-any-return]
@@ -72,7 +73,10 @@ def check(
     split = np.concatenate([logits(images, seeds[:1]), logits(images, seeds[1:])])
     _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
     _require(np.array_equal(ours, logits(images, seeds)), "one seed gives two different answers")
-    _require(not np.allclose(ours[0], ours[1], atol=1e-6), "two seeds give the same answer: the noise is not in the graph")
+    _require(
+        not np.allclose(ours[0], ours[1], atol=1e-6),
+        "two seeds give the same answer: the noise is not in the graph",
+    )
     alone = np.concatenate([logits(images[i : i + 1], seeds) for i in range(len(images))], axis=1)
     _require(np.array_equal(ours, alone), "an image's answer depends on its neighbours in the batch")
     return Parity(difference, _statistics(model, pixels[:2], lambda s: logits(images[:2], s)))
@@ -108,7 +112,9 @@ def _compare(ours: npt.NDArray[np.float32], theirs: npt.NDArray[np.float32]) -> 
     return difference
 
 
-def _statistics(model: nn.Module, pixels: Tensor, logits: Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]) -> float:
+def _statistics(
+    model: nn.Module, pixels: Tensor, logits: Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
+) -> float:
     """Mean probabilities over many passes against PyTorch with its own generator, in standard errors."""
     passes = 32
     ours = torch.softmax(torch.from_numpy(logits(np.arange(passes, dtype=np.int32))), -1)

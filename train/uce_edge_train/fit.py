@@ -37,9 +37,9 @@ def train(
     *,
     arch: str = "resnet8",
     p: float = 0.2,
-    epochs: int = 40,
+    epochs: int = 20,
     batch_size: int = 64,
-    learning_rate: float = 3e-3,
+    learning_rate: float = 1e-2,
     seed: int = 0,
 ) -> Run:
     """Train a Gaussian-dropout network and write the run to `out`.
@@ -83,19 +83,15 @@ def _optimise(model: nn.Module, run: Run, data: Split) -> float:
     images, labels = normalise(torch.from_numpy(data.images), run), torch.from_numpy(data.labels)
     steps = max(1, len(labels) // run.batch_size)
     optimiser = torch.optim.AdamW(model.parameters(), lr=run.learning_rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, max_lr=run.learning_rate, total_steps=steps * run.epochs
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=run.learning_rate, total_steps=steps * run.epochs)
     model.train()
     mean_loss = math.nan
     with progress("training", total=run.epochs * steps) as advance:
         for epoch in range(run.epochs):
             losses = []
             order = torch.randperm(len(labels), generator=generator)
-            for batch in order[: steps * run.batch_size].split(run.batch_size):
-                loss = nn.functional.cross_entropy(
-                    model(shift(images[batch], 1, generator)), labels[batch]
-                )
+            for batch in torch.split(order[: steps * run.batch_size], run.batch_size):
+                loss = nn.functional.cross_entropy(model(shift(images[batch], 1, generator)), labels[batch])
                 if not torch.isfinite(loss):
                     raise UceEdgeError(
                         f"The loss became {loss.item()} in epoch {epoch + 1}; nothing was saved. "

@@ -52,21 +52,26 @@ class GaussianLinear(_Gaussian, nn.Linear):
     """`nn.Linear` with Gaussian dropout."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """A sample of the layer's output."""
         mu = nn.functional.linear(input, self.weight, self.bias)
-        return self._sample(
-            mu, lambda: nn.functional.linear(input.float().square(), self.weight.float().square())
-        )
+        return self._sample(mu, lambda: nn.functional.linear(input.float().square(), self.weight.float().square()))
 
 
 class _GaussianConv(_Gaussian):
-    """Convolutions of any rank: the variance runs through torch's own `_conv_forward`, so padding modes,
-    strides, dilations and groups mean the same in both branches."""
+    """Convolutions of any rank.
+
+    The variance runs through torch's own `_conv_forward`, so padding modes, strides, dilations and groups mean the
+    same in both branches.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    _conv_forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
     def forward(self, input: Tensor) -> Tensor:
+        """A sample of the layer's output."""
         mu = self._conv_forward(input, self.weight, self.bias)
-        return self._sample(
-            mu, lambda: self._conv_forward(input.float().square(), self.weight.float().square(), None)
-        )
+        return self._sample(mu, lambda: self._conv_forward(input.float().square(), self.weight.float().square(), None))
 
 
 class GaussianConv1d(_GaussianConv, nn.Conv1d):
@@ -110,7 +115,9 @@ def gaussianize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) ->
     if not noisy:
         raise UsageError(
             expected(
-                "`model`", "a module with at least two Conv or Linear layers", type(model).__name__,
+                "`model`",
+                "a module with at least two Conv or Linear layers",
+                type(model).__name__,
                 "Gaussian dropout needs a weight layer after the first one",
             )
         )

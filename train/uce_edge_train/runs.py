@@ -57,7 +57,8 @@ class Run:
         path = Path(folder) / DESCRIPTION
         if not path.is_file():
             raise UsageError(
-                f"{folder} is not a training run (it has no {DESCRIPTION}). Train one with: uce-edge train --out {folder}"
+                f"{folder} is not a training run (it has no {DESCRIPTION}). "
+                f"Train one with: uce-edge train --out {folder}"
             )
         try:
             values = json.loads(path.read_text())
@@ -102,7 +103,9 @@ def newest(root: str | Path = "runs") -> Path:
     """The run under `root` that was written last."""
     found = sorted(Path(root).glob(f"*/{DESCRIPTION}"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise UsageError(f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits")
+        raise UsageError(
+            f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits"
+        )
     return found[-1].parent
 
 

@@ -12,9 +12,14 @@ from uce_edge.errors import MissingPartError
 
 
 def export(
-    run: Annotated[Path | None, typer.Argument(help="A folder made by `uce-edge train`; default: the newest under runs/.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A folder made by `uce-edge train`; default: the newest under runs/."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; default: NAME.onnx after the run.")] = None,
-    inference: Annotated[Inference, typer.Option(help="mc samples; deterministic is the same network without noise.")] = Inference.MC,
+    inference: Annotated[
+        Inference, typer.Option(help="mc samples; deterministic is the same network without noise.")
+    ] = Inference.MC,
 ) -> None:
     """Write a calibrated run as one ONNX file, checked against PyTorch.
 
@@ -35,7 +40,11 @@ def export(
     suffix = "" if inference is Inference.MC else f"-{inference}"
     out = out or Path(f"{run.name}{suffix}.onnx")
     done = export_run(run, out, datasets.load(Run.load(run).data), inference)
-    z = "" if done.parity.largest_z is None else f", {done.parity.largest_z:.1f} standard errors from PyTorch's own noise"
+    z = (
+        ""
+        if done.parity.largest_z is None
+        else f", {done.parity.largest_z:.1f} standard errors from PyTorch's own noise"
+    )
     say(f"Parity: logits within {done.parity.largest_difference:.1e} of PyTorch{z}.")
     say(f"NLL on the calibration images: {done.file_nll:.4f} (PyTorch: {done.torch_nll:.4f}).")
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")

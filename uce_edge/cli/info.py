@@ -32,8 +32,12 @@ def info(
         "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
         "network": metadata.architecture or "unknown",
         "inference": f"{metadata.inference}, {metadata.samples} samples",
-        "noise": f"{len(metadata.layers)} layers, p = {', '.join(map(str, rates))} ({metadata.noise})" if rates else "none",
-        "calibration": f"{calibration.method}, fitted at {calibration.samples} samples" if calibration.samples else "none",
+        "noise": f"{len(metadata.layers)} layers, p = {', '.join(map(str, rates))} ({metadata.noise})"
+        if rates
+        else "none",
+        "calibration": f"{calibration.method}, fitted at {calibration.samples} samples"
+        if calibration.samples
+        else "none",
         "rejection": json.dumps(metadata.reject) if metadata.reject else "no stored threshold",
         "weights": metadata.hashes.get("weights", "unknown"),
         "tools": ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items())),

@@ -24,10 +24,16 @@ _CHUNK = 32  # images that are decoded before the model runs
 
 
 def predict(
-    images: Annotated[list[str], typer.Argument(help="Image files, folders of images, or - for stdin.", show_default=False)],
+    images: Annotated[
+        list[str], typer.Argument(help="Image files, folders of images, or - for stdin.", show_default=False)
+    ],
     model: Annotated[Path | None, typer.Option(help="A model file made by `uce-edge export`.")] = None,
-    reject: Annotated[float | None, typer.Option(help="Reject images with a higher uncertainty than this (0 to 1).")] = None,
-    samples: Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")] = None,
+    reject: Annotated[
+        float | None, typer.Option(help="Reject images with a higher uncertainty than this (0 to 1).")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")] = 0,
     device: DeviceOption = Device.AUTO,
     as_json: JsonOption = False,
@@ -96,7 +102,7 @@ def _records(
                 yield {"path": path, "status": "error"} | dict.fromkeys(_FIELDS) | {"error": errors[index]}
             else:
                 values = next(results).as_dict()
-                yield {"path": path, "status": "ok"} | {name: values[name] for name in _FIELDS} | {"error": None}
+                yield ({"path": path, "status": "ok"} | {name: values[name] for name in _FIELDS} | {"error": None})
 
 
 def _print_table(records: list[dict[str, Any]]) -> None:
