@@ -23,7 +23,7 @@ demo: $(VENV)/.demo
 	$(BIN)/uce-edge demo --out demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --durations=10
+	UCE_EDGE_KEEP=build/ci $(BIN)/python -m pytest --durations=10
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -35,7 +35,7 @@ bench: $(VENV)/.dev
 
 # The wheel as a user gets it: an empty environment without torch predicts with a model exported here.
 wheel-check: $(VENV)/.dev
-	PYTHON=$(BIN)/python bash .ci/wheel-check
+	PYTHON=$(BIN)/python UCE_EDGE_KEEP=build/ci bash .ci/wheel-check
 
 clean:
-	rm -rf $(VENV) dist demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist build demo .pytest_cache .mypy_cache .ruff_cache

@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from uce_edge.errors import UceEdgeError
+from uce_edge.errors import MissingPartError, UceEdgeError, UsageError, expected
 from uce_edge.progress import progress
 
 ROUNDS = 3  # model and baseline take turns, so that a slow minute of the machine hits both
 _SECONDS = 0.4  # per worker, after warm-up
 _MIN_RUNS, _MAX_RUNS = 5, 200
+PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -108,18 +109,28 @@ def sweep(
     )
 
 
-def plot(report: Report, path: Path) -> None:
-    """Draw latency against N as a picture."""
-    from uce_edge.errors import MissingPartError
-    from uce_edge.files import replacing
-
+def check_plot(path: Path) -> None:
+    """Refuse a picture that cannot be drawn, before minutes of measuring."""
+    if path.suffix.lower() not in PICTURES:
+        raise UsageError(
+            expected("`plot`", f"a file name ending in {', '.join(PICTURES)}", str(path), "Use: --plot latency.png")
+        )
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
+        import matplotlib  # noqa: F401
     except ImportError:
         raise MissingPartError("Plotting", "matplotlib", "cpu,train") from None
+
+
+def plot(report: Report, path: Path) -> None:
+    """Draw latency against N as a picture."""
+    from uce_edge.files import replacing
+
+    check_plot(path)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     n = [m.samples for m in report.measurements]
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     axes.plot(n, [m.p50_ms for m in report.measurements], "o-", color="#1f5fa8", label="median")
@@ -137,7 +148,7 @@ def plot(report: Report, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, format=path.suffix.lstrip(".") or "png")
+        figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())
     plt.close(figure)
 
 
@@ -147,7 +158,8 @@ def _in_own_process(path: Path, samples: int | None, batch: int, device: str, th
         [sys.executable, "-m", "uce_edge.bench", json.dumps(job)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        raise UceEdgeError(f"The measurement failed: {done.stderr.strip().splitlines()[-1:] or done.returncode}")
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UceEdgeError(f"The measurement failed: {reason}")
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 

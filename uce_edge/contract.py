@@ -92,6 +92,11 @@ class ImageSpec:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> "ImageSpec":
+        """From parsed JSON."""
+        return cls(**(document | {"mean": tuple(document["mean"]), "std": tuple(document["std"])}))
+
 
 @dataclass(frozen=True)
 class NoisyLayer:
@@ -111,6 +116,11 @@ class Calibration:
     """The number of passes it was fitted at; the temperature depends on it."""
     report: dict[str, Any] = field(default_factory=dict)
     """NLL before and after, flips of the label, size of the calibration set."""
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> "Calibration":
+        """From parsed JSON."""
+        return cls(**(document | {"method": Method(document.get("method", "none"))}))
 
 
 @dataclass(frozen=True)
@@ -186,13 +196,9 @@ class Metadata:
     def _from_document(cls, document: dict[str, Any]) -> "Metadata":
         known = {f.name for f in dataclasses.fields(cls)}
         values = {key: value for key, value in document.items() if key in known}
-        image = dict(values["image"])
-        image["mean"], image["std"] = tuple(image["mean"]), tuple(image["std"])
-        values["image"] = ImageSpec(**image)
+        values["image"] = ImageSpec.from_document(values["image"])
         values["classes"] = tuple(values["classes"])
         values["inference"] = Inference(values["inference"])
         values["layers"] = tuple(NoisyLayer(**layer) for layer in values.get("layers", ()))
-        calibration = dict(values.get("calibration", {}))
-        calibration["method"] = Method(calibration.get("method", "none"))
-        values["calibration"] = Calibration(**calibration)
+        values["calibration"] = Calibration.from_document(values.get("calibration", {}))
         return cls(**values)

@@ -94,8 +94,8 @@ class Model:
             standard_error=merged[contract.STANDARD_ERROR],
             error_probability=merged[contract.ERROR_PROBABILITY],
             decisions=decisions,
-            samples=samples,
-            seed=seed,
+            samples=len(seeds),
+            seed=int(seed),
         )
 
     def logits(
@@ -190,4 +190,15 @@ class Model:
             raise ModelFileError(
                 f"{self.path} has inputs {sorted(inputs)} and outputs {sorted(outputs)}, which is not contract "
                 f"{contract.VERSION}. Export it again: uce-edge export"
+            )
+        spec = self.metadata.image
+        pixels = next(value for value in self._session.get_inputs() if value.name == contract.IMAGE)
+        table = next(value for value in self._session.get_outputs() if value.name == contract.PROBABILITIES)
+        kind = {"uint8": "tensor(uint8)", "float32": "tensor(float)"}.get(spec.dtype)
+        promised = [kind, spec.height, spec.width, spec.channels, len(self.classes)]
+        found = [pixels.type, *pixels.shape[1:], table.shape[-1]]
+        if promised != found:
+            raise ModelFileError(
+                f"{self.path} is damaged: its metadata promises {promised} (image type, height, width, channels; "
+                f"classes), and its graph has {found}. Export it again: uce-edge export"
             )

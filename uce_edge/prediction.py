@@ -21,7 +21,7 @@ class Decision(StrEnum):
     """The uncertainty is above the threshold: the model does not know."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImagePrediction:
     """The prediction for one image."""
 
@@ -44,7 +44,7 @@ class ImagePrediction:
         return values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """Predictions for a batch; iterate for one image at a time."""
 

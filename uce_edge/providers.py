@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import ModuleType
 from typing import Any
 
-from uce_edge.errors import MissingPartError, ModelFileError, UceEdgeError
+from uce_edge.errors import MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
 
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -44,8 +44,9 @@ def open_session(path: str, device: Device | str = Device.AUTO, threads: int | N
     Returns:
         An `onnxruntime.InferenceSession`; `get_providers()` tells the truth about it.
     """
-    ort = onnxruntime()
-    device = Device(device)
+    if device not in list(Device):
+        raise UsageError(expected("`device`", f"one of {', '.join(Device)}", device, "Use: --device auto"))
+    ort, device = onnxruntime(), Device(device)
     listed = _CUDA in ort.get_available_providers()
     if device is Device.CUDA and not listed:
         raise UceEdgeError(
@@ -53,7 +54,10 @@ def open_session(path: str, device: Device | str = Device.AUTO, threads: int | N
             'Run: pip uninstall -y onnxruntime && pip install "uce-edge[gpu]"'
         )
     if device is not Device.CPU and listed:
-        session = _load(ort, path, [_CUDA, _CPU], threads)
+        try:
+            session = _load(ort, path, [_CUDA, _CPU], threads)
+        except ModelFileError:
+            session = _load(ort, path, [_CPU], threads)  # fails again unless CUDA was to blame
         if _CUDA in session.get_providers():
             return session
         # The GPU wheel lists CUDA everywhere and falls back in silence; only the session knows.
@@ -75,7 +79,8 @@ def _load(ort: ModuleType, path: str, providers: list[str], threads: int | None)
     # The global logger reports a failed CUDA start on stderr in a dozen lines; one sentence says the same.
     ort.set_default_logger_severity(4)
     try:
-        return ort.InferenceSession(path, options, providers=providers)
+        # ONNX Runtime's own fallback prints a banner on stdout, which is for data.
+        return ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         reason = str(error).splitlines()[0]
         raise ModelFileError(f"{path} is not a model ONNX Runtime can load ({reason}).") from None

@@ -1,6 +1,5 @@
 """Assembling a file that fulfils the model contract: image in, calibrated distribution out."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +15,18 @@ OPSET = 18
 IR_VERSION = 9
 
 
-def contract_model(twin: ir.Model, rates: Mapping[str, float], metadata: Metadata) -> ir.Model:
+def contract_model(twin: ir.Model, sites: list[gaussian.Site], metadata: Metadata) -> tuple[ir.Model, Metadata]:
     """Build the contract model of a deterministic classifier.
 
     Args:
         twin: A classifier with one float input [batch, channels, height, width] and one output of logits.
-        rates: Dropout rate by weight initializer name; ignored for deterministic inference.
-        metadata: What the file says of itself; `layers` is filled in here.
+        sites: Its noisy layers; none for deterministic inference.
+        metadata: What the file says of itself.
+
+    Returns:
+        The model, and its metadata with the noisy layers filled in.
     """
+    metadata = replace(metadata, layers=tuple(site.layer for site in sites))
     g = Builder()
     spec = metadata.image
     dtype = ir.DataType.UINT8 if spec.dtype == "uint8" else ir.DataType.FLOAT
@@ -33,19 +36,17 @@ def contract_model(twin: ir.Model, rates: Mapping[str, float], metadata: Metadat
     pixels = _emit_normalisation(g, image, spec)
     last = g.constant(np.array([-1, len(metadata.classes)]))
     if metadata.inference is Inference.DETERMINISTIC:
-        samples, sites = None, []
+        samples = None
         logits = gaussian.Pass(g, twin.graph, pixels, batch, None).run([], [])
         logits = g.Unsqueeze(logits, g.constant(np.array([0])))
     else:
         seeds = ir.val(contract.SEEDS, ir.DataType.INT32, ("samples",))
         inputs.append(seeds)
         samples = g.Shape(seeds, start=0, end=1)
-        sites = gaussian.find_sites(twin.graph, rates)
         noises = noise.emit(g, seeds, batch, gaussian.plan_of(sites))
         logits = gaussian.Pass(g, twin.graph, pixels, batch, samples).run(sites, noises)
         logits = g.Reshape(logits, g.Concat(samples, last, axis=0))
     outputs = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration)
-    metadata = replace(metadata, layers=tuple(site.layer for site in sites))
     graph = ir.Graph(
         inputs,
         outputs,
@@ -64,7 +65,7 @@ def contract_model(twin: ir.Model, rates: Mapping[str, float], metadata: Metadat
     common.RemoveUnusedNodesPass()(model)
     common.NameFixPass()(model)
     common.CheckerPass(full_check=True)(model)
-    return model
+    return model, metadata
 
 
 def _emit_normalisation(g: Builder, image: ir.Value, spec: ImageSpec) -> ir.Value:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge import contract
-from uce_edge.contract import Inference
+from uce_edge.contract import Inference, Metadata
 from uce_edge.errors import UceEdgeError
 from uce_edge.providers import Device, open_session
 from uce_edge_export import noise
+from uce_edge_train.fit import normalise
 from uce_edge_train.layers import deterministic, noise_from
 
 TOLERANCE = 1e-4  # on logits of unit scale
@@ -40,8 +41,7 @@ def check(
     path: str | Path,
     model: nn.Module,
     images: npt.NDArray[np.uint8],
-    pixels: Tensor,
-    inference: Inference,
+    metadata: Metadata,
     layers: list[tuple[str, int]],
 ) -> Parity:
     """Run a contract file against its PyTorch model.
@@ -50,22 +50,22 @@ def check(
         path: The file.
         model: The Gaussian-dropout model it was exported from.
         images: At least two images as the file takes them.
-        pixels: The same images as the model takes them.
-        inference: The kind of graph.
+        metadata: What the file says of itself.
         layers: The noisy layers in graph order: module name and outputs per image.
     """
     session = open_session(str(path), Device.CPU)
+    pixels = normalise(torch.from_numpy(images), metadata.image)
 
     def logits(batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         feed: dict[str, npt.NDArray[Any]] = {contract.IMAGE: batch}
-        if inference is not Inference.DETERMINISTIC:
+        if metadata.inference is not Inference.DETERMINISTIC:
             feed[contract.SEEDS] = seeds
         return session.run([contract.LOGITS], feed)[0]  # type: ignore[no-any-return]
 
     model.eval()
     seeds = np.array([0, 1, 4096, contract.SEED_SPACE - 1], np.int32)
     ours = logits(images, seeds)
-    if inference is Inference.DETERMINISTIC:
+    if metadata.inference is Inference.DETERMINISTIC:
         with torch.no_grad(), deterministic(model):
             return Parity(_compare(ours, model(pixels).numpy()[None]), None)
     theirs = _with_table_noise(model, pixels, seeds, layers)

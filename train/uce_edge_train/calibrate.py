@@ -221,7 +221,7 @@ def _fit_aux(parameters: Parameters, logits: Tensor, labels: Tensor, seed: int) 
 def run_logits(run: Run, folder: str | Path, split: Split, samples: int, seed: int = 0) -> Tensor:
     """Monte Carlo logits of a trained run on some images."""
     model = load_model(run, folder)
-    return mc_logits(model, normalise(torch.from_numpy(split.images), run), samples, seed)
+    return mc_logits(model, normalise(torch.from_numpy(split.images), run.image), samples, seed)
 
 
 def calibrate(folder: str | Path, dataset: Dataset, method: Method, samples: int = 25, seed: int = 0) -> Run:

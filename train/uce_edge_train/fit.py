@@ -8,16 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from uce_edge.contract import ImageSpec
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.progress import progress
 from uce_edge_train.data import Dataset, Split
 from uce_edge_train.runs import Run, save_weights, tool_versions
 
 
-def normalise(images: Tensor, run: Run) -> Tensor:
-    """uint8 [n, h, w, c] -> normalised float32 [n, c, h, w], as the exported graph does it."""
-    mean, std = torch.tensor(run.mean), torch.tensor(run.std)
-    return ((images.float() / 255 - mean) / std).permute(0, 3, 1, 2).contiguous()
+def normalise(images: Tensor, spec: ImageSpec) -> Tensor:
+    """Pixels [n, h, w, c] -> normalised float32 [n, c, h, w], as the exported graph does it."""
+    mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
+    return ((images.float() / spec.scale - mean) / std).permute(0, 3, 1, 2).contiguous()
 
 
 def shift(images: Tensor, pixels: int, generator: torch.Generator) -> Tensor:
@@ -62,9 +63,11 @@ def train(
         learning_rate=learning_rate,
         seed=seed,
         class_names=dataset.class_names,
-        image_shape=dataset.image_shape,
-        mean=tuple(round(float(value), 4) for value in pixels.mean(axis=(0, 1, 2))),
-        std=tuple(round(float(value), 4) for value in pixels.std(axis=(0, 1, 2))),
+        image=ImageSpec(
+            *dataset.image_shape,
+            mean=tuple(round(float(value), 4) for value in pixels.mean(axis=(0, 1, 2))),
+            std=tuple(round(float(value), 4) for value in pixels.std(axis=(0, 1, 2))),
+        ),
         split_hashes=dataset.hashes(),
         tools=tool_versions(),
     )
@@ -80,7 +83,7 @@ def train(
 def _optimise(model: nn.Module, run: Run, data: Split) -> float:
     """AdamW with a one-cycle schedule; returns the mean loss of the last epoch."""
     generator = torch.Generator().manual_seed(run.seed)
-    images, labels = normalise(torch.from_numpy(data.images), run), torch.from_numpy(data.labels)
+    images, labels = normalise(torch.from_numpy(data.images), run.image), torch.from_numpy(data.labels)
     steps = max(1, len(labels) // run.batch_size)
     optimiser = torch.optim.AdamW(model.parameters(), lr=run.learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=run.learning_rate, total_steps=steps * run.epochs)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from uce_edge.contract import Calibration, Method
+from uce_edge.contract import Calibration, ImageSpec
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.files import replacing
 from uce_edge_train import architectures
@@ -33,9 +33,7 @@ class Run:
     learning_rate: float
     seed: int
     class_names: tuple[str, ...]
-    image_shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    image: ImageSpec
     split_hashes: dict[str, str]
     metrics: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration = field(default_factory=Calibration)
@@ -43,7 +41,7 @@ class Run:
 
     def build(self) -> nn.Module:
         """The untrained Gaussian-dropout network of this run."""
-        model = architectures.build(self.arch, len(self.class_names), self.image_shape[2])
+        model = architectures.build(self.arch, len(self.class_names), self.image.channels)
         return gaussianize(model, self.p)
 
     def save(self, folder: str | Path) -> None:
@@ -62,11 +60,10 @@ class Run:
             )
         try:
             values = json.loads(path.read_text())
-            calibration = dict(values.pop("calibration"))
-            calibration["method"] = Method(calibration["method"])
-            for key in ("class_names", "image_shape", "mean", "std"):
-                values[key] = tuple(values[key])
-            return cls(calibration=Calibration(**calibration), **values)
+            values["calibration"] = Calibration.from_document(values["calibration"])
+            values["image"] = ImageSpec.from_document(values["image"])
+            values["class_names"] = tuple(values["class_names"])
+            return cls(**values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UceEdgeError(f"{path} cannot be read ({error}). Train again: uce-edge train --out {folder}") from None
 

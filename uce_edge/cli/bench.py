@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import DeviceOption, JsonOption, say
-from uce_edge.contract import pass_seeds
+from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
@@ -36,8 +36,15 @@ def bench(
     from uce_edge import bench as engine
     from uce_edge.model import Model
 
-    for path in filter(None, (model, baseline)):
-        Model(path, device)  # a wrong file is told here, in this process, and in full
+    if plot is not None:
+        engine.check_plot(plot)
+    # A wrong file is told here, in this process, and in full.
+    if Model(model, device).metadata.inference is Inference.DETERMINISTIC and counts != [1]:
+        raise UsageError(expected("`samples`", "1 for a deterministic model", samples, "Use: --samples 1"))
+    if baseline is not None and Model(baseline, device).metadata.inference is not Inference.DETERMINISTIC:
+        raise UsageError(
+            f"The baseline {baseline} is not deterministic. Make one with: uce-edge export --inference deterministic"
+        )
     report = engine.sweep(model, counts, baseline=baseline, device=str(device), threads=threads)
     if plot is not None:
         engine.plot(report, plot)

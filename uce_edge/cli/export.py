@@ -38,7 +38,7 @@ def export(
         run = newest()
         say(f"Exporting the newest run: {run}")
     suffix = "" if inference is Inference.MC else f"-{inference}"
-    out = out or Path(f"{run.name}{suffix}.onnx")
+    out = out or Path(f"{run.resolve().name}{suffix}.onnx")
     done = export_run(run, out, datasets.load(Run.load(run).data), inference)
     z = (
         ""

@@ -73,7 +73,7 @@ def predict(
     failed = sum(record["status"] == "error" for record in records)
     rejected = sum(record["decision"] == "reject" for record in records)
     if failed:
-        say(f"{failed} of {len(records)} images could not be used.")
+        say(f"error: {failed} of {len(records)} images could not be used.")
         raise typer.Exit(1)
     if exit_code and rejected:
         raise typer.Exit(3)

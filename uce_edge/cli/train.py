@@ -1,5 +1,6 @@
 """`uce-edge train` and `uce-edge calibrate`."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,11 @@ from uce_edge.errors import MissingPartError
 
 def need_torch(what: str) -> None:
     """Say how to install the training part when it is not there."""
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingPartError(what, "torch", "cpu,train,export") from None
+    for package in ("torch", "safetensors"):
+        try:
+            import_module(package)
+        except ImportError:
+            raise MissingPartError(what, package, "cpu,train,export") from None
 
 
 def train(
@@ -73,4 +75,4 @@ def calibrate(
         f"NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f} on {report['images']} calibration images; "
         f"{report['label_flips']} labels changed."
     )
-    say(f"Next: uce-edge export {run} --out {run.name}.onnx")
+    say(f"Next: uce-edge export {run} --out {run.resolve().name}.onnx")

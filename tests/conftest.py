@@ -1,0 +1,47 @@
+"""One trained, calibrated and exported digits model serves the whole test run."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from uce_edge.contract import Inference, Method
+from uce_edge_export.export import Exported, export_run
+from uce_edge_train import calibrate, data, fit
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The artefacts of the digits path."""
+
+    run: Path
+    model: Path
+    twin: Path
+    image: Path
+    """A test digit, 8x8."""
+    dataset: data.Dataset
+    exported: Exported
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+    # CI keeps the files, to predict with them from the installed wheel.
+    keep = os.environ.get("UCE_EDGE_KEEP")
+    folder = Path(keep) if keep else tmp_path_factory.mktemp("digits")
+    dataset = data.load("digits")
+    run = folder / "run"
+    fit.train(dataset, run)
+    calibrate.calibrate(run, dataset, Method.TEMPERATURE)
+    model, twin, image = folder / "digits.onnx", folder / "twin.onnx", folder / "digit.png"
+    exported = export_run(run, model, dataset)
+    export_run(run, twin, dataset, Inference.DETERMINISTIC)
+    Image.fromarray(dataset.splits["test"].images[0][..., 0]).save(image)
+    return Digits(run, model, twin, image, dataset, exported)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
