@@ -262,7 +262,7 @@ def test_options_out_of_range_are_refused(model, answer, options, name):
 
 
 def test_missing_model_file_names_the_remedy(tmp_path):
-    with pytest.raises(ModelFileError, match="There is no model file .*uce-edge export"):
+    with pytest.raises(ModelFileError, match=r"There is no model file .*uce-edge export"):
         Model(tmp_path / "absent.onnx")
 
 
@@ -320,7 +320,7 @@ def test_auto_says_that_listed_cuda_does_not_work_and_goes_on(digits, answer, ca
 
 @pytest.mark.usefixtures("unusable_cuda")
 def test_cuda_never_falls_back(digits):
-    with pytest.raises(UceEdgeError, match="could not start CUDA.*--device cpu"):
+    with pytest.raises(UceEdgeError, match=r"could not start CUDA.*--device cpu"):
         Model(digits.model, "cuda")
 
 

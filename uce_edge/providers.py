@@ -1,6 +1,5 @@
 """Choosing an ONNX Runtime execution provider, and being honest about the one obtained."""
 
-import importlib.metadata
 import sys
 from enum import StrEnum
 from types import ModuleType
@@ -89,5 +88,7 @@ def _load(ort: ModuleType, path: str, providers: list[str], threads: int | None)
 
 
 def _installed() -> str:
+    import importlib.metadata  # slow, and only needed for this message
+
     names = importlib.metadata.packages_distributions().get("onnxruntime", [])
     return " and ".join(sorted(set(names))) or "no known distribution"

@@ -1,0 +1,34 @@
+"""Untrained networks: speed does not depend on the weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from uce_edge.contract import ImageSpec, Inference, Metadata
+from uce_edge.model import Model
+from uce_edge_export.export import export_module
+from uce_edge_train import architectures, gaussianize
+
+
+@pytest.fixture(scope="session", params=["resnet8", "resnet20"])
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Inference, Model]:
+    """A network and its deterministic twin, 32x32 RGB, 10 classes, 2 threads."""
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    torch.manual_seed(0)
+    network = gaussianize(architectures.build(request.param, 10, 3))
+    opened = {}
+    for inference in Inference:
+        metadata = Metadata(
+            tuple("0123456789"), ImageSpec(32, 32, 3), inference=inference,
+            samples=25 if inference is Inference.MC else 1, architecture=request.param,
+        )  # fmt: skip
+        path = export_module(network, metadata, folder / f"{inference}.onnx").path
+        opened[inference] = Model(path, "cpu", threads=2)
+    return opened
+
+
+@pytest.fixture(scope="session")
+def images() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (100, 32, 32, 3), dtype=np.uint8)
