@@ -30,7 +30,7 @@ class Digits:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     # CI keeps the files, to predict with them from the installed wheel.
     keep = os.environ.get("UCE_EDGE_KEEP")
-    folder = Path(keep) if keep else tmp_path_factory.mktemp("digits")
+    folder = Path(keep).resolve() if keep else tmp_path_factory.mktemp("digits")
     dataset = data.load("digits")
     run = folder / "run"
     fit.train(dataset, run)

@@ -118,7 +118,7 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise MissingPartError("Plotting", "matplotlib", "cpu,train") from None
+        raise MissingPartError("Plotting", "matplotlib", "train") from None
 
 
 def plot(report: Report, path: Path) -> None:

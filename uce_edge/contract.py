@@ -201,4 +201,6 @@ class Metadata:
         values["inference"] = Inference(values["inference"])
         values["layers"] = tuple(NoisyLayer(**layer) for layer in values.get("layers", ()))
         values["calibration"] = Calibration.from_document(values.get("calibration", {}))
+        if not isinstance(values["samples"], int) or not 1 <= values["samples"] <= MAX_SAMPLES:
+            raise ValueError(f"samples is {values['samples']!r}")
         return cls(**values)

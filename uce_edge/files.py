@@ -9,6 +9,16 @@ from pathlib import Path
 from uce_edge.errors import UceEdgeError
 
 
+def writable_folder(folder: str | Path) -> None:
+    """Refuse early a folder that cannot be made or written to."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UceEdgeError(f"Cannot write to {folder}: {error.strerror}. Choose another place with --out.") from None
+
+
 @contextmanager
 def replacing(target: str | Path) -> Iterator[Path]:
     """Give a temporary path beside `target`; it takes the target's place only if the block succeeds."""

@@ -10,6 +10,8 @@ from uce_edge.contract import Calibration, Method
 from uce_edge_export.builder import Builder
 
 _TINY = np.float32(1e-30)  # p log p is 0 at p = 0; log alone is not
+# Vectorised kernels round the last elements of an array differently; whole vectors of any width up to 512 bits do not.
+_ALIGNMENT = 16
 
 
 def emit(
@@ -29,27 +31,33 @@ def emit(
     """
     first, last = g.constant(np.array([0])), g.constant(np.array([-1]))
     scale = g.constant(np.float32(-1 / math.log(classes)))
+    padding = -classes % _ALIGNMENT
 
-    def entropy(p: ir.Value, log_q: ir.Value) -> ir.Value:
-        return g.Mul(g.ReduceSum(g.Mul(p, log_q), last, keepdims=0), scale)
-
-    def safe_log(p: ir.Value) -> ir.Value:
-        return g.Log(g.Max(p, g.constant(_TINY)))
+    def aligned(x: ir.Value, rank: int) -> ir.Value:
+        """Pad the classes with zeros, so that a row is rounded alike wherever it lies in memory."""
+        return g.Pad(x, g.constant(np.array([0] * (2 * rank - 1) + [padding]))) if padding else x
 
     def unit(x: ir.Value) -> ir.Value:
         return g.Clip(x, g.constant(np.float32(0)), g.constant(np.float32(1)))
 
+    def safe_log(x: ir.Value) -> ir.Value:
+        return g.Log(g.Max(x, g.constant(_TINY)))
+
+    def cross_entropy(x: ir.Value, log_y: ir.Value) -> ir.Value:
+        return g.Mul(g.ReduceSum(g.Mul(x, log_y), last, keepdims=0), scale)
+
     passes = g.Softmax(_emit_map(g, logits, calibration), axis=-1)
     p = g.ReduceMean(passes, first, keepdims=0)
-    log_p = safe_log(p)
-    total = unit(entropy(p, log_p))
-    data = g.ReduceMean(entropy(passes, safe_log(passes)), first, keepdims=0)
+    wide_passes, wide_p = aligned(passes, 3), aligned(p, 2)
+    log_p = safe_log(wide_p)
+    total = unit(cross_entropy(wide_p, log_p))
+    data = g.ReduceMean(cross_entropy(wide_passes, safe_log(wide_passes)), first, keepdims=0)
     outputs = {
         contract.PROBABILITIES: p,
         contract.CLASS_ID: g.Cast(g.ArgMax(p, axis=-1, keepdims=0), to=ir.DataType.INT32),
         contract.UNCERTAINTY: total,
         contract.MODEL_UNCERTAINTY: unit(g.Sub(total, data)),
-        contract.STANDARD_ERROR: _emit_standard_error(g, entropy(passes, log_p), samples),
+        contract.STANDARD_ERROR: _emit_standard_error(g, cross_entropy(wide_passes, log_p), samples),
         contract.ERROR_PROBABILITY: g.Sub(g.constant(np.float32(1)), g.ReduceMax(p, last, keepdims=0)),
         contract.PASS_PROBABILITIES: passes,
         contract.LOGITS: g.Identity(logits),

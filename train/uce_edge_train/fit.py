@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from uce_edge.contract import ImageSpec
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.files import writable_folder
 from uce_edge.progress import progress
 from uce_edge_train.data import Dataset, Split
 from uce_edge_train.runs import Run, save_weights, tool_versions
@@ -73,6 +74,7 @@ def train(
     )
     torch.manual_seed(seed)
     model = run.build()
+    writable_folder(out)  # an hour of training must not end at a full or forbidden disk
     loss = _optimise(model, run, dataset.splits["train"])
     save_weights(model, out)
     run = replace(run, metrics={"train_nll_last_epoch": round(loss, 4)})

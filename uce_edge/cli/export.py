@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import say
+from uce_edge.cli.options import quote, say
 from uce_edge.cli.train import need_torch
 from uce_edge.contract import Inference
 from uce_edge.errors import MissingPartError
@@ -29,7 +29,7 @@ def export(
     try:
         import onnxscript  # noqa: F401
     except ImportError:
-        raise MissingPartError("Exporting", "onnxscript", "cpu,train,export") from None
+        raise MissingPartError("Exporting", "onnxscript", "train,export") from None
     from uce_edge_export.export import export_run
     from uce_edge_train import data as datasets
     from uce_edge_train.runs import Run, newest
@@ -48,4 +48,4 @@ def export(
     say(f"Parity: logits within {done.parity.largest_difference:.1e} of PyTorch{z}.")
     say(f"NLL on the calibration images: {done.file_nll:.4f} (PyTorch: {done.torch_nll:.4f}).")
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
-    say(f"Next: uce-edge predict --model {out} image.png --reject 0.3")
+    say(f"Next: uce-edge predict --model {quote(out)} image.png --reject 0.3")

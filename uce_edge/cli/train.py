@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, JsonOption, say
+from uce_edge.cli.options import DataOption, JsonOption, quote, say
 from uce_edge.contract import Method
 from uce_edge.errors import MissingPartError
 
@@ -17,7 +17,7 @@ def need_torch(what: str) -> None:
         try:
             import_module(package)
         except ImportError:
-            raise MissingPartError(what, package, "cpu,train,export") from None
+            raise MissingPartError(what, package, "train,export") from None
 
 
 def train(
@@ -28,7 +28,7 @@ def train(
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 20,
     batch_size: Annotated[int, typer.Option(help="Images per step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak of the one-cycle schedule.")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Seed of weights, order and noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of weights, order and noise.", min=0, max=2**32 - 1)] = 0,
 ) -> None:
     """Train a classifier with Gaussian dropout.
 
@@ -43,14 +43,14 @@ def train(
         learning_rate=learning_rate, seed=seed,
     )  # fmt: skip
     say(f"Trained {run.arch} on {run.data}: NLL {run.metrics['train_nll_last_epoch']:.3f} in the last epoch.")
-    say(f"Next: uce-edge calibrate {out} --method temperature")
+    say(f"Next: uce-edge calibrate {quote(out)} --method temperature")
 
 
 def calibrate(
     run: Annotated[Path, typer.Argument(help="A folder made by `uce-edge train`.", show_default=False)],
     method: Annotated[Method, typer.Option(help="The calibration map.")] = Method.TEMPERATURE,
     samples: Annotated[int, typer.Option(help="Monte Carlo passes; the map is optimal for this number.")] = 25,
-    seed: Annotated[int, typer.Option(help="Seed of the passes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the passes.", min=0, max=2**32 - 1)] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a calibration map on the calibration images of a run.
@@ -75,4 +75,4 @@ def calibrate(
         f"NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f} on {report['images']} calibration images; "
         f"{report['label_flips']} labels changed."
     )
-    say(f"Next: uce-edge export {run} --out {run.resolve().name}.onnx")
+    say(f"Next: uce-edge export {quote(run)} --out {quote(run.resolve().name)}.onnx")
