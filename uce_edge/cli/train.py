@@ -73,6 +73,6 @@ def calibrate(
         say(f"Temperature {fitted.parameters['temperature'][0]:.4f} at {samples} samples.")
     say(
         f"NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f} on {report['images']} calibration images; "
-        f"{report['label_flips']} labels changed."
+        f"labels changed: {report['label_flips']}."
     )
     say(f"Next: uce-edge export {quote(run)} --out {quote(run.resolve().name)}.onnx")
