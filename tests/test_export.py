@@ -18,7 +18,7 @@ from uce_edge import contract
 from uce_edge.contract import Calibration, ImageSpec, Inference, Metadata, Method
 from uce_edge.errors import UceEdgeError
 from uce_edge.model import Model
-from uce_edge_export import twin, verify
+from uce_edge_export import noise, twin
 from uce_edge_export.export import export_module
 from uce_edge_train import architectures, gaussianize
 from uce_edge_train.calibrate import apply_map, initial
@@ -204,36 +204,34 @@ class TestTheGate:
         assert list(tmp_path.iterdir()) == []
 
     def test_wrong_arithmetic(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        honest = twin.rates_of
-        monkeypatch.setattr(twin, "rates_of", lambda model: {k: p * 1.01 for k, p in honest(model).items()})
-        self.refuse(tmp_path, "differ from PyTorch's .* under the same noise")
+        honest = twin.noisy_sites
+
+        def wrong(classifier, model):
+            return [replace(s, layer=replace(s.layer, p=s.layer.p * 1.01)) for s in honest(classifier, model)]
+
+        monkeypatch.setattr(twin, "noisy_sites", wrong)
+        self.refuse(tmp_path, "differ from the original's .* under the same noise")
 
     def test_batch_norm_left_in_training_mode(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        check = verify.check
+        honest = twin.torch_reference
 
-        def unfrozen(path, model, images, metadata, layers):
+        def unfrozen(model, spec, sites):
             monkeypatch.setattr(model, "eval", lambda: model)
-            return check(path, model.train(), images, metadata, layers)
+            return honest(model.train(), spec, sites)
 
-        monkeypatch.setattr(verify, "check", unfrozen)
-        with pytest.raises(UceEdgeError, match="differ from PyTorch's"):
+        monkeypatch.setattr(twin, "torch_reference", unfrozen)
+        with pytest.raises(UceEdgeError, match="differ from the original's"):
             export_module(trained_like(depthwise), metadata(), tmp_path / "m.onnx")
         assert list(tmp_path.iterdir()) == []
 
     def test_noise_that_is_not_in_the_graph(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verify, "_with_table_noise", lambda *_: np.zeros((4, 3, 5), np.float32))
-        monkeypatch.setattr(verify, "_compare", lambda *_: 0.0)
-        from uce_edge_export import noise
-
         monkeypatch.setattr(noise, "table", lambda: np.zeros((noise.ROWS, noise.WIDTH), np.float32))
         self.refuse(tmp_path, "two seeds give the same answer")
 
     def test_a_biased_table(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from uce_edge_export import noise
-
         biased = noise.table() * np.float32(0.3) + np.float32(2)
         monkeypatch.setattr(noise, "table", lambda: biased)
-        self.refuse(tmp_path, "standard errors from PyTorch")
+        self.refuse(tmp_path, "standard errors from those under random noise")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -49,6 +49,19 @@ class Inference(StrEnum):
     """The same weights without noise: one pass, no model uncertainty."""
 
 
+class NoiseKind(StrEnum):
+    """Where the noise of the passes comes from."""
+
+    TABLE = "table"
+    """A constant table read by a hash of the seed: fast, portable, and every pass can be replayed."""
+    RANDN = "randn"
+    """The runtime's own RandomNormalLike: `seeds` only sets the number of passes, and none can be replayed."""
+    INPUT = "input"
+    """Extra graph inputs `noise.0`, `noise.1`, ... [samples, outputs of the layer], for experiments and checks."""
+    NONE = "none"
+    """No noise: a deterministic model."""
+
+
 class Method(StrEnum):
     """The calibration map between the logits and the softmax."""
 
@@ -131,13 +144,15 @@ class Metadata:
     image: ImageSpec
     contract: int = VERSION
     inference: Inference = Inference.MC
-    noise: str = "table"
+    noise: NoiseKind = NoiseKind.TABLE
     architecture: str = ""
     samples: int = 25
     layers: tuple[NoisyLayer, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
     reject: dict[str, Any] | None = None
     """A stored rejection threshold with its guarantee, when one was fitted."""
+    costs: dict[str, int] = field(default_factory=dict)
+    """Multiply-accumulates for one image: `macs_once`, and `macs_per_pass` that every pass adds."""
     metrics: dict[str, Any] = field(default_factory=dict)
     hashes: dict[str, Any] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
@@ -199,6 +214,7 @@ class Metadata:
         values["image"] = ImageSpec.from_document(values["image"])
         values["classes"] = tuple(values["classes"])
         values["inference"] = Inference(values["inference"])
+        values["noise"] = NoiseKind(values.get("noise", "table"))
         values["layers"] = tuple(NoisyLayer(**layer) for layer in values.get("layers", ()))
         values["calibration"] = Calibration.from_document(values.get("calibration", {}))
         if not isinstance(values["samples"], int) or not 1 <= values["samples"] <= MAX_SAMPLES:

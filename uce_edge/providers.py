@@ -32,11 +32,11 @@ def onnxruntime() -> ModuleType:
     return module
 
 
-def open_session(path: str, device: Device | str = Device.AUTO, threads: int | None = None) -> Any:
+def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads: int | None = None) -> Any:
     """Load a model file on the wanted device.
 
     Args:
-        path: An ONNX file.
+        path: An ONNX file, or its content.
         device: Where to run it.
         threads: Intra-op threads; None leaves the choice to ONNX Runtime.
 
@@ -70,7 +70,7 @@ def open_session(path: str, device: Device | str = Device.AUTO, threads: int | N
     return _load(ort, path, [_CPU], threads)
 
 
-def _load(ort: ModuleType, path: str, providers: list[str], threads: int | None) -> Any:
+def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int | None) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # failures come back as exceptions; warnings about fallbacks are said above
     if threads is not None:
@@ -82,7 +82,8 @@ def _load(ort: ModuleType, path: str, providers: list[str], threads: int | None)
         return ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         reason = str(error).splitlines()[0]
-        raise ModelFileError(f"{path} is not a model ONNX Runtime can load ({reason}).") from None
+        name = path if isinstance(path, str) else "The model"
+        raise ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}).") from None
     finally:
         ort.set_default_logger_severity(2)
 

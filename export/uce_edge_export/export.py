@@ -3,7 +3,8 @@
 import importlib.metadata
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from uce_edge.contract import Calibration, Inference, Metadata, Method
+from uce_edge.contract import Calibration, Inference, Metadata, Method, NoiseKind
 from uce_edge.errors import UsageError, expected
 from uce_edge.files import replacing
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import gaussian, graph, twin, verify
+from uce_edge_export import foreign, graph, twin, verify
+from uce_edge_export.reference import graph_reference
+from uce_edge_export.sites import Site, select, sites_by_rule
 from uce_edge_train.calibrate import fit_map, mc_logits
 from uce_edge_train.data import Dataset
 from uce_edge_train.fit import normalise
@@ -44,40 +47,88 @@ class ExportedRun(Exported):
     """NLL of the PyTorch model with the same calibration map, at the fit."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """How the noise gets into the graph."""
+
+    from_layer: str | None = None
+    """The weight layer where noise starts, by number or name pattern; None for all noisy layers."""
+    expand_early: bool = False
+    """Repeat the image N times at once, for runtimes that cannot broadcast later."""
+
+
 def export_module(
-    model: nn.Module, metadata: Metadata, out: str | Path, images: npt.NDArray[np.uint8] | None = None
+    model: nn.Module,
+    metadata: Metadata,
+    out: str | Path,
+    images: npt.NDArray[np.uint8] | None = None,
+    options: Options = Options(),
 ) -> Exported:
     """Write a Gaussian-dropout model as a contract file; nothing is written unless it passes the parity gate.
 
     Args:
         model: A classifier after `gaussianize`, from normalised pixels [batch, channels, height, width] to logits.
-        metadata: Classes, image, inference, calibration; the noisy layers are filled in.
+        metadata: Classes, image, inference, noise, calibration; layers and costs are filled in.
         out: The `.onnx` file; `NAME.json` is written beside it for runtimes that cannot read ONNX metadata.
         images: Images for the gate, as the file takes them; None for random pixels.
+        options: How the noise gets into the graph.
     """
-    out = Path(out)
-    if out.suffix != ".onnx":
-        raise UsageError(
-            expected("`out`", "a file name ending in .onnx", str(out), f"Use: --out {out.stem or 'model'}.onnx")
-        )
-    spec = metadata.image
-    deterministic_twin = twin.export_twin(model, spec.channels, spec.height, spec.width)
-    rates = {} if metadata.inference is Inference.DETERMINISTIC else twin.rates_of(model)
-    sites = gaussian.find_sites(deterministic_twin.graph, rates) if rates else []
-    built, metadata = graph.contract_model(deterministic_twin, sites, metadata)
-    layers = [(site.layer.name.removesuffix(".weight"), math.prod(site.shape)) for site in sites]
+    check_name(out)
+    classifier = twin.export_twin(model, metadata.image)
+    sites = []
+    if metadata.inference is not Inference.DETERMINISTIC:
+        sites = select(twin.noisy_sites(classifier, model), classifier.graph, options.from_layer)
+    reference = twin.torch_reference(model, metadata.image, sites)
+    return write(classifier, sites, metadata, out, images, reference, options)
+
+
+def write(
+    classifier: graph.Classifier,
+    sites: list[Site],
+    metadata: Metadata,
+    out: str | Path,
+    images: npt.NDArray[np.uint8] | None,
+    reference: verify.Reference,
+    options: Options = Options(),
+) -> Exported:
+    """Build a contract file, run it against its reference, and only then put it in its place."""
+    out = check_name(out)
+    metadata = replace(metadata, noise=metadata.noise if sites else NoiseKind.NONE, tools=_versions() | metadata.tools)
+    built, metadata = graph.contract_model(classifier, sites, metadata, expand_early=options.expand_early)
+    fed = None
+    if sites:
+        twin_with_inputs, _ = graph.contract_model(classifier, sites, replace(metadata, noise=NoiseKind.INPUT))
+        fed = ir.to_proto(twin_with_inputs).SerializeToString()
     if images is None:
-        images = np.random.default_rng(0).integers(0, 256, (3, spec.height, spec.width, spec.channels), dtype=np.uint8)
+        spec = metadata.image
+        shape = (3, spec.height, spec.width, spec.channels)
+        images = np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
     with replacing(out) as path:
         ir.save(built, path)
-        parity = verify.check(path, model, images[:3], metadata, layers)
+        parity = verify.check(path, metadata, images[:3], reference, [site.size for site in sites], fed)
     with replacing(out.with_suffix(".json")) as path:
         path.write_text(json.dumps(json.loads(metadata.to_json()), indent=2) + "\n")
     return Exported(out, metadata, parity)
 
 
+def check_name(out: str | Path) -> Path:
+    """Refuse, before any work, a name that is not that of an ONNX file."""
+    out = Path(out)
+    if out.suffix != ".onnx":
+        raise UsageError(
+            expected("`out`", "a file name ending in .onnx", str(out), f"Use: --out {out.stem or 'model'}.onnx")
+        )
+    return out
+
+
 def export_run(
-    folder: str | Path, out: str | Path, dataset: Dataset, inference: Inference = Inference.MC, samples: int = 25
+    folder: str | Path,
+    out: str | Path,
+    dataset: Dataset,
+    inference: Inference = Inference.MC,
+    noise: NoiseKind = NoiseKind.TABLE,
+    samples: int = 25,
+    options: Options = Options(),
 ) -> ExportedRun:
     """Export a trained run with its calibration.
 
@@ -86,8 +137,11 @@ def export_run(
         out: The `.onnx` file.
         dataset: The run's dataset; its calibration images feed the gate.
         inference: The kind of graph.
+        noise: Where the noise comes from.
         samples: The default number of passes, used when the run is not calibrated.
+        options: How the noise gets into the graph.
     """
+    check_name(out)
     run = Run.load(folder)
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
@@ -99,24 +153,50 @@ def export_run(
             calibration = fit_map(calibration.method, mc_logits(model, pixels, 1, 0), labels)
     elif calibration.samples is None:
         calibration = fit_map(Method.NONE, mc_logits(model, pixels, samples, 0), labels)
-    metadata = metadata_of(run, model, inference, calibration)
-    done = export_module(model, metadata, out, data.images)
-    file_nll = nll(Model(out, "cpu").predict(data.images).probabilities, data.labels)
+    metadata = metadata_of(run, model, inference, noise, calibration)
+    done = export_module(model, metadata, out, data.images, options)
+    file_nll = math.nan
+    if noise is not NoiseKind.INPUT:
+        file_nll = nll(Model(out, "cpu").predict(data.images).probabilities, data.labels)
     return ExportedRun(done.path, done.metadata, done.parity, file_nll, float(calibration.report["nll_after"]))
 
 
-def metadata_of(run: Run, model: nn.Module, inference: Inference, calibration: Calibration) -> Metadata:
+def export_foreign(
+    found: foreign.Foreign, metadata: Metadata, out: str | Path, p: Sequence[str], options: Options = Options()
+) -> Exported:
+    """Give a third-party ONNX classifier Gaussian dropout and write it as a contract file.
+
+    Args:
+        found: The classifier, as read by `foreign.load`.
+        metadata: What the file says of itself, from `foreign.metadata`.
+        out: The `.onnx` file.
+        p: Rates as "0.2" for all layers after the first, or "PATTERN=0.1" by weight name; the last match wins.
+        options: How the noise gets into the graph.
+    """
+    check_name(out)
+    sites = []
+    if metadata.inference is not Inference.DETERMINISTIC:
+        layers = sites_by_rule(found.classifier.graph, p)
+        sites = select(layers, found.classifier.graph, options.from_layer)
+    reference = graph_reference(found.classifier, metadata.image, sites)
+    foreign.check_original(found, metadata.image, reference)
+    return write(found.classifier, sites, metadata, out, None, reference, options)
+
+
+def metadata_of(
+    run: Run, model: nn.Module, inference: Inference, noise: NoiseKind, calibration: Calibration
+) -> Metadata:
     """What the file of a run says of itself."""
     return Metadata(
         classes=run.class_names,
         image=run.image,
         inference=inference,
-        noise="none" if inference is Inference.DETERMINISTIC else "table",
+        noise=noise,
         architecture=run.arch,
         samples=calibration.samples or 1,
         calibration=calibration,
         hashes={"weights": weights_sha256(model), "splits": run.split_hashes},
-        tools=run.tools | _versions(),
+        tools=run.tools,
     )
 
 

@@ -1,8 +1,8 @@
 """The graph pass: from a deterministic classifier to N Monte Carlo passes with Gaussian dropout.
 
-The pass walks the nodes once, in order, and writes a new graph. Every value is either *shared* (it does not depend
-on noise; leading dimension: batch) or *sampled* (leading dimension: samples * batch, passes outside). A weight layer
-with a rate becomes
+The pass walks the nodes once, in order, and writes a new graph. Every value is *plain* (a constant or a shape),
+*shared* (it does not depend on noise; leading dimension: batch) or *sampled* (leading dimension: samples * batch,
+passes outside). A weight layer with a rate becomes
 
     mu = layer(x, W) + bias;   sigma = sqrt(layer(x*x, alpha * W*W));   y = mu + sigma * noise
 
@@ -10,89 +10,47 @@ so N enters as late as possible: all that is shared runs once per image, and so 
 layer. Where a sampled value meets a shared one, the shared one is repeated.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-from uce_edge.contract import NoisyLayer
 from uce_edge.errors import UceEdgeError
-from uce_edge_export import noise
+from uce_edge_export.axes import refuse_batch_mixing
 from uce_edge_export.builder import Builder
+from uce_edge_export.sites import Site, multiplications, per_image_shape, weight_of
+
+Noise = Callable[[Site, ir.Value], ir.Value]
+"""Given a layer and its sampled mean, the noise of the same shape as graph nodes."""
+
+
+class _Kind(Enum):
+    PLAIN = auto()
+    SHARED = auto()
+    SAMPLED = auto()
 
 
 @dataclass(frozen=True)
-class Site:
-    """A weight layer that gets noise: its node, the weight's name, the rate, and its outputs per image."""
+class Costs:
+    """Multiply-accumulates for one image."""
 
-    node: ir.Node
-    layer: NoisyLayer
-    shape: tuple[int, ...]
-
-
-def find_sites(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
-    """The weight layers whose weight initializer has a rate, in graph order.
-
-    Args:
-        graph: The deterministic classifier.
-        rates: Dropout rate by weight initializer name.
-    """
-    sites = []
-    for node in graph:
-        weight = _weight(node)
-        if weight is None or weight.name is None or weight.name not in rates:
-            continue
-        layer = NoisyLayer(weight.name, rates[weight.name])
-        sites.append(Site(node, layer, _per_image_shape(node.outputs[0], layer.name)))
-    missing = sorted(set(rates) - {site.layer.name for site in sites})
-    if missing:
-        raise UceEdgeError(
-            f"The layers {', '.join(missing)} have a dropout rate but are not in the exported graph. "
-            "Are they used by the model's forward pass?"
-        )
-    if not sites:
-        raise UceEdgeError(
-            "No layer has a dropout rate: there is nothing to sample. Export with --inference deterministic."
-        )
-    return sites
-
-
-def _weight(node: ir.Node) -> ir.Value | None:
-    """The constant weight of a Conv, Gemm or MatMul node."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Conv", "Gemm", "MatMul"):
-        return None
-    weight = node.inputs[1]
-    return weight if weight is not None and weight.const_value is not None else None
-
-
-def _per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:
-    """The shape of a value without its leading batch dimension; everything else must be known."""
-    dims = value.shape.dims[1:] if value.shape is not None else (None,)
-    if not all(isinstance(dim, int) for dim in dims):
-        raise UceEdgeError(
-            f"The output of {where} has no static shape ({value.shape}). Export with a fixed image size."
-        )
-    return tuple(dim for dim in dims if isinstance(dim, int))
-
-
-def plan_of(sites: list[Site]) -> noise.Plan:
-    """The noise plan of a model: one entry per noisy layer, in graph order."""
-    return noise.Plan(tuple(math.prod(site.shape) for site in sites))
+    once: int
+    """What runs once per image, whatever N is."""
+    per_pass: int
+    """What every pass adds."""
 
 
 class Pass:
     """Copies a classifier into a builder, node by node, with or without noise."""
 
-    def __init__(self, g: Builder, graph: ir.Graph, image: ir.Value, batch: ir.Value, samples: ir.Value | None) -> None:
+    def __init__(self, g: Builder, graph: ir.Graph, batch: ir.Value, samples: ir.Value | None) -> None:
         """Prepare.
 
         Args:
             g: Where the nodes go.
             graph: The deterministic classifier.
-            image: What stands for the classifier's input.
             batch: int64 [1], the number of images.
             samples: int64 [1], the number of passes; None for none.
         """
@@ -100,94 +58,124 @@ class Pass:
         self._graph = graph
         self._batch = batch
         self._samples = samples
-        self._shared: dict[ir.Value, ir.Value] = {graph.inputs[0]: image}
-        self._sampled: dict[ir.Value, ir.Value] = {}
+        self._values: dict[ir.Value, ir.Value] = {}
+        self._kinds: dict[ir.Value, _Kind] = {}
+        self._repeats: dict[ir.Value, ir.Value] = {}
         self._squares: dict[ir.Value, ir.Value] = {}
         self._repeat: ir.Value | None = None
+        self._once = 0
+        self._per_pass = 0
 
-    def run(self, sites: list[Site], noises: list[ir.Value]) -> ir.Value:
-        """Write all nodes; gives the logits, sampled if there is a noisy layer."""
-        by_node = {site.node: (site, eps) for site, eps in zip(sites, noises, strict=True)}
+    def run(
+        self, image: ir.Value, sites: Sequence[Site], noise: Noise | None, *, expand_early: bool = False
+    ) -> tuple[ir.Value, Costs]:
+        """Write all nodes.
+
+        Args:
+            image: What stands for the classifier's input.
+            sites: The noisy layers.
+            noise: Where their noise comes from.
+            expand_early: Repeat the image N times at once, for runtimes that cannot broadcast later.
+
+        Returns:
+            The logits, sampled if there is a noisy layer, and what they cost.
+        """
+        start = self._graph.inputs[0]
+        self._set(start, image, _Kind.SHARED)
+        if expand_early and sites:
+            self._set(start, self._repeated(image), _Kind.SAMPLED)
+        noisy = {site.node: site for site in sites}
         for node in self._graph:
-            if node in by_node:
-                site, eps = by_node[node]
-                self._sampled[node.outputs[0]] = self._noisy(site, eps)
+            if node in noisy:
+                assert noise is not None
+                self._set(node.outputs[0], self._noisy(noisy[node], noise), _Kind.SAMPLED)
             else:
                 self._copy(node)
         output = self._graph.outputs[0]
-        return self._as_sampled(output) if sites else self._shared_value(output)
+        logits = self._sampled(output) if sites else self._value(output)
+        return logits, Costs(self._once, self._per_pass)
 
-    def _noisy(self, site: Site, eps: ir.Value) -> ir.Value:
+    def _noisy(self, site: Site, noise: Noise) -> ir.Value:
         g, node = self._g, site.node
-        x = node.inputs[0]
-        assert x is not None
-        sampled = x in self._sampled
-        value = self._sampled[x] if sampled else self._shared_value(x)
-        alpha = site.layer.p / (1 - site.layer.p)
-        mu = self._write(node, [value, *(self._shared_value(v) if v is not None else None for v in node.inputs[1:])])[0]
-        weight = _weight(node)
-        assert weight is not None
+        found = weight_of(node)
+        assert found is not None
+        weight, position = found
         assert weight.const_value is not None
-        squared = alpha * weight.const_value.numpy().astype(np.float64) ** 2
+        x = node.inputs[position]
+        assert x is not None
+        value, sampled = self._value(x), self._kind(x) is _Kind.SAMPLED
+        inputs = [None if i is None else self._value(i) for i in node.inputs]
+        mu = self._write(node, inputs)[0]
+        squared = site.layer.p / (1 - site.layer.p) * weight.const_value.numpy().astype(np.float64) ** 2
         attributes = dict(node.attributes)
-        if node.op_type == "Gemm" and "alpha" in attributes:
-            squared = squared * attributes.pop("alpha").as_float() ** 2
-        attributes.pop("beta", None)
+        if node.op_type == "Gemm":  # scale * x W + beta * bias: the variance has scale^2 and no bias
+            squared = squared * (attributes.pop("alpha").as_float() ** 2 if "alpha" in attributes else 1)
+            attributes.pop("beta", None)
         if value not in self._squares:
             self._squares[value] = g.Mul(value, value)
-        squares = g.constant(squared.astype(np.float32), f"{weight.name}.variance")
-        variance = ir.node(node.op_type, [self._squares[value], squares])
-        for attribute in attributes.values():
-            variance.attributes.add(attribute)
-        g.append(variance)
+        operands = [g.constant(squared.astype(np.float32), f"{weight.name}.variance")]
+        operands.insert(position, self._squares[value])
+        variance = g.append(ir.Node("", node.op_type, operands, attributes.values()))[0]
         # The sum of squares is never negative, but a Winograd kernel may round below 0; this Relu fuses into the Conv.
-        sigma = g.Sqrt(g.Relu(variance.outputs[0]))
+        sigma = g.Sqrt(g.Relu(variance))
         if not sampled:
             mu, sigma = self._repeated(mu), self._repeated(sigma)
-        eps = g.Reshape(eps, g.constant(np.array([-1, *site.shape])))
-        return g.Add(mu, g.Mul(sigma, eps))
+        self._count(node, sampled, times=2)
+        return g.Add(mu, g.Mul(sigma, noise(site, mu)))
 
     def _copy(self, node: ir.Node) -> None:
-        sampled = any(value in self._sampled for value in node.inputs if value is not None)
-        inputs: list[ir.Value | None] = []
-        for value in node.inputs:
-            if value is None:
-                inputs.append(None)
-            elif sampled and self._has_batch(value):
-                inputs.append(self._as_sampled(value))
-            else:
-                inputs.append(self._shared_value(value))
-        if sampled and node.op_type == "Reshape":
-            inputs[1] = self._reshape_target(node)
-        target = self._sampled if sampled else self._shared
+        given = [value for value in node.inputs if value is not None]
+        kinds = {self._kind(value) for value in given}
+        kind = _Kind.SAMPLED if _Kind.SAMPLED in kinds else _Kind.SHARED if _Kind.SHARED in kinds else _Kind.PLAIN
+        inputs = [
+            None if value is None else self._sampled(value) if kind is _Kind.SAMPLED else self._value(value)
+            for value in node.inputs
+        ]
+        if node.op_type in ("Shape", "Size"):
+            kind = _Kind.PLAIN
+        elif kind is _Kind.SAMPLED:
+            refuse_batch_mixing(node)
+            # A target shape that was computed from the image still says "batch"; only its other dimensions hold.
+            if node.op_type == "Reshape":
+                inputs[1] = self._target(node, -1)
+            elif node.op_type == "Expand":
+                inputs[1] = self._target(node, 1)
         for old, new in zip(node.outputs, self._write(node, inputs), strict=True):
-            target[old] = new
+            self._set(old, new, kind)
+        self._count(node, kind is _Kind.SAMPLED)
+
+    def _target(self, node: ir.Node, leading: int) -> ir.Value:
+        shape = per_image_shape(node.outputs[0], f"{node.op_type} {node.name}")
+        return self._g.constant(np.array([leading, *shape]))
+
+    def _count(self, node: ir.Node, sampled: bool, times: int = 1) -> None:
+        if sampled:
+            self._per_pass += times * multiplications(node)
+        else:
+            self._once += times * multiplications(node)
 
     def _write(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
-        copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs))
-        self._g.append(copy)
-        return list(copy.outputs)
+        attributes = node.attributes.values()
+        return self._g.append(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
 
-    def _has_batch(self, value: ir.Value) -> bool:
-        """Whether a value has one entry per image; constants do not."""
-        return value in self._sampled or (value.const_value is None and value in self._shared)
+    def _set(self, old: ir.Value, new: ir.Value, kind: _Kind) -> None:
+        self._values[old] = new
+        self._kinds[old] = kind
 
-    def _reshape_target(self, node: ir.Node) -> ir.Value:
-        """The target shape of a sampled Reshape: the leading dimension is no longer the batch."""
-        return self._g.constant(np.array([-1, *_per_image_shape(node.outputs[0], f"Reshape {node.name}")]))
+    def _kind(self, value: ir.Value) -> _Kind:
+        return self._kinds.get(value, _Kind.PLAIN)
 
-    def _shared_value(self, value: ir.Value) -> ir.Value:
-        if value not in self._shared:
+    def _value(self, value: ir.Value) -> ir.Value:
+        if value not in self._values:
             if value.const_value is None:
-                raise UceEdgeError(f"The value {value.name} has no origin in the graph.")
-            array: npt.NDArray[np.generic] = value.const_value.numpy()
-            self._shared[value] = self._g.constant(array, value.name)
-        return self._shared[value]
+                raise UceEdgeError(f"The value {value.name} has no origin in the graph: the model is damaged.")
+            self._values[value] = self._g.constant(value.const_value.numpy(), value.name)
+        return self._values[value]
 
-    def _as_sampled(self, value: ir.Value) -> ir.Value:
-        if value not in self._sampled:
-            self._sampled[value] = self._repeated(self._shared_value(value))
-        return self._sampled[value]
+    def _sampled(self, value: ir.Value) -> ir.Value:
+        """A value as an operand of a sampled node: shared ones are repeated, plain ones have no batch."""
+        new = self._value(value)
+        return self._repeated(new) if self._kind(value) is _Kind.SHARED else new
 
     def _repeated(self, value: ir.Value) -> ir.Value:
         """[batch, ...] -> [samples * batch, ...], passes outside."""
@@ -197,4 +185,6 @@ class Pass:
             images = g.Range(zero, g.Squeeze(self._batch), one)
             shape = g.Concat(self._samples, self._batch, axis=0)
             self._repeat = g.Reshape(g.Expand(images, shape), g.constant(np.array([-1])))
-        return g.Gather(value, self._repeat, axis=0)
+        if value not in self._repeats:
+            self._repeats[value] = g.Gather(value, self._repeat, axis=0)
+        return self._repeats[value]

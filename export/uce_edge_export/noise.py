@@ -173,11 +173,7 @@ def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Va
     )
     polynomial = g.Add(a, g.Add(g.Mul(b, g.constant(k[None])), g.Mul(c, g.constant(_square(k)[None]))))
     index = g.Cast(_emit_modulo(g, polynomial), to=ir.DataType.INT32)
-    total = int(sum(plan.blocks))
-    # [samples, blocks] -> [samples, batch, blocks] -> [samples * batch, blocks]: neighbours share their noise.
-    shape = g.Concat(g.constant(np.array([1])), batch, g.constant(np.array([1])), axis=0)
-    index = g.Expand(g.Unsqueeze(index, g.constant(np.array([1]))), shape)
-    index = g.Reshape(index, g.constant(np.array([-1, total])))
+    index = emit_repeat(g, index, batch, sum(plan.blocks))
     normals = g.constant(table(), "noise.table")
     result = []
     for size, blocks, part in zip(plan.sizes, plan.blocks, g.split(index, plan.blocks, axis=1), strict=True):
@@ -187,6 +183,13 @@ def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Va
             values = g.Slice(values, start, stop, axis)
         result.append(values)
     return result
+
+
+def emit_repeat(g: Builder, values: ir.Value, batch: ir.Value, width: int) -> ir.Value:
+    """[samples, width] -> [samples * batch, width]: the images of a pass share its noise."""
+    one = g.constant(np.array([1]))
+    repeated = g.Expand(g.Unsqueeze(values, one), g.Concat(one, batch, one, axis=0))
+    return g.Reshape(repeated, g.constant(np.array([-1, width])))
 
 
 def _emit_modulo(g: Builder, x: ir.Value) -> ir.Value:

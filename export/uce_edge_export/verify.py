@@ -1,6 +1,5 @@
-"""The parity gate: an exported file must do what the PyTorch model does, or it is not written."""
+"""The parity gate: an exported file must do what the original model does, or it is not written."""
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,19 +7,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
 from uce_edge import contract
-from uce_edge.contract import Inference, Metadata
+from uce_edge.contract import Inference, Metadata, NoiseKind
 from uce_edge.errors import UceEdgeError
 from uce_edge.providers import Device, open_session
 from uce_edge_export import noise
-from uce_edge_train.fit import normalise
-from uce_edge_train.layers import deterministic, noise_from
 
 TOLERANCE = 1e-4  # on logits of unit scale
 _Z_LIMIT = 6.0  # two-sided, over some dozens of comparisons: a false alarm in a hundred million exports
+_STATISTIC_PASSES = 32
+
+Pixels = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float32]
+Reference = Callable[[Pixels, list[FloatArray] | None], FloatArray]
+"""The original model: logits [samples, batch, classes] of images under the layers' noise [samples, size], or none."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Parity:
     """What the gate measured."""
 
     largest_difference: float
-    """Largest |logit difference| to PyTorch under the same noise, on logits of unit scale."""
+    """Largest |logit difference| to the original under the same noise, on logits of unit scale."""
     largest_z: float | None
-    """Largest deviation of a mean probability from PyTorch's own random noise, in standard errors."""
+    """Largest deviation of a mean probability from that under ordinary random noise, in standard errors."""
 
 
 class ParityError(UceEdgeError):
@@ -38,103 +39,98 @@ class ParityError(UceEdgeError):
 
 
 def check(
-    path: str | Path,
-    model: nn.Module,
-    images: npt.NDArray[np.uint8],
-    metadata: Metadata,
-    layers: list[tuple[str, int]],
+    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
 ) -> Parity:
-    """Run a contract file against its PyTorch model.
+    """Run a contract file against the model it was made from.
 
     Args:
         path: The file.
-        model: The Gaussian-dropout model it was exported from.
-        images: At least two images as the file takes them.
         metadata: What the file says of itself.
-        layers: The noisy layers in graph order: module name and outputs per image.
+        images: At least two images as the file takes them.
+        reference: The model it was made from, computed by somebody else.
+        sizes: Outputs per image of the noisy layers, in graph order.
+        fed: The same model with its noise as graph inputs; None for a deterministic file.
     """
     session = open_session(str(path), Device.CPU)
-    pixels = normalise(torch.from_numpy(images), metadata.image)
-
-    def run(batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> list[npt.NDArray[Any]]:
-        feed: dict[str, npt.NDArray[Any]] = {contract.IMAGE: batch}
-        if metadata.inference is not Inference.DETERMINISTIC:
-            feed[contract.SEEDS] = seeds
-        names = [contract.LOGITS, contract.PROBABILITIES, contract.UNCERTAINTY, contract.STANDARD_ERROR]
-        return session.run(names, feed)  # type: ignore[no-any-return]
-
-    def logits(batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        return run(batch, seeds)[0]
-
-    model.eval()
-    seeds = np.array([0, 1, 4096, contract.SEED_SPACE - 1], np.int32)
-    ours = logits(images, seeds)
     if metadata.inference is Inference.DETERMINISTIC:
-        with torch.no_grad(), deterministic(model):
-            return Parity(_compare(ours, model(pixels).numpy()[None]), None)
-    theirs = _with_table_noise(model, pixels, seeds, layers)
-    difference = _compare(ours, theirs)
-    split = np.concatenate([logits(images, seeds[:1]), logits(images, seeds[1:])])
-    _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
-    _require(np.array_equal(ours, logits(images, seeds)), "one seed gives two different answers")
-    _require(
-        not np.allclose(ours[0], ours[1], atol=1e-6),
-        "two seeds give the same answer: the noise is not in the graph",
-    )
-    together = run(images, seeds)
+        ours = session.run([contract.LOGITS], {contract.IMAGE: images})[0]
+        return Parity(_compare(ours, reference(images, None)), None)
+    assert fed is not None
+    fed_session = open_session(fed, Device.CPU)
+
+    def with_noise(batch: Pixels, noises: list[FloatArray]) -> FloatArray:
+        feed: dict[str, npt.NDArray[Any]] = {f"noise.{i}": values for i, values in enumerate(noises)}
+        feed |= {contract.IMAGE: batch, contract.SEEDS: np.zeros(len(noises[0]), np.int32)}
+        return fed_session.run([contract.LOGITS], feed)[0]  # type: ignore[no-any-return]
+
+    def from_file(batch: Pixels, seeds: npt.NDArray[np.int32]) -> FloatArray:
+        if metadata.noise is NoiseKind.INPUT:
+            return with_noise(batch, noise.layer_noise(seeds.astype(np.int64), plan))
+        return session.run([contract.LOGITS], {contract.IMAGE: batch, contract.SEEDS: seeds})[0]  # type: ignore[no-any-return]
+
+    plan = noise.Plan(tuple(sizes))
+    seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
+    noises = noise.layer_noise(seeds.astype(np.int64), plan)
+    one = images[:1]
+    truth = reference(one, noises)
+    ours = from_file(one, seeds)
+    if metadata.noise is NoiseKind.RANDN:
+        difference = _compare(with_noise(one, noises), truth)
+        _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise")
+    else:
+        difference = _compare(ours, truth)
+        split = np.concatenate([from_file(one, seeds[:1]), from_file(one, seeds[1:])])
+        _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
+        _require(np.array_equal(ours, from_file(one, seeds)), "one seed gives two different answers")
+    indistinct = np.allclose(ours[0], ours[1], atol=1e-6 * float(np.abs(ours).max()))
+    _require(not indistinct, "two seeds give the same answer")
+    if metadata.noise is NoiseKind.TABLE:
+        _check_neighbours(session, images, seeds)
+    many = np.arange(_STATISTIC_PASSES, dtype=np.int32)
+    rng = np.random.default_rng(1)
+    random = [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes]
+    z = _statistics(from_file(images[:2], many), with_noise(images[:2], random))
+    return Parity(difference, z)
+
+
+def _check_neighbours(session: Any, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:
+    """An image's whole answer must be the same, to the bit, alone and among others."""
+    names = [contract.LOGITS, contract.PROBABILITIES, contract.UNCERTAINTY, contract.STANDARD_ERROR]
+    together = session.run(names, {contract.IMAGE: images, contract.SEEDS: seeds})
     for i in range(len(images)):
-        alone = run(images[i : i + 1], seeds)
-        same = all(np.array_equal(a[..., 0, :], t[..., i, :]) for a, t in zip(alone[:2], together[:2], strict=True))
-        same = same and all(a[0] == t[i] for a, t in zip(alone[2:], together[2:], strict=True))
+        alone = session.run(names, {contract.IMAGE: images[i : i + 1], contract.SEEDS: seeds})
+        pairs = [
+            (alone[0][:, 0], together[0][:, i]),
+            *((a[0], t[i]) for a, t in zip(alone[1:], together[1:], strict=True)),
+        ]
+        same = all(np.array_equal(one, many) for one, many in pairs)
         _require(same, "an image's answer depends on its neighbours in the batch")
-    return Parity(difference, _statistics(model, pixels[:2], lambda s: logits(images[:2], s)))
 
 
-def _with_table_noise(
-    model: nn.Module, pixels: Tensor, seeds: npt.NDArray[np.int32], layers: list[tuple[str, int]]
-) -> npt.NDArray[np.float32]:
-    """PyTorch's logits under exactly the noise that the file computes for itself."""
-    plan = noise.Plan(tuple(size for _, size in layers))
-    queues: dict[str, list[npt.NDArray[np.float32]]] = defaultdict(list)
-    for (name, _), values in zip(layers, noise.layer_noise(seeds.astype(np.int64), plan), strict=True):
-        queues[name].append(values)
-    calls: dict[str, int] = defaultdict(int)
-
-    def given(name: str, mu: Tensor) -> Tensor:
-        values = torch.from_numpy(queues[name][calls[name]])
-        calls[name] += 1
-        return values.repeat_interleave(len(pixels), 0).reshape(mu.shape)
-
-    with torch.no_grad(), noise_from(model, given):
-        result = model(pixels.repeat(len(seeds), *[1] * (pixels.ndim - 1)))
-    return result.reshape(len(seeds), len(pixels), -1).numpy()  # type: ignore[no-any-return]
-
-
-def _compare(ours: npt.NDArray[np.float32], theirs: npt.NDArray[np.float32]) -> float:
+def _compare(ours: FloatArray, theirs: FloatArray) -> float:
     scale = max(float(theirs.std()), 1e-6)
     difference = float(np.abs(ours - theirs).max()) / scale
+    # Written so that NaN fails, too.
     _require(
         difference <= TOLERANCE,
-        f"the logits differ from PyTorch's by {difference:.2g} under the same noise (allowed: {TOLERANCE:g})",
+        f"its logits differ from the original's by {difference:.2g} under the same noise (allowed: {TOLERANCE:g})",
     )
     return difference
 
 
-def _statistics(
-    model: nn.Module, pixels: Tensor, logits: Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
-) -> float:
-    """Mean probabilities over many passes against PyTorch with its own generator, in standard errors."""
-    passes = 32
-    ours = torch.softmax(torch.from_numpy(logits(np.arange(passes, dtype=np.int32))), -1)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad(), noise_from(model, generator):
-        theirs = torch.softmax(model(pixels.repeat(passes, *[1] * (pixels.ndim - 1))), -1)
-    theirs = theirs.reshape(passes, len(pixels), -1)
-    spread = ((ours.var(0) + theirs.var(0)) / passes).sqrt()
+def _statistics(ours: FloatArray, theirs: FloatArray) -> float:
+    """Mean probabilities under the file's noise against those under ordinary random noise, in standard errors."""
+    p, q = _softmax(ours), _softmax(theirs)
+    spread = np.sqrt((p.var(0, ddof=1) + q.var(0, ddof=1)) / len(p))
     # Where no pass moves the probability by 1e-4 there is no statistic, only rounding.
-    z = ((ours.mean(0) - theirs.mean(0)).abs() / spread.clamp_min(1e-4)).max().item()
-    _require(z <= _Z_LIMIT, f"its mean probabilities are {z:.1f} standard errors from PyTorch's own Monte Carlo")
+    z = float((np.abs(p.mean(0) - q.mean(0)) / np.maximum(spread, 1e-4)).max())
+    _require(z <= _Z_LIMIT, f"its mean probabilities are {z:.1f} standard errors from those under random noise")
     return z
+
+
+def _softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
+    shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)  # type: ignore[no-any-return]
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -40,11 +40,7 @@ def export(
     suffix = "" if inference is Inference.MC else f"-{inference}"
     out = out or Path(f"{run.resolve().name}{suffix}.onnx")
     done = export_run(run, out, datasets.load(Run.load(run).data), inference)
-    z = (
-        ""
-        if done.parity.largest_z is None
-        else f", {done.parity.largest_z:.1f} standard errors from PyTorch's own noise"
-    )
+    z = "" if done.parity.largest_z is None else f", {done.parity.largest_z:.1f} standard errors from random noise"
     say(f"Parity: logits within {done.parity.largest_difference:.1e} of PyTorch{z}.")
     say(f"NLL on the calibration images: {done.file_nll:.4f} (PyTorch: {done.torch_nll:.4f}).")
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")

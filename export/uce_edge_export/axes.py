@@ -1,0 +1,63 @@
+"""Nodes that mix images: after the first noise, the leading dimension holds passes and images, and must stay that."""
+
+import onnx_ir as ir
+
+from uce_edge.errors import UceEdgeError
+
+# These read the leading dimension as something else than "one entry per image", or have none.
+_NEVER = {"LSTM", "GRU", "RNN", "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan", "Einsum"}
+_AXIS_DEFAULT = {
+    "Concat": None, "Split": 0, "Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Softmax": -1, "LogSoftmax": -1,
+    "Hardmax": -1, "ArgMax": 0, "ArgMin": 0, "TopK": -1, "CumSum": None, "Flatten": 1, "LayerNormalization": -1,
+}  # fmt: skip
+_AXES_INPUT = {"Squeeze": 1, "Unsqueeze": 1, "Slice": 3}
+
+
+def refuse_batch_mixing(node: ir.Node) -> None:
+    """Refuse a node behind noise that works across the leading dimension.
+
+    Raises:
+        UceEdgeError: Naming the operator and the node.
+    """
+    if node.op_type in _NEVER:
+        raise UceEdgeError(
+            f"The operator {node.op_type} ({node.name}) behind a noisy layer cannot be sampled. "
+            "Start the noise after it with --from-layer."
+        )
+    rank = _rank(node.inputs[0])
+    if node.op_type == "Transpose":
+        perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else [-1]
+        mixing = perm[0] != 0
+    else:
+        axes = _axes(node)
+        mixing = axes is not None and any(axis in (0, -rank) for axis in axes)
+    if mixing:
+        raise UceEdgeError(
+            f"{node.op_type} ({node.name}) behind a noisy layer works across the images of a batch. "
+            "Start the noise after it with --from-layer, or write the model batch-first."
+        )
+
+
+def _axes(node: ir.Node) -> list[int] | None:
+    """The axes a node works along; None when it has none, or when they are not constant."""
+    if node.op_type in _AXIS_DEFAULT:
+        default = _AXIS_DEFAULT[node.op_type]
+        if "axis" in node.attributes:
+            default = node.attributes["axis"].as_int()
+        return None if default is None else [default]
+    position = 1 if node.op_type.startswith("Reduce") else _AXES_INPUT.get(node.op_type)
+    if position is None:
+        return None
+    if len(node.inputs) <= position or node.inputs[position] is None:
+        return [0]  # no axes given: all of them
+    return _constant(node.inputs[position])
+
+
+def _constant(value: ir.Value | None) -> list[int] | None:
+    if value is None or value.const_value is None:
+        return None
+    return [int(axis) for axis in value.const_value.numpy().ravel()]
+
+
+def _rank(value: ir.Value | None) -> int:
+    return len(value.shape) if value is not None and value.shape is not None else 99
