@@ -10,7 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract, images
-from uce_edge.contract import Inference, Metadata
+from uce_edge.contract import Inference, Metadata, NoiseKind
 from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
 from uce_edge.prediction import Decision, Prediction, summarise
 from uce_edge.providers import Device, open_session
@@ -74,6 +74,7 @@ class Model:
         if reject is not None:
             contract.check_threshold(reject)
         samples = self._samples(samples)
+        self._announce(samples)
         seeds = np.array(contract.pass_seeds(samples, seed), np.int32)
         batch = self._as_batch(images)
         step = max(1, _ROWS_PER_CALL // samples)
@@ -104,16 +105,20 @@ class Model:
         """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
         seeds = np.array(contract.pass_seeds(self._samples(samples), seed), np.int32)
         batch = self._as_batch(images)
-        return np.concatenate([self._passes(contract.LOGITS, batch[i : i + 1], seeds) for i in range(len(batch))], 1)
+        step = max(1, _ROWS_PER_CALL // len(seeds))
+        starts = range(0, len(batch), step)
+        return np.concatenate([self._passes(contract.LOGITS, batch[i : i + step], seeds) for i in starts], axis=1)
 
     def _samples(self, samples: int | None) -> int:
+        """The number of passes that a request means; None is the file's own."""
         stored = self.metadata.samples
-        if samples is None or samples == stored:
-            return stored
-        if self.metadata.inference is Inference.DETERMINISTIC:
+        if samples is not None and samples != stored and self.metadata.inference is Inference.DETERMINISTIC:
             raise UsageError(
                 expected("`samples`", "1 for a deterministic model", samples, "Leave --samples out for this file")
             )
+        return stored if samples is None else samples
+
+    def _announce(self, samples: int) -> None:
         fitted = self.metadata.calibration.samples
         if fitted is not None and samples != fitted:
             warnings.warn(
@@ -122,7 +127,6 @@ class Model:
                 SamplesWarning,
                 stacklevel=3,
             )
-        return samples
 
     def _as_batch(self, given: npt.NDArray[np.uint8] | Iterable[ImageLike]) -> npt.NDArray[np.uint8]:
         spec = self.metadata.image
@@ -181,6 +185,11 @@ class Model:
 
     def _check_signature(self) -> None:
         """Refuse a file whose metadata promises what its graph does not keep."""
+        if self.metadata.noise is NoiseKind.INPUT:
+            raise ModelFileError(
+                f"{self.path} takes its noise as graph inputs, for experiments with onnxruntime itself. "
+                "Export a model to predict with: uce-edge export --noise table"
+            )
         inputs = {value.name for value in self._session.get_inputs()}
         outputs = {value.name for value in self._session.get_outputs()}
         wanted = {contract.IMAGE} | (

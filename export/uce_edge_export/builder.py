@@ -1,6 +1,6 @@
 """Writing ONNX nodes one after another."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,15 @@ import onnx_ir as ir
 class Builder:
     """Nodes and initializers in the making: `g.Add(x, y)` appends an Add node and gives its output."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        """Start empty.
+
+        Args:
+            taken: Names of initializers that the nodes will meet elsewhere.
+        """
         self.nodes: list[ir.Node] = []
         self._constants: dict[Any, ir.Value] = {}
-        self._names: set[str] = set()
+        self._names = set(taken)
 
     @property
     def initializers(self) -> list[ir.Value]:

@@ -19,6 +19,7 @@ from uce_edge.files import replacing
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import foreign, graph, twin, verify
+from uce_edge_export.choices import Expand
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, select, sites_by_rule
 from uce_edge_train.calibrate import fit_map, mc_logits
@@ -53,8 +54,8 @@ class Options:
 
     from_layer: str | None = None
     """The weight layer where noise starts, by number or name pattern; None for all noisy layers."""
-    expand_early: bool = False
-    """Repeat the image N times at once, for runtimes that cannot broadcast later."""
+    expand: Expand = Expand.LATE
+    """Where one image becomes N."""
 
 
 def export_module(
@@ -94,7 +95,7 @@ def write(
     """Build a contract file, run it against its reference, and only then put it in its place."""
     out = check_name(out)
     metadata = replace(metadata, noise=metadata.noise if sites else NoiseKind.NONE, tools=_versions() | metadata.tools)
-    built, metadata = graph.contract_model(classifier, sites, metadata, expand_early=options.expand_early)
+    built, metadata = graph.contract_model(classifier, sites, metadata, expand_early=options.expand is Expand.EARLY)
     fed = None
     if sites:
         twin_with_inputs, _ = graph.contract_model(classifier, sites, replace(metadata, noise=NoiseKind.INPUT))

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -18,34 +17,13 @@ from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
 from uce_edge.providers import Device, open_session
 from uce_edge_export import tidy
 from uce_edge_export.builder import Builder
+from uce_edge_export.choices import Layout, OutputIs
 from uce_edge_export.graph import IR_VERSION, OPSET, Classifier
 from uce_edge_export.verify import TOLERANCE, ParityError, Reference
 
 _OPSETS = range(7, 24)
 _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 _INTEGER = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
-
-
-class OutputIs(StrEnum):
-    """What a classifier's output means."""
-
-    AUTO = "auto"
-    """A final Softmax means probabilities; otherwise values that are never negative and sum to 1 do."""
-    LOGITS = "logits"
-    """Scores before the softmax."""
-    PROBABILITIES = "probabilities"
-    """After a softmax."""
-
-
-class Layout(StrEnum):
-    """The order of the dimensions of a classifier's input."""
-
-    AUTO = "auto"
-    """Channels are where the 1 or the 3 is."""
-    NCHW = "nchw"
-    """Channels first."""
-    NHWC = "nhwc"
-    """Channels last."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,9 @@ _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must 
 
 @dataclass(frozen=True)
 class Split:
-    """Some images [n, height, width, channels] in uint8 and their labels [n]."""
+    """Some images [n, height, width, channels], uint8 as a rule, and their labels [n]."""
 
-    images: npt.NDArray[np.uint8]
+    images: npt.NDArray[Any]
     labels: npt.NDArray[np.int64]
 
     def __len__(self) -> int:

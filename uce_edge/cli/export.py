@@ -1,35 +1,116 @@
 """`uce-edge export`."""
 
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uce_edge.cli.options import quote, say
 from uce_edge.cli.train import need_torch
-from uce_edge.contract import Inference
-from uce_edge.errors import MissingPartError
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import MissingPartError, UsageError, expected
+from uce_edge_export.choices import Expand, Layout, OutputIs
+
+if TYPE_CHECKING:
+    from uce_edge_export.export import Exported, Options
+
+_FOREIGN = "Third-party models"
+_NOISE = "Noise"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What every source is exported as."""
+
+    inference: Inference
+    noise: NoiseKind
+    samples: int
+    p: list[str]
+    options: "Options"
 
 
 def export(
     run: Annotated[
-        Path | None,
-        typer.Argument(help="A folder made by `uce-edge train`; default: the newest under runs/."),
+        Path | None, typer.Argument(help="A folder made by `uce-edge train`; default: the newest under runs/.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: NAME.onnx after the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: named after the source.")] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Any ONNX image classifier instead of a run.")] = None,
+    untrained: Annotated[
+        str | None, typer.Option(help="A network with random weights, for benchmarks: resnet8, resnet20 or resnet34.")
+    ] = None,
     inference: Annotated[
         Inference, typer.Option(help="mc samples; deterministic is the same network without noise.")
     ] = Inference.MC,
+    samples: Annotated[int, typer.Option(help="Default number of passes of a file that is not calibrated yet.")] = 25,
+    noise: Annotated[
+        NoiseKind, typer.Option(help="table replays every pass, randn does not.", rich_help_panel=_NOISE)
+    ] = NoiseKind.TABLE,
+    p: Annotated[
+        list[str] | None, typer.Option(help="Rate, or PATTERN=RATE by weight name; repeat it.", rich_help_panel=_NOISE)
+    ] = None,
+    from_layer: Annotated[
+        str | None, typer.Option(help="First noisy weight layer: number or name pattern.", rich_help_panel=_NOISE)
+    ] = None,
+    expand: Annotated[
+        Expand, typer.Option(help="early suits runtimes that cannot broadcast later.", rich_help_panel=_NOISE)
+    ] = Expand.LATE,
+    classes: Annotated[
+        str | None, typer.Option(help="Class names: a,b,c or a file with one per line.", rich_help_panel=_FOREIGN)
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Pixels are divided by this.", rich_help_panel=_FOREIGN)] = 255.0,
+    mean: Annotated[str, typer.Option(help="Then this is subtracted: 0.5 or r,g,b.", rich_help_panel=_FOREIGN)] = "0",
+    std: Annotated[str, typer.Option(help="Then divided by this.", rich_help_panel=_FOREIGN)] = "1",
+    layout: Annotated[Layout, typer.Option(help="Order of its dimensions.", rich_help_panel=_FOREIGN)] = Layout.AUTO,
+    size: Annotated[
+        str | None, typer.Option(help="HEIGHTxWIDTH, if the model leaves it open.", rich_help_panel=_FOREIGN)
+    ] = None,
+    output_is: Annotated[
+        OutputIs, typer.Option(help="Whether the output is before or after the softmax.", rich_help_panel=_FOREIGN)
+    ] = OutputIs.AUTO,
 ) -> None:
-    """Write a calibrated run as one ONNX file, checked against PyTorch.
+    """Write a model as one ONNX file that samples, calibrates and measures its own uncertainty.
 
     Example: uce-edge export runs/digits --out digits.onnx
+
+    Example: uce-edge export --from resnet.onnx --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --out bayes.onnx
     """
+    if sum(given is not None for given in (run, source, untrained)) > 1:
+        raise UsageError("Choose one of a run, --from and --untrained.")
+    if noise is NoiseKind.NONE:
+        raise UsageError("A model without noise is made with: --inference deterministic")
+    if p and source is None and untrained is None:
+        raise UsageError("A trained run has its own dropout rate; --p goes with --from and --untrained.")
     need_torch("Exporting")
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise MissingPartError("Exporting", "onnxscript", "train,export") from None
+    for package in ("onnxscript", "onnx"):
+        try:
+            import_module(package)
+        except ImportError:
+            raise MissingPartError("Exporting", package, "train,export") from None
+    from uce_edge_export.export import Options
+
+    wanted = _Wanted(inference, noise, samples, p or ["0.2"], Options(from_layer, expand))
+    suffix = "" if inference is Inference.MC else f"-{inference}"
+    if source is not None:
+        out = out or Path(f"{source.stem}-uce{suffix}.onnx")
+        description = {
+            "classes": _names(classes), "scale": scale, "mean": _numbers("mean", mean), "std": _numbers("std", std),
+        }  # fmt: skip
+        _export_foreign(source, out, wanted, description, layout, _size(size), output_is)
+        following = f"calibrate {quote(out)} --data FOLDER --method temperature"
+    elif untrained is not None:
+        out = out or Path(f"{untrained}{suffix}.onnx")
+        _export_untrained(untrained, out, wanted)
+        following = f"bench --model {quote(out)}"
+    else:
+        out = _export_run(run, out, suffix, wanted)
+        following = f"predict --model {quote(out)} image.png --reject 0.3"
+    say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
+    say(f"Next: uce-edge {following}")
+
+
+def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted) -> Path:
     from uce_edge_export.export import export_run
     from uce_edge_train import data as datasets
     from uce_edge_train.runs import Run, newest
@@ -37,11 +118,86 @@ def export(
     if run is None:
         run = newest()
         say(f"Exporting the newest run: {run}")
-    suffix = "" if inference is Inference.MC else f"-{inference}"
     out = out or Path(f"{run.resolve().name}{suffix}.onnx")
-    done = export_run(run, out, datasets.load(Run.load(run).data), inference)
-    z = "" if done.parity.largest_z is None else f", {done.parity.largest_z:.1f} standard errors from random noise"
-    say(f"Parity: logits within {done.parity.largest_difference:.1e} of PyTorch{z}.")
-    say(f"NLL on the calibration images: {done.file_nll:.4f} (PyTorch: {done.torch_nll:.4f}).")
-    say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
-    say(f"Next: uce-edge predict --model {quote(out)} image.png --reject 0.3")
+    dataset = datasets.load(Run.load(run).data)
+    done = export_run(run, out, dataset, wanted.inference, wanted.noise, wanted.samples, wanted.options)
+    _say_parity(done)
+    if wanted.noise is not NoiseKind.INPUT:
+        say(f"NLL on the calibration images: {done.file_nll:.4f} (PyTorch: {done.torch_nll:.4f}).")
+    return out
+
+
+def _export_foreign(
+    source: Path,
+    out: Path,
+    wanted: _Wanted,
+    description: dict[str, Any],
+    layout: Layout,
+    size: tuple[int, int] | None,
+    output_is: OutputIs,
+) -> None:
+    from uce_edge_export import foreign
+    from uce_edge_export.export import check_name, export_foreign
+
+    check_name(out)
+    found = foreign.load(source, layout=layout, output_is=output_is, size=size)
+    description |= {"samples": wanted.samples, "inference": wanted.inference, "noise": wanted.noise}
+    for note in found.notes:
+        say(f"Note: {note}.")
+    metadata = foreign.metadata(found, source, **description)
+    _say_parity(export_foreign(found, metadata, out, wanted.p, wanted.options))
+
+
+def _export_untrained(name: str, out: Path, wanted: _Wanted) -> None:
+    import torch
+
+    from uce_edge.contract import ImageSpec, Metadata
+    from uce_edge_export.export import export_module
+    from uce_edge_train import architectures, gaussianize
+
+    if len(wanted.p) > 1 or "=" in wanted.p[0]:
+        raise UsageError(expected("`p`", "one rate for an untrained network", wanted.p, "Use: --p 0.2"))
+    torch.manual_seed(0)
+    model = gaussianize(architectures.build(name, 10, 3), _numbers("p", wanted.p[0])[0])
+    metadata = Metadata(
+        tuple(str(i) for i in range(10)),
+        ImageSpec(32, 32, 3),
+        inference=wanted.inference,
+        noise=wanted.noise,
+        architecture=f"{name} (untrained)",
+        samples=1 if wanted.inference is Inference.DETERMINISTIC else wanted.samples,
+    )
+    _say_parity(export_module(model, metadata, out, options=wanted.options))
+
+
+def _say_parity(done: "Exported") -> None:
+    z = done.parity.largest_z
+    statistic = "" if z is None else f", {z:.1f} standard errors from random noise"
+    say(f"Parity: logits within {done.parity.largest_difference:.1e} of the original{statistic}.")
+
+
+def _numbers(argument: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            expected(f"`{argument}`", "numbers separated by commas", text, f"For example: --{argument} 0.5,0.5,0.5")
+        ) from None
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and int(height) > 0 and int(width) > 0):
+        raise UsageError(expected("`size`", "HEIGHTxWIDTH", text, "For example: --size 224x224"))
+    return int(height), int(width)
+
+
+def _names(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_file():
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [name.strip() for name in text.split(",")]

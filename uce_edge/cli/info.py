@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,25 +24,37 @@ def info(
     if as_json:
         typer.echo(json.dumps(json.loads(metadata.to_json()), indent=2))
         return
-    spec, calibration = metadata.image, metadata.calibration
-    rates = sorted({layer.p for layer in metadata.layers})
+    spec, calibration, costs = metadata.image, metadata.calibration, metadata.costs
+    passes = f"{metadata.inference}, {metadata.samples} {'pass' if metadata.samples == 1 else 'passes'} by default"
     rows = {
         "file": f"{model} ({model.stat().st_size / 1e6:.2f} MB), contract {metadata.contract}",
         "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes)}",
         "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
         "network": metadata.architecture or "unknown",
-        "inference": f"{metadata.inference}, {metadata.samples} samples",
-        "noise": f"{len(metadata.layers)} layers, p = {', '.join(map(str, rates))} ({metadata.noise})"
-        if rates
-        else "none",
-        "calibration": f"{calibration.method}, fitted at {calibration.samples} samples"
-        if calibration.samples
-        else "none",
+        "inference": passes,
+        "noise": f"{metadata.noise}, {len(metadata.layers)} layers" if metadata.layers else "none",
+        "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
         "rejection": json.dumps(metadata.reject) if metadata.reject else "no stored threshold",
-        "weights": metadata.hashes.get("weights", "unknown"),
-        "tools": ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items())),
     }
     if temperature := calibration.parameters.get("temperature"):
         rows["calibration"] += f", T = {temperature[0]:.4f}"
+    if costs:
+        once, each = costs["macs_once"], costs["macs_per_pass"]
+        total = once + metadata.samples * each
+        rows["FLOPs"] = f"{2 * once / 1e6:,.1f} M once, {2 * each / 1e6:,.1f} M a pass, {2 * total / 1e6:,.1f} M in all"
+    rows |= {f"sha256 {name}": value for name, value in _flat(metadata.hashes)}
+    rows["tools"] = ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items()))
     for name, value in rows.items():
-        typer.echo(f"{name:<12} {value}")
+        typer.echo(f"{name:<{max(map(len, rows))}}  {value}")
+    for layer in metadata.layers:
+        typer.echo(f"  p = {layer.p:<5g} {layer.name}")
+
+
+def _flat(hashes: dict[str, Any]) -> list[tuple[str, str]]:
+    """Hashes of hashes by their full name."""
+    flat = []
+    for name, value in hashes.items():
+        flat += (
+            [(f"{name}/{key}", inner) for key, inner in value.items()] if isinstance(value, dict) else [(name, value)]
+        )
+    return flat

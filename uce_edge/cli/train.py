@@ -1,5 +1,6 @@
 """`uce-edge train` and `uce-edge calibrate`."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -7,8 +8,8 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli.options import DataOption, JsonOption, quote, say
-from uce_edge.contract import Method
-from uce_edge.errors import MissingPartError
+from uce_edge.contract import Calibration, Method
+from uce_edge.errors import MissingPartError, UsageError
 
 
 def need_torch(what: str) -> None:
@@ -47,32 +48,72 @@ def train(
 
 
 def calibrate(
-    run: Annotated[Path, typer.Argument(help="A folder made by `uce-edge train`.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(metavar="RUN|MODEL", help="A training run, or a model file.", show_default=False)
+    ],
     method: Annotated[Method, typer.Option(help="The calibration map.")] = Method.TEMPERATURE,
-    samples: Annotated[int, typer.Option(help="Monte Carlo passes; the map is optimal for this number.")] = 25,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Passes the map is fitted for; default: 25, or the file's own."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the passes.", min=0, max=2**32 - 1)] = 0,
+    data: Annotated[
+        str | None, typer.Option(help="For a model file: a folder with one sub-folder per class, or an .npz file.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="For a model file: the new file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a calibration map on the calibration images of a run.
+    """Fit a calibration map on held-out images.
+
+    A run is calibrated on the images it set aside. A model file is calibrated on --data, without its training
+    run, and a new file is written.
 
     Example: uce-edge calibrate runs/digits --method temperature
+
+    Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
     """
     need_torch("Calibrating")
-    import json
+    if target.suffix == ".onnx":
+        fitted, following = _calibrate_file(target, method, samples, seed, data, out)
+    elif data is not None or out is not None:
+        raise UsageError("--data and --out go with a model file; a run has its own calibration images.")
+    else:
+        fitted, following = _calibrate_run(target, method, samples or 25, seed)
+    report = fitted.report
+    if as_json:
+        typer.echo(
+            json.dumps({"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples} | report)
+        )
+    if method is Method.TEMPERATURE:
+        say(f"Temperature {fitted.parameters['temperature'][0]:.4f} at {fitted.samples} samples.")
+    say(
+        f"NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f} on {report['images']} calibration images; "
+        f"labels changed: {report['label_flips']}."
+    )
+    say(f"Next: uce-edge {following}")
 
+
+def _calibrate_run(run: Path, method: Method, samples: int, seed: int) -> "tuple[Calibration, str]":
     from uce_edge_train import calibrate as calibration
     from uce_edge_train import data as datasets
     from uce_edge_train.runs import Run
 
     dataset = datasets.load(Run.load(run).data)
     fitted = calibration.calibrate(run, dataset, method, samples, seed).calibration
-    report = fitted.report
-    if as_json:
-        typer.echo(json.dumps({"method": fitted.method, "parameters": fitted.parameters, "samples": samples} | report))
-    if method is Method.TEMPERATURE:
-        say(f"Temperature {fitted.parameters['temperature'][0]:.4f} at {samples} samples.")
-    say(
-        f"NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f} on {report['images']} calibration images; "
-        f"labels changed: {report['label_flips']}."
-    )
-    say(f"Next: uce-edge export {quote(run)} --out {quote(run.resolve().name)}.onnx")
+    return fitted, f"export {quote(run)} --out {quote(run.resolve().name)}.onnx"
+
+
+def _calibrate_file(
+    model: Path, method: Method, samples: int | None, seed: int, data: str | None, out: Path | None
+) -> "tuple[Calibration, str]":
+    if data is None:
+        raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
+    from uce_edge.model import Model
+    from uce_edge_export.recalibrate import recalibrate
+    from uce_edge_train import labelled
+
+    metadata = Model(model, "cpu").metadata
+    out = out or model.with_name(f"{model.stem}-calibrated.onnx")
+    done = recalibrate(model, out, labelled.load(data, metadata.image, metadata.classes), method, samples, seed)
+    say(f"Wrote {out} and {out.with_suffix('.json')}.")
+    return done.metadata.calibration, f"predict --model {quote(out)} image.png --reject 0.3"

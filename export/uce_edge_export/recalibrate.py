@@ -1,0 +1,112 @@
+"""Fit the calibration map of a model file anew, without its training run: only its head is written again."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from uce_edge import contract
+from uce_edge.contract import Inference, Metadata, Method, NoiseKind
+from uce_edge.errors import UsageError, expected
+from uce_edge.files import replacing
+from uce_edge.metrics import nll
+from uce_edge.model import Model
+from uce_edge_export import head
+from uce_edge_export.builder import Builder
+from uce_edge_export.export import check_name
+from uce_edge_export.verify import ParityError
+from uce_edge_train.calibrate import fit_map
+from uce_edge_train.data import Split
+
+
+@dataclass(frozen=True)
+class Recalibrated:
+    """What was written."""
+
+    path: Path
+    metadata: Metadata
+    file_nll: float
+    """NLL of the new file on the calibration images."""
+
+
+def recalibrate(
+    source: str | Path, out: str | Path, data: Split, method: Method, samples: int | None = None, seed: int = 0
+) -> Recalibrated:
+    """Fit a calibration map on labelled images and write a new file; the old one stays.
+
+    Args:
+        source: Any contract file.
+        out: The new file.
+        data: Labelled images, as the file takes them.
+        method: The calibration map, which may be another kind than the file has.
+        samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
+        seed: Which passes to use.
+    """
+    out = check_name(out)
+    if out.exists() and out.samefile(source):
+        raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
+    model = Model(source, "cpu")
+    n = model.metadata.samples if samples is None else samples
+    logits = model.logits(data.images, n, seed)
+    calibration = fit_map(method, logits, data.labels, seed)
+    metadata = replace(
+        model.metadata,
+        calibration=calibration,
+        samples=n,
+        reject=None,  # a promise about the error holds for the map it was made with
+        hashes=model.metadata.hashes | {"calibration_data": data.sha256()},
+    )
+    rewritten = replace_head(ir.load(source), metadata)
+    with replacing(out) as path:
+        ir.save(rewritten, path)
+        fresh = Model(path, "cpu")
+        file_nll = _check(fresh, model, data, n, seed, float(calibration.report["nll_after"]))
+    with replacing(out.with_suffix(".json")) as path:
+        path.write_text(json.dumps(json.loads(metadata.to_json()), indent=2) + "\n")
+    return Recalibrated(out, metadata, file_nll)
+
+
+def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
+    """Write everything behind the raw logits again; what computes the logits is untouched."""
+    graph = model.graph
+    output = next(value for value in graph.outputs if value.name == contract.LOGITS)
+    producer = output.producer()
+    assert producer is not None
+    logits = producer.inputs[0]  # the output is an Identity of what the network computes
+    assert logits is not None
+    kept = list(graph.initializers.values())
+    g = Builder(taken={str(value.name) for value in kept if not str(value.name).startswith("calibration.")})
+    samples = None
+    if metadata.inference is not Inference.DETERMINISTIC:
+        seeds = next(value for value in graph.inputs if value.name == contract.SEEDS)
+        samples = g.Shape(seeds, start=0, end=1)
+    for value in graph.outputs:
+        value.name = f"{value.name}.old"
+    for name in [name for name in graph.initializers if name.startswith("calibration.")]:
+        graph.initializers[name].name = f"{name}.old"
+    graph.outputs[:] = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration)
+    for value in g.initializers:
+        graph.register_initializer(value)
+    graph.extend(g.nodes)
+    model.metadata_props.clear()
+    model.metadata_props.update(metadata.to_properties())
+    for tidy in (common.RemoveUnusedNodesPass(), common.NameFixPass(), common.CheckerPass(full_check=True)):
+        tidy(model)
+    return model
+
+
+def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expected_nll: float) -> float:
+    """The new file must have the old network and the fitted likelihood."""
+    if fresh.metadata.noise is not NoiseKind.RANDN:
+        ours, theirs = (model.logits(data.images[:2], samples, seed) for model in (fresh, old))
+        if not np.array_equal(ours, theirs):
+            raise ParityError("The recalibrated file has other logits than the old one. Nothing was written.")
+    found = nll(fresh.predict(data.images, samples, seed).probabilities, data.labels)
+    if fresh.metadata.noise is not NoiseKind.RANDN and not abs(found - expected_nll) <= 1e-3 * max(1.0, expected_nll):
+        raise ParityError(
+            f"The recalibrated file has NLL {found:.4f}, the fit {expected_nll:.4f}. Nothing was written."
+        )
+    return found
