@@ -164,15 +164,14 @@ def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Va
         mixed = g.Add(g.Add(left, squared), g.constant(key[r : r + 1]))
         quotient = g.Floor(g.Mul(mixed, g.constant(np.float32(1 / HALF))))
         left, right = right, g.Sub(mixed, g.Mul(quotient, g.constant(np.float32(HALF))))
-    # One network gives two words; a lane takes both of its first and one of its second.
-    words = _emit_modulo(g, g.Concat(left, right, axis=1))
+    # One network gives two words; a lane takes both of its first and one of its second. Passes are the last index
+    # here, because a Gather of whole rows is ten times faster than one of single elements.
+    words = g.Transpose(_emit_modulo(g, g.Concat(left, right, axis=1)), perm=[1, 0])
     lane_of, k = plan.lanes()
-    second = 2 * lanes
-    a, b, c = (
-        g.Gather(words, g.constant(index), axis=1) for index in (2 * lane_of, second + 2 * lane_of, 2 * lane_of + 1)
-    )
-    polynomial = g.Add(a, g.Add(g.Mul(b, g.constant(k[None])), g.Mul(c, g.constant(_square(k)[None]))))
-    index = g.Cast(_emit_modulo(g, polynomial), to=ir.DataType.INT32)
+    first, second = 2 * lane_of, 2 * lane_of + 1
+    a, b, c = (g.Gather(words, g.constant(word), axis=0) for word in (first, 2 * lanes + first, second))
+    polynomial = g.Add(a, g.Add(g.Mul(b, g.constant(k[:, None])), g.Mul(c, g.constant(_square(k)[:, None]))))
+    index = g.Cast(g.Transpose(_emit_modulo(g, polynomial), perm=[1, 0]), to=ir.DataType.INT32)
     index = emit_repeat(g, index, batch, sum(plan.blocks))
     normals = g.constant(table(), "noise.table")
     result = []
