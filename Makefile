@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench wheel-check clean
+.PHONY: demo test lint bench noise wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -32,6 +32,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest benchmarks --benchmark-columns=min,median,rounds --benchmark-sort=name
+
+# Measures the noise table and writes docs/noise.md.
+noise: $(VENV)/.dev
+	$(BIN)/python benchmarks/noise_quality.py
 
 # The wheel as a user gets it: an empty environment without torch predicts with a model exported here.
 wheel-check: $(VENV)/.dev

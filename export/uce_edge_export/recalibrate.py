@@ -46,9 +46,9 @@ def recalibrate(
         seed: Which passes to use.
     """
     out = check_name(out)
+    model = Model(source, "cpu")
     if out.exists() and out.samefile(source):
         raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
-    model = Model(source, "cpu")
     n = model.metadata.samples if samples is None else samples
     logits = model.logits(data.images, n, seed)
     calibration = fit_map(method, logits, data.labels, seed)

@@ -1,4 +1,4 @@
-"""A classifier graph evaluated node by node with `onnx.reference`, one pass at a time.
+"""A classifier graph evaluated node by node with `onnx.reference`, one image and one pass at a time.
 
 Slow, and independent of the graph pass and of ONNX Runtime: it is what the gate compares third-party exports with.
 """
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from uce_edge.contract import ImageSpec
+from uce_edge.errors import UceEdgeError
 from uce_edge_export.graph import OPSET, Classifier
 from uce_edge_export.sites import Site, weight_of
 from uce_edge_export.verify import FloatArray, Pixels, Reference
@@ -26,7 +27,12 @@ def evaluate(node: ir.Node, inputs: list[Array | None]) -> list[Array]:
     while proto.input and proto.input[-1] == "":
         del proto.input[-1]
     feed = {f"input.{i}": value for i, value in enumerate(inputs) if value is not None}
-    return list(ReferenceEvaluator(proto, opsets={"": OPSET}).run(None, feed))
+    try:
+        return list(ReferenceEvaluator(proto, opsets={"": OPSET}).run(None, feed))
+    except Exception as error:  # an operator without a reference, or shapes that do not fit
+        raise UceEdgeError(
+            f"The operator {node.op_type} ({node.name}) cannot be evaluated ({str(error).splitlines()[0]})."
+        ) from None
 
 
 def graph_reference(classifier: Classifier, spec: ImageSpec, sites: list[Site]) -> Reference:
@@ -57,10 +63,10 @@ def graph_reference(classifier: Classifier, spec: ImageSpec, sites: list[Site]) 
     def logits(images: Pixels, noises: list[FloatArray] | None) -> FloatArray:
         pixels = (images.astype(np.float64) / spec.scale - np.array(spec.mean)) / np.array(spec.std)
         pixels = pixels if classifier.channels_last else pixels.transpose(0, 3, 1, 2)
-        pixels = np.ascontiguousarray(pixels, np.float32)
-        if noises is None:
-            return one_pass(pixels, None)[None]
-        return np.stack([one_pass(pixels, [values[i] for values in noises]) for i in range(len(noises[0]))])
+        # Alone, so that a graph that mixes the images of a batch is found out.
+        alone = np.split(np.ascontiguousarray(pixels, np.float32), len(pixels))
+        passes = [None] if noises is None else [[values[i] for values in noises] for i in range(len(noises[0]))]
+        return np.stack([np.concatenate([one_pass(image, eps) for image in alone]) for eps in passes])
 
     return logits
 

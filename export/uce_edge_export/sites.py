@@ -78,8 +78,15 @@ def sites_by_rule(graph: ir.Graph, p: Sequence[str]) -> list[Site]:
         p: Rates as "0.2" for all layers or "PATTERN=0.1" for those whose name matches; the last match wins.
     """
     rules = [_rule(text) for text in p]
+    candidates = list(weight_layers(graph).items())[1:]
+    for text, (pattern, _) in zip(p, rules, strict=True):
+        if candidates and not any(fnmatch.fnmatchcase(name, pattern) for _, name in candidates):
+            names = ", ".join(name for _, name in candidates[:3])
+            raise UsageError(
+                expected("`p`", f"a pattern for a weight layer after the first ({names}, ...)", text, "See: uce-edge info")
+            )
     sites = []
-    for node, name in list(weight_layers(graph).items())[1:]:
+    for node, name in candidates:
         matching = [rate for pattern, rate in rules if fnmatch.fnmatchcase(name, pattern)]
         if matching:
             sites.append(_site(node, name, matching[-1]))

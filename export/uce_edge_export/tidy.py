@@ -5,6 +5,7 @@ import onnx
 import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
+from uce_edge_export.builder import Builder
 from uce_edge_export.reference import evaluate
 from uce_edge_export.sites import weight_of
 
@@ -58,8 +59,8 @@ def _constant_outputs(node: ir.Node) -> list[np.ndarray] | None:
     return [np.asarray(array) for array in evaluate(node, inputs)]
 
 
-def to_float32(graph: ir.Graph, notes: list[str]) -> None:
-    """Turn half-precision weights and casts into float32: the variance branch would overflow."""
+def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
+    """Turn half-precision weights and casts into float32: the variance branch would overflow; tells if any were."""
     halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     found = False
     for value in [*graph.initializers.values()]:
@@ -77,6 +78,7 @@ def to_float32(graph: ir.Graph, notes: list[str]) -> None:
             found = True
     if found:
         notes.append("its half-precision weights were widened to float32")
+    return found
 
 
 def strip_dropout(graph: ir.Graph, notes: list[str]) -> None:
@@ -91,9 +93,9 @@ def strip_dropout(graph: ir.Graph, notes: list[str]) -> None:
         training = node.inputs[2] if len(node.inputs) > 2 else None
         if training is not None and training.const_value is not None and bool(training.const_value.numpy()):
             notes.append(f"the Dropout {node.name} was in training mode and was removed")
-        if output.is_graph_output():
-            continue
-        output.replace_all_uses_with(value)
+        if node.op_type == "Identity" and output.is_graph_output():
+            continue  # its input may be the image, or a second output
+        _replace(graph, output, value)
         graph.remove(node, safe=True)
 
 
@@ -154,7 +156,11 @@ def strip_softmax(graph: ir.Graph) -> bool:
 
 def free_batch(graph: ir.Graph) -> None:
     """Turn the batch of 1 that the shapes were inferred with into any batch."""
-    for node in graph:
+    for node in list(graph):
+        if node.op_type == "Concat":
+            _repeat_constants(graph, node)
+        elif node.op_type == "Resize":
+            _leave_batch_alone(graph, node)
         if node.op_type != "Reshape" or node.inputs[0] is None or node.outputs[0].shape is None:
             continue
         before, after = node.inputs[0].shape, node.outputs[0].shape
@@ -174,6 +180,40 @@ def free_batch(graph: ir.Graph) -> None:
         output.shape = None if output.shape is None else ir.Shape(["batch", *list(output.shape)[1:]])
 
 
+def _repeat_constants(graph: ir.Graph, node: ir.Node) -> None:
+    """Give every image its copy of a constant that is joined to it, as the class token of a transformer is."""
+    varying = [value for value in node.inputs if value is not None and value.const_value is None]
+    axis = node.attributes["axis"].as_int()
+    rank = len(varying[0].shape or ()) if varying else 0
+    if not rank or len(varying) == len(node.inputs) or axis in (0, -rank) or (varying[0].shape or (0,))[0] != 1:
+        return
+    g = Builder()
+    joined = varying[0] if len(varying) == 1 else g.Concat(*varying, axis=axis)
+    ones = [g.constant(np.ones(rank - 1, np.int64), "uce_edge.ones")] if rank > 1 else []
+    batch = g.Concat(g.Shape(joined, start=0, end=1), *ones, axis=0)
+    for i, value in enumerate(node.inputs):
+        if value is not None and value.const_value is not None:
+            node.replace_input_with(i, g.Expand(value, batch))
+    _insert(graph, node, g)
+
+
+def _leave_batch_alone(graph: ir.Graph, node: ir.Node) -> None:
+    """Resize to sizes that say "1 image" becomes one of the other axes."""
+    sizes = node.inputs[3].const_value if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    if sizes is not None and "axes" not in node.attributes:
+        node.attributes["axes"] = ir.AttrInt64s("axes", list(range(1, sizes.size)))
+        node.replace_input_with(3, _register(graph, f"{node.outputs[0].name}.sizes", sizes.numpy()[1:]))
+
+
+def _insert(graph: ir.Graph, node: ir.Node, g: Builder) -> None:
+    """Put a builder's nodes before a node."""
+    for value in g.initializers:
+        if value.name in graph.initializers:
+            value.name = f"{node.outputs[0].name}.{value.name}"
+        graph.register_initializer(value)
+    graph.insert_before(node, g.nodes)
+
+
 def _new_constant(graph: ir.Graph, old: ir.Value, array: np.ndarray) -> ir.Value:
     """A changed copy of a constant, which keeps the name when nobody else uses the old one."""
     name = str(old.name)
@@ -186,7 +226,8 @@ def _new_constant(graph: ir.Graph, old: ir.Value, array: np.ndarray) -> ir.Value
 def _register(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     while name in graph.initializers:
         name += "_"
-    array = np.ascontiguousarray(array.astype(np.float32) if array.dtype.kind == "f" else array)
+    # Not ascontiguousarray, which turns a scalar into a vector.
+    array = np.array(array, np.float32 if array.dtype.kind == "f" else array.dtype, order="C")
     value = ir.val(name, const_value=ir.tensor(array, name=name))
     graph.register_initializer(value)
     return value

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from uce_edge.contract import ImageSpec
 from uce_edge.errors import UceEdgeError
+from uce_edge_export import tidy
 from uce_edge_export.graph import OPSET, Classifier
 from uce_edge_export.sites import Site, sites_with_rates
 from uce_edge_export.verify import FloatArray, Pixels, Reference
@@ -45,8 +46,16 @@ def export_twin(model: nn.Module, spec: ImageSpec) -> Classifier:
         except Exception as error:  # the exporter raises many kinds; each is a model it cannot trace
             raise UceEdgeError(f"PyTorch could not export the model: {str(error).splitlines()[0]}") from error
     assert program is not None
-    _restore_names(program.model.graph, model)
-    return Classifier(program.model)
+    shape = program.model.graph.inputs[0].shape
+    if shape is not None and isinstance(shape[0], int):
+        raise UceEdgeError(
+            "The model's forward pass fixes the batch size while it is traced. "
+            "Does it use len(x)? Write x.shape[0] instead, and keep the batch out of Python branches."
+        )
+    # Shapes that PyTorch computes at run time, as attention does, become constants again.
+    inferred = tidy.infer_shapes(program.model)
+    _restore_names(inferred.graph, model)
+    return Classifier(inferred)
 
 
 def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:

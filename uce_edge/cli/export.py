@@ -197,7 +197,10 @@ def _size(text: str | None) -> tuple[int, int] | None:
 def _names(text: str | None) -> list[str] | None:
     if text is None:
         return None
-    path = Path(text)
-    if path.is_file():
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [name.strip() for name in text.split(",")]
+    try:
+        lines = Path(text).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(expected("`classes`", "names, or a text file in UTF-8", text, "Save it as UTF-8")) from None
+    except OSError:  # not a file: the names themselves, which may be longer than a file name can be
+        return [name.strip() for name in text.split(",")]
+    return [line.strip() for line in lines if line.strip()]

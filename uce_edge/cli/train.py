@@ -78,7 +78,7 @@ def calibrate(
     elif data is not None or out is not None:
         raise UsageError("--data and --out go with a model file; a run has its own calibration images.")
     else:
-        fitted, following = _calibrate_run(target, method, samples or 25, seed)
+        fitted, following = _calibrate_run(target, method, 25 if samples is None else samples, seed)
     report = fitted.report
     if as_json:
         typer.echo(

@@ -1,0 +1,182 @@
+"""Measure the noise table and write docs/noise.md: moments, correlations, and the bias of the uncertainty.
+
+Run: make noise
+"""
+
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from uce_edge.contract import MAX_SAMPLES, Method
+from uce_edge.metrics import normalized_entropy
+from uce_edge.model import Model
+from uce_edge_export import noise
+from uce_edge_export.export import export_run
+from uce_edge_train import calibrate, data, fit
+from uce_edge_train.runs import Run, load_model
+
+RESNET20 = (16384,) * 6 + (8192,) * 7 + (4096,) * 7 + (10,)  # outputs of its noisy layers on 32x32 images
+PASSES = 4096
+SEEDS = 20
+
+INTRODUCTION = """# The noise of a Monte Carlo pass
+
+Gaussian dropout needs one standard normal per output of every noisy layer and pass. `RandomNormalLike` cannot
+be seeded per call, is serial in ONNX Runtime, and differs between runtimes. So a uce-edge file carries a
+constant table of {rows} rows of {width} normals, and a pass copies rows. Which rows is decided by the pass's
+seed:
+
+    row(k) = (a + b k + c k^2) mod {rows}      for block k = 1, 2, ... of {width} outputs of a layer
+
+with a, b and c hashed from the seed and the layer's *lane* (a layer, or a part of one with at most {last}
+rows). {rows} is prime, so over uniform (a, b, c) any three blocks of a lane get independent, uniform rows. The
+table's columns have mean 0, variance 1 and no correlation, by construction. Together: *within a lane the noise
+has exactly the mean and the covariance of white noise*, whatever the table holds. Between lanes, layers and
+passes it has them as far as the hash is good; that is measured below.
+
+The hash is a Feistel network of {rounds} rounds on the two 12-bit halves of the seed, in float32: add the
+square's middle bits and a key. Every intermediate value is an exact integer below 2^24 or a dyadic fraction of
+one, so that a runtime with fused multiply-add, or with a sloppy division, computes the same rows. All images of
+a pass share its noise, which makes an answer independent of its batch.
+
+What the table is not: its values end at {largest:.2f} standard deviations (an ideal sample of {rows} rows
+does), and two passes share the row of a given block once in {rows}.
+
+`--noise randn` keeps the runtime's own generator (no pass can be replayed then), and `--noise input` makes the
+noise graph inputs.
+
+## Measured
+
+All of it by `make noise`; this page is its output. "Control" is the same statistic for NumPy's generator. z is
+in standard errors; the largest of m independent standard normals is expected near sqrt(2 ln m).
+
+"""
+
+
+def largest_z(left: np.ndarray, right: np.ndarray | None) -> tuple[float, int]:
+    """Largest correlation between columns of two [passes, values] samples in standard errors, and their number.
+
+    Without a second sample, between the columns of the first.
+    """
+    if right is None:
+        z = (left.T @ left / math.sqrt(len(left)))[np.triu_indices(left.shape[1], 1)]
+    else:
+        z = left.T @ right / math.sqrt(len(left))
+    return float(np.abs(z).max()), z.size
+
+
+def correlations() -> list[str]:
+    plan = noise.Plan(RESNET20)
+    layers = noise.layer_noise(range(PASSES), plan)
+    control = np.random.default_rng(0)
+    columns = np.random.default_rng(1).choice(16384, 64, replace=False)
+    first, second, deep = layers[0], layers[1], layers[10]
+    plane = 32 * 32  # outputs of one channel
+
+    def normal(like: np.ndarray) -> np.ndarray:
+        return control.standard_normal(like.shape)
+
+    following = noise.layer_noise(range(MAX_SAMPLES, MAX_SAMPLES + PASSES), plan)[0]
+    cases = {
+        "outputs of one layer": (first[:, columns], None),
+        "the same pixel in different channels": (first[:, 5::plane], None),
+        "blocks of one layer, same column": (first[:, 7 :: noise.WIDTH], None),
+        "two layers, same outputs": (first[:, columns], second[:, columns]),
+        "two layers of different size": (first[:, columns], deep[:, columns % 8192]),
+        "consecutive passes": (first[1:, columns], first[:-1, columns]),
+        "passes 64 apart": (first[64:, columns], first[:-64, columns]),
+        "a pass and the same pass of the next seed": (first[:, columns], following[:, columns]),
+    }
+    lines = [
+        "| correlation between | pairs | expected largest z | table | control |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, (left, right) in cases.items():
+        found, count = largest_z(left, right)
+        reference, _ = largest_z(normal(left), None if right is None else normal(right))
+        lines.append(f"| {name} | {count} | {math.sqrt(2 * math.log(count)):.1f} | {found:.1f} | {reference:.1f} |")
+    return lines
+
+
+def moments() -> list[str]:
+    values = np.concatenate([layer[:512].ravel() for layer in noise.layer_noise(range(512), noise.Plan(RESNET20))])
+    control = np.random.default_rng(2).standard_normal(values.size)
+    lines = ["| moment | ideal | table | control |", "| --- | --- | --- | --- |"]
+    for name, power, ideal in (("mean", 1, 0), ("variance", 2, 1), ("skewness", 3, 0), ("kurtosis", 4, 3)):
+        ours, theirs = (float((x.astype(np.float64) ** power).mean()) for x in (values, control))
+        lines.append(f"| {name} | {ideal} | {ours:+.5f} | {theirs:+.5f} |")
+    return [f"{values.size:,} values of 512 passes of ResNet-20.", "", *lines]
+
+
+def bias() -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = data.load("digits")
+        run_folder, path = Path(folder) / "run", Path(folder) / "digits.onnx"
+        fit.train(dataset, run_folder)
+        calibrate.calibrate(run_folder, dataset, Method.TEMPERATURE)
+        export_run(run_folder, path, dataset)
+        run = Run.load(run_folder)
+        test = dataset.splits["test"]
+        model = Model(path, "cpu")
+        ours = np.stack([model.predict(test.images, seed=seed).uncertainty for seed in range(SEEDS)])
+        network = load_model(run, run_folder)
+        pixels = fit.normalise(torch.from_numpy(test.images), run.image)
+        temperature = run.calibration.parameters["temperature"][0]
+        theirs = np.stack(
+            [
+                normalized_entropy(
+                    torch.softmax(calibrate.mc_logits(network, pixels, 25, 1000 + seed) / temperature, -1)
+                    .mean(0)
+                    .double()
+                    .numpy()
+                )
+                for seed in range(SEEDS)
+            ]
+        )
+    difference = ours.mean(0) - theirs.mean(0)
+    interval = 1.96 * difference.std(ddof=1) / math.sqrt(len(difference))
+    # Table noise is shared by the images of a pass, so the mean over images varies with the seed; that spread counts.
+    seeds = 1.96 * math.sqrt((ours.mean(1).var(ddof=1) + theirs.mean(1).var(ddof=1)) / SEEDS)
+    spread = np.sqrt(ours.var(0, ddof=1).mean()), np.sqrt(theirs.var(0, ddof=1).mean())
+    return [
+        f"Mean uncertainty H of the digits model on its {len(test)} test images, N = 25, {SEEDS} seeds each:",
+        "",
+        "| | table, ONNX Runtime | torch.randn, PyTorch | difference |",
+        "| --- | --- | --- | --- |",
+        f"| mean H | {ours.mean():.5f} | {theirs.mean():.5f} | {difference.mean():+.5f} |",
+        f"| spread of H over seeds (rms per image) | {spread[0]:.5f} | {spread[1]:.5f} | {spread[0] - spread[1]:+.5f} |",
+        "",
+        f"95 % interval of the difference: ± {interval:.5f} over images, ± {seeds:.5f} over seeds.",
+    ]
+
+
+def main() -> None:
+    table = noise.table()
+    text = INTRODUCTION.format(
+        rows=noise.ROWS, width=noise.WIDTH, last=noise.ROWS - 1, rounds=noise.ROUNDS, largest=float(table.max())
+    )
+    covariance = np.abs(table.T.astype(np.float64) @ table / noise.ROWS - np.eye(noise.WIDTH)).max()
+    parts = [
+        "### Moments",
+        "",
+        *moments(),
+        "",
+        f"The table itself: largest |mean| of a column {np.abs(table.mean(0)).max():.0e}, largest deviation of its "
+        f"covariance from the identity {covariance:.0e}.",
+        "",
+        f"### Correlations over {PASSES} passes of ResNet-20",
+        "",
+        *correlations(),
+        "",
+        "### Bias of the uncertainty",
+        "",
+        *bias(),
+    ]
+    Path(__file__).parent.parent.joinpath("docs", "noise.md").write_text(text + "\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
