@@ -147,7 +147,7 @@ def bias() -> list[str]:
         "| | table, ONNX Runtime | torch.randn, PyTorch | difference |",
         "| --- | --- | --- | --- |",
         f"| mean H | {ours.mean():.5f} | {theirs.mean():.5f} | {difference.mean():+.5f} |",
-        f"| spread of H over seeds (rms per image) | {spread[0]:.5f} | {spread[1]:.5f} | {spread[0] - spread[1]:+.5f} |",
+        f"| spread of H over seeds (rms) | {spread[0]:.5f} | {spread[1]:.5f} | {spread[0] - spread[1]:+.5f} |",
         "",
         f"95 % interval of the difference: ± {interval:.5f} over images, ± {seeds:.5f} over seeds.",
     ]

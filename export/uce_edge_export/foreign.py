@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
+from onnx import inliner
 from onnx_ir.passes import common
 
 from uce_edge import contract
@@ -37,7 +38,7 @@ class Foreign:
     channels: int
     classes: int
     original: onnx.ModelProto
-    """The model as it was."""
+    """The model as it was, with dropout off."""
     original_is: OutputIs
     """What the original's output means."""
     tolerance: float = TOLERANCE
@@ -65,13 +66,15 @@ def load(
     notes: list[str] = []
     model = ir.from_proto(_convert(proto, path))
     model.ir_version = IR_VERSION  # before version 4, initializers that are not inputs are ignored
-    common.InlinePass()(model)
     common.RemoveInitializersFromInputsPass()(model)
     common.LiftConstantsToInitializersPass()(model)
     graph = model.graph
     _refuse_operators(graph, path)
     tolerance = _HALF_TOLERANCE if tidy.to_float32(graph, notes) else TOLERANCE
     tidy.strip_dropout(graph, notes)
+    for node in proto.graph.node:
+        if node.op_type == "Dropout":
+            del node.input[2:]  # training mode: what it says would be random
     channels_last, (height, width, channels) = _set_image(graph, layout, size)
     # A batch of 1 makes every shape static, so that shapes computed at run time become constants.
     model = tidy.infer_shapes(model)
@@ -196,10 +199,10 @@ def _convert(proto: onnx.ModelProto, path: str | Path) -> onnx.ModelProto:
                 "Export the original again with opset 18",
             )
         )
-    if opset == OPSET:
-        return proto
     try:
-        return onnx.version_converter.convert_version(proto, OPSET)
+        # The converter loses local functions, so they are inlined before.
+        proto = inliner.inline_local_functions(proto) if proto.functions else proto
+        return proto if opset == OPSET else onnx.version_converter.convert_version(proto, OPSET)
     except Exception as error:
         raise UceEdgeError(
             f"{path} (opset {opset}) cannot be brought to opset {OPSET}: {str(error).splitlines()[0]} "

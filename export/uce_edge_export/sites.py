@@ -83,7 +83,7 @@ def sites_by_rule(graph: ir.Graph, p: Sequence[str]) -> list[Site]:
         if candidates and not any(fnmatch.fnmatchcase(name, pattern) for _, name in candidates):
             names = ", ".join(name for _, name in candidates[:3])
             raise UsageError(
-                expected("`p`", f"a pattern for a weight layer after the first ({names}, ...)", text, "See: uce-edge info")
+                expected("`p`", f"a pattern for a layer after the first ({names}, ...)", text, "Check the name")
             )
     sites = []
     for node, name in candidates:

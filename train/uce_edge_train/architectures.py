@@ -1,29 +1,32 @@
-"""Residual networks written from torch layers (He et al. 2016), plain: `gaussianize` adds the noise.
+"""Networks written from torch layers, plain: `gaussianize` adds the noise.
 
-`stem="cifar"` keeps the resolution with one 3x3 convolution; `stem="imagenet"` is the 7x7 stride-2 stem with
-max-pooling. Every function is `name(classes, stem, channels)`, `channels` being those of the image.
+Residual networks follow He et al. 2016, dense ones Huang et al. 2017. `stem="cifar"` keeps the resolution with one
+3x3 convolution; `stem="imagenet"` is the 7x7 stride-2 stem with max-pooling. Every function is
+`name(classes, stem, channels)`, `channels` being those of the image.
 """
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from uce_edge.errors import UsageError, expected
+from uce_edge.errors import UceEdgeError, UsageError, expected
 
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, with a 1x1 convolution where the shape changes."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut = _shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
@@ -31,60 +34,185 @@ class BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions, the last four times as wide; the 3x3 one has the stride."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.shortcut = _shortcut(inputs, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        y = torch.relu(self.bn1(self.conv1(x)))
+        y = torch.relu(self.bn2(self.conv2(y)))
+        return torch.relu(self.bn3(self.conv3(y)) + self.shortcut(x))
+
+
 class ResNet(nn.Module):
     """Stem, stages of residual blocks, global average, one linear layer."""
 
-    def __init__(self, widths: list[int], depths: list[int], classes: int, stem: str, channels: int) -> None:
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        widths: list[int],
+        depths: list[int],
+        classes: int,
+        stem: str = "cifar",
+        channels: int = 3,
+    ) -> None:
         super().__init__()
-        if stem == "cifar":
-            layers = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False)]
-        elif stem == "imagenet":
-            layers = [nn.Conv2d(channels, widths[0], 7, 2, padding=3, bias=False)]
-        else:
-            raise UsageError(expected("`stem`", "'cifar' or 'imagenet'", stem, "Small images want 'cifar'"))
-        self.stem = nn.Sequential(*layers, nn.BatchNorm2d(widths[0]), nn.ReLU())
-        if stem == "imagenet":
-            self.stem.append(nn.MaxPool2d(3, 2, padding=1))
+        self.stem = nn.Sequential(*_stem(stem, channels, widths[0]))
         blocks: list[nn.Module] = []
         inputs = widths[0]
         for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
             for index in range(depth):
-                blocks.append(BasicBlock(inputs, width, 2 if stage > 0 and index == 0 else 1))
-                inputs = width
+                blocks.append(block(inputs, width, 2 if stage > 0 and index == 0 else 1))
+                inputs = width * block.expansion
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(inputs, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [batch, classes] of normalised images [batch, channels, height, width]."""
         return self.classifier(torch.flatten(self.pool(self.blocks(self.stem(x))), 1))  # type: ignore[no-any-return]
 
 
-def resnet8(classes: int, stem: str = "cifar", channels: int = 3) -> nn.Module:
-    """The thin CIFAR network of three blocks, as in MLPerf Tiny: about 78,000 weights."""
-    return ResNet([16, 32, 64], [1, 1, 1], classes, stem, channels)
+class DenseLayer(nn.Module):
+    """Batch-norm first: 1x1 to four times the growth, 3x3 to the growth, concatenated to the input."""
+
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, 4 * growth, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(4 * growth)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input with `growth` more channels."""
+        y = self.conv1(torch.relu(self.bn1(x)))
+        return torch.cat([x, self.conv2(torch.relu(self.bn2(y)))], 1)
 
 
-def resnet20(classes: int, stem: str = "cifar", channels: int = 3) -> nn.Module:
-    """The thin CIFAR network of nine blocks: about 272,000 weights."""
-    return ResNet([16, 32, 64], [3, 3, 3], classes, stem, channels)
+class DenseNet(nn.Module):
+    """Stem, dense blocks with halving transitions, global average, one linear layer."""
+
+    def __init__(self, depths: list[int], classes: int, stem: str = "cifar", channels: int = 3) -> None:
+        super().__init__()
+        growth, width = 32, 64
+        layers = _stem(stem, channels, width)
+        for stage, depth in enumerate(depths):
+            for _ in range(depth):
+                layers.append(DenseLayer(width, growth))
+                width += growth
+            layers += [nn.BatchNorm2d(width), nn.ReLU()]
+            if stage < len(depths) - 1:
+                layers += [nn.Conv2d(width, width // 2, 1, bias=False), nn.AvgPool2d(2)]
+                width //= 2
+        self.features = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(width, classes)
+        _initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes] of normalised images [batch, channels, height, width]."""
+        return self.classifier(torch.flatten(self.pool(self.features(x)), 1))  # type: ignore[no-any-return]
 
 
-def resnet34(classes: int, stem: str = "cifar", channels: int = 3) -> nn.Module:
-    """The 34-layer network of the paper's experiments: 21.8 million weights in ImageNet form."""
-    return ResNet([64, 128, 256, 512], [3, 4, 6, 3], classes, stem, channels)
+def _stem(stem: str, channels: int, width: int) -> list[nn.Module]:
+    if stem == "cifar":
+        return [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    if stem == "imagenet":
+        first = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
+        return [first, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    raise UsageError(expected("`stem`", "'cifar' or 'imagenet'", stem, "Small images want 'cifar'"))
 
 
-ARCHITECTURES: dict[str, Callable[[int, str, int], nn.Module]] = {
-    function.__name__: function for function in (resnet8, resnet20, resnet34)
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+def _initialise(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+_THIN, _WIDE = [16, 32, 64], [64, 128, 256, 512]
+
+resnet8 = partial(ResNet, BasicBlock, _THIN, [1, 1, 1])
+"""The thin CIFAR network of three blocks, as in MLPerf Tiny: about 78,000 weights."""
+resnet20 = partial(ResNet, BasicBlock, _THIN, [3, 3, 3])
+"""The thin CIFAR network of nine blocks: about 272,000 weights."""
+resnet18 = partial(ResNet, BasicBlock, _WIDE, [2, 2, 2, 2])
+"""18 layers, 11.7 million weights in ImageNet form."""
+resnet34 = partial(ResNet, BasicBlock, _WIDE, [3, 4, 6, 3])
+"""34 layers, 21.8 million weights: the paper's network for CIFAR-10 and SVHN."""
+resnet50 = partial(ResNet, Bottleneck, _WIDE, [3, 4, 6, 3])
+"""50 layers, 25.6 million weights."""
+resnet101 = partial(ResNet, Bottleneck, _WIDE, [3, 4, 23, 3])
+"""101 layers, 44.5 million weights: the paper's network for CIFAR-100."""
+densenet121 = partial(DenseNet, [6, 12, 24, 16])
+"""121 layers, 8.0 million weights: the paper's other network for CIFAR-10 and SVHN."""
+densenet169 = partial(DenseNet, [6, 12, 32, 32])
+"""169 layers, 14.1 million weights: the paper's other network for CIFAR-100."""
+
+ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
+    "resnet8": resnet8,
+    "resnet20": resnet20,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "resnet101": resnet101,
+    "densenet121": densenet121,
+    "densenet169": densenet169,
 }
 
 
 def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Module:
-    """The named architecture, randomly initialised."""
+    """A network with random weights.
+
+    Args:
+        name: One of `ARCHITECTURES`, or `package.module:function` for the user's own function of (classes, channels).
+        classes: Number of classes.
+        channels: Channels of the image.
+        stem: For the networks of this module: "cifar" or "imagenet".
+    """
+    if ":" in name:
+        model = _own(name)(classes=classes, channels=channels)
+        if not isinstance(model, nn.Module):
+            raise UceEdgeError(
+                expected(f"{name}(classes, channels)", "a torch module", type(model).__name__, "Return one")
+            )
+        return model
     if name not in ARCHITECTURES:
-        raise UsageError(expected("`arch`", f"one of {', '.join(ARCHITECTURES)}", name, "For example: --arch resnet8"))
-    return ARCHITECTURES[name](classes, stem, channels)
+        raise UsageError(
+            expected(
+                "`arch`",
+                f"one of {', '.join(ARCHITECTURES)}, or package.module:function",
+                name,
+                "As in --arch resnet20",
+            )
+        )
+    return ARCHITECTURES[name](classes=classes, stem=stem, channels=channels)
+
+
+def _own(name: str) -> Callable[..., object]:
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[..., object] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            expected("`arch`", "an importable package.module:function", name, f"{error}. Is it on PYTHONPATH?")
+        ) from None
+    return found

@@ -1,13 +1,17 @@
 """Labelled images and their fixed splits."""
 
 import hashlib
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge.contract import ImageSpec
 from uce_edge.errors import MissingPartError, UsageError, expected
+from uce_edge_train import sources
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
@@ -38,8 +42,11 @@ class Dataset:
     """
 
     name: str
+    """A known name, or the absolute path of a folder or file."""
     class_names: tuple[str, ...]
     splits: dict[str, Split] = field(repr=False)
+    root: str | None = None
+    """Where a public dataset was found."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -52,11 +59,75 @@ class Dataset:
         return {name: split.sha256() for name, split in self.splits.items()}
 
 
-def load(name: str) -> Dataset:
-    """The dataset of that name."""
-    if name != "digits":
-        raise UsageError(expected("`data`", "the embedded dataset 'digits'", name, "Use: --data digits"))
-    return digits()
+def load(name: str, root: str | Path | None = None, size: tuple[int, int] | None = None) -> Dataset:
+    """A dataset with its splits.
+
+    Args:
+        name: `digits`, a public dataset (`sources.NAMED`), a folder with one sub-folder per class, or an .npz file.
+        root: Where public datasets lie; None for the environment variable UCE_EDGE_DATA.
+        size: Height and width that a folder's images are resized to.
+    """
+    if name == "digits":
+        return digits()
+    path = Path(name)
+    if name in sources.NAMED:
+        place = root or os.environ.get("UCE_EDGE_DATA")
+        if not place:
+            raise UsageError(f"Where is {name}? Name its folder with --root or the environment variable UCE_EDGE_DATA.")
+        found = from_source(name, sources.read_named(name, Path(place)))
+        return replace(found, root=str(Path(place).resolve()))
+    if path.suffix == ".npz":
+        return from_source(str(path.resolve()), sources.read_npz(path))
+    if path.is_dir():
+        height, width = size or (32, 32)
+        spec = ImageSpec(height, width, 1 if sources.gray_folder(path) else 3)
+        return from_source(str(path.resolve()), sources.read_folder(path, spec))
+    rule = f"digits, {', '.join(sources.NAMED)}, a folder with one sub-folder per class, or an .npz file"
+    raise UsageError(expected("`data`", rule, name, "For example: --data digits"))
+
+
+def from_source(name: str, source: sources.Source, held_out: float = 0.1) -> Dataset:
+    """Cut what the files hold into the four splits, always in the same way.
+
+    A test part is kept. Calibration and guarantee images are the two halves of a `val` part, or else the fraction
+    `held_out` of the training images each, 5,000 at most. A source without parts gives a fifth to the test.
+    """
+    parts = dict(source.parts)
+    rng = np.random.default_rng(_SPLIT_SEED)
+    rest = [part for key, part in parts.items() if key in ("all", "train")]
+    if not rest:
+        raise UsageError(f"{name} has no training images ({', '.join(parts)} only). Add a part `train`, or x and y.")
+    images, labels = rest[0]
+    if len(np.unique(labels)) < 2:
+        raise UsageError(
+            expected(f"the training images of {name}", "of two classes at least", "one class", "Add images")
+        )
+    order = rng.permutation(len(labels))
+    chosen: dict[str, Split] = {}
+
+    def take(key: str, count: int) -> None:
+        nonlocal order
+        chosen[key] = Split(images[order[:count]], labels[order[:count]])
+        order = order[count:]
+
+    if "val" in parts:
+        pixels, truth = parts["val"]
+        shuffled = rng.permutation(len(truth))
+        for key, index in zip(("calibration", "guarantee"), np.array_split(shuffled, 2), strict=True):
+            chosen[key] = Split(pixels[index], truth[index])
+    else:
+        held = min(5000, round(held_out * len(labels)))
+        take("calibration", held)
+        take("guarantee", held)
+    if "test" in parts:
+        chosen["test"] = Split(*parts["test"])
+    else:
+        take("test", round(0.2 * len(labels)))
+    take("train", len(order))
+    empty = [key for key in SPLITS if len(chosen[key]) == 0]
+    if empty:
+        raise UsageError(f"{name} has too few images: nothing is left for {', '.join(empty)}. Add some.")
+    return Dataset(name, source.class_names, {key: chosen[key] for key in SPLITS})
 
 
 def digits() -> Dataset:
@@ -68,23 +139,5 @@ def digits() -> Dataset:
     bunch = load_digits()
     # 0..16 in the source; stretched to the full range of an ordinary gray image.
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
-    return Dataset(
-        "digits",
-        tuple(str(name) for name in bunch.target_names),
-        split(images, bunch.target.astype(np.int64), {"calibration": 0.15, "guarantee": 0.15, "test": 0.2}),
-    )
-
-
-def split(
-    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], fractions: dict[str, float]
-) -> dict[str, Split]:
-    """Cut labelled images into disjoint parts in a fixed order; `train` is what the fractions leave."""
-    order = np.random.default_rng(_SPLIT_SEED).permutation(len(labels))
-    parts = {}
-    start = 0
-    for name, fraction in fractions.items():
-        stop = start + round(fraction * len(labels))
-        parts[name] = order[start:stop]
-        start = stop
-    parts["train"] = order[start:]
-    return {name: Split(images[parts[name]], labels[parts[name]]) for name in SPLITS}
+    source = sources.Source({"all": (images, bunch.target.astype(np.int64))}, tuple(map(str, bunch.target_names)))
+    return from_source("digits", source, held_out=0.15)

@@ -1,7 +1,6 @@
 """Labelled images from a user's disk: a folder with one sub-folder per class, or an .npz file."""
 
 import warnings
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ def load(source: str, spec: ImageSpec, classes: Sequence[str]) -> Split:
     """
     if source == "digits":
         part = digits().splits["calibration"]
+        _check(part.images, part.labels, len(classes), "the digits")
         return _fit(part.images, part.labels, spec)
     path = Path(source)
     if path.is_dir():
@@ -97,9 +97,12 @@ def _from_npz(path: Path, spec: ImageSpec, classes: Sequence[str]) -> Split:
                     )
                 )
             pixels, labels = archive[pair[0]], archive[pair[1]].ravel()
-            names = [str(name) for name in archive["class_names"]] if "class_names" in archive.files else None
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+            names = [str(name) for name in archive["class_names"].ravel()] if "class_names" in archive.files else None
+    except UsageError:
+        raise
+    except Exception as error:  # numpy, zipfile and zlib raise whatever their parsing ran into
         raise UsageError(f"{path} cannot be read as an .npz archive ({error}).") from None
+    _check(pixels, labels, len(classes if names is None else names), str(path))
     if names is not None and names != list(classes):
         missing = [name for name in names if name not in classes]
         if missing:
@@ -108,19 +111,25 @@ def _from_npz(path: Path, spec: ImageSpec, classes: Sequence[str]) -> Split:
                     f"`class_names` of {path}", "classes of the model", ", ".join(missing), "Rename or remove them"
                 )
             )
-        if labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < len(names):
-            raise UsageError(
-                expected(f"the labels of {path}", f"between 0 and {len(names) - 1}", int(labels.max()), "Count from 0")
-            )
         labels = np.array([list(classes).index(names[int(label)]) for label in labels])
     return _fit(pixels, labels, spec)
 
 
-def _fit(pixels: npt.NDArray[Any], labels: npt.NDArray[Any], spec: ImageSpec) -> Split:
-    if len(pixels) != len(labels):
-        raise UsageError(expected("`labels`", f"one per image ({len(pixels)})", len(labels), "Check the data file"))
+def _check(pixels: npt.NDArray[Any], labels: npt.NDArray[Any], classes: int, source: str) -> None:
+    """Refuse labels that are not one class number per image."""
+    what, count = f"the labels of {source}", len(pixels) if pixels.ndim else 0
+    if count == 0:
+        raise UsageError(expected(f"the images of {source}", "at least one image", list(pixels.shape), "Add images"))
+    if count != len(labels):
+        raise UsageError(expected(what, f"one per image ({count})", len(labels), "Check the data file"))
     if labels.dtype.kind not in "iu":
-        raise UsageError(expected("`labels`", "whole numbers", str(labels.dtype), "Save class numbers from 0"))
+        raise UsageError(expected(what, "whole numbers", str(labels.dtype), "Save class numbers from 0"))
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise UsageError(expected(what, f"between 0 and {classes - 1}", int(wrong[0]), "Labels count from 0"))
+
+
+def _fit(pixels: npt.NDArray[Any], labels: npt.NDArray[Any], spec: ImageSpec) -> Split:
     wanted = (spec.height, spec.width, spec.channels)
     if pixels.shape[1:] != wanted or str(pixels.dtype) != spec.dtype:
         pixels = np.stack([images.fit(image, spec) for image in pixels])

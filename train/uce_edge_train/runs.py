@@ -14,7 +14,8 @@ from torch import nn
 from uce_edge.contract import Calibration, ImageSpec
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.files import replacing
-from uce_edge_train import architectures
+from uce_edge_train import architectures, data
+from uce_edge_train.data import Dataset
 from uce_edge_train.layers import gaussianize
 
 DESCRIPTION = "run.json"
@@ -26,12 +27,15 @@ class Run:
     """What was trained, on what, and how it was calibrated since."""
 
     data: str
+    root: str | None
     arch: str
     p: float
     epochs: int
     batch_size: int
     learning_rate: float
     seed: int
+    shift: int
+    flip: bool
     class_names: tuple[str, ...]
     image: ImageSpec
     split_hashes: dict[str, str]
@@ -43,6 +47,10 @@ class Run:
         """The untrained Gaussian-dropout network of this run."""
         model = architectures.build(self.arch, len(self.class_names), self.image.channels)
         return gaussianize(model, self.p)
+
+    def dataset(self) -> Dataset:
+        """The data this run was trained on, from where they were then."""
+        return data.load(self.data, self.root, (self.image.height, self.image.width))
 
     def save(self, folder: str | Path) -> None:
         """Write the description."""

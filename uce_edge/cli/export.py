@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uce_edge.cli.options import quote, say
+from uce_edge.cli.options import parse_size, quote, say
 from uce_edge.cli.train import need_torch
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import MissingPartError, UsageError, expected
@@ -38,7 +38,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The file to write; default: named after the source.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Any ONNX image classifier instead of a run.")] = None,
     untrained: Annotated[
-        str | None, typer.Option(help="A network with random weights, for benchmarks: resnet8, resnet20 or resnet34.")
+        str | None, typer.Option(help="A network with random weights, for benchmarks, as in `train --arch`.")
     ] = None,
     inference: Annotated[
         Inference, typer.Option(help="mc samples; deterministic is the same network without noise.")
@@ -97,7 +97,7 @@ def export(
         description = {
             "classes": _names(classes), "scale": scale, "mean": _numbers("mean", mean), "std": _numbers("std", std),
         }  # fmt: skip
-        _export_foreign(source, out, wanted, description, layout, _size(size), output_is)
+        _export_foreign(source, out, wanted, description, layout, parse_size(size), output_is)
         following = f"calibrate {quote(out)} --data FOLDER --method temperature"
     elif untrained is not None:
         out = out or Path(f"{untrained}{suffix}.onnx")
@@ -112,14 +112,13 @@ def export(
 
 def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted) -> Path:
     from uce_edge_export.export import export_run
-    from uce_edge_train import data as datasets
     from uce_edge_train.runs import Run, newest
 
     if run is None:
         run = newest()
         say(f"Exporting the newest run: {run}")
     out = out or Path(f"{run.resolve().name}{suffix}.onnx")
-    dataset = datasets.load(Run.load(run).data)
+    dataset = Run.load(run).dataset()
     done = export_run(run, out, dataset, wanted.inference, wanted.noise, wanted.samples, wanted.options)
     _say_parity(done)
     if wanted.noise is not NoiseKind.INPUT:
@@ -151,12 +150,13 @@ def _export_foreign(
 def _export_untrained(name: str, out: Path, wanted: _Wanted) -> None:
     import torch
 
-    from uce_edge.contract import ImageSpec, Metadata
+    from uce_edge.contract import ImageSpec, Metadata, pass_seeds
     from uce_edge_export.export import export_module
     from uce_edge_train import architectures, gaussianize
 
     if len(wanted.p) > 1 or "=" in wanted.p[0]:
         raise UsageError(expected("`p`", "one rate for an untrained network", wanted.p, "Use: --p 0.2"))
+    pass_seeds(wanted.samples, 0)
     torch.manual_seed(0)
     model = gaussianize(architectures.build(name, 10, 3), _numbers("p", wanted.p[0])[0])
     metadata = Metadata(
@@ -183,15 +183,6 @@ def _numbers(argument: str, text: str) -> list[float]:
         raise UsageError(
             expected(f"`{argument}`", "numbers separated by commas", text, f"For example: --{argument} 0.5,0.5,0.5")
         ) from None
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    height, _, width = text.partition("x")
-    if not (height.isdecimal() and width.isdecimal() and int(height) > 0 and int(width) > 0):
-        raise UsageError(expected("`size`", "HEIGHTxWIDTH", text, "For example: --size 224x224"))
-    return int(height), int(width)
 
 
 def _names(text: str | None) -> list[str] | None:

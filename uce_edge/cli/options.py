@@ -4,11 +4,25 @@ from typing import Annotated
 
 import typer
 
+from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
 DeviceOption = Annotated[Device, typer.Option(help="auto takes CUDA when it works; cuda fails rather than fall back.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-DataOption = Annotated[str, typer.Option(help="The dataset: digits (embedded).")]
+DataOption = Annotated[
+    str,
+    typer.Option(help="digits, cifar10, cifar100, svhn, (fashion-)mnist, a folder of classes, or an .npz file."),
+]
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """HEIGHTxWIDTH as two numbers."""
+    if text is None:
+        return None
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and int(height) > 0 and int(width) > 0):
+        raise UsageError(expected("`size`", "HEIGHTxWIDTH", text, "For example: --size 224x224"))
+    return int(height), int(width)
 
 
 def quote(path: object) -> str:

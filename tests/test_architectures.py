@@ -1,0 +1,65 @@
+"""The networks are the published ones."""
+
+import pytest
+import torch
+from torch import nn
+
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge_train import architectures
+
+PUBLISHED = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "densenet121": 7_978_856,
+    "densenet169": 14_149_480,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_imagenet_form_has_the_published_number_of_parameters(name: str) -> None:
+    with torch.device("meta"):
+        model = architectures.ARCHITECTURES[name](1000, "imagenet")
+    assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", architectures.ARCHITECTURES)
+@pytest.mark.parametrize(("stem", "reduction"), [("cifar", 1), ("imagenet", 4)])
+def test_the_stem_decides_the_resolution(name: str, stem: str, reduction: int) -> None:
+    stages = 3 if name in ("resnet8", "resnet20") else 4
+    with torch.device("meta"):
+        model = architectures.ARCHITECTURES[name](7, stem, 1).eval()
+        seen = []
+        model.pool.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[-1]))
+        assert model(torch.zeros(2, 1, 64, 64)).shape == (2, 7)
+    assert seen == [64 // reduction // 2 ** (stages - 1)]
+
+
+def own(classes: int, channels: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.Flatten(), nn.LazyLinear(classes))
+
+
+def broken(classes: int, channels: int) -> str:
+    return "no module"
+
+
+def test_a_users_own_network_is_found_by_its_import_path() -> None:
+    model = architectures.build("test_architectures:own", 3, 1)
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["resnet9", "nowhere.module:function", "test_architectures:missing", ":", "a:"])
+def test_an_unknown_network_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="`arch`"):
+        architectures.build(name, 3, 1)
+
+
+def test_a_function_that_returns_no_network_is_refused() -> None:
+    with pytest.raises(UceEdgeError, match="torch module"):
+        architectures.build("test_architectures:broken", 3, 1)
+
+
+def test_an_unknown_stem_is_refused() -> None:
+    with pytest.raises(UsageError, match="`stem`"):
+        architectures.resnet8(10, "mnist")
