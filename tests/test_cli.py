@@ -251,7 +251,7 @@ def test_info_shows_what_the_file_says(digits, call):
     assert (told.code, told.err) == (0, "")
     rows = dict(line.split(maxsplit=1) for line in told.out.splitlines())
     assert rows["classes"] == "10: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
-    assert rows["inference"] == "mc, 25 samples"
+    assert rows["inference"] == "mc, 25 passes by default"
     assert rows["image"] == "8 x 8 x 1 uint8"
     assert re.search(r"temperature, fitted at 25 samples, T = \d", rows["calibration"])
     assert "none" in dict(line.split(maxsplit=1) for line in call("info", digits.twin).out.splitlines())["noise"]

@@ -283,3 +283,19 @@ def test_a_deterministic_file_has_no_layers(tmp_path: Path) -> None:
     done = export_module(build("vit"), metadata(inference=Inference.DETERMINISTIC, samples=1), tmp_path / "m.onnx")
     assert done.metadata.layers == ()
     assert done.metadata.noise is NoiseKind.NONE
+
+
+def test_a_mean_over_tokens_does_not_depend_on_the_number_of_images_or_passes(tmp_path: Path) -> None:
+    class MeanOverTokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 24, 4, 4)
+            self.mix = nn.Linear(24, 24)
+            self.head = nn.Linear(24, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.mix(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+    torch.manual_seed(0)
+    done = export_module(gaussianize(MeanOverTokens()), metadata(), tmp_path / "m.onnx")
+    assert done.parity.largest_difference < 1e-5

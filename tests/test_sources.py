@@ -181,5 +181,5 @@ def test_other_things_are_no_dataset(tmp_path: Path, rng: np.random.Generator) -
     with pytest.raises(UsageError, match="`data`"):
         data.load("nonsense")
     write_folder(tmp_path / "one", rng, {"cat": 3})
-    with pytest.raises(UsageError, match="two at least"):
+    with pytest.raises(UsageError, match="two classes at least"):
         data.load(str(tmp_path / "one"))

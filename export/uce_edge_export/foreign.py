@@ -70,6 +70,7 @@ def load(
     common.LiftConstantsToInitializersPass()(model)
     graph = model.graph
     _refuse_operators(graph, path)
+    _refuse_nan(graph, path)
     tolerance = _HALF_TOLERANCE if tidy.to_float32(graph, notes) else TOLERANCE
     tidy.strip_dropout(graph, notes)
     for node in proto.graph.node:
@@ -223,6 +224,13 @@ def _refuse_operators(graph: ir.Graph, path: str | Path) -> None:
             raise UceEdgeError(f"{where}: integer arithmetic has no variance branch. Use the float or the QDQ model.")
         if node.op_type in ("If", "Loop", "Scan"):
             raise UceEdgeError(f"{where}: control flow cannot be sampled in a batch. Export a plain forward pass.")
+
+
+def _refuse_nan(graph: ir.Graph, path: str | Path) -> None:
+    for name, value in graph.initializers.items():
+        array = value.const_value.numpy() if value.const_value is not None else np.zeros(0)
+        if array.dtype.kind == "f" and not np.isfinite(array.astype(np.float32)).all():
+            raise UceEdgeError(f"{path} has weights that are NaN or infinite (first in {name}). Use a sound model.")
 
 
 def _set_image(graph: ir.Graph, layout: Layout, size: tuple[int, int] | None) -> tuple[bool, tuple[int, int, int]]:

@@ -10,6 +10,7 @@ so N enters as late as possible: all that is shared runs once per image, and so 
 layer. Where a sampled value meets a shared one, the shared one is repeated.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -140,9 +141,31 @@ class Pass:
                 inputs[1] = self._target(node, -1)
             elif node.op_type == "Expand":
                 inputs[1] = self._target(node, 1)
-        for old, new in zip(node.outputs, self._write(node, inputs), strict=True):
+        for old, new in zip(node.outputs, self._sum_inner_axes(node, inputs) or self._write(node, inputs), strict=True):
             self._set(old, new, kind)
         self._count(node, kind is _Kind.SAMPLED)
+
+    def _sum_inner_axes(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value] | None:
+        """A sum or mean over axes that are not the last as a product with a constant row; None for other nodes.
+
+        ONNX Runtime sums inner axes in another order when the leading dimension is 1, and an answer must not depend
+        on the number of images or passes.
+        """
+        if node.op_type not in ("ReduceMean", "ReduceSum") or len(node.inputs) < 2:
+            return None
+        x, given = node.inputs[:2]
+        if x is None or x.shape is None or given is None or given.const_value is None:
+            return None
+        rank = len(x.shape)
+        axes = sorted({int(axis) % rank for axis in given.const_value.numpy().ravel()})
+        if not axes or axes[0] == 0 or axes[-1] == rank - 1 or axes != list(range(axes[0], axes[-1] + 1)):
+            return None
+        g, dims = self._g, (0, *per_image_shape(x, node.op_type))
+        length, inner = math.prod(dims[axes[0] : axes[-1] + 1]), math.prod(dims[axes[-1] + 1 :])
+        weight = 1 / length if node.op_type == "ReduceMean" else 1.0
+        flat = g.Reshape(inputs[0], g.constant(np.array([-1, length, inner])))
+        row = g.constant(np.full((1, length), weight, np.float32))
+        return [g.Reshape(g.MatMul(row, flat), self._target(node, -1))]
 
     def _target(self, node: ir.Node, leading: int) -> ir.Value:
         shape = per_image_shape(node.outputs[0], f"{node.op_type} {node.name}")

@@ -41,6 +41,19 @@ class ParityError(UceEdgeError):
 def check(
     path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
 ) -> Parity:
+    """Run a contract file against the model it was made from; see `_check`."""
+    try:
+        return _check(path, metadata, images, reference, sizes, fed)
+    except UceEdgeError:
+        raise
+    except Exception as error:  # ONNX Runtime has a class per failure, and all mean that the graph does not run
+        reason = str(error).splitlines()[0]
+        raise ParityError(f"The exported graph does not run: {reason} Nothing was written.") from error
+
+
+def _check(
+    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
+) -> Parity:
     """Run a contract file against the model it was made from.
 
     Args:

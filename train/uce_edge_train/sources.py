@@ -2,8 +2,7 @@
 
 import gzip
 import warnings
-import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,13 @@ _NPZ_KEYS = {
 }
 
 
-def read_npz(path: Path) -> Source:
-    """An archive with x/y, {train,val,test}_images/_labels (MedMNIST) or x_train/y_train/..., and maybe class_names."""
+def read_npz(path: Path, classes: Sequence[str] | None = None) -> Source:
+    """An archive with x/y, {train,val,test}_images/_labels (MedMNIST) or x_train/y_train/..., and maybe class_names.
+
+    Args:
+        path: The file.
+        classes: The class names of an archive that has none; None for numbers.
+    """
     if not path.is_file():
         raise UsageError(f"There is no file {path}. Check the path given to --data.")
     try:
@@ -63,12 +67,16 @@ def read_npz(path: Path) -> Source:
                     )
                 )
             if "class_names" in archive.files:
-                names = tuple(str(name) for name in archive["class_names"])
+                names = tuple(str(name) for name in archive["class_names"].ravel())
+            elif classes is not None:
+                names = tuple(classes)
             else:
                 names = tuple(str(i) for i in range(1 + max(int(y.max(initial=0)) for _, y in parts.values())))
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # numpy, zipfile and zlib raise whatever their parsing ran into
         raise UsageError(f"{path} cannot be read as an .npz archive ({error}).") from None
-    _check_labels(parts, names, path)
+    check_labels(parts, names, path)
     return Source(parts, names)
 
 
@@ -78,12 +86,8 @@ def read_folder(path: Path, spec: ImageSpec) -> Source:
     wanted = {folder.name: folder for folder in folders if folder.name in ("train", "val", "test")}
     roots = wanted if wanted and len(wanted) == len(folders) else {"all": path}
     names = sorted({folder.name for root in roots.values() for folder in _subfolders(root)})
-    if len(names) < 2:
-        raise UsageError(
-            expected(
-                f"{path}", "a folder with one sub-folder per class, two at least", names or "no sub-folder", "Add them"
-            )
-        )
+    if not names:
+        raise UsageError(expected(f"{path}", "a folder with one sub-folder per class", "no sub-folder", "Add them"))
     return Source({name: _read_classes(root, names, spec) for name, root in roots.items()}, tuple(names))
 
 
@@ -139,7 +143,7 @@ def read_cifar(folder: Path, fine: bool) -> Source:
     listing = folder / ("fine_label_names.txt" if fine else "batches.meta.txt")
     names = tuple(line.strip() for line in listing.read_text().splitlines() if line.strip())
     parts = {"train": part(train), "test": part(["test.bin" if fine else "test_batch.bin"])}
-    _check_labels(parts, names, folder)
+    check_labels(parts, names, folder)
     return Source(parts, names)
 
 
@@ -173,7 +177,7 @@ def read_idx(folder: Path, class_names: tuple[str, ...]) -> Source:
         )
 
     parts = {"train": part("train"), "test": part("t10k")}
-    _check_labels(parts, class_names, folder)
+    check_labels(parts, class_names, folder)
     return Source(parts, class_names)
 
 
@@ -225,7 +229,8 @@ def _part(pixels: npt.NDArray[Any], labels: npt.NDArray[Any], what: str) -> Part
     return pixels, labels.astype(np.int64)
 
 
-def _check_labels(parts: dict[str, Part], names: tuple[str, ...], path: Path) -> None:
+def check_labels(parts: dict[str, Part], names: tuple[str, ...], path: Path) -> None:
+    """Refuse labels that are not the number of a class."""
     for _, labels in parts.values():
         wrong = labels[(labels < 0) | (labels >= len(names))]
         if len(wrong):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from uce_edge_export.export import Exported, Options
 
 _FOREIGN = "Third-party models"
+_FOREIGN_DEFAULTS = (None, 255.0, "0", "1", Layout.AUTO, None, OutputIs.AUTO)
 _NOISE = "Noise"
 
 
@@ -82,6 +83,8 @@ def export(
         raise UsageError("A model without noise is made with: --inference deterministic")
     if p and source is None and untrained is None:
         raise UsageError("A trained run has its own dropout rate; --p goes with --from and --untrained.")
+    if source is None and (classes, scale, mean, std, layout, size, output_is) != _FOREIGN_DEFAULTS:
+        raise UsageError("--classes, --scale, --mean, --std, --layout, --size and --output-is go with --from.")
     need_torch("Exporting")
     for package in ("onnxscript", "onnx"):
         try:
