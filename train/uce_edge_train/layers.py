@@ -142,26 +142,25 @@ def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[Non
         def noise(_: str, mu: Tensor) -> Tensor:
             return torch.randn(mu.shape, generator=generator, device=mu.device, dtype=mu.dtype)
 
-    layers = list(gaussian_layers(model).values())
-    before = [layer.noise for layer in layers]
-    for layer in layers:
-        layer.noise = noise
-    try:
+    with _every_layer(model, "noise", noise):
         yield
-    finally:
-        for layer, old in zip(layers, before, strict=True):
-            layer.noise = old
 
 
 @contextmanager
 def deterministic(model: nn.Module) -> Iterator[None]:
     """Inside the block, the model is its deterministic twin: same weights, no noise."""
-    layers = list(gaussian_layers(model).values())
-    before = [layer.sampling for layer in layers]
-    for layer in layers:
-        layer.sampling = False
+    with _every_layer(model, "sampling", False):
+        yield
+
+
+@contextmanager
+def _every_layer(model: nn.Module, attribute: str, value: object) -> Iterator[None]:
+    """Give every Gaussian layer an attribute for the time of the block."""
+    before = {layer: getattr(layer, attribute) for layer in gaussian_layers(model).values()}
+    for layer in before:
+        setattr(layer, attribute, value)
     try:
         yield
     finally:
-        for layer, old in zip(layers, before, strict=True):
-            layer.sampling = old
+        for layer, old in before.items():
+            setattr(layer, attribute, old)

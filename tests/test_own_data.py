@@ -1,0 +1,101 @@
+"""A user's own images, from a folder to decisions, by the command line alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from uce_edge import cli
+from uce_edge.errors import UsageError
+from uce_edge.model import Model
+from uce_edge_train.runs import Run
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    assert not stop.value.code, said.err
+    return said.out, said.err
+
+
+@pytest.fixture
+def shapes(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Discs and squares of random place, size and colour."""
+    folder = tmp_path / "shapes"
+    for name in ("disc", "square"):
+        (folder / name).mkdir(parents=True)
+        for i in range(60):
+            image = Image.new("RGB", (20, 24), tuple(int(v) for v in rng.integers(0, 90, 3)))
+            left, top, size = (int(v) for v in rng.integers((1, 1, 9), (8, 10, 13)))
+            box = (left, top, left + size, top + size)
+            draw, colour = ImageDraw.Draw(image), tuple(int(v) for v in rng.integers(150, 256, 3))
+            (draw.ellipse if name == "disc" else draw.rectangle)(box, fill=colour)
+            image.save(folder / name / f"{i}.png")
+    return folder
+
+
+def test_from_a_folder_of_images_to_decisions(
+    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, said = run(
+        capsys, "train", "--data", "shapes", "--size", "16x16", "--flip", "--epochs", 16, "--batch-size", 16,
+        "--out", "runs/mine",
+    )  # fmt: skip
+    assert "Next: uce-edge calibrate runs/mine" in said
+    described = Run.load("runs/mine")
+    assert described.class_names == ("disc", "square")
+    assert (described.image.height, described.image.width, described.image.channels) == (16, 16, 3)
+    assert described.flip
+    assert described.shift == 2
+    monkeypatch.chdir(shapes)  # a run finds its data from anywhere
+    run(capsys, "calibrate", tmp_path / "runs/mine", "--samples", 10)
+    run(capsys, "export", tmp_path / "runs/mine", "--out", tmp_path / "mine.onnx")
+    out, _ = run(capsys, "predict", "--model", tmp_path / "mine.onnx", "disc", "--reject", 0.5, "--json")
+    records = json.loads(out)
+    assert len(records) == 60
+    assert np.mean([record["label"] == "disc" for record in records]) > 0.8
+    # Recalibrated in the field, on a folder again.
+    run(
+        capsys, "calibrate", tmp_path / "mine.onnx", "--data", shapes, "--method", "vector",
+        "--out", tmp_path / "field.onnx",
+    )  # fmt: skip
+    assert Model(tmp_path / "field.onnx", "cpu").metadata.calibration.method == "vector"
+
+
+def test_changed_images_are_noticed_at_calibration(
+    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(capsys, "train", "--data", shapes, "--size", "8x8", "--epochs", 1, "--out", tmp_path / "run")
+    for path in (shapes / "disc").iterdir():
+        Image.new("RGB", (20, 24)).save(path)
+    with pytest.raises(UsageError, match="set aside"):
+        cli.app(["calibrate", str(tmp_path / "run")], standalone_mode=False)
+
+
+def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for inference, samples in (("mc", 7), ("deterministic", 1)):
+        out = tmp_path / f"{inference}.onnx"
+        _, said = run(
+            capsys,
+            "export",
+            "--untrained",
+            "resnet8",
+            "--inference",
+            inference,
+            "--samples",
+            7,
+            "--p",
+            0.3,
+            "--out",
+            out,
+        )
+        assert "Next: uce-edge bench" in said
+        metadata = Model(out, "cpu").metadata
+        assert metadata.samples == samples
+        assert {layer.p for layer in metadata.layers} == ({0.3} if inference == "mc" else set())
+    images = np.zeros((1, 32, 32, 3), np.uint8)
+    assert Model(tmp_path / "mc.onnx", "cpu").predict(images).probabilities.shape == (1, 10)
