@@ -253,7 +253,7 @@ def test_info_shows_what_the_file_says(digits, call):
     assert rows["classes"] == "10: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
     assert rows["inference"] == "mc, 25 passes by default"
     assert rows["image"] == "8 x 8 x 1 uint8"
-    assert re.search(r"temperature, fitted at 25 samples, T = \d", rows["calibration"])
+    assert re.search(r"temperature, fitted at N = 25, T = \d", rows["calibration"])
     assert "none" in dict(line.split(maxsplit=1) for line in call("info", digits.twin).out.splitlines())["noise"]
     document = json.loads(call("info", digits.model, "--json").out)
     assert document == json.loads(digits.model.with_suffix(".json").read_text())

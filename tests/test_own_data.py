@@ -99,3 +99,40 @@ def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, capsys:
         assert {layer.p for layer in metadata.layers} == ({0.3} if inference == "mc" else set())
     images = np.zeros((1, 32, 32, 3), np.uint8)
     assert Model(tmp_path / "mc.onnx", "cpu").predict(images).probabilities.shape == (1, 10)
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([str(argument) for argument in arguments])
+    assert stop.value.code == code
+    return capsys.readouterr().err
+
+
+def test_a_trained_run_is_not_overwritten_by_accident(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(capsys, "train", "--epochs", 1)  # named after its data
+    before = (tmp_path / "runs" / "digits" / "weights.safetensors").read_bytes()
+    assert "--overwrite" in refused(capsys, 2, "train", "--epochs", 1, "--seed", 1)
+    assert (tmp_path / "runs" / "digits" / "weights.safetensors").read_bytes() == before
+    run(capsys, "train", "--epochs", 1, "--seed", 1, "--overwrite")
+    assert (tmp_path / "runs" / "digits" / "weights.safetensors").read_bytes() != before
+    assert "uce-edge export runs/digits" in refused(capsys, 1, "info", "runs/digits")
+
+
+def test_a_model_that_the_noise_drowned_is_announced_at_calibration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
+) -> None:
+    run(capsys, "export", "--untrained", "resnet8", "--samples", 5, "--out", tmp_path / "m.onnx")
+    np.savez(tmp_path / "noise.npz", x=rng.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8), y=np.arange(30) % 10)
+    _, said = run(
+        capsys, "calibrate", tmp_path / "m.onnx", "--data", tmp_path / "noise.npz", "--out", tmp_path / "c.onnx"
+    )
+    assert "hardly better than chance" in said
+    assert "smaller --p" in said
+    assert "fewer than 100 images" in said
+
+
+def test_exit_codes_for_rejections_need_a_threshold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--reject" in refused(capsys, 2, "predict", "--model", "m.onnx", "a.png", "--exit-code")

@@ -251,7 +251,7 @@ def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, call) ->
     assert done.code == 0, done.err
     assert done.err.splitlines()[0] == "Wrote m-calibrated.onnx and m-calibrated.json."
     assert done.err.splitlines()[-1] == "Next: uce-edge predict --model m-calibrated.onnx image.png --reject 0.3"
-    assert "on 40 calibration images" in done.err
+    assert "On 40 calibration images" in done.err
     np.savez("data.npz", x=some(digits).images, y=some(digits).labels)
     done = call("m.onnx", "--data", "data.npz", "--out", "new.onnx", "--samples", "9", "--json")
     report = json.loads(done.out)

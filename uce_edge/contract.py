@@ -185,7 +185,7 @@ class Metadata:
         if KEY not in properties:
             raise ModelFileError(
                 f"{source} is an ONNX file, but not a uce-edge model (it has no metadata under {KEY!r}). "
-                "Make one with: uce-edge export"
+                f"Make one of it with: uce-edge export --from {source}"
             )
         try:
             document = json.loads(properties[KEY])

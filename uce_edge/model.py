@@ -36,8 +36,12 @@ class Model:
 
     def __init__(self, path: str | Path, device: Device | str = Device.AUTO, *, threads: int | None = None) -> None:
         self.path = str(path)
+        if Path(path).is_dir():
+            raise ModelFileError(
+                f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
+            )
         if not Path(path).is_file():
-            raise ModelFileError(f"There is no model file {path}. Make one with: uce-edge export --out {path}")
+            raise ModelFileError(f"There is no model file {path}. Make one with: uce-edge export --out model.onnx")
         self._session = open_session(self.path, device, threads)
         self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
         self._check_signature()

@@ -83,7 +83,7 @@ def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         reason = str(error).splitlines()[0]
         name = path if isinstance(path, str) else "The model"
-        raise ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}).") from None
+        raise ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). Is it an .onnx file?") from None
     finally:
         ort.set_default_logger_severity(2)
 

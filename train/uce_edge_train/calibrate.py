@@ -127,9 +127,12 @@ def fit_map(
         after_label = torch.softmax(after, -1).mean(0).argmax(-1)
         report = {
             "images": len(y),
+            "nll_of_chance": round(math.log(z.shape[-1]), 6),
             "nll_before": round(averaged_nll(z, y).item(), 6),
             "nll_after": round(averaged_nll(after, y).item(), 6),
             "label_flips": int((before_label != after_label).sum()),
+            "accuracy_before": round((before_label == y).double().mean().item(), 6),
+            "accuracy_after": round((after_label == y).double().mean().item(), 6),
         }
     return Calibration(
         method=method,

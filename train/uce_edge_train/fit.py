@@ -72,7 +72,7 @@ def train(
     """
     for name, value in (("epochs", epochs), ("batch_size", batch_size)):
         if value < 1:
-            raise UsageError(expected(f"`{name}`", "at least 1", value, "The defaults suit the digits"))
+            raise UsageError(expected(f"`{name}`", "at least 1", value, f"As in --{name.replace('_', '-')} 20"))
     height, width, _ = dataset.image_shape
     shift = width // 8 if shift is None else shift
     if not 0 <= shift < min(height, width):

@@ -42,7 +42,9 @@ def load(source: str, spec: ImageSpec, classes: Sequence[str]) -> Split:
     unknown = [name for name in found.class_names if name not in classes]
     if unknown:
         rule = f"among the model's ({', '.join(list(classes)[:5])}, ...)"
-        raise UsageError(expected(f"the classes of {source}", rule, ", ".join(unknown), "Rename or remove them"))
+        raise UsageError(
+            expected(f"the classes of {source}", rule, ", ".join(unknown), "Rename them, or export with --classes")
+        )
     index = np.array([list(classes).index(name) for name in found.class_names])
     wanted = (spec.height, spec.width, spec.channels)
     if pixels.shape[1:] != wanted or str(pixels.dtype) != spec.dtype:

@@ -39,7 +39,7 @@ def demo(
         typer.secho(f"\n[{number}/{len(commands)}] {command}", bold=True, err=True)
 
     announce()
-    train(data="digits", out=run)
+    train(data="digits", out=run, overwrite=True)
     announce()
     calibrate(run)
     announce()

@@ -49,7 +49,8 @@ def export(
         NoiseKind, typer.Option(help="table replays every pass, randn does not.", rich_help_panel=_NOISE)
     ] = NoiseKind.TABLE,
     p: Annotated[
-        list[str] | None, typer.Option(help="Rate, or PATTERN=RATE by weight name; repeat it.", rich_help_panel=_NOISE)
+        list[str] | None,
+        typer.Option(help="Rate (0.2), or PATTERN=RATE by weight name; repeat it.", rich_help_panel=_NOISE),
     ] = None,
     from_layer: Annotated[
         str | None, typer.Option(help="First noisy weight layer: number or name pattern.", rich_help_panel=_NOISE)
@@ -144,10 +145,14 @@ def _export_foreign(
     check_name(out)
     found = foreign.load(source, layout=layout, output_is=output_is, size=size)
     description |= {"samples": wanted.samples, "inference": wanted.inference, "noise": wanted.noise}
+    metadata = foreign.metadata(found, source, **description)
+    done = export_foreign(found, metadata, out, wanted.p, wanted.options)
     for note in found.notes:
         say(f"Note: {note}.")
-    metadata = foreign.metadata(found, source, **description)
-    _say_parity(export_foreign(found, metadata, out, wanted.p, wanted.options))
+    if wanted.inference is not Inference.DETERMINISTIC:
+        say("Note: it was not trained with noise. `calibrate` shows its accuracy with it; if that has fallen, export")
+        say("      again with a smaller --p, or with --from-layer for the last layers alone.")
+    _say_parity(done)
 
 
 def _export_untrained(name: str, out: Path, wanted: _Wanted) -> None:

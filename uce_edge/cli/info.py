@@ -34,8 +34,9 @@ def info(
         "inference": passes,
         "noise": f"{metadata.noise}, {len(metadata.layers)} layers" if metadata.layers else "none",
         "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
-        "rejection": json.dumps(metadata.reject) if metadata.reject else "no stored threshold",
     }
+    if metadata.reject:
+        rows["rejection"] = json.dumps(metadata.reject)
     if temperature := calibration.parameters.get("temperature"):
         rows["calibration"] += f", T = {temperature[0]:.4f}"
     if costs:

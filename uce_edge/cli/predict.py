@@ -47,6 +47,8 @@ def predict(
     # Wrong usage is told before anything slow happens.
     if as_json and jsonl:
         raise UsageError("Choose one of --json and --jsonl.")
+    if exit_code and reject is None:
+        raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
     if reject is not None:
         contract.check_threshold(reject)
     contract.pass_seeds(samples if samples is not None else 1, seed)

@@ -23,7 +23,7 @@ def need_torch(what: str) -> None:
 
 def train(
     data: DataOption = "digits",
-    out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("runs/digits"),
+    out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/ and the data's name.")] = None,
     arch: Annotated[
         str, typer.Option(help="resnet8/18/20/34/50/101, densenet121/169, or your package.module:function.")
     ] = "resnet8",
@@ -36,6 +36,7 @@ def train(
     size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for the images of a folder; default: 32x32.")] = None,
     shift: Annotated[int | None, typer.Option(help="Augment: move by up to so many pixels; default: width/8.")] = None,
     flip: Annotated[bool, typer.Option("--flip", help="Augment: mirror half of the images.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
 ) -> None:
     """Train a classifier with Gaussian dropout.
 
@@ -43,6 +44,9 @@ def train(
 
     Example: uce-edge train --data photos/ --size 64x64 --arch resnet20 --flip --epochs 30 --out runs/photos
     """
+    out = out or Path("runs") / Path(data).resolve().stem
+    if (out / "run.json").exists() and not overwrite:
+        raise UsageError(f"{out} holds a trained run already. Choose another --out, or replace it with --overwrite.")
     need_torch("Training")
     from uce_edge_train import data as datasets
     from uce_edge_train import fit
@@ -98,9 +102,17 @@ def calibrate(
     if method is Method.TEMPERATURE:
         say(f"Temperature {fitted.parameters['temperature'][0]:.4f} at {fitted.samples} samples.")
     say(
-        f"NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f} on {report['images']} calibration images; "
+        f"On {report['images']} calibration images: NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f}, "
+        f"accuracy {report['accuracy_before']:.1%} -> {report['accuracy_after']:.1%}, "
         f"labels changed: {report['label_flips']}."
     )
+    if report["images"] < 100:
+        say("warning: fewer than 100 images leave the calibration itself uncertain.")
+    if report["nll_after"] > 0.9 * report["nll_of_chance"]:
+        say(
+            "warning: the model is hardly better than chance on these images. If it is good without noise, the noise "
+            "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
+        )
     say(f"Next: uce-edge {following}")
 
 
