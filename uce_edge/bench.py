@@ -133,7 +133,7 @@ def plot(report: Report, path: Path) -> None:
 
     n = [m.samples for m in report.measurements]
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    axes.plot(n, [m.p50_ms for m in report.measurements], "o-", color="#1f5fa8", label="median")
+    axes.plot(n, [m.p50_ms for m in report.measurements], "o-", color="#1f5fa8", label="one image, median")
     axes.fill_between(
         n, [m.best_ms for m in report.measurements], [m.p95_ms for m in report.measurements],
         color="#1f5fa8", alpha=0.15, linewidth=0, label="best to 95th percentile",
@@ -141,12 +141,12 @@ def plot(report: Report, path: Path) -> None:
     if report.baseline is not None:
         twin = [m.baseline_p50_ms or 0.0 for m in report.measurements]
         axes.plot(n, twin, "s--", color="#8a8a8a", label="deterministic twin, N images")
-    axes.set(xlabel="Monte Carlo passes N", ylabel="milliseconds per image", xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel="Monte Carlo passes N", ylabel="milliseconds", xlim=(0, None), ylim=(0, None))
     if report.ms_per_extra_pass is not None:
         axes.set_title(f"One more pass costs {report.ms_per_extra_pass:.3g} ms", loc="left")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left")
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())
     plt.close(figure)
