@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from uce_edge.contract import ImageSpec, Inference, Metadata
+from uce_edge.contract import Inference
+from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.model import Model
 from uce_edge_export.export import export_module
 from uce_edge_train import architectures, gaussianize

@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from uce_edge.contract import ImageSpec
+from uce_edge.metadata import ImageSpec
 from uce_edge_export import foreign
 from uce_edge_export.export import Exported, Options, export_foreign
 

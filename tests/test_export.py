@@ -15,8 +15,9 @@ from onnx import TensorProto
 from torch import nn
 
 from uce_edge import contract
-from uce_edge.contract import Calibration, ImageSpec, Inference, Metadata, Method
+from uce_edge.contract import Inference, Method
 from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import Calibration, ImageSpec, Metadata
 from uce_edge.model import Model
 from uce_edge_export import noise, twin
 from uce_edge_export.export import export_module

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image, ImageFile
 
 from uce_edge import images
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import ImageError
+from uce_edge.metadata import ImageSpec
 
 RGB = ImageSpec(height=2, width=3, channels=3)
 GRAY = ImageSpec(height=2, width=3, channels=1)
@@ -371,9 +371,9 @@ def test_pillow_logs_nothing_beside_the_message(tmp_path):
     assert samples in data
     path.write_bytes(data.replace(samples + b"\x03", samples + b"\xff"))
     script = f"""
-from uce_edge import contract, errors, images
+from uce_edge import errors, images, metadata
 try:
-    images.load({str(path)!r}, contract.ImageSpec(2, 3, 3))
+    images.load({str(path)!r}, metadata.ImageSpec(2, 3, 3))
 except errors.ImageError as error:
     print(error)
 """

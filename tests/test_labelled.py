@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.metadata import ImageSpec
 from uce_edge_train import labelled, sources
 
 RGB, GRAY = ImageSpec(8, 6, 3), ImageSpec(8, 6, 1)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from uce_edge.contract import ImageSpec, Inference, Metadata, NoiseKind
+from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.model import Model
 from uce_edge_export.choices import Expand
 from uce_edge_export.export import Options, export_module

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import ImageError, expected
+from uce_edge.metadata import ImageSpec
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused from their header; a phone makes 12 to 50 megapixels, a scan of A4 35."""

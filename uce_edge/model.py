@@ -10,8 +10,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract, images
-from uce_edge.contract import Inference, Metadata, NoiseKind
+from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
+from uce_edge.metadata import Metadata
 from uce_edge.prediction import Decision, Prediction, summarise
 from uce_edge.providers import Device, open_session
 

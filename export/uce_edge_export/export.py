@@ -13,9 +13,10 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from uce_edge.contract import Calibration, Inference, Metadata, Method, NoiseKind
+from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.errors import UsageError, expected
 from uce_edge.files import replacing
+from uce_edge.metadata import Calibration, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import foreign, graph, twin, verify

@@ -13,8 +13,9 @@ from onnx import inliner
 from onnx_ir.passes import common
 
 from uce_edge import contract
-from uce_edge.contract import ImageSpec, Inference, Metadata, NoiseKind
+from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
+from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.providers import Device, open_session
 from uce_edge_export import tidy
 from uce_edge_export.builder import Builder

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from uce_edge import contract
-from uce_edge.contract import ImageSpec, Inference, Metadata, NoiseKind
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export import gaussian, head, noise
 from uce_edge_export.builder import Builder
 from uce_edge_export.sites import Site

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge import contract
-from uce_edge.contract import Calibration, Method
+from uce_edge.contract import Method
+from uce_edge.metadata import Calibration
 from uce_edge_export.builder import Builder
 
 _TINY = np.float32(1e-30)  # p log p is 0 at p = 0; log alone is not

@@ -9,9 +9,10 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from uce_edge import contract
-from uce_edge.contract import Inference, Metadata, Method, NoiseKind
+from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.errors import UsageError, expected
 from uce_edge.files import replacing
+from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import head

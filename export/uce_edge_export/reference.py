@@ -10,8 +10,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import ImageSpec
 from uce_edge_export.graph import OPSET, Classifier
 from uce_edge_export.sites import Site, weight_of
 from uce_edge_export.verify import FloatArray, Pixels, Reference

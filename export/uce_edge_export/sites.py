@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from uce_edge.contract import NoisyLayer
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.metadata import NoisyLayer
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import ImageSpec
 from uce_edge_export import tidy
 from uce_edge_export.graph import OPSET, Classifier
 from uce_edge_export.sites import Site, sites_with_rates

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract
-from uce_edge.contract import Inference, Metadata, NoiseKind
+from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import Metadata
 from uce_edge.providers import Device, open_session
 from uce_edge_export import noise
 

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from uce_edge.contract import MAX_SAMPLES, Calibration, Method
+from uce_edge.contract import MAX_SAMPLES, Method
 from uce_edge.errors import UsageError, expected
+from uce_edge.metadata import Calibration
 from uce_edge.progress import progress
 from uce_edge_train.data import Dataset, Split
 from uce_edge_train.fit import normalise

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import MissingPartError, UsageError, expected
+from uce_edge.metadata import ImageSpec
 from uce_edge_train import sources
 
 SPLITS = ("train", "calibration", "guarantee", "test")

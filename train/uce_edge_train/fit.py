@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.files import writable_folder
+from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 from uce_edge_train.data import Dataset, Split
 from uce_edge_train.layers import deterministic

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from uce_edge import images
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import UsageError, expected
+from uce_edge.metadata import ImageSpec
 from uce_edge_train import sources
 from uce_edge_train.data import Split, digits
 

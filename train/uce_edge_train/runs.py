@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from uce_edge.contract import Calibration, ImageSpec
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.files import replacing
+from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge_train import architectures, data
 from uce_edge_train.data import Dataset
 from uce_edge_train.layers import gaussianize

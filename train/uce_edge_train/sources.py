@@ -12,8 +12,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import images
-from uce_edge.contract import ImageSpec
 from uce_edge.errors import ImageError, UsageError, expected
+from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 
 Part = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]

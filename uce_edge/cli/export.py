@@ -1,9 +1,8 @@
 """`uce-edge export`."""
 
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -21,8 +20,7 @@ _FOREIGN_DEFAULTS = (None, 255.0, "0", "1", Layout.AUTO, None, OutputIs.AUTO)
 _NOISE = "Noise"
 
 
-@dataclass(frozen=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """What every source is exported as."""
 
     inference: Inference
@@ -158,7 +156,8 @@ def _export_foreign(
 def _export_untrained(name: str, out: Path, wanted: _Wanted) -> None:
     import torch
 
-    from uce_edge.contract import ImageSpec, Metadata, pass_seeds
+    from uce_edge.contract import pass_seeds
+    from uce_edge.metadata import ImageSpec, Metadata
     from uce_edge_export.export import export_module
     from uce_edge_train import architectures, gaussianize
 

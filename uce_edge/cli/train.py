@@ -3,13 +3,16 @@
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from uce_edge.cli.options import DataOption, JsonOption, parse_size, quote, say
-from uce_edge.contract import Calibration, Method
+from uce_edge.contract import Method
 from uce_edge.errors import MissingPartError, UsageError
+
+if TYPE_CHECKING:
+    from uce_edge.metadata import Calibration
 
 
 def need_torch(what: str) -> None:
