@@ -75,9 +75,9 @@ class Metadata:
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
 
-    def to_json(self) -> str:
+    def to_json(self, indent: int | None = None) -> str:
         """The document, stable in key order, so that equal models give equal bytes."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False)
+        return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False, indent=indent)
 
     def to_properties(self) -> dict[str, str]:
         """All key/value pairs written into the ONNX file, with the plain keys other tools read."""

@@ -1,7 +1,6 @@
 """Export a model: build the graph, pass the gate, write the file and its description."""
 
 import importlib.metadata
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -108,9 +107,14 @@ def write(
     with replacing(out) as path:
         ir.save(built, path)
         parity = verify.check(path, metadata, images[:3], reference, [site.size for site in sites], fed)
-    with replacing(out.with_suffix(".json")) as path:
-        path.write_text(json.dumps(json.loads(metadata.to_json()), indent=2) + "\n")
+    write_description(out, metadata)
     return Exported(out, metadata, parity)
+
+
+def write_description(out: Path, metadata: Metadata) -> None:
+    """Write the metadata as `NAME.json` beside the model, for runtimes that cannot read it from the file."""
+    with replacing(out.with_suffix(".json")) as path:
+        path.write_text(metadata.to_json(indent=2) + "\n")
 
 
 def check_name(out: str | Path) -> Path:

@@ -21,7 +21,8 @@ from uce_edge_export import tidy
 from uce_edge_export.builder import Builder
 from uce_edge_export.choices import Layout, OutputIs
 from uce_edge_export.graph import IR_VERSION, OPSET, Classifier
-from uce_edge_export.verify import TOLERANCE, ParityError, Reference
+from uce_edge_export.reference import normalised
+from uce_edge_export.verify import TOLERANCE, ParityError, Reference, softmax
 
 _OPSETS = range(7, 24)
 _HALF_TOLERANCE = 1e-2
@@ -157,13 +158,9 @@ def metadata(
 def check_original(found: Foreign, spec: ImageSpec, reference: Reference) -> None:
     """Refuse a classifier that does not say any more what the original said, without noise."""
     images = np.random.default_rng(0).integers(0, 256, (1, spec.height, spec.width, spec.channels), dtype=np.uint8)
-    pixels = (images / spec.scale - np.array(spec.mean)) / np.array(spec.std)
-    pixels = pixels if found.classifier.channels_last else pixels.transpose(0, 3, 1, 2)
-    theirs = run_original(found.original, pixels.astype(np.float32))
-    ours = reference(images, None)[0].astype(np.float64)
-    if found.original_is is OutputIs.PROBABILITIES:
-        ours = np.exp(ours - ours.max(-1, keepdims=True))
-        ours /= ours.sum(-1, keepdims=True)
+    theirs = run_original(found.original, normalised(found.classifier, spec, images))
+    logits = reference(images, None)[0]
+    ours = softmax(logits) if found.original_is is OutputIs.PROBABILITIES else logits.astype(np.float64)
     scale = max(1.0, float(np.abs(theirs).max()))
     difference = float(np.abs(ours - theirs).max()) / scale
     if not difference <= found.tolerance:

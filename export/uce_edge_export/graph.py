@@ -87,6 +87,11 @@ def finish(g: Builder, inputs: list[ir.Value], outputs: list[ir.Value], metadata
         producer_version=metadata.tools.get("uce_edge", ""),
         metadata_props=metadata.to_properties(),
     )
+    return checked(model)
+
+
+def checked(model: ir.Model) -> ir.Model:
+    """The model without unused nodes and with unique names, after ONNX's own checker."""
     for tidy in (common.RemoveUnusedNodesPass(), common.NameFixPass(), common.CheckerPass(full_check=True)):
         tidy(model)
     return model

@@ -1,12 +1,10 @@
 """Fit the calibration map of a model file anew, without its training run: only its head is written again."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind
@@ -17,7 +15,8 @@ from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import head
 from uce_edge_export.builder import Builder
-from uce_edge_export.export import check_name
+from uce_edge_export.export import check_name, write_description
+from uce_edge_export.graph import checked
 from uce_edge_export.verify import ParityError
 from uce_edge_train.calibrate import fit_map
 from uce_edge_train.data import Split
@@ -65,8 +64,7 @@ def recalibrate(
         ir.save(rewritten, path)
         fresh = Model(path, "cpu")
         file_nll = _check(fresh, model, data, n, seed, float(calibration.report["nll_after"]))
-    with replacing(out.with_suffix(".json")) as path:
-        path.write_text(json.dumps(json.loads(metadata.to_json()), indent=2) + "\n")
+    write_description(out, metadata)
     return Recalibrated(out, metadata, file_nll)
 
 
@@ -94,9 +92,7 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
     graph.extend(g.nodes)
     model.metadata_props.clear()
     model.metadata_props.update(metadata.to_properties())
-    for tidy in (common.RemoveUnusedNodesPass(), common.NameFixPass(), common.CheckerPass(full_check=True)):
-        tidy(model)
-    return model
+    return checked(model)
 
 
 def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expected_nll: float) -> float:

@@ -35,6 +35,12 @@ def evaluate(node: ir.Node, inputs: list[Array | None]) -> list[Array]:
         ) from None
 
 
+def normalised(classifier: Classifier, spec: ImageSpec, images: Pixels) -> FloatArray:
+    """Images as a classifier takes them: (x / scale - mean) / std, in its own layout."""
+    pixels = (images.astype(np.float64) / spec.scale - np.array(spec.mean)) / np.array(spec.std)
+    return np.ascontiguousarray(pixels if classifier.channels_last else pixels.transpose(0, 3, 1, 2), np.float32)
+
+
 def graph_reference(classifier: Classifier, spec: ImageSpec, sites: list[Site]) -> Reference:
     """The logits of a classifier under given noise."""
     noisy = {site.node: i for i, site in enumerate(sites)}
@@ -61,10 +67,8 @@ def graph_reference(classifier: Classifier, spec: ImageSpec, sites: list[Site]) 
         return values[classifier.graph.outputs[0]]
 
     def logits(images: Pixels, noises: list[FloatArray] | None) -> FloatArray:
-        pixels = (images.astype(np.float64) / spec.scale - np.array(spec.mean)) / np.array(spec.std)
-        pixels = pixels if classifier.channels_last else pixels.transpose(0, 3, 1, 2)
         # Alone, so that a graph that mixes the images of a batch is found out.
-        alone = np.split(np.ascontiguousarray(pixels, np.float32), len(pixels))
+        alone = np.split(normalised(classifier, spec, images), len(images))
         passes = [None] if noises is None else [[values[i] for values in noises] for i in range(len(noises[0]))]
         return np.stack([np.concatenate([one_pass(image, eps) for image in alone]) for eps in passes])
 

@@ -134,7 +134,7 @@ def _compare(ours: FloatArray, theirs: FloatArray) -> float:
 
 def _statistics(ours: FloatArray, theirs: FloatArray) -> float:
     """Mean probabilities under the file's noise against those under ordinary random noise, in standard errors."""
-    p, q = _softmax(ours), _softmax(theirs)
+    p, q = softmax(ours), softmax(theirs)
     spread = np.sqrt((p.var(0, ddof=1) + q.var(0, ddof=1)) / len(p))
     # Where no pass moves the probability by 1e-4 there is no statistic, only rounding.
     z = float((np.abs(p.mean(0) - q.mean(0)) / np.maximum(spread, 1e-4)).max())
@@ -142,7 +142,8 @@ def _statistics(ours: FloatArray, theirs: FloatArray) -> float:
     return z
 
 
-def _softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
+def softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
+    """Over the last axis, in double precision."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)  # type: ignore[no-any-return]
 

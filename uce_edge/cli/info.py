@@ -22,7 +22,7 @@ def info(
     loaded = Model(model, "cpu")
     metadata = loaded.metadata
     if as_json:
-        typer.echo(json.dumps(json.loads(metadata.to_json()), indent=2))
+        typer.echo(metadata.to_json(indent=2))
         return
     spec, calibration, costs = metadata.image, metadata.calibration, metadata.costs
     passes = f"{metadata.inference}, {metadata.samples} {'pass' if metadata.samples == 1 else 'passes'} by default"
