@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from uce_edge.contract import MAX_SAMPLES, Method
 from uce_edge.metrics import normalized_entropy
@@ -16,6 +15,8 @@ from uce_edge.model import Model
 from uce_edge_export import noise
 from uce_edge_export.export import export_run
 from uce_edge_train import calibrate, data, fit
+from uce_edge_train.logits import mc_logits
+from uce_edge_train.maps import probabilities
 from uce_edge_train.runs import Run, load_model
 
 RESNET20 = (16384,) * 6 + (8192,) * 7 + (4096,) * 7 + (10,)  # outputs of its noisy layers on 32x32 images
@@ -116,23 +117,16 @@ def bias() -> list[str]:
         dataset = data.load("digits")
         run_folder, path = Path(folder) / "run", Path(folder) / "digits.onnx"
         fit.train(dataset, run_folder)
-        calibrate.calibrate(run_folder, dataset, Method.TEMPERATURE)
+        calibrate.calibrate(run_folder, method=Method.TEMPERATURE)
         export_run(run_folder, path, dataset)
         run = Run.load(run_folder)
         test = dataset.splits["test"]
         model = Model(path, "cpu")
         ours = np.stack([model.predict(test.images, seed=seed).uncertainty for seed in range(SEEDS)])
         network = load_model(run, run_folder)
-        pixels = fit.normalise(torch.from_numpy(test.images), run.image)
-        temperature = run.calibration.parameters["temperature"][0]
         theirs = np.stack(
             [
-                normalized_entropy(
-                    torch.softmax(calibrate.mc_logits(network, pixels, 25, 1000 + seed) / temperature, -1)
-                    .mean(0)
-                    .double()
-                    .numpy()
-                )
+                normalized_entropy(probabilities(run.calibration, mc_logits(network, test, run.image, 25, 1000 + seed)))
                 for seed in range(SEEDS)
             ]
         )

@@ -34,7 +34,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     dataset = data.load("digits")
     run = folder / "run"
     fit.train(dataset, run)
-    calibrate.calibrate(run, dataset, Method.TEMPERATURE)
+    calibrate.calibrate(run, method=Method.TEMPERATURE)
     model, twin, image = folder / "digits.onnx", folder / "twin.onnx", folder / "digit.png"
     exported = export_run(run, model, dataset)
     export_run(run, twin, dataset, Inference.DETERMINISTIC)

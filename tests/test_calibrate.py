@@ -1,6 +1,7 @@
 """Calibration maps: start as the identity, find a known optimum, and never harm the fit."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from conftest import Digits
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
 from uce_edge_train import calibrate, data
-from uce_edge_train.calibrate import apply_map, averaged_nll, fit_map, initial, mc_logits
+from uce_edge_train.logits import StoredLogits, mc_logits
+from uce_edge_train.maps import apply_map, averaged_nll, fit_map, initial
+from uce_edge_train.runs import Run, load_model
 
 
 def synthetic(samples: int, temperature: float, images: int = 4000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,25 +106,43 @@ def test_bad_logits_and_labels_are_refused(logits: np.ndarray, labels: list[int]
         fit_map(Method.TEMPERATURE, logits, np.array(labels, np.int64))
 
 
-def test_mc_logits_repeat_with_their_seed_and_need_no_memory_of_order(digits: Digits) -> None:
-    from uce_edge_train.fit import normalise
-    from uce_edge_train.runs import Run, load_model
-
+def test_mc_logits_repeat_with_their_seed(digits: Digits) -> None:
     run = Run.load(digits.run)
     model = load_model(run, digits.run)
-    pixels = normalise(torch.from_numpy(digits.dataset.splits["test"].images[:5]), run.image)
-    first, again, other = (mc_logits(model, pixels, 3, seed) for seed in (1, 1, 2))
+    test = digits.dataset.splits["test"]
+    few = data.Split(test.images[:5], test.labels[:5])
+    first, again, other = (torch.cat(list(mc_logits(model, few, run.image, 3, seed)), 1) for seed in (1, 1, 2))
     assert first.shape == (3, 5, 10)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first[0], first[1])
 
 
-def test_a_run_refuses_images_it_did_not_set_aside(digits: Digits) -> None:
-    splits = dict(digits.dataset.splits)
-    splits["calibration"] = splits["train"]
+@pytest.mark.parametrize("method", [Method.TEMPERATURE, Method.VECTOR])
+def test_a_map_fitted_block_by_block_is_the_map_fitted_at_once(method: Method, rng: np.random.Generator) -> None:
+    logits = rng.normal(0, 3, (4, 300, 5)).astype(np.float32)
+    labels = rng.integers(0, 5, 300)
+    logits[:, np.arange(300), labels] += 2
+    stored = StoredLogits(torch.from_numpy(logits[:, start : start + 70]) for start in range(0, 300, 70))
+    whole, blocks = fit_map(method, logits, labels), fit_map(method, stored, labels)
+    assert len(stored) == 5
+    assert blocks.report == whole.report
+    for name, value in whole.parameters.items():
+        np.testing.assert_allclose(blocks.parameters[name], value, rtol=1e-6)
+
+
+def test_a_run_refuses_images_it_did_not_set_aside(digits: Digits, tmp_path: Path) -> None:
+    run = Run.load(digits.run)
+    replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(tmp_path)
     with pytest.raises(UsageError, match="set aside"):
-        calibrate.calibrate(digits.run, data.Dataset("digits", digits.dataset.class_names, splits), Method.TEMPERATURE)
+        calibrate.calibrate(tmp_path)
+
+
+def test_a_run_refuses_to_be_calibrated_on_its_training_images(digits: Digits) -> None:
+    train, test = digits.dataset.splits["train"], digits.dataset.splits["test"]
+    mixed = data.Split(np.concatenate([test.images, train.images[:3]]), np.concatenate([test.labels, train.labels[:3]]))
+    with pytest.raises(UsageError, match=r"^3 of the 362 images of the calibration set were used to train"):
+        calibrate.calibrate(digits.run, mixed)
 
 
 def test_the_published_temperature_is_found() -> None:

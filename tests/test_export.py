@@ -22,7 +22,7 @@ from uce_edge.model import Model
 from uce_edge_export import noise, twin
 from uce_edge_export.export import export_module
 from uce_edge_train import architectures, gaussianize
-from uce_edge_train.calibrate import apply_map, initial
+from uce_edge_train.maps import apply_map, initial
 
 SPEC = ImageSpec(16, 16, 3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
 

@@ -1,27 +1,86 @@
 import math
 import os
+import subprocess
+import sys
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uce_edge import metrics
 from uce_edge.errors import UsageError
 from uce_edge.metrics import (
+    Probabilities,
     accuracy,
+    adaptive_ece,
+    adaptive_uce,
+    aurc,
+    auroc,
+    bootstrap,
+    brier,
+    calibrated_twin,
     classwise,
     classwise_ece,
     classwise_uce,
+    debiased_ece,
     ece,
+    error_at,
+    fpr_at_95,
+    mce,
     nll,
     normalized_entropy,
+    reliability_curve,
+    risk_coverage,
+    skce,
     uce,
 )
+from uce_edge.metrics import probabilities as reading
+from uce_edge.metrics.binned import bin_of
 
 DENSENET = "logits/densenet40_c10_logits_valtest.npz"
+
+NUMBERS = {
+    metric.__name__: metric
+    for metric in (ece, uce, adaptive_ece, adaptive_uce, mce, classwise_ece, classwise_uce, nll, accuracy, brier)
+} | {
+    "classwise_ece by kull": partial(classwise_ece, by="kull"),
+    "debiased_ece": partial(debiased_ece, bins=1),  # two images are enough for one bin
+    "skce": skce,
+    "aurc": aurc,
+    "auroc": auroc,
+    "fpr_at_95": fpr_at_95,
+}
+"""Every metric that returns one number."""
+
+EVERY = NUMBERS | {
+    "reliability_curve": reliability_curve,
+    "risk_coverage": risk_coverage,
+    "error_at": partial(error_at, thresholds=[0.5]),
+    "bootstrap": partial(bootstrap, uce),
+}
+"""Everything that takes probabilities and labels."""
+
+
+def named(functions):
+    return pytest.mark.parametrize("metric", functions.values(), ids=functions.keys())
+
+
+def data(name):
+    """A file of the test data, or a skip that tells how to get it."""
+    folder = os.environ.get("UCE_EDGE_DATA")
+    if folder is None or not (Path(folder) / name).is_file():
+        pytest.skip(f"set UCE_EDGE_DATA to a folder that holds {name}")
+    return Path(folder) / name
+
+
+def densenet():
+    """The published test logits and labels of a DenseNet-40 on CIFAR-10."""
+    with np.load(data(DENSENET)) as arrays:
+        return arrays["test_logits"], arrays["test_labels"].reshape(-1)
 
 
 def softmax(logits):
@@ -72,6 +131,9 @@ def loop_classwise(p, y, metric, by, bins):
     return [loop_metric(p[m], y[m], metric, bins) if m.any() else math.nan for m in members]
 
 
+quick = settings(deadline=None, max_examples=40)  # a shared machine can be slow for a moment
+
+
 @st.composite
 def predictions(draw):
     """Small tables of ratios: one-hot and uniform rows, ties, and values exactly on the edges of bins."""
@@ -115,9 +177,9 @@ def test_entropy_on_an_edge_belongs_to_the_bin_below():
 @pytest.mark.parametrize("bins", range(1, 101))
 def test_every_edge_of_every_binning_is_exact(bins):
     edges = np.arange(bins + 1) / bins
-    assert metrics._bin(edges, bins).tolist() == [0, *range(bins)]
+    assert bin_of(edges, bins).tolist() == [0, *range(bins)]
     above = np.nextafter(edges[:-1], 2)
-    assert metrics._bin(above, bins).tolist() == list(range(bins))
+    assert bin_of(above, bins).tolist() == list(range(bins))
 
 
 def test_classwise_by_hand():
@@ -173,6 +235,7 @@ def test_values_beyond_one_by_rounding_are_clamped():
 # Against the definition
 
 
+@quick
 @given(predictions())
 def test_entropy_matches_definition(case):
     p, _ = case
@@ -182,11 +245,12 @@ def test_entropy_matches_definition(case):
     assert ((got >= 0) & (got <= 1)).all()
 
 
-@given(predictions(), st.integers(1, 20), st.sampled_from([1, 7, metrics.BLOCK_ELEMENTS]))
+@quick
+@given(predictions(), st.integers(1, 20), st.sampled_from([1, 7, reading.BLOCK_ELEMENTS]))
 def test_metrics_match_definition(case, bins, block):
     p, y = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "BLOCK_ELEMENTS", block)
+        patch.setattr(reading, "BLOCK_ELEMENTS", block)
         assert ece(p, y, bins=bins) == pytest.approx(loop_metric(p, y, "ece", bins), abs=1e-12)
         assert uce(p, y, bins=bins) == pytest.approx(loop_metric(p, y, "uce", bins), abs=1e-12)
         assert accuracy(p, y) == np.mean(p.argmax(axis=1) == y)
@@ -206,6 +270,7 @@ def test_metrics_match_definition(case, bins, block):
             assert short(p, y, bins=bins, by=by) == got.value
 
 
+@quick
 @given(predictions(), st.integers(1, 20))
 def test_one_class_per_image_decomposes(case, bins):
     p, y = case
@@ -250,26 +315,23 @@ def test_uce_and_one_vs_rest_match_torchmetrics(classes, bins):
 
 
 def test_published_densenet40_logits():
-    folder = os.environ.get("UCE_EDGE_DATA")
-    if folder is None or not (Path(folder) / DENSENET).is_file():
-        pytest.skip(f"set UCE_EDGE_DATA to a folder that holds {DENSENET}")
-    with np.load(Path(folder) / DENSENET) as data:
-        logits, labels = data["test_logits"], data["test_labels"].reshape(-1)
+    logits, labels = densenet()
     p = softmax(logits.astype(np.float64))
     assert accuracy(p, labels) == pytest.approx(0.9242, abs=1e-12)
     assert ece(p, labels) == pytest.approx(0.0550027, abs=1e-6)
     assert ece(softmax(logits.astype(np.float32)), labels) == pytest.approx(0.0550027, abs=1e-6)
-    with pytest.raises(UsageError, match="pass their softmax"):
-        ece(logits, labels)
+    for metric in EVERY.values():
+        with pytest.raises(UsageError, match="pass their softmax"):
+            metric(logits, labels)
 
 
 # Scale
 
 
-@pytest.mark.parametrize("metric", [ece, uce, classwise_ece, classwise_uce, nll, accuracy])
+@named(NUMBERS | {"twin": lambda p, y: calibrated_twin(accuracy, p, resamples=2)})
 def test_no_float64_copy_of_the_table(metric):
     p = np.full((80_000, 100), 0.01, dtype=np.float32)
-    y = np.zeros(len(p), dtype=np.int64)
+    y = np.arange(len(p)) % 100
     tracemalloc.start()
     try:
         metric(p, y)
@@ -289,7 +351,6 @@ def test_a_softmax_in_low_precision_passes(dtype):
 # Refusals
 
 TWO = np.array([[0.5, 0.5], [1.0, 0.0]])
-EVERY = [ece, uce, classwise_ece, classwise_uce, nll, accuracy]
 
 BAD_TABLES = {
     "one axis": ([0.5, 0.5], r"shape of probabilities.*got \(2,\)"),
@@ -326,7 +387,7 @@ BAD_LABELS = {
 }
 
 
-@pytest.mark.parametrize("metric", EVERY)
+@named(EVERY)
 @pytest.mark.parametrize("case", BAD_TABLES)
 def test_bad_probabilities(metric, case):
     table, message = BAD_TABLES[case]
@@ -341,7 +402,14 @@ def test_bad_probabilities_for_entropy(case):
         normalized_entropy(table)
 
 
-@pytest.mark.parametrize("metric", EVERY)
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_bad_probabilities_for_the_twin(case):
+    table, message = BAD_TABLES[case]
+    with pytest.raises(UsageError, match=message):
+        calibrated_twin(accuracy, table)
+
+
+@named(EVERY)
 @pytest.mark.parametrize("case", BAD_LABELS)
 def test_bad_labels(metric, case):
     labels, message = BAD_LABELS[case]
@@ -349,7 +417,10 @@ def test_bad_labels(metric, case):
         metric(TWO, labels)
 
 
-@pytest.mark.parametrize("metric", [ece, uce, classwise_ece, classwise_uce])
+@pytest.mark.parametrize(
+    "metric",
+    [ece, uce, adaptive_ece, adaptive_uce, mce, debiased_ece, classwise_ece, classwise_uce, reliability_curve],
+)
 @pytest.mark.parametrize("bins", [0, -3, 1.5, True, "15"])
 def test_bad_bins(metric, bins):
     with pytest.raises(UsageError, match="Expected bins to be an integer of at least 1, but got"):
@@ -366,7 +437,7 @@ def test_bad_grouping_and_metric():
 
 
 def test_a_fault_in_a_later_block_is_named_by_its_own_row(monkeypatch):
-    monkeypatch.setattr(metrics, "BLOCK_ELEMENTS", 4)
+    monkeypatch.setattr(reading, "BLOCK_ELEMENTS", 4)
     p = np.full((9, 2), 0.5)
     p[7] = [0.5, -0.5]
     with pytest.raises(UsageError, match=r"probabilities\[7, 1\]"):
@@ -374,3 +445,62 @@ def test_a_fault_in_a_later_block_is_named_by_its_own_row(monkeypatch):
     p[7] = [0.5, 0.6]
     with pytest.raises(UsageError, match=r"sum of probabilities\[7\]"):
         uce(p, np.zeros(9, dtype=int))
+
+
+# One table for several metrics
+
+
+@quick
+@given(predictions(), st.sampled_from([1, 7, 2**18]), st.data())
+def test_metrics_of_a_shared_table_and_of_taken_rows(case, block, draw):
+    p, y = case
+    rows = np.array(draw.draw(st.lists(st.integers(0, len(p) - 1), min_size=1, max_size=15)))
+    again = np.array(draw.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=15)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "BLOCK_ELEMENTS", block)
+        shared = Probabilities(p)
+        for taken, plain, labels in (
+            (shared, p, y),
+            (shared.take(rows), p[rows], y[rows]),
+            (shared.take(rows).take(again), p[rows][again], y[rows][again]),
+        ):
+            assert len(taken) == len(plain)
+            np.testing.assert_array_equal(np.asarray(taken), plain)
+            for metric in NUMBERS.values():
+                assert outcome(metric, taken, labels) == pytest.approx(outcome(metric, plain, labels), abs=1e-12)
+
+
+def outcome(metric, p, y):
+    """The value, or what the refusal says."""
+    try:
+        return metric(p, y)
+    except UsageError as error:
+        return str(error)
+
+
+def test_a_shared_table_is_checked_and_reduced_once(monkeypatch):
+    p, y = sample(50, 4, seed=1)
+    calls = []
+    for name in ("_check", "_entropy"):
+        real = getattr(reading, name)
+        monkeypatch.setattr(reading, name, lambda *given, real=real, name=name: (calls.append(name), real(*given))[1])
+    shared = Probabilities(p)
+    for metric in NUMBERS.values():
+        metric(shared, y)
+    assert sorted(calls) == ["_check", "_entropy"]
+
+
+def test_a_fault_is_named_by_its_row_in_the_table_when_rows_are_taken():
+    p = np.full((9, 2), 0.5)
+    p[7] = [0.5, -0.5]
+    with pytest.raises(UsageError, match=r"probabilities\[7, 1\]"):
+        Probabilities(p).take(np.array([8, 7]))
+
+
+def test_every_public_name_is_there_and_importing_is_light():
+    assert sorted(metrics.__all__) == metrics.__all__
+    assert all(hasattr(metrics, name) for name in metrics.__all__)
+    heavy = {"torch", "scipy", "sklearn", "numpy.random"}
+    code = f"import sys, uce_edge.metrics; found = {heavy} & set(sys.modules); assert not found, found"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

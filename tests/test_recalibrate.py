@@ -24,8 +24,8 @@ from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import recalibrate as module
 from uce_edge_export.recalibrate import recalibrate
-from uce_edge_train.calibrate import apply_map, fit_map
 from uce_edge_train.data import Split
+from uce_edge_train.maps import apply_map, fit_map
 
 
 def some(digits: Digits, count: int = 40) -> Split:

@@ -84,7 +84,7 @@ def test_idx_files_gzipped_or_not(packed: bool, tmp_path: Path, rng: np.random.G
 
 
 def test_a_missing_dataset_says_where_to_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"cifar10 is not under .* Put cifar10.npz there"):
+    with pytest.raises(UsageError, match=r"cifar10 is not under .* Add --download, or put .* Or put cifar10.npz into "):
         data.load("cifar10", tmp_path)
     monkeypatch.delenv("UCE_EDGE_DATA", raising=False)
     with pytest.raises(UsageError, match="--root"):
@@ -141,12 +141,59 @@ def test_a_folder_with_its_own_parts(tmp_path: Path, rng: np.random.Generator) -
     assert digest(data.load(str(tmp_path))) == {"train": 16, "calibration": 3, "guarantee": 3, "test": 5}
 
 
-def test_a_corrupt_image_is_left_out_counted_and_named(tmp_path: Path, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("count", [1, 10, 13])
+def test_corrupt_images_are_left_out_counted_and_named(count: int, tmp_path: Path, rng: np.random.Generator) -> None:
     write_folder(tmp_path, rng, {"cat": 12, "dog": 18})
-    (tmp_path / "cat" / "broken.png").write_bytes(b"nothing")
-    with pytest.warns(sources.SkippedImagesWarning, match=r"1 images were left out.*broken\.png"):
+    for i in range(count):
+        (tmp_path / "cat" / f"broken{i:02}.png").write_bytes(b"nothing")
+    with pytest.warns(sources.SkippedImagesWarning) as caught:
         dataset = data.load(str(tmp_path))
     assert sum(digest(dataset).values()) == 30
+    (warning,) = caught
+    said = str(warning.message)
+    names = ", ".join(f"cat/broken{i:02}.png" for i in range(min(count, 10)))
+    rest = " and 3 more" if count == 13 else ""
+    assert said.startswith(f"{count} images were left out of {tmp_path}: {names}{rest}. The first: ")
+    assert said.count("broken") == min(count, 10) + 1
+
+
+def test_a_class_without_images_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    write_folder(tmp_path, rng, {"cat": 12, "dog": 18, "empty": 0})
+    (tmp_path / "empty" / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"empty has no images directly in it .* cannot be learned. Add some, or rem"):
+        data.load(str(tmp_path))
+    (tmp_path / "empty" / "broken.png").write_bytes(b"nothing")
+    with (
+        pytest.warns(sources.SkippedImagesWarning),
+        pytest.raises(UsageError, match=r"No image in .*empty can be read, and a class without images"),
+    ):
+        data.load(str(tmp_path))
+
+
+def test_a_class_that_only_the_test_part_has_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
+    write_folder(tmp_path / "train", rng, {"a": 8, "b": 8})
+    write_folder(tmp_path / "test", rng, {"a": 2, "b": 3, "c": 1})
+    with pytest.raises(UsageError, match=r"train has no sub-folder c, which another part has"):
+        data.load(str(tmp_path))
+
+
+def test_a_part_need_not_have_every_class(tmp_path: Path, rng: np.random.Generator) -> None:
+    write_folder(tmp_path / "train", rng, {"a": 8, "b": 8, "c": 8})
+    write_folder(tmp_path / "test", rng, {"a": 2, "c": 3})
+    assert data.load(str(tmp_path)).splits["test"].labels.tolist() == [0, 0, 2, 2, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(bytes(99))[:-9]])
+def test_a_damaged_public_file_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
+        (tmp_path / "mnist" / name).write_bytes(content)
+    with pytest.raises(UsageError, match=r"incomplete or damaged .* Add --download, or put train-images"):
+        sources.read_named("mnist", tmp_path)
+    (tmp_path / "svhn").mkdir()
+    (tmp_path / "svhn" / "train_32x32.mat").write_bytes(content)
+    with pytest.raises(UsageError, match=r"incomplete or damaged"):
+        sources.read_named("svhn", tmp_path)
 
 
 def bad_npz(tmp_path: Path, **arrays: np.ndarray) -> str:

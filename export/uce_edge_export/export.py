@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import torch
 from torch import nn
 
 from uce_edge.contract import Inference, Method, NoiseKind
@@ -22,9 +21,8 @@ from uce_edge_export import foreign, graph, twin, verify
 from uce_edge_export.choices import Expand
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, select, sites_by_rule
-from uce_edge_train.calibrate import fit_map, mc_logits
+from uce_edge_train.calibrate import fit
 from uce_edge_train.data import Dataset
-from uce_edge_train.fit import normalise
 from uce_edge_train.layers import deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
@@ -151,14 +149,13 @@ def export_run(
     run = Run.load(folder)
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
-    pixels, labels = normalise(torch.from_numpy(data.images), run.image), torch.from_numpy(data.labels)
     calibration = run.calibration
     if inference is Inference.DETERMINISTIC:
         # Without noise the logits have another scale: the same map needs parameters of its own.
         with deterministic(model):
-            calibration = fit_map(calibration.method, mc_logits(model, pixels, 1, 0), labels)
+            calibration = fit(model, run.image, data, calibration.method, 1)
     elif calibration.samples is None:
-        calibration = fit_map(Method.NONE, mc_logits(model, pixels, samples, 0), labels)
+        calibration = fit(model, run.image, data, Method.NONE, samples)
     metadata = metadata_of(run, model, inference, noise, calibration)
     done = export_module(model, metadata, out, data.images, options)
     file_nll = math.nan
@@ -198,10 +195,10 @@ def metadata_of(
         image=run.image,
         inference=inference,
         noise=noise,
-        architecture=run.arch,
+        architecture=run.recipe.arch,
         samples=calibration.samples or 1,
         calibration=calibration,
-        hashes={"weights": weights_sha256(model), "splits": run.split_hashes},
+        hashes={"weights": weights_sha256(model), "splits": run.split_hashes, "trained_on": run.trained_on},
         tools=run.tools,
     )
 

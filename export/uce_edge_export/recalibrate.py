@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind
@@ -18,8 +19,10 @@ from uce_edge_export.builder import Builder
 from uce_edge_export.export import check_name, write_description
 from uce_edge_export.graph import checked
 from uce_edge_export.verify import ParityError
-from uce_edge_train.calibrate import fit_map
+from uce_edge_train import overlap
 from uce_edge_train.data import Split
+from uce_edge_train.logits import StoredLogits, images_per_block
+from uce_edge_train.maps import fit_map
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,10 @@ def recalibrate(
     if out.exists() and out.samefile(source):
         raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
     n = model.metadata.samples if samples is None else samples
-    logits = model.logits(data.images, n, seed)
+    overlap.refuse_overlap(model.metadata.hashes.get("trained_on", {}), data.images, "the calibration set")
+    step = images_per_block(n, len(model.classes))
+    blocks = (data.images[start : start + step] for start in range(0, len(data), step))
+    logits = StoredLogits(torch.from_numpy(model.logits(block, n, seed)) for block in blocks)
     calibration = fit_map(method, logits, data.labels, seed)
     metadata = replace(
         model.metadata,

@@ -18,8 +18,8 @@ from uce_edge_export import tidy
 from uce_edge_export.graph import OPSET, Classifier
 from uce_edge_export.sites import Site, sites_with_rates
 from uce_edge_export.verify import FloatArray, Pixels, Reference
-from uce_edge_train.fit import normalise
 from uce_edge_train.layers import deterministic, gaussian_layers, noise_from
+from uce_edge_train.pixels import normalise
 
 
 def export_twin(model: nn.Module, spec: ImageSpec) -> Classifier:

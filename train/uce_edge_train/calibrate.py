@@ -1,247 +1,110 @@
-"""Monte Carlo logits, and calibration maps fitted on them (weights frozen).
+"""Calibrating a trained run: its map, and on request its dropout rates, on images it was not trained on."""
 
-The loss is the negative log-likelihood of the *averaged* prediction, so the map is optimal for what ships:
--(logsumexp_i log_softmax(R(z_i))[y] - log N). The best temperature depends on N.
-"""
-
-import math
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from uce_edge.contract import MAX_SAMPLES, Method
-from uce_edge.errors import UsageError, expected
-from uce_edge.metadata import Calibration
+from uce_edge.contract import Method
+from uce_edge.errors import UsageError
+from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.progress import progress
-from uce_edge_train.data import Dataset, Split
-from uce_edge_train.fit import normalise
+from uce_edge_train import overlap, rates
+from uce_edge_train.choices import Rates
+from uce_edge_train.data import Split
 from uce_edge_train.layers import noise_from
+from uce_edge_train.logits import classes_of, mc_logits
+from uce_edge_train.maps import apply_map, averaged_nll, fit_map, initial
+from uce_edge_train.pixels import normalise
 from uce_edge_train.runs import Run, load_model
 
-Parameters = dict[str, Tensor]
-
-_LEAKY_SLOPE = 0.01
-# A weak prior, log T ~ N(0, 1.25^2) and t ~ N(1, 1.25^2). On an easy set every T below some value fits equally well and
-# plain NLL runs off to T = 0. With 5,000 images the prior moves a well-determined T by 0.05 %.
-_PRIOR_STD = 1.25
+_TUNING_STEPS, _TUNING_IMAGES, _TUNING_PASSES = 200, 64, 8
 
 
-def mc_logits(model: nn.Module, images: Tensor, samples: int, seed: int, batch_size: int = 256) -> Tensor:
-    """Logits [samples, images, classes] of stochastic passes, with noise from an explicit seed."""
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise UsageError(expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "For example: --samples 25"))
-    generator = torch.Generator().manual_seed(seed)
-    model.eval()
-    chunks = []
-    with (
-        torch.no_grad(),
-        noise_from(model, generator),
-        progress("Monte Carlo passes", len(images)) as advance,
-    ):
-        for batch in torch.split(images, batch_size):
-            chunks.append(torch.stack([model(batch) for _ in range(samples)]))
-            advance(len(batch))
-    return torch.cat(chunks, dim=1)
-
-
-def initial(method: Method, classes: int) -> Parameters:
-    """The parameters at which the map is the identity."""
-    match method:
-        case Method.NONE:
-            return {}
-        case Method.TEMPERATURE:
-            return {"temperature": torch.ones(1)}
-        case Method.VECTOR:
-            return {"vector": torch.ones(classes)}
-        case Method.AUX:
-            # W2 = 0 makes the residual form the exact identity; the paper's theta = I is not, for negative logits.
-            return {
-                "aux.w1": torch.eye(classes),
-                "aux.b1": torch.zeros(classes),
-                "aux.w2": torch.zeros(classes, classes),
-                "aux.b2": torch.zeros(classes),
-            }
-
-
-def apply_map(method: Method, parameters: Parameters, logits: Tensor) -> Tensor:
-    """R(z) for logits [..., classes]."""
-    match method:
-        case Method.NONE:
-            return logits
-        case Method.TEMPERATURE:
-            return logits / parameters["temperature"]
-        case Method.VECTOR:
-            return logits * parameters["vector"]
-        case Method.AUX:
-            hidden = nn.functional.linear(logits, parameters["aux.w1"], parameters["aux.b1"])
-            hidden = nn.functional.leaky_relu(hidden, _LEAKY_SLOPE)
-            return logits + nn.functional.linear(hidden, parameters["aux.w2"], parameters["aux.b2"])
-
-
-def averaged_nll(logits: Tensor, labels: Tensor) -> Tensor:
-    """NLL of the averaged softmax of logits [samples, images, classes]."""
-    picked = torch.log_softmax(logits, -1).gather(-1, labels.expand(len(logits), -1)[..., None])[..., 0]
-    log_mean: Tensor = torch.logsumexp(picked, 0) - math.log(len(logits))
-    return -log_mean.mean()
-
-
-def fit_map(
-    method: Method,
-    logits: npt.NDArray[np.float32] | Tensor,
-    labels: npt.NDArray[np.int64] | Tensor,
+def calibrate(
+    folder: str | Path,
+    data: Split | None = None,
+    method: Method = Method.TEMPERATURE,
+    samples: int = 25,
     seed: int = 0,
-) -> Calibration:
-    """Fit a calibration map on cached logits [samples, images, classes].
+    tune: Rates = Rates.FIXED,
+) -> Run:
+    """Fit a map, and on request the dropout rates, and store them in the run.
 
     Args:
-        method: Which map.
-        logits: Raw logits of the passes; a deterministic model has samples = 1.
-        labels: True class of every image.
-        seed: Chooses the held-out fifth that stops `aux` early.
-
-    Returns:
-        The map with its parameters, the N it was fitted at, and what it changed.
-    """
-    z, y = torch.as_tensor(logits).double(), torch.as_tensor(labels).long()
-    _check(z, y)
-    parameters = {name: value.double() for name, value in initial(method, z.shape[-1]).items()}
-    if method is Method.TEMPERATURE:
-        # log T keeps T positive without a constraint.
-        log_t = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-        _lbfgs([log_t], lambda: averaged_nll(z / log_t.exp(), y) + _prior(log_t, len(y)))
-        parameters["temperature"] = log_t.detach().exp()
-    elif method is Method.VECTOR:
-        vector = parameters["vector"].requires_grad_()
-        _lbfgs([vector], lambda: averaged_nll(z * vector, y) + _prior(vector - 1, len(y)))
-        parameters["vector"] = vector.detach()
-    elif method is Method.AUX:
-        parameters = _fit_aux(parameters, z, y, seed)
-    with torch.no_grad():
-        after = apply_map(method, parameters, z)
-        before_label = torch.softmax(z, -1).mean(0).argmax(-1)
-        after_label = torch.softmax(after, -1).mean(0).argmax(-1)
-        report = {
-            "images": len(y),
-            "nll_of_chance": round(math.log(z.shape[-1]), 6),
-            "nll_before": round(averaged_nll(z, y).item(), 6),
-            "nll_after": round(averaged_nll(after, y).item(), 6),
-            "label_flips": int((before_label != after_label).sum()),
-            "accuracy_before": round((before_label == y).double().mean().item(), 6),
-            "accuracy_after": round((after_label == y).double().mean().item(), 6),
-        }
-    return Calibration(
-        method=method,
-        parameters={name: value.float().tolist() for name, value in parameters.items()},
-        samples=z.shape[0],
-        report=report,
-    )
-
-
-def _check(logits: Tensor, labels: Tensor) -> None:
-    if logits.ndim != 3 or logits.shape[1] == 0:
-        raise UsageError(
-            expected(
-                "`logits`",
-                "[samples, images, classes] with at least one image",
-                tuple(logits.shape),
-                "Add images",
-            )
-        )
-    if not torch.isfinite(logits).all():
-        raise UsageError("The logits hold NaN or infinity: the model is broken. Train it again with a smaller rate.")
-    if labels.shape != logits.shape[1:2]:
-        raise UsageError(
-            expected("`labels`", f"one per image ({logits.shape[1]})", tuple(labels.shape), "Check the data file")
-        )
-    classes = logits.shape[2]
-    wrong = labels[(labels < 0) | (labels >= classes)]
-    if len(wrong):
-        raise UsageError(
-            expected(
-                "`labels`",
-                f"between 0 and {classes - 1}",
-                int(wrong[0]),
-                "Labels count from 0; check the data file",
-            )
-        )
-
-
-def _prior(deviation: Tensor, images: int) -> Tensor:
-    return deviation.square().sum() / (2 * _PRIOR_STD**2 * images)
-
-
-def _lbfgs(parameters: Iterable[Tensor], loss: Callable[[], Tensor]) -> None:
-    parameters = list(parameters)
-    optimiser = torch.optim.LBFGS(
-        parameters, max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
-
-
-def _fit_aux(parameters: Parameters, logits: Tensor, labels: Tensor, seed: int) -> Parameters:
-    """Adam with weight decay, stopped early on a held-out fifth: with many classes aux overfits otherwise."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    held, rest = order[: len(order) // 5], order[len(order) // 5 :]
-    if len(held) == 0:
-        return parameters
-    weights = {name: value.clone().requires_grad_() for name, value in parameters.items()}
-    decayed = [weights["aux.w2"]]  # W2 = 0 is the identity: decay pulls towards "no change"
-    free = [value for name, value in weights.items() if name != "aux.w2"]
-    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": 1e-2}, {"params": free}]
-    optimiser = torch.optim.Adam(groups, lr=1e-2)
-
-    def held_out() -> float:
-        with torch.no_grad():
-            return averaged_nll(apply_map(Method.AUX, weights, logits[:, held]), labels[held]).item()
-
-    best, best_value, patience = parameters, held_out(), 0
-    for _ in range(500):
-        optimiser.zero_grad()
-        averaged_nll(apply_map(Method.AUX, weights, logits[:, rest]), labels[rest]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        value = held_out()
-        if value < best_value - 1e-6:
-            best, best_value, patience = {name: w.detach().clone() for name, w in weights.items()}, value, 0
-        else:
-            patience += 1
-            if patience == 30:
-                break
-    return best
-
-
-def run_logits(run: Run, folder: str | Path, split: Split, samples: int, seed: int = 0) -> Tensor:
-    """Monte Carlo logits of a trained run on some images."""
-    model = load_model(run, folder)
-    return mc_logits(model, normalise(torch.from_numpy(split.images), run.image), samples, seed)
-
-
-def calibrate(folder: str | Path, dataset: Dataset, method: Method, samples: int = 25, seed: int = 0) -> Run:
-    """Fit a map on the calibration split of a run's dataset and store it in the run.
+        folder: The run.
+        data: Other images than those the run set aside; they must not be among its training images.
+        method: The map.
+        samples: The number of passes it is fitted for.
+        seed: Of the noise.
+        tune: Which dropout rates are optimised with it.
 
     Returns:
         The run's description with its calibration, as saved.
     """
-    run = Run.load(folder)
-    data = dataset.splits["calibration"]
-    if data.sha256() != run.split_hashes["calibration"]:
-        raise UsageError(
-            f"The calibration images of {dataset.name} are not those that were set aside when {folder} was trained. "
-            "Train again, or restore the data."
+    run = replace(Run.load(folder), tuned_rates=None)
+    if data is None:
+        dataset = run.dataset()
+        data = dataset.splits["calibration"]
+        if data.sha256() != run.split_hashes["calibration"]:
+            raise UsageError(
+                f"The calibration images of {dataset.name} are not those that were set aside when {folder} was "
+                "trained. Train again, or restore the data."
+            )
+    else:
+        overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
+    model = load_model(run, folder)
+    calibration = fit(model, run.image, data, method, samples, seed)
+    if tune is not Rates.FIXED:
+        tune_rates(model, run.image, data, tune, method, seed)
+        tuned = fit(model, run.image, data, method, samples, seed)
+        # Few passes per step guide the search; the passes that ship decide.
+        kept = tuned.report["nll_after"] < calibration.report["nll_after"]
+        report = tuned.report if kept else calibration.report
+        calibration = replace(
+            tuned if kept else calibration,
+            report=report | {"nll_before": calibration.report["nll_before"], "rates_tuned": kept},
         )
-    logits = run_logits(run, folder, data, samples, seed)
-    run = replace(run, calibration=fit_map(method, logits, torch.from_numpy(data.labels), seed))
+        run = replace(run, tuned_rates=rates.current(model) if kept else None)
+    run = replace(run, calibration=calibration)
     run.save(folder)
     return run
+
+
+def fit(model: nn.Module, image: ImageSpec, data: Split, method: Method, samples: int, seed: int = 0) -> Calibration:
+    """A map for a network, from its own Monte Carlo logits on some images."""
+    logits = mc_logits(model, data, image, samples, seed)
+    return fit_map(method, logits, torch.from_numpy(data.labels), seed)
+
+
+def tune_rates(model: nn.Module, image: ImageSpec, data: Split, tune: Rates, method: Method, seed: int) -> None:
+    """Optimise the dropout rates with respect to the NLL of the averaged prediction, weights frozen, in place.
+
+    The parameters of the map move along, so that rates are found that suit the calibrated network. The rates are the
+    mean over the second half of the steps.
+    """
+    learned = rates.learn(model, tune)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    parameters = {name: value.requires_grad_() for name, value in initial(method, classes_of(model, image)).items()}
+    optimiser = torch.optim.Adam([{"params": learned, "lr": 0.05}, {"params": list(parameters.values()), "lr": 0.02}])
+    path: list[list[Tensor]] = []
+    with noise_from(model, generator), progress("tuning p", _TUNING_STEPS) as advance:
+        for step in range(_TUNING_STEPS):
+            batch = torch.randint(len(data), (min(_TUNING_IMAGES, len(data)),), generator=generator)
+            images = normalise(torch.from_numpy(data.images[batch.numpy()]), image)
+            logits = torch.stack([model(images) for _ in range(_TUNING_PASSES)])
+            loss = averaged_nll(apply_map(method, parameters, logits), torch.from_numpy(data.labels[batch.numpy()]))
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            rates.keep_in_bounds(learned)
+            if step >= _TUNING_STEPS // 2:
+                path.append([value.detach().clone() for value in learned])
+            advance(1)
+    with torch.no_grad():
+        for value, history in zip(learned, zip(*path, strict=True), strict=True):
+            value.copy_(torch.stack(history).mean())
+    rates.settle(model)

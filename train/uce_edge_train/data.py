@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from uce_edge.errors import MissingPartError, UsageError, expected
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import sources
+from uce_edge_train import downloads, sources
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
@@ -59,13 +59,16 @@ class Dataset:
         return {name: split.sha256() for name, split in self.splits.items()}
 
 
-def load(name: str, root: str | Path | None = None, size: tuple[int, int] | None = None) -> Dataset:
+def load(
+    name: str, root: str | Path | None = None, size: tuple[int, int] | None = None, download: bool = False
+) -> Dataset:
     """A dataset with its splits.
 
     Args:
         name: `digits`, a public dataset (`sources.NAMED`), a folder with one sub-folder per class, or an .npz file.
         root: Where public datasets lie; None for the environment variable UCE_EDGE_DATA.
         size: Height and width that a folder's images are resized to.
+        download: Fetch a public dataset that is not under `root`.
     """
     if name == "digits":
         return digits()
@@ -74,6 +77,8 @@ def load(name: str, root: str | Path | None = None, size: tuple[int, int] | None
         place = root or os.environ.get("UCE_EDGE_DATA")
         if not place:
             raise UsageError(f"Where is {name}? Name its folder with --root or the environment variable UCE_EDGE_DATA.")
+        if download:
+            downloads.fetch(name, Path(place))
         found = from_source(name, sources.read_named(name, Path(place)))
         return replace(found, root=str(Path(place).resolve()))
     if path.suffix == ".npz":

@@ -1,11 +1,14 @@
-"""The training loop: maximum likelihood under Gaussian dropout, one noise draw per image and step."""
+"""The training loop: maximum likelihood under Gaussian dropout, one noise draw per image and step.
 
-import math
-from dataclasses import replace
+All randomness of an epoch comes from the seed, the epoch and the rank of the process, so a training that goes on
+from a checkpoint repeats what the uninterrupted one would have done.
+"""
+
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -13,154 +16,255 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
+from uce_edge_train import overlap, rates
+from uce_edge_train.checkpoint import CHECKPOINT, Training
+from uce_edge_train.choices import Precision, Schedule, TrainDevice
 from uce_edge_train.data import Dataset, Split
-from uce_edge_train.layers import deterministic
+from uce_edge_train.group import Group, join
+from uce_edge_train.journal import Journal, open_journal
+from uce_edge_train.layers import deterministic, noise_from
+from uce_edge_train.noise import NoisePool
+from uce_edge_train.pixels import moments, normalise
+from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, save_weights, tool_versions
 
-
-def normalise(images: Tensor, spec: ImageSpec) -> Tensor:
-    """Pixels [n, h, w, c] -> normalised float32 [n, c, h, w], as the exported graph does it."""
-    mean, std = torch.tensor(spec.mean), torch.tensor(spec.std)
-    return ((images.float() / spec.scale - mean) / std).permute(0, 3, 1, 2).contiguous()
-
-
-def augment(images: Tensor, pixels: int, flip: bool, generator: torch.Generator) -> Tensor:
-    """Move every image of a batch by its own offset of up to `pixels`, reflecting at the border; mirror half."""
-    if flip:
-        mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
-        images = torch.where(mirrored, images.flip(3), images)
-    if pixels == 0:
-        return images
-    batch, _, height, width = images.shape
-    padded = nn.functional.pad(images, [pixels] * 4, mode="reflect")
-    top, left = torch.randint(0, 2 * pixels + 1, (2, batch), generator=generator)
-    rows = (top[:, None] + torch.arange(height))[:, :, None]
-    columns = (left[:, None] + torch.arange(width))[:, None, :]
-    index = torch.arange(batch)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[index, rows, columns].permute(0, 3, 1, 2)
+_PLATEAU = 5  # epochs without improvement before the learning rate falls
 
 
 def train(
     dataset: Dataset,
     out: str | Path,
+    recipe: Recipe = Recipe(),
     *,
-    arch: str = "resnet8",
-    p: float = 0.2,
-    epochs: int = 20,
-    batch_size: int = 64,
-    learning_rate: float = 1e-2,
-    seed: int = 0,
-    shift: int | None = None,
-    flip: bool = False,
+    device: TrainDevice = TrainDevice.AUTO,
+    resume: bool = False,
+    tensorboard: bool = False,
 ) -> Run:
     """Train a Gaussian-dropout network and write the run to `out`.
 
+    Started by `torchrun`, several processes share every batch.
+
     Args:
-        dataset: The images; only their `train` split is fitted.
+        dataset: The images; only their `train` split is fitted. The `calibration` split is watched for the log, for
+            early stopping and for the plateau schedule; the others are not looked at.
         out: The run's folder.
-        arch: See `architectures.build`.
-        p: Gaussian dropout rate.
-        epochs: Passes over the training images.
-        batch_size: Images per step.
-        learning_rate: Peak of the one-cycle schedule.
-        seed: Seed of weights, order, augmentation and noise.
-        shift: Training images move by up to this many pixels; None for an eighth of their width.
-        flip: Mirror half of the training images.
+        recipe: How.
+        device: Where.
+        resume: Go on from the checkpoint in `out`, if there is one.
+        tensorboard: Also write TensorBoard's event files.
 
     Returns:
         The description of the run, as saved.
     """
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if value < 1:
-            raise UsageError(expected(f"`{name}`", "at least 1", value, f"As in --{name.replace('_', '-')} 20"))
-    height, width, _ = dataset.image_shape
-    shift = width // 8 if shift is None else shift
-    if not 0 <= shift < min(height, width):
-        raise UsageError(expected("`shift`", f"0 to {min(height, width) - 1} pixels", shift, "As in --shift 2"))
-    if not 0 < learning_rate < math.inf:
-        raise UsageError(expected("`learning_rate`", "positive", learning_rate, "For example: --learning-rate 0.003"))
-    mean, std = _moments(dataset.splits["train"].images)
-    run = Run(
-        data=dataset.name,
-        root=dataset.root,
-        arch=arch,
-        p=p,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        seed=seed,
-        shift=shift,
-        flip=flip,
-        class_names=dataset.class_names,
-        image=ImageSpec(
-            *dataset.image_shape,
-            mean=mean,
-            std=std,
-        ),
-        split_hashes=dataset.hashes(),
-        tools=tool_versions(),
-    )
-    torch.manual_seed(seed)
-    model = run.build()
-    writable_folder(out)  # an hour of training must not end at a full or forbidden disk
-    loss = _optimise(model, run, dataset.splits["train"])
-    save_weights(model, out)
-    accuracy = _accuracy(model, run, dataset.splits["calibration"])
-    run = replace(run, metrics={"train_nll_last_epoch": round(loss, 4), "held_out_accuracy": round(accuracy, 4)})
-    run.save(out)
+    out = Path(out)
+    mean, std = moments(dataset.splits["train"].images)
+    image = ImageSpec(*dataset.image_shape, mean=mean, std=std)
+    recipe.augmentation(image.height, image.width)
+    model = recipe.build(len(dataset.class_names), image.channels)
+    hashes = dataset.hashes()
+    with join(device) as group:
+        if recipe.batch_size % group.size:
+            rule = f"a multiple of the {group.size} processes"
+            raise UsageError(expected("`batch_size`", rule, recipe.batch_size, "The processes share every batch"))
+        writable_folder(out)  # an hour of training must not end at a full or forbidden disk
+        model = model.to(group.device)
+        if recipe.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        learned = rates.learn(model, recipe.rates)
+        training = Training(model, recipe.optimiser_for(model, learned), learned)
+        if resume and (out / CHECKPOINT).exists():
+            training.load(out, recipe, hashes["train"])
+        with open_journal(out, recipe.epochs, tensorboard and group.leads) as journal:
+            _Loop(training, recipe, image, dataset, group, out, journal).run()
+        if training.best:
+            training.take(training.best)
+        model = model.to("cpu").eval()
+        last = training.progress.log[(training.progress.best_epoch if training.best else 0) - 1]
+        run = Run(
+            data=dataset.name,
+            root=dataset.root,
+            recipe=recipe,
+            class_names=dataset.class_names,
+            image=image,
+            split_hashes=hashes,
+            trained_on=overlap.sketch(dataset.splits["train"].images),
+            rates=rates.settle(model),
+            metrics={
+                "epochs": last["epoch"],
+                "train_nll": last["train_nll"],
+                "held_out_nll": last["held_out_nll"],
+                "held_out_accuracy": last["held_out_accuracy"],
+            },
+            tools=tool_versions() | {"device": str(group.device), "processes": str(group.size)},
+        )
+        if group.leads:
+            save_weights(model, out)
+            run.save(out)
+            (out / CHECKPOINT).unlink(missing_ok=True)
     return run
 
 
-def _moments(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of pixels in [0, 1], from histograms: no copy of the images is made."""
-    means, deviations = [], []
-    values = np.arange(256) / 255
-    for channel in range(images.shape[-1]):
-        weights = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
-        mean = float(weights @ values)
-        means.append(round(mean, 4))
-        deviations.append(round(float(np.sqrt(weights @ (values - mean) ** 2)), 4))
-    if min(deviations) == 0:
-        raise UsageError("The training images are all of one colour: there is nothing to learn from. Check --data.")
-    return tuple(means), tuple(deviations)
+class _Loop:
+    """One training in one process."""
 
+    def __init__(
+        self,
+        training: Training,
+        recipe: Recipe,
+        image: ImageSpec,
+        dataset: Dataset,
+        group: Group,
+        out: Path,
+        journal: Journal,
+    ) -> None:
+        self.training, self.recipe, self.image, self.group = training, recipe, image, group
+        self.out, self.journal = out, journal
+        self.held_out = dataset.splits["calibration"]
+        data = dataset.splits["train"]
+        self.data_hash = data.sha256()
+        self.pixels, self.labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
+        # The last, smaller batch of an epoch is left out; a set smaller than a batch is one batch.
+        self.batch = min(recipe.batch_size, len(self.labels))
+        self.steps = len(self.labels) // self.batch
+        self.augment = recipe.augmentation(image.height, image.width)
+        self.scaler = torch.amp.GradScaler(
+            group.device.type,
+            init_scale=training.progress.scale,
+            enabled=recipe.precision is Precision.FLOAT16 and group.device.type == "cuda",
+        )
+        if recipe.precision is Precision.FLOAT16 and group.device.type != "cuda":
+            raise UsageError(
+                expected("`precision`", "float32 or bfloat16 without CUDA", "float16", "Use --precision bfloat16")
+            )
 
-def _optimise(model: nn.Module, run: Run, data: Split) -> float:
-    """AdamW with a one-cycle schedule; returns the mean loss of the last epoch."""
-    generator = torch.Generator().manual_seed(run.seed)
-    images, labels = normalise(torch.from_numpy(data.images), run.image), torch.from_numpy(data.labels)
-    steps = max(1, len(labels) // run.batch_size)  # the last, smaller batch of an epoch is left out
-    optimiser = torch.optim.AdamW(model.parameters(), lr=run.learning_rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=run.learning_rate, total_steps=steps * run.epochs)
-    model.train()
-    mean_loss = math.nan
-    with progress("training", total=run.epochs * steps) as advance:
-        for epoch in range(run.epochs):
-            losses = []
-            order = torch.randperm(len(labels), generator=generator)
-            for batch in torch.split(order[: steps * run.batch_size], run.batch_size):
-                loss = nn.functional.cross_entropy(
-                    model(augment(images[batch], run.shift, run.flip, generator)), labels[batch]
+    def run(self) -> None:
+        """All epochs that are left."""
+        state, recipe = self.training.progress, self.recipe
+        parallel = self.group.wrap(self.training.model)
+        with progress("training", total=recipe.epochs * self.steps, shown=self.group.leads) as advance:
+            advance(state.epoch * self.steps)
+            while state.epoch < recipe.epochs and not self._stalled():
+                started = time.monotonic()
+                nll = self._epoch(parallel, advance)
+                held_out = self.group.from_leader(
+                    list(evaluate(self.training.model, self.image, self.held_out)) if self.group.leads else [0.0, 0.0]
                 )
-                if not torch.isfinite(loss):
-                    raise UceEdgeError(
-                        f"The loss became {loss.item()} in epoch {epoch + 1}; nothing was saved. "
-                        f"Try a smaller --learning-rate than {run.learning_rate} or a smaller --p than {run.p}."
-                    )
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-                schedule.step()
-                losses.append(loss.item())
+                state.epoch += 1
+                self._note(nll, held_out, time.monotonic() - started)
+                if self.group.leads:
+                    self.training.save(self.out, recipe, self.data_hash)
+
+    def _stalled(self) -> bool:
+        state, patience = self.training.progress, self.recipe.patience
+        return patience is not None and state.epoch - state.best_epoch >= patience
+
+    def _note(self, nll: float, held_out: list[float], seconds: float) -> None:
+        """Book-keeping at the end of an epoch."""
+        state = self.training.progress
+        found = list(rates.current(self.training.model).values())
+        row = {
+            "epoch": state.epoch,
+            "learning_rate": float(f"{self.training.optimiser.param_groups[0]['lr']:.6g}"),
+            "train_nll": round(nll, 6),
+            "held_out_nll": round(held_out[0], 6),
+            "held_out_accuracy": round(held_out[1], 6),
+            "mean_p": round(sum(found) / len(found), 6),
+            "seconds": round(seconds, 3),
+        }
+        state.log.append(row)
+        if held_out[0] < state.best_nll:
+            state.best_nll, state.best_epoch = held_out[0], state.epoch
+            if self.recipe.patience is not None:
+                self.training.best = {name: value.clone() for name, value in self.training.weights().items()}
+        elif (
+            self.recipe.schedule is Schedule.PLATEAU
+            and state.epoch - max(state.best_epoch, state.last_reduction) >= _PLATEAU
+        ):
+            state.reductions, state.last_reduction = state.reductions + 1, state.epoch
+        if self.group.leads:
+            self.journal.add(state.log)
+
+    def _epoch(self, parallel: nn.Module, advance: Callable[[int], None]) -> float:
+        """One pass over the training images; returns its mean NLL."""
+        recipe, group, epoch = self.recipe, self.group, self.training.progress.epoch
+        order = torch.randperm(len(self.labels), generator=_generator("cpu", recipe.seed, epoch, 0))
+        mine = _generator("cpu", recipe.seed, epoch, 1 + group.rank)
+        on_device = mine if group.device.type == "cpu" else _generator(group.device, recipe.seed, epoch, 1 + group.rank)
+        # A processor draws normal numbers slowly, a graphics card does not.
+        noise = NoisePool(mine) if group.device.type == "cpu" else on_device
+        self.training.model.train()
+        total = torch.zeros((), dtype=torch.float32, device=group.device)
+        with noise_from(self.training.model, noise):
+            for step in range(self.steps):
+                batch = group.share(order[step * self.batch : (step + 1) * self.batch])
+                share = (epoch + step / self.steps) / recipe.epochs
+                self._set_learning_rate(recipe.learning_rate_at(share, self.training.progress.reductions))
+                total += self._step(parallel, batch, mine)
                 advance(1)
-            mean_loss = float(np.mean(losses))
-    model.eval()
-    return mean_loss
+        self.training.model.eval()
+        return float(group.mean(total)) / self.steps
+
+    def _step(self, parallel: nn.Module, batch: Tensor, generator: torch.Generator) -> Tensor:
+        """One step of the optimiser; returns the NLL of the batch."""
+        recipe, group, training = self.recipe, self.group, self.training
+        images = normalise(self.pixels[batch].to(group.device), self.image)
+        images = self.augment(images, generator)
+        if recipe.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        mixed = recipe.precision is not Precision.FLOAT32
+        kind = torch.float16 if recipe.precision is Precision.FLOAT16 else torch.bfloat16
+        with torch.autocast(group.device.type, dtype=kind, enabled=mixed):
+            logits = parallel(images)
+        loss, nll = recipe.loss(logits, self.labels[batch].to(group.device))
+        if not torch.isfinite(loss):
+            raise self._diverged(loss.item())
+        loss = loss + rates.prior(training.model, len(self.labels))
+        training.optimiser.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        for rate in training.learned_rates:  # they are no parameters of the wrapped model
+            if rate.grad is not None:
+                group.mean(rate.grad)
+        if recipe.clip is not None:
+            self.scaler.unscale_(training.optimiser)
+            nn.utils.clip_grad_norm_(training.model.parameters(), recipe.clip)
+        self.scaler.step(training.optimiser)
+        self.scaler.update()
+        training.progress.scale = self.scaler.get_scale() if self.scaler.is_enabled() else training.progress.scale
+        rates.keep_in_bounds(training.learned_rates)
+        return nll.detach()
+
+    def _set_learning_rate(self, value: float) -> None:
+        for group in self.training.optimiser.param_groups:
+            group["lr"] = value
+
+    def _diverged(self, loss: float) -> UceEdgeError:
+        recipe, done = self.recipe, self.training.progress.epoch
+        kept = (
+            f"{self.out / CHECKPOINT} holds the end of epoch {done}: go on from it with --resume and"
+            if done
+            else "No epoch was finished. Start again with"
+        )
+        return UceEdgeError(
+            f"The loss became {loss} in epoch {done + 1}. {kept} a smaller --learning-rate than "
+            f"{recipe.learning_rate}, or --clip 1; a smaller --p than {recipe.p} needs a new start."
+        )
 
 
-def _accuracy(model: nn.Module, run: Run, data: Split) -> float:
-    """Accuracy of the network without noise on images it was not trained on."""
-    pixels = normalise(torch.from_numpy(data.images), run.image)
+def evaluate(model: nn.Module, image: ImageSpec, data: Split) -> tuple[float, float]:
+    """NLL and accuracy of the network without noise."""
+    device = next(model.parameters()).device
+    nll, right = 0.0, 0
     with torch.no_grad(), deterministic(model):
-        labels = torch.cat([model(batch).argmax(-1) for batch in torch.split(pixels, 256)])
-    return float((labels == torch.from_numpy(data.labels)).double().mean())
+        for start in range(0, len(data), 256):
+            pixels = torch.from_numpy(data.images[start : start + 256]).to(device)
+            labels = torch.from_numpy(data.labels[start : start + 256]).to(device)
+            logits = model(normalise(pixels, image)).float()
+            nll += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+            right += int((logits.argmax(-1) == labels).sum())
+    return nll / len(data), right / len(data)
+
+
+def _generator(device: str | torch.device, *numbers: int) -> torch.Generator:
+    """Randomness that depends on all the numbers."""
+    state = np.random.SeedSequence(numbers).generate_state(2)
+    return torch.Generator(device).manual_seed(int(state[0]) << 31 ^ int(state[1]))

@@ -5,13 +5,15 @@ plain model and its Gaussian form. Noise is independent per output element: it h
 dropout on the layer's input, not its correlations.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from uce_edge.errors import UsageError, expected
+from uce_edge_train.noise import standard_normal
 
 Noise = Callable[[str, Tensor], Tensor]
 """Given a layer's name and its mean output, standard normal noise of the same shape."""
@@ -20,32 +22,65 @@ Noise = Callable[[str, Tensor], Tensor]
 _VARIANCE_FLOOR = 1e-12
 
 
+class _Sample(torch.autograd.Function):
+    """Eq. 9 of the paper, y = mu + sigma * eps with sigma^2 = alpha * variance, in as few passes as possible."""
+
+    @staticmethod
+    def forward(ctx: Any, mu: Tensor, variance: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
+        """The sample."""
+        sigma = (variance * alpha).add_(_VARIANCE_FLOOR).sqrt_()
+        ctx.save_for_backward(eps, sigma, alpha)
+        return torch.addcmul(mu, sigma, eps)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of mu, variance and alpha; sigma = sqrt(alpha * variance) gives each half of d log sigma."""
+        (gradient,) = gradients
+        eps, sigma, alpha = ctx.saved_tensors
+        to_sigma = gradient * eps
+        to_alpha = (to_sigma * sigma).sum() / (2 * alpha) if ctx.needs_input_grad[3] else None
+        return gradient, to_sigma.div_(sigma).mul_(alpha / 2), None, to_alpha
+
+
 class _Gaussian(nn.Module):
     """What the Gaussian layers share: the rate, the noise source, and the reparameterised output."""
 
     layer_name: str
     p: float
+    log_alpha: Tensor | None
+    """While the rate is being learned, the logarithm of alpha = p / (1 - p); it is not part of the state_dict."""
     noise: Noise | None
     sampling: bool
 
     def _init_gaussian(self, name: str, p: float) -> None:
         self.layer_name = name
         self.p = p
+        self.log_alpha = None
         self.noise = None
         self.sampling = True
 
     def _sample(self, mu: Tensor, variance: Callable[[], Tensor]) -> Tensor:
-        """Eq. 9 of the paper: y = mu + sigma * eps; the variance is only computed when it is needed."""
+        """A sample of the output; the variance is only computed when it is needed."""
         if not self.sampling:
             return mu
-        eps = torch.randn_like(mu) if self.noise is None else self.noise(self.layer_name, mu)
+        eps = standard_normal(mu, None) if self.noise is None else self.noise(self.layer_name, mu)
         # float32 whatever autocast chose: squares of half-precision activations overflow.
         with torch.autocast(mu.device.type, enabled=False):
-            sigma = (self.p / (1 - self.p) * variance() + _VARIANCE_FLOOR).sqrt()
-            return (mu.float() + sigma * eps.float()).to(mu.dtype)
+            wide = variance()
+            if self.log_alpha is None:
+                alpha = torch.tensor(self.p / (1 - self.p), dtype=wide.dtype, device=wide.device)
+            else:
+                alpha = self.log_alpha.exp()
+            sample: Tensor = _Sample.apply(mu.to(wide.dtype), wide, eps.to(wide.dtype), alpha)  # type: ignore[no-untyped-call]
+            return sample.to(mu.dtype)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, p={self.p}"
+
+
+def _squared(value: Tensor) -> Tensor:
+    """The square, in float32 at least."""
+    return value.to(torch.promote_types(value.dtype, torch.float32)).square()
 
 
 class GaussianLinear(_Gaussian, nn.Linear):
@@ -54,7 +89,7 @@ class GaussianLinear(_Gaussian, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """A sample of the layer's output."""
         mu = nn.functional.linear(input, self.weight, self.bias)
-        return self._sample(mu, lambda: nn.functional.linear(input.float().square(), self.weight.float().square()))
+        return self._sample(mu, lambda: nn.functional.linear(_squared(input), _squared(self.weight)))
 
 
 class _GaussianConv(_Gaussian):
@@ -71,7 +106,7 @@ class _GaussianConv(_Gaussian):
     def forward(self, input: Tensor) -> Tensor:
         """A sample of the layer's output."""
         mu = self._conv_forward(input, self.weight, self.bias)
-        return self._sample(mu, lambda: self._conv_forward(input.float().square(), self.weight.float().square(), None))
+        return self._sample(mu, lambda: self._conv_forward(_squared(input), _squared(self.weight), None))
 
 
 class GaussianConv1d(_GaussianConv, nn.Conv1d):
@@ -94,7 +129,7 @@ _TWINS: dict[type[nn.Module], type[_Gaussian]] = {
 }
 
 
-def gaussianize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) -> nn.Module:
+def gaussianize(model: nn.Module, p: float | Mapping[str, float] = 0.2, *, skip_first: bool = True) -> nn.Module:
     """Give every Conv and Linear layer of a model Gaussian dropout, in place.
 
     Layers keep their parameters, names and hooks; only their class changes. The first weight layer stays
@@ -102,14 +137,12 @@ def gaussianize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) ->
 
     Args:
         model: Any torch module.
-        p: The dropout rate, 0 < p < 1.
+        p: The dropout rate, 0 < p < 1, or the rate of each layer by name.
         skip_first: Leave the first weight layer (in registration order) without noise.
 
     Returns:
         The same model.
     """
-    if not 0.0 < p < 1.0:
-        raise UsageError(expected("`p`", "between 0 and 1, both excluded", p, "The paper's value is 0.2"))
     layers = [(name, module) for name, module in model.named_modules() if type(module) in _TWINS]
     noisy = layers[1:] if skip_first else layers
     if not noisy:
@@ -121,10 +154,17 @@ def gaussianize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) ->
                 "Gaussian dropout needs a weight layer after the first one",
             )
         )
+    rates = p if isinstance(p, Mapping) else {name: p for name, _ in noisy}
+    if set(rates) != {name for name, _ in noisy}:
+        odd = sorted(set(rates) ^ {name for name, _ in noisy})
+        raise UsageError(expected("`p`", "one rate for every Gaussian layer", ", ".join(odd[:3]), "Check the names"))
+    for rate in rates.values():
+        if not 0.0 < rate < 1.0:
+            raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
     for name, module in noisy:
         module.__class__ = _TWINS[type(module)]
         assert isinstance(module, _Gaussian)
-        module._init_gaussian(name, p)
+        module._init_gaussian(name, rates[name])
     return model
 
 
@@ -140,7 +180,7 @@ def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[Non
         generator = noise
 
         def noise(_: str, mu: Tensor) -> Tensor:
-            return torch.randn(mu.shape, generator=generator, device=mu.device, dtype=mu.dtype)
+            return standard_normal(mu, generator)
 
     with _every_layer(model, "noise", noise):
         yield

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ImageSpec
-from uce_edge_train import architectures, data
+from uce_edge_train import data
 from uce_edge_train.data import Dataset
-from uce_edge_train.layers import gaussianize
+from uce_edge_train.layers import gaussian_layers
+from uce_edge_train.recipe import Recipe
 
 DESCRIPTION = "run.json"
 WEIGHTS = "weights.safetensors"
@@ -28,25 +29,26 @@ class Run:
 
     data: str
     root: str | None
-    arch: str
-    p: float
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    seed: int
-    shift: int
-    flip: bool
+    recipe: Recipe
     class_names: tuple[str, ...]
     image: ImageSpec
     split_hashes: dict[str, str]
+    trained_on: dict[str, Any]
+    """A sketch of the training images, see `overlap`."""
+    rates: dict[str, float]
+    """The dropout rate of every layer at the end of training."""
     metrics: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration = field(default_factory=Calibration)
+    tuned_rates: dict[str, float] | None = None
+    """The rates that calibration put in their place."""
     tools: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
-        """The untrained Gaussian-dropout network of this run."""
-        model = architectures.build(self.arch, len(self.class_names), self.image.channels)
-        return gaussianize(model, self.p)
+        """The Gaussian-dropout network of this run, with its rates and random weights."""
+        model = self.recipe.build(len(self.class_names), self.image.channels)
+        for name, layer in gaussian_layers(model).items():
+            layer.p = (self.tuned_rates or self.rates)[name]
+        return model
 
     def dataset(self) -> Dataset:
         """The data this run was trained on, from where they were then."""
@@ -69,6 +71,7 @@ class Run:
         try:
             values = json.loads(path.read_text())
             values["calibration"] = Calibration.from_document(values["calibration"])
+            values["recipe"] = Recipe.from_document(values["recipe"])
             values["image"] = ImageSpec.from_document(values["image"])
             values["class_names"] = tuple(values["class_names"])
             return cls(**values)
@@ -79,7 +82,7 @@ class Run:
 def save_weights(model: nn.Module, folder: str | Path) -> None:
     """Write the parameters of a model."""
     with replacing(Path(folder) / WEIGHTS) as path:
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, path)
+        path.write_bytes(save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
 
 
 def load_model(run: Run, folder: str | Path) -> nn.Module:
@@ -91,7 +94,7 @@ def load_model(run: Run, folder: str | Path) -> nn.Module:
     except FileNotFoundError:
         raise UceEdgeError(f"{path} is missing. Train again: uce-edge train --out {folder}") from None
     except Exception as error:  # safetensors and torch each have their own; all mean the same to the user
-        raise UceEdgeError(f"{path} does not fit {run.arch} ({str(error).splitlines()[0]}).") from None
+        raise UceEdgeError(f"{path} does not fit {run.recipe.arch} ({str(error).splitlines()[0]}).") from None
     return model.eval()
 
 

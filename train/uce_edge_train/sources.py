@@ -15,9 +15,13 @@ from uce_edge import images
 from uce_edge.errors import ImageError, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
+from uce_edge_train import downloads
 
 Part = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 """Images [n, height, width, channels] and labels [n]."""
+
+_NAMED_AT_MOST = 10  # images that could not be read, in the warning about them
+_UNLEARNABLE = "a class without images cannot be learned. Add some, or remove the folder."
 
 
 class SkippedImagesWarning(UserWarning):
@@ -88,6 +92,9 @@ def read_folder(path: Path, spec: ImageSpec) -> Source:
     names = sorted({folder.name for root in roots.values() for folder in _subfolders(root)})
     if not names:
         raise UsageError(expected(f"{path}", "a folder with one sub-folder per class", "no sub-folder", "Add them"))
+    for name in names:
+        if "train" in roots and not (roots["train"] / name).is_dir():
+            raise UsageError(f"{roots['train']} has no sub-folder {name}, which another part has. Add it with images.")
     return Source({name: _read_classes(root, names, spec) for name, root in roots.items()}, tuple(names))
 
 
@@ -106,11 +113,8 @@ def gray_folder(path: Path) -> bool:
 
 
 def _read_classes(root: Path, names: list[str], spec: ImageSpec) -> Part:
-    files = []
-    for label, name in enumerate(names):
-        folder = root / name
-        if folder.is_dir():
-            files += [(file, label) for file in images.collect([str(folder)])]
+    folders = {label: root / name for label, name in enumerate(names) if (root / name).is_dir()}
+    files = [(file, label) for label, folder in folders.items() for file in _list_class(folder)]
     pixels, labels, failed = [], [], []
     with progress("reading images", len(files)) as advance:
         for file, label in files:
@@ -118,13 +122,31 @@ def _read_classes(root: Path, names: list[str], spec: ImageSpec) -> Part:
                 pixels.append(images.load(file, spec))
                 labels.append(label)
             except ImageError as error:
-                failed.append(str(error))
+                failed.append((Path(file).relative_to(root).as_posix(), error))
             advance(1)
     if failed:
-        warnings.warn(f"{len(failed)} images were left out, the first: {failed[0]}", SkippedImagesWarning, stacklevel=2)
+        listed = ", ".join(name for name, _ in failed[:_NAMED_AT_MOST])
+        if len(failed) > _NAMED_AT_MOST:
+            listed += f" and {len(failed) - _NAMED_AT_MOST} more"
+        warnings.warn(
+            f"{len(failed)} images were left out of {root}: {listed}. The first: {failed[0][1]}",
+            SkippedImagesWarning,
+            stacklevel=2,
+        )
     if not pixels:
-        raise UsageError(f"No image under {root} can be read. The first: {failed[0] if failed else 'there is none'}")
+        raise UsageError(f"No image under {root} can be read. The first: {failed[0][1] if failed else 'there is none'}")
+    for label in sorted(folders.keys() - set(labels)):
+        raise UsageError(f"No image in {folders[label]} can be read, and {_UNLEARNABLE}")
     return np.stack(pixels), np.array(labels, np.int64)
+
+
+def _list_class(folder: Path) -> list[str]:
+    try:
+        return images.collect([str(folder)])
+    except ImageError:
+        _subfolders(folder)  # says so when it cannot be listed
+        kinds = ", ".join(images.SUFFIXES)
+        raise UsageError(f"{folder} has no images directly in it ({kinds}), and {_UNLEARNABLE}") from None
 
 
 def read_cifar(folder: Path, fine: bool) -> Source:
@@ -185,14 +207,14 @@ _FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 
-NAMED: dict[str, tuple[str, str, Callable[[Path], Source]]] = {
-    "cifar10": ("cifar-10-batches-bin", "data_batch_1.bin", lambda folder: read_cifar(folder, fine=False)),
-    "cifar100": ("cifar-100-binary", "train.bin", lambda folder: read_cifar(folder, fine=True)),
-    "svhn": ("svhn", "train_32x32.mat", read_svhn),
-    "fashion-mnist": ("fashion-mnist", "train-labels-idx1-ubyte*", lambda folder: read_idx(folder, _FASHION)),
-    "mnist": ("mnist", "train-labels-idx1-ubyte*", lambda folder: read_idx(folder, tuple(map(str, range(10))))),
+NAMED: dict[str, tuple[str, Callable[[Path], Source]]] = {
+    "cifar10": ("data_batch_1.bin", lambda folder: read_cifar(folder, fine=False)),
+    "cifar100": ("train.bin", lambda folder: read_cifar(folder, fine=True)),
+    "svhn": ("train_32x32.mat", read_svhn),
+    "fashion-mnist": ("train-labels-idx1-ubyte*", lambda folder: read_idx(folder, _FASHION)),
+    "mnist": ("train-labels-idx1-ubyte*", lambda folder: read_idx(folder, tuple(map(str, range(10))))),
 }
-"""Per dataset: its usual folder, a file that shows it is there, and its reader."""
+"""Per dataset: a file that shows it is there, and its reader; `downloads.PUBLIC` knows where it comes from."""
 
 
 def read_named(name: str, root: Path) -> Source:
@@ -200,16 +222,21 @@ def read_named(name: str, root: Path) -> Source:
     archive = root / f"{name}.npz"
     if archive.is_file():
         return read_npz(archive)
-    usual, sign, read = NAMED[name]
-    for folder in (root / usual, root / name, root):
+    sign, read = NAMED[name]
+    by_hand = downloads.by_hand(name, root)
+    for folder in downloads.places(name, root):
         if folder.is_dir() and any(folder.glob(sign)):
             try:
                 return read(folder)
-            except (OSError, KeyError) as error:
-                raise UsageError(f"{name} in {folder} is incomplete ({error}). Put all its files there.") from None
+            except UsageError:
+                raise
+            except Exception as error:  # a missing file, or whatever gzip and scipy ran into in a damaged one
+                raise UsageError(
+                    f"{name} in {folder} is incomplete or damaged ({error}). Add --download, or {by_hand}."
+                ) from None
     raise UsageError(
-        f"{name} is not under {root}. Put {name}.npz there, or its original files into {root / usual}, "
-        "or name another place with --root or UCE_EDGE_DATA."
+        f"{name} is not under {root}. Add --download, or {by_hand}. "
+        f"Or put {name}.npz into {root}, or name another place with --root or UCE_EDGE_DATA."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from uce_edge import __version__
-from uce_edge.cli import bench, demo, export, info, predict, train
+from uce_edge.cli import bench, demo, export, info, predict, rank, train
 from uce_edge.errors import UceEdgeError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(name="predict")(predict.predict)
+app.command(name="rank")(rank.rank)
 app.command(name="train")(train.train)
 app.command(name="calibrate")(train.calibrate)
 app.command(name="export")(export.export)

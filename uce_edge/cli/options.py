@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,9 @@ DataOption = Annotated[
     str,
     typer.Option(help="digits, cifar10, cifar100, svhn, (fashion-)mnist, a folder of classes, or an .npz file."),
 ]
+RootOption = Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")]
+DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch a public dataset that is not there.")]
+SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for the images of a folder; default: 32x32.")]
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

@@ -22,19 +22,21 @@ _FIELDS = (
 )  # fmt: skip
 _CHUNK = 32  # images that are decoded before the model runs
 
+ModelOption = Annotated[Path | None, typer.Option(help="A model file made by `uce-edge export`.")]
+SamplesOption = Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")]
+SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")]
+
 
 def predict(
     images: Annotated[
         list[str], typer.Argument(help="Image files, folders of images, or - for stdin.", show_default=False)
     ],
-    model: Annotated[Path | None, typer.Option(help="A model file made by `uce-edge export`.")] = None,
+    model: ModelOption = None,
     reject: Annotated[
         float | None, typer.Option(help="Reject images with a higher uncertainty than this (0 to 1).")
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")] = 0,
+    samples: SamplesOption = None,
+    seed: SeedOption = 0,
     device: DeviceOption = Device.AUTO,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
@@ -51,19 +53,14 @@ def predict(
         raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
     if reject is not None:
         contract.check_threshold(reject)
-    contract.pass_seeds(samples if samples is not None else 1, seed)
-    if model is None:
-        raise UsageError(
-            "No --model was given, and no model ships with this version. "
-            "Make one in a minute with: uce-edge demo   (it writes demo/digits.onnx)"
-        )
+    model = check_request(model, samples, seed)
     from uce_edge.images import collect
     from uce_edge.model import Model
 
     paths = collect(images)
     loaded = Model(model, device)
     records = []
-    for record in _records(loaded, paths, samples, seed, reject):
+    for record in each_record(loaded, paths, samples, seed, reject):
         records.append(record)
         if jsonl:
             typer.echo(json.dumps(record))
@@ -71,7 +68,7 @@ def predict(
     if as_json:
         typer.echo(json.dumps(records, indent=2))
     elif not jsonl:
-        _print_table(records)
+        print_table(records, "decision")
     failed = sum(record["status"] == "error" for record in records)
     rejected = sum(record["decision"] == "reject" for record in records)
     if failed:
@@ -81,7 +78,18 @@ def predict(
         raise typer.Exit(3)
 
 
-def _records(
+def check_request(model: Path | None, samples: int | None, seed: int) -> Path:
+    """Refuse passes that do not exist, and a missing model; returns the model."""
+    contract.pass_seeds(samples if samples is not None else 1, seed)
+    if model is None:
+        raise UsageError(
+            "No --model was given, and no model ships with this version. "
+            "Make one in a minute with: uce-edge demo   (it writes demo/digits.onnx)"
+        )
+    return model
+
+
+def each_record(
     model: "Model", paths: list[str], samples: int | None, seed: int, reject: float | None
 ) -> Iterator[dict[str, Any]]:
     """One record per path, in order; a bad image is a record too."""
@@ -107,17 +115,19 @@ def _records(
                 yield ({"path": path, "status": "ok"} | {name: values[name] for name in _FIELDS} | {"error": None})
 
 
-def _print_table(records: list[dict[str, Any]]) -> None:
-    """A table for people: what it is, how sure, and what to do with it."""
+def print_table(records: list[dict[str, Any]], last: str) -> None:
+    """A table for people: what it is, how sure, and one more field, such as what to do with it."""
     width = max([len(record["path"]) for record in records] + [5])
     names = max([len(str(record["label"])) for record in records] + [5])
-    typer.secho(f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty        decision", bold=True)
+    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty        {last.replace('_', ' ')}"
+    typer.secho(head, bold=True)
     for record in records:
         if record["status"] == "error":
             typer.secho(f"{record['path']:<{width}}  {record['error']}", fg=typer.colors.RED)
             continue
-        decision = record["decision"] or "-"
-        colour = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}.get(decision)
+        value = record[last]
+        shown = f"{value:.3f}" if isinstance(value, float) else value or "-"
+        colour = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}.get(shown)
         line = f"{record['path']:<{width}}  {record['label']:<{names}}  {record['confidence']:>10.1%}"
         line += f"  {record['uncertainty']:.3f} ± {record['standard_error']:.3f}      "
-        typer.echo(line + typer.style(decision, fg=colour))
+        typer.echo(line + typer.style(shown, fg=colour))

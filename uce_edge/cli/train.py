@@ -1,15 +1,19 @@
 """`uce-edge train` and `uce-edge calibrate`."""
 
 import json
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, JsonOption, parse_size, quote, say
+from uce_edge.cli.options import DataOption, DownloadOption, JsonOption, RootOption, SizeOption, parse_size, quote, say
 from uce_edge.contract import Method
 from uce_edge.errors import MissingPartError, UsageError
+from uce_edge_train.choices import Optimiser, Precision, Rates, Schedule, TrainDevice
+
+_DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
 
 if TYPE_CHECKING:
     from uce_edge.metadata import Calibration
@@ -30,36 +34,92 @@ def train(
     arch: Annotated[
         str, typer.Option(help="resnet8/18/20/34/50/101, densenet121/169, or your package.module:function.")
     ] = "resnet8",
-    p: Annotated[float, typer.Option(help="Gaussian dropout rate.")] = 0.2,
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 20,
-    batch_size: Annotated[int, typer.Option(help="Images per step.")] = 64,
-    learning_rate: Annotated[float, typer.Option(help="Peak of the one-cycle schedule.")] = 0.01,
+    batch_size: Annotated[int, typer.Option(help="Images per step, over all processes.")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="Its peak.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of weights, order and noise.", min=0, max=2**32 - 1)] = 0,
-    root: Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")] = None,
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for the images of a folder; default: 32x32.")] = None,
-    shift: Annotated[int | None, typer.Option(help="Augment: move by up to so many pixels; default: width/8.")] = None,
-    flip: Annotated[bool, typer.Option("--flip", help="Augment: mirror half of the images.")] = False,
+    root: RootOption = None,
+    download: DownloadOption = False,
+    size: SizeOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
+    p: Annotated[float, typer.Option(help="Gaussian dropout rate.", rich_help_panel=_DROPOUT)] = 0.2,
+    rates: Annotated[
+        Rates, typer.Option(help="Keep p, or learn it: one for the model, or one per layer.", rich_help_panel=_DROPOUT)
+    ] = Rates.FIXED,
+    penalty: Annotated[
+        float, typer.Option(help="Beta of the confidence penalty; the paper's is 0.1.", rich_help_panel=_DROPOUT)
+    ] = 0.0,
+    shift: Annotated[
+        int | None, typer.Option(help="Move by up to so many pixels; default: width/8.", rich_help_panel=_AUGMENTATION)
+    ] = None,
+    flip: Annotated[bool, typer.Option("--flip", help="Mirror half of them.", rich_help_panel=_AUGMENTATION)] = False,
+    erase: Annotated[float, typer.Option(help="Probability of a gray rectangle.", rich_help_panel=_AUGMENTATION)] = 0.0,
+    optimiser: Annotated[
+        Optimiser, typer.Option(help="What takes the steps.", rich_help_panel=_OPTIMISATION)
+    ] = Optimiser.ADAMW,
+    schedule: Annotated[
+        Schedule, typer.Option(help="How the learning rate moves.", rich_help_panel=_OPTIMISATION)
+    ] = Schedule.ONE_CYCLE,
+    weight_decay: Annotated[float, typer.Option(help="Pulls weights to 0.", rich_help_panel=_OPTIMISATION)] = 0.01,
+    clip: Annotated[
+        float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=_OPTIMISATION)
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(help="Stop after so many epochs without a better held-out NLL.", rich_help_panel=_OPTIMISATION),
+    ] = None,
+    stem: Annotated[str, typer.Option(help="cifar for small images, imagenet for large.", rich_help_panel=_MACHINE)] = (
+        "cifar"
+    ),
+    device: Annotated[TrainDevice, typer.Option(help="Where to train.", rich_help_panel=_MACHINE)] = TrainDevice.AUTO,
+    precision: Annotated[
+        Precision, typer.Option(help="Of the forward pass.", rich_help_panel=_MACHINE)
+    ] = Precision.FLOAT32,
+    channels_last: Annotated[
+        bool, typer.Option(help="A memory layout that is faster on most machines.", rich_help_panel=_MACHINE)
+    ] = True,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard's files beside log.csv.", rich_help_panel=_MACHINE)
+    ] = False,
 ) -> None:
     """Train a classifier with Gaussian dropout.
+
+    Every epoch is written to log.csv and to a checkpoint: the same command with --resume goes on after a
+    kill and ends with the same weights. Several processes or machines share every batch under torchrun.
 
     Example: uce-edge train --data digits --out runs/digits
 
     Example: uce-edge train --data photos/ --size 64x64 --arch resnet20 --flip --epochs 30 --out runs/photos
+
+    Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
     """
     out = out or Path("runs") / Path(data).resolve().stem
     if (out / "run.json").exists() and not overwrite:
+        if resume:
+            say(f"{out} is finished. Next: uce-edge calibrate {quote(out)} --method temperature")
+            return
         raise UsageError(f"{out} holds a trained run already. Choose another --out, or replace it with --overwrite.")
     need_torch("Training")
     from uce_edge_train import data as datasets
     from uce_edge_train import fit
+    from uce_edge_train.checkpoint import CHECKPOINT
+    from uce_edge_train.recipe import Recipe
 
-    run = fit.train(
-        datasets.load(data, root, parse_size(size)), out, arch=arch, p=p, epochs=epochs, batch_size=batch_size,
-        learning_rate=learning_rate, seed=seed, shift=shift, flip=flip,
+    if (out / CHECKPOINT).exists() and not (resume or overwrite):
+        raise UsageError(f"{out} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
+    recipe = Recipe(
+        arch=arch, stem=stem, p=p, rates=rates, epochs=epochs, batch_size=batch_size, optimiser=optimiser,
+        schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty, shift=shift,
+        flip=flip, erase=erase, clip=clip, patience=patience, precision=precision, channels_last=channels_last,
+        seed=seed,
     )  # fmt: skip
+    dataset = datasets.load(data, root, parse_size(size), download)
+    run = fit.train(dataset, out, recipe, device=device, resume=resume, tensorboard=tensorboard)
+    if os.environ.get("RANK", "0") != "0":
+        return
     say(
-        f"Trained {run.arch} on {run.data}: NLL {run.metrics['train_nll_last_epoch']:.3f} in the last epoch, "
+        f"Trained {recipe.arch} on {run.data}: NLL {run.metrics['train_nll']:.3f} in epoch {run.metrics['epochs']}, "
         f"accuracy {run.metrics['held_out_accuracy']:.1%} on the calibration images without noise."
     )
     say(f"Next: uce-edge calibrate {quote(out)} --method temperature")
@@ -75,16 +135,20 @@ def calibrate(
         typer.Option(help="Passes the map is fitted for; default: 25, or the file's own."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the passes.", min=0, max=2**32 - 1)] = 0,
+    rates: Annotated[Rates, typer.Option(help="Also re-optimise p of a run: for the model, or per layer.")] = (
+        Rates.FIXED
+    ),
     data: Annotated[
-        str | None, typer.Option(help="For a model file: a folder with one sub-folder per class, or an .npz file.")
+        str | None,
+        typer.Option(help="Other labelled images: a folder with one sub-folder per class, or an .npz file."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="For a model file: the new file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a calibration map on held-out images.
 
-    A run is calibrated on the images it set aside. A model file is calibrated on --data, without its training
-    run, and a new file is written.
+    A run is calibrated on the images it set aside, or on --data. A model file is calibrated on --data, without its
+    training run, and a new file is written. Images that the network was trained on are refused.
 
     Example: uce-edge calibrate runs/digits --method temperature
 
@@ -92,11 +156,13 @@ def calibrate(
     """
     need_torch("Calibrating")
     if target.suffix == ".onnx":
+        if rates is not Rates.FIXED:
+            raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
         fitted, following = _calibrate_file(target, method, samples, seed, data, out)
-    elif data is not None or out is not None:
-        raise UsageError("--data and --out go with a model file; a run has its own calibration images.")
+    elif out is not None:
+        raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
     else:
-        fitted, following = _calibrate_run(target, method, 25 if samples is None else samples, seed)
+        fitted, following = _calibrate_run(target, method, 25 if samples is None else samples, seed, rates, data)
     report = fitted.report
     if as_json:
         typer.echo(
@@ -119,13 +185,21 @@ def calibrate(
     say(f"Next: uce-edge {following}")
 
 
-def _calibrate_run(run: Path, method: Method, samples: int, seed: int) -> "tuple[Calibration, str]":
+def _calibrate_run(
+    folder: Path, method: Method, samples: int, seed: int, rates: Rates, data: str | None
+) -> "tuple[Calibration, str]":
     from uce_edge_train import calibrate as calibration
+    from uce_edge_train import labelled
     from uce_edge_train.runs import Run
 
-    dataset = Run.load(run).dataset()
-    fitted = calibration.calibrate(run, dataset, method, samples, seed).calibration
-    return fitted, f"export {quote(run)} --out {quote(run.resolve().name)}.onnx"
+    run = Run.load(folder)
+    images = None if data is None else labelled.load(data, run.image, run.class_names)
+    run = calibration.calibrate(folder, images, method, samples, seed, rates)
+    if rates is not Rates.FIXED:
+        found = run.tuned_rates or {}
+        mean = f"{sum(found.values()) / len(found):.4f} (from {run.recipe.p})" if found else "kept: none was better"
+        say(f"Dropout rate p, mean over the layers: {mean}.")
+    return run.calibration, f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
 
 
 def _calibrate_file(

@@ -1,0 +1,58 @@
+"""Augmentation, vectorised over a batch of tensors [n, channels, height, width]."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What may happen to a training image."""
+
+    shift: int = 0
+    """It moves by up to this many pixels, reflecting at the border."""
+    flip: bool = False
+    """It is mirrored with probability 1/2."""
+    erase: float = 0.0
+    """The probability that a random rectangle, 2 to 33 % of the area, becomes the mean colour."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Every image of a batch in its own way; `images` are normalised, so the mean colour is 0."""
+        if self.flip:
+            mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
+            images = torch.where(mirrored.to(images.device), images.flip(3), images)
+        if self.shift:
+            images = _shifted(images, self.shift, generator)
+        if self.erase:
+            images = _erased(images, self.erase, generator)
+        return images
+
+
+def _shifted(images: Tensor, pixels: int, generator: torch.Generator) -> Tensor:
+    batch, _, height, width = images.shape
+    device = images.device
+    padded = nn.functional.pad(images, [pixels] * 4, mode="reflect")
+    top, left = torch.randint(0, 2 * pixels + 1, (2, batch), generator=generator).to(device)
+    rows = (top[:, None] + torch.arange(height, device=device))[:, :, None]
+    columns = (left[:, None] + torch.arange(width, device=device))[:, None, :]
+    index = torch.arange(batch, device=device)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[index, rows, columns].permute(0, 3, 1, 2)
+
+
+def _erased(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:
+    """Random erasing (Zhong et al. 2020): aspect ratio 1/3 to 3."""
+    batch, _, height, width = images.shape
+    chosen, size, shape, top, left = torch.rand(5, batch, generator=generator)
+    area = height * width * (0.02 + 0.31 * size)
+    ratio = 3 ** (2 * shape - 1)
+    tall, wide = (area * ratio).sqrt().clamp(1, height), (area / ratio).sqrt().clamp(1, width)
+    tall = torch.where(chosen < probability, tall, 0)
+    first_row, first_column = top * (height - tall), left * (width - wide)
+
+    def inside(length: int, first: Tensor, extent: Tensor) -> Tensor:
+        place = torch.arange(length) + 0.5
+        return (place >= first[:, None]) & (place < (first + extent)[:, None])
+
+    rectangle = inside(height, first_row, tall)[:, :, None] & inside(width, first_column, wide)[:, None, :]
+    return images.masked_fill(rectangle[:, None].to(images.device), 0)

@@ -1,0 +1,58 @@
+"""What a user chooses between when training. No torch here: the command line imports this."""
+
+from enum import StrEnum
+
+
+class Optimiser(StrEnum):
+    """What turns gradients into steps."""
+
+    ADAMW = "adamw"
+    """Adam with decoupled weight decay."""
+    SGD = "sgd"
+    """Stochastic gradient descent with Nesterov momentum 0.9."""
+
+
+class Schedule(StrEnum):
+    """How the learning rate moves."""
+
+    ONE_CYCLE = "one-cycle"
+    """Up during the first 30 % of the steps, then down to nothing."""
+    COSINE = "cosine"
+    """Down along a half cosine from the first step on."""
+    PLATEAU = "plateau"
+    """A tenth whenever the held-out NLL has not improved for 5 epochs, as in the authors' code."""
+
+
+class Precision(StrEnum):
+    """The arithmetic of the forward pass; weights, loss and the dropout variance stay float32."""
+
+    FLOAT32 = "float32"
+    """Plain."""
+    BFLOAT16 = "bfloat16"
+    """Mixed precision on processors and cards that have it."""
+    FLOAT16 = "float16"
+    """Mixed precision with loss scaling; CUDA only."""
+
+
+class Rates(StrEnum):
+    """What happens to the dropout rates p."""
+
+    FIXED = "fixed"
+    """They stay as they are."""
+    MODEL = "model"
+    """One rate for the whole network is learned."""
+    LAYER = "layer"
+    """Every layer learns a rate of its own."""
+
+
+class TrainDevice(StrEnum):
+    """Where a network is trained."""
+
+    AUTO = "auto"
+    """CUDA, or MPS, or the processor: the first that is there."""
+    CPU = "cpu"
+    """The processor."""
+    CUDA = "cuda"
+    """An NVIDIA card; under torchrun every process takes its own."""
+    MPS = "mps"
+    """Apple's graphics processor."""

@@ -1,0 +1,247 @@
+"""Public datasets: their official addresses and checksums, where they lie on disk, and how they get there."""
+
+import hashlib
+import http.client
+import shutil
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from uce_edge import __version__
+from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.files import replacing
+from uce_edge.progress import progress
+
+_CHUNK = 256_000
+_TIMEOUT = 30.0  # seconds without a byte
+
+
+@dataclass(frozen=True)
+class Public:
+    """Where a public dataset comes from, and what lies where."""
+
+    folder: str
+    """Its usual folder under the root."""
+    address: str
+    """The address of a file is this and its name."""
+    files: dict[str, str]
+    """The published files and their MD5."""
+    contents: dict[str, int | None] = field(default_factory=dict)
+    """What an archive unpacks to and is read from, with the size in bytes where it is known."""
+
+
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+
+PUBLIC = {
+    "cifar10": Public(
+        "cifar-10-batches-bin",
+        _CIFAR,
+        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        {
+            **{f"data_batch_{i}.bin": 30_730_000 for i in range(1, 6)},
+            "test_batch.bin": 30_730_000,
+            "batches.meta.txt": None,
+        },
+    ),
+    "cifar100": Public(
+        "cifar-100-binary",
+        _CIFAR,
+        {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+        {"train.bin": 153_700_000, "test.bin": 30_740_000, "fine_label_names.txt": None},
+    ),
+    "svhn": Public(
+        "svhn",
+        "http://ufldl.stanford.edu/housenumbers/",
+        {
+            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+        },
+    ),
+    "fashion-mnist": Public(
+        "fashion-mnist",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    "mnist": Public(
+        "mnist",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",  # a mirror of yann.lecun.com/exdb/mnist/
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+}
+
+
+def places(name: str, root: Path) -> tuple[Path, Path, Path]:
+    """The folders in which a dataset's files are looked for, in this order; the first is the usual one."""
+    return root / PUBLIC[name].folder, root / name, root
+
+
+def by_hand(name: str, root: Path) -> str:
+    """What to do without `fetch`, as the end of a sentence."""
+    public = PUBLIC[name]
+    files = ", ".join(f"{file} (md5 {md5})" for file, md5 in public.files.items())
+    if public.contents:
+        return f"put {files} from {public.address} into {root} and unpack it there"
+    return f"put {files} from {public.address} into {root / public.folder}"
+
+
+def fetch(name: str, root: Path) -> None:
+    """Download what is missing of a public dataset into its usual folder under `root`.
+
+    What is there with the right checksum is kept, and a published file that somebody put into `root` is used instead
+    of a download. A wrong file is reported, never overwritten.
+
+    Raises:
+        UceEdgeError: No connection, a wrong checksum, a full disk; it names what to put where by hand.
+    """
+    if name not in PUBLIC:
+        raise UsageError(expected("`data`", f"one of {', '.join(PUBLIC)} to be downloaded", name, "Omit --download"))
+    if (root / f"{name}.npz").is_file():
+        return
+    public = PUBLIC[name]
+    wanted = public.contents or public.files
+    for place in places(name, root):
+        lacking = _lacking(public, place, root)
+        if not lacking:
+            return
+        if len(lacking) < len(wanted) or any((place / file).exists() for file in wanted):
+            break  # the reader would stop at this place, too
+    folder = root / public.folder
+    lacking = _lacking(public, folder, root)
+    for file in lacking:
+        _refuse_wrong(public, folder / file)
+    if public.contents:
+        _fetch_archive(public, root, lacking)
+        return
+    for file in lacking:
+        with replacing(folder / file) as temporary:
+            if _flaw(public, root / file) is None:
+                shutil.copyfile(root / file, temporary)
+            else:
+                _download(public, folder / file, temporary)
+
+
+def _fetch_archive(public: Public, root: Path, lacking: list[str]) -> None:
+    (archive,) = (root / file for file in public.files)
+    _refuse_wrong(public, archive)
+    given = archive.is_file()
+    if not given:
+        with replacing(archive) as temporary:
+            _download(public, archive, temporary)
+    _unpack(archive, root / public.folder, lacking)
+    if not given:
+        archive.unlink()
+
+
+def _lacking(public: Public, place: Path, root: Path) -> list[str]:
+    """The files that a reader needs and that are not in a folder as they should be."""
+
+    def unzipped(file: str) -> bool:
+        # Without a checksum, only a folder of its own tells MNIST from Fashion-MNIST.
+        return place != root and file.endswith(".gz") and (place / file).with_suffix("").is_file()
+
+    wanted = public.contents or public.files
+    return [file for file in wanted if not unzipped(file) and _flaw(public, place / file) is not None]
+
+
+def _flaw(public: Public, path: Path) -> str | None:
+    """What is wrong with a file of the dataset; None if nothing is."""
+    if not path.is_file():
+        return "does not exist"
+    if path.name in public.contents:
+        found, size = path.stat().st_size, public.contents[path.name]
+        return None if size in (None, found) else f"has {found} bytes instead of {size}"
+    with path.open("rb") as file:
+        md5 = hashlib.file_digest(file, _md5).hexdigest()
+    return None if md5 == public.files[path.name] else f"has the md5 {md5} instead of {public.files[path.name]}"
+
+
+def _refuse_wrong(public: Public, path: Path) -> None:
+    flaw = _flaw(public, path) if path.is_file() else None
+    if flaw is not None:
+        raise UceEdgeError(
+            f"{path} {flaw}: it is damaged, or another file. Delete it and run this again, or replace it; "
+            f"it belongs to {' and '.join(public.files)} from {public.address}"
+        )
+
+
+def _download(public: Public, target: Path, temporary: Path) -> None:
+    """Stream the published file of the target's name into a temporary file, and check it on the way."""
+    md5 = _md5()
+    # Closed at once when the disk is full, so that no bar is drawn over the message.
+    with temporary.open("wb") as file, closing(_stream(public, target)) as chunks:
+        for chunk in chunks:
+            md5.update(chunk)
+            file.write(chunk)
+    if md5.hexdigest() != public.files[target.name]:
+        raise _failed(public, target, f"what arrived has the md5 {md5.hexdigest()}")
+
+
+def _stream(public: Public, target: Path) -> Generator[bytes]:
+    """The body of a published file; a failure of the network is a sentence, one of the disk is the caller's."""
+    headers = {"User-Agent": f"uce-edge/{__version__}"}
+    request = urllib.request.Request(public.address + target.name, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+            size, arrived = response.length or 0, 0
+            with progress(f"downloading {target.name} (kB)", size // 1000) as advance:
+                while chunk := response.read(_CHUNK):
+                    yield chunk
+                    arrived += len(chunk)
+                    advance(len(chunk) // 1000)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _failed(public, target, f"the server answered {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise _failed(public, target, str(getattr(reason, "strerror", None) or reason)) from None
+    if arrived < size:
+        raise _failed(public, target, f"the connection broke after {arrived} of {size} bytes")
+
+
+def _failed(public: Public, target: Path, reason: str) -> UceEdgeError:
+    return UceEdgeError(
+        f"{public.address}{target.name} cannot be downloaded: {reason}. Try again later, or get the file with the md5 "
+        f"{public.files[target.name]} elsewhere, put it at {target}, and run this again."
+    )
+
+
+def _unpack(archive: Path, folder: Path, wanted: list[str]) -> None:
+    """Move the wanted files of an archive into a folder, after all of them were unpacked beside it."""
+    if not hasattr(tarfile, "data_filter"):
+        raise UceEdgeError(
+            f"Python before 3.11.4 cannot unpack archives safely. Run: tar -xf {archive} -C {folder.parent}"
+        )
+    try:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as temporary:
+            with tarfile.open(archive) as tar:
+                tar.extractall(temporary, filter="data")
+            unpacked = Path(temporary) / folder.name
+            absent = [file for file in wanted if not (unpacked / file).is_file()]
+            if absent:
+                raise UceEdgeError(f"{archive} does not hold {folder.name}/{absent[0]}. Get it again.")
+            folder.mkdir(exist_ok=True)
+            for file in wanted:
+                (unpacked / file).replace(folder / file)
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise UceEdgeError(
+            f"{archive} cannot be unpacked ({error}). Make room, or unpack it into {folder.parent} yourself."
+        ) from None
+
+
+def _md5() -> "hashlib._Hash":
+    return hashlib.md5(usedforsecurity=False)  # a checksum against accidents, as published

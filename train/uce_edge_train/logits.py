@@ -1,0 +1,129 @@
+"""Monte Carlo logits of many images: computed, kept and read a block of images at a time."""
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from uce_edge.contract import MAX_SAMPLES
+from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.metadata import ImageSpec
+from uce_edge.progress import progress
+from uce_edge_train.data import Split
+from uce_edge_train.layers import deterministic, noise_from
+from uce_edge_train.pixels import normalise
+
+_BLOCK = 2**22  # numbers in a block: 32 MB in float64, and a few times that while a map is fitted
+_BATCH = 256  # images in one pass of the network
+
+
+class Logits(ABC):
+    """Logits [samples, images, classes] as a sequence of blocks of images."""
+
+    samples: int
+    images: int
+    classes: int
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Tensor]:
+        """The blocks [samples, some images, classes], in order; every iteration starts anew."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of blocks."""
+
+
+class ArrayLogits(Logits):
+    """Logits that are in memory."""
+
+    def __init__(self, logits: Tensor) -> None:
+        if logits.ndim != 3 or 0 in logits.shape:
+            rule = "[samples, images, classes] with at least one image"
+            raise UsageError(expected("`logits`", rule, tuple(logits.shape), "Add images"))
+        self.samples, self.images, self.classes = logits.shape
+        self._blocks = torch.split(logits, images_per_block(self.samples, self.classes), dim=1)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._blocks)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+
+class StoredLogits(Logits):
+    """Logits in a temporary file, which goes away with the object.
+
+    They are read, not mapped: the pages of a mapped file count as memory of the process.
+    """
+
+    def __init__(self, blocks: Iterable[Tensor]) -> None:
+        self._sizes: list[int] = []
+        self._file = tempfile.TemporaryFile(prefix="uce-edge-logits-")  # noqa: SIM115 (it lives as long as the object)
+        try:
+            for block in blocks:
+                self.samples, count, self.classes = block.shape
+                self._sizes.append(count)
+                self._file.write(block.float().contiguous().numpy().data)
+            self._file.flush()
+        except OSError as error:
+            raise UceEdgeError(
+                f"The logits cannot be stored in {tempfile.gettempdir()}: {error.strerror}. "
+                "Name a roomier folder by the environment variable TMPDIR."
+            ) from None
+        self.images = sum(self._sizes)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        self._file.seek(0)
+        for count in self._sizes:
+            shape = (self.samples, count, self.classes)
+            values = np.fromfile(self._file, np.float32, int(np.prod(shape)))
+            yield torch.from_numpy(values.reshape(shape))
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+
+def images_per_block(samples: int, classes: int) -> int:
+    """How many images' logits make a block."""
+    return max(1, _BLOCK // (samples * classes))
+
+
+def classes_of(model: nn.Module, image: ImageSpec) -> int:
+    """The number of classes of a network, from what it says of a black image."""
+    with torch.no_grad(), deterministic(model):
+        return int(model(torch.zeros(1, image.channels, image.height, image.width)).shape[-1])
+
+
+def mc_blocks(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> Iterator[Tensor]:
+    """Logits of stochastic passes in blocks, with noise from an explicit seed.
+
+    Args:
+        model: A Gaussian-dropout network.
+        data: The images.
+        image: How they are normalised.
+        samples: Passes per image.
+        seed: Of the noise; the same seed gives the same logits.
+    """
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise UsageError(expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "For example: --samples 25"))
+    generator = torch.Generator().manual_seed(seed)
+    model.eval()
+    block = images_per_block(samples, classes_of(model, image))
+    with noise_from(model, generator), progress("Monte Carlo passes", len(data)) as advance:
+        for start in range(0, len(data), block):
+            parts = []
+            for first in range(start, min(start + block, len(data)), _BATCH):
+                pixels = data.images[first : min(first + _BATCH, start + block)]
+                batch = normalise(torch.from_numpy(pixels), image)
+                with torch.no_grad():
+                    parts.append(torch.stack([model(batch) for _ in range(samples)]))
+                advance(len(batch))
+            yield torch.cat(parts, dim=1)
+
+
+def mc_logits(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> StoredLogits:
+    """All of them, in a temporary file."""
+    return StoredLogits(mc_blocks(model, data, image, samples, seed))

@@ -1,0 +1,51 @@
+"""Which images a network was trained on, small enough to travel with the model file.
+
+Of many training images, only those whose fingerprint is a multiple of some number are kept. Any other set of images
+is thinned by the same rule, so an overlap of any size shows, and up to `KEPT` training images the answer is exact.
+"""
+
+import base64
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UsageError
+
+KEPT = 2048
+
+
+def fingerprints(images: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Eight bytes per image that change with any of its pixels."""
+    digests = b"".join(hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in images)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def sketch(images: npt.NDArray[Any]) -> dict[str, Any]:
+    """What is kept of a training set, as JSON."""
+    found = np.unique(fingerprints(images))
+    one_in = -(-len(found) // KEPT)
+    kept = found[found % np.uint64(one_in) == 0]
+    return {"one_in": one_in, "blake2b_64": base64.b64encode(kept.astype("<u8").tobytes()).decode()}
+
+
+def refuse_overlap(trained_on: dict[str, Any], images: npt.NDArray[Any], what: str) -> None:
+    """Refuse images that the network was trained on: it is too sure of them.
+
+    Args:
+        trained_on: A `sketch`, or {} when nothing is known.
+        images: The images somebody wants to calibrate on.
+        what: Their name, for the message.
+    """
+    if not trained_on:
+        return
+    kept = np.frombuffer(base64.b64decode(trained_on["blake2b_64"]), "<u8").astype(np.uint64)
+    found = fingerprints(images)
+    hits = int(np.isin(found, kept).sum())
+    if hits:
+        about = "" if trained_on["one_in"] == 1 else "about "
+        raise UsageError(
+            f"{about}{min(hits * trained_on['one_in'], len(images))} of the {len(images)} images of {what} were used "
+            "to train this network, which is too sure of them. Calibrate on images it has not seen."
+        )

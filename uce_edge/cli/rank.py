@@ -1,0 +1,130 @@
+"""`uce-edge rank`."""
+
+import csv
+import heapq
+import json
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from uce_edge.cli.options import DeviceOption, JsonOption, say
+from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request, each_record, print_table
+from uce_edge.errors import ImageError, UsageError, expected
+from uce_edge.providers import Device
+
+_COLUMNS = ("path", "label", "confidence", "uncertainty", "model_uncertainty", "standard_error")
+
+
+class Score(StrEnum):
+    """What images are ranked by."""
+
+    MODEL_UNCERTAINTY = "model_uncertainty"
+    """How far the passes disagree: what more labels can teach. Mutual information, known as BALD."""
+    UNCERTAINTY = "uncertainty"
+    """Normalised entropy, whether the model or the image itself is to blame."""
+    CONFIDENCE = "confidence"
+    """The probability of the label; the lowest is the most uncertain."""
+    STANDARD_ERROR = "standard_error"
+    """How far the uncertainty itself may be off, for want of passes."""
+
+    @property
+    def needs_passes(self) -> bool:
+        """Whether a single pass says nothing about it."""
+        return self in (Score.MODEL_UNCERTAINTY, Score.STANDARD_ERROR)
+
+
+def rank(
+    images: Annotated[
+        list[str],
+        typer.Argument(metavar="FOLDER", help="Folders of images, or image files.", show_default=False),
+    ],
+    model: ModelOption = None,
+    by: Annotated[
+        Score | None,
+        typer.Option(help="The score; default: model_uncertainty, and uncertainty with --least.", show_default=False),
+    ] = None,
+    top: Annotated[int, typer.Option(help="List so many images.")] = 100,
+    least: Annotated[bool, typer.Option("--least", help="Most certain first, for pseudo-labels.")] = False,
+    max_uncertainty: Annotated[
+        float | None, typer.Option(help="Leave out images with a higher uncertainty than this (0 to 1).")
+    ] = None,
+    samples: SamplesOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = Device.AUTO,
+    as_json: JsonOption = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+) -> None:
+    """List the images to label next, those first from which the model would learn most.
+
+    With --least, those first of which it is most certain: with --max-uncertainty, their labels are pseudo-labels.
+
+    Example: uce-edge rank unlabelled/ --model digits.onnx --top 50
+
+    Example: uce-edge rank unlabelled/ --model digits.onnx --least --max-uncertainty 0.1 --csv > pseudo-labels.csv
+    """
+    # Wrong usage is told before anything slow happens.
+    if as_json + jsonl + as_csv > 1:
+        raise UsageError("Choose one of --json, --jsonl and --csv.")
+    if top < 1:
+        raise UsageError(expected("`top`", "at least 1", top, "For example: --top 100"))
+    if max_uncertainty is not None and not 0 <= max_uncertainty <= 1:  # also catches NaN
+        rule = "between 0 and 1"
+        raise UsageError(expected("`max_uncertainty`", rule, max_uncertainty, "For example: --max-uncertainty 0.1"))
+    model = check_request(model, samples, seed)
+    score = by or (Score.UNCERTAINTY if least else Score.MODEL_UNCERTAINTY)
+    from uce_edge.images import collect
+    from uce_edge.model import Model
+    from uce_edge.progress import progress
+
+    try:
+        paths = collect(images)
+    except ImageError as error:
+        raise UsageError(str(error)) from None
+    loaded = Model(model, device)
+    if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
+        raise UsageError(
+            f"One pass has no {score}: use --samples 25, or for a deterministic model rank with --by uncertainty"
+        )
+    failed = left = 0
+
+    def usable() -> Iterator[dict[str, Any]]:
+        nonlocal failed, left
+        # The rule of --reject: what it would reject is left out.
+        for record in each_record(loaded, paths, samples, seed, max_uncertainty):
+            advance(1)
+            if record["status"] == "error":
+                failed += 1
+                say(record["error"])
+            elif record["decision"] != "reject":
+                left += 1
+                yield record
+
+    # Only the best so far are kept, however many images there are.
+    choose = heapq.nlargest if least == (score is Score.CONFIDENCE) else heapq.nsmallest
+    with progress("ranking", len(paths)) as advance:
+        records = choose(top, usable(), key=lambda record: record[score])
+    _print(records, as_json, jsonl, as_csv)
+    order = "most certain" if least else "most uncertain"
+    limit = "" if max_uncertainty is None else f" with an uncertainty of at most {max_uncertainty:g}"
+    say(f"{len(records)} of {left} images{limit}, {order} first by {score}.")
+    if failed:
+        say(f"error: {failed} of {len(paths)} images could not be used.")
+        raise typer.Exit(1)
+
+
+def _print(records: list[dict[str, Any]], as_json: bool, jsonl: bool, as_csv: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(records, indent=2))
+    elif jsonl:
+        for record in records:
+            typer.echo(json.dumps(record))
+    elif as_csv:
+        table = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(records)
+    else:
+        print_table(records, Score.MODEL_UNCERTAINTY)

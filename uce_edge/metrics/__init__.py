@@ -1,0 +1,56 @@
+"""Metrics of a classifier's probabilities: calibration, uncertainty, selection and out-of-distribution scores.
+
+Probabilities come as (images, classes). They are read in blocks of rows, so a memory-mapped
+1,000,000 x 1,000 array is checked and scored without a float64 copy of it.
+"""
+
+from uce_edge.metrics.binned import (
+    ReliabilityCurve,
+    adaptive_ece,
+    adaptive_uce,
+    debiased_ece,
+    ece,
+    mce,
+    reliability_curve,
+    uce,
+)
+from uce_edge.metrics.kernel import skce
+from uce_edge.metrics.per_class import Classwise, classwise, classwise_ece, classwise_uce
+from uce_edge.metrics.probabilities import Probabilities, normalized_entropy
+from uce_edge.metrics.ranking import auroc, fpr_at_95, ood_auroc, ood_fpr_at_95
+from uce_edge.metrics.resampling import Interval, Twin, bootstrap, calibrated_twin
+from uce_edge.metrics.scores import accuracy, brier, nll
+from uce_edge.metrics.selection import RiskCoverage, aurc, error_at, risk_coverage
+
+__all__ = [
+    "Classwise",
+    "Interval",
+    "Probabilities",
+    "ReliabilityCurve",
+    "RiskCoverage",
+    "Twin",
+    "accuracy",
+    "adaptive_ece",
+    "adaptive_uce",
+    "aurc",
+    "auroc",
+    "bootstrap",
+    "brier",
+    "calibrated_twin",
+    "classwise",
+    "classwise_ece",
+    "classwise_uce",
+    "debiased_ece",
+    "ece",
+    "error_at",
+    "fpr_at_95",
+    "mce",
+    "nll",
+    "normalized_entropy",
+    "ood_auroc",
+    "ood_fpr_at_95",
+    "reliability_curve",
+    "risk_coverage",
+    "skce",
+    "uce",
+]

@@ -1,0 +1,151 @@
+"""Errors of calibration over bins: confidence against accuracy, or uncertainty against error."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UsageError, expected
+from uce_edge.metrics.checks import Floats, Integers, bin_count, choice
+from uce_edge.metrics.probabilities import Probabilities, inputs
+
+Kind = Literal["confidence", "uncertainty"]
+
+NORMAL_95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
+
+
+@dataclass(frozen=True, eq=False)
+class ReliabilityCurve:
+    """A reliability diagram: one entry per equal-width bin, NaN where a bin has no image."""
+
+    edges: Floats
+    """The bins' bounds, one more than there are bins; a bin is (lo, hi], and 0 is in the first."""
+    counts: Integers
+    """The images in each bin."""
+    mean_score: Floats
+    """Their mean confidence, or mean uncertainty."""
+    mean_outcome: Floats
+    """Their accuracy, or error rate."""
+    low: Floats
+    """The lower end of the outcome's 95 % Wilson interval."""
+    high: Floats
+    """The upper end."""
+
+
+def ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
+    """Expected calibration error: the mean gap between accuracy and confidence over bins of confidence."""
+    return _equal_width(probabilities, labels, "confidence", bins)
+
+
+def uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
+    """Expected uncertainty calibration error: the mean gap between top-1 error and H over bins of H.
+
+    It is not 0 at perfect calibration: a fair coin has H = 1 and an error of 0.5.
+    """
+    return _equal_width(probabilities, labels, "uncertainty", bins)
+
+
+def adaptive_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
+    """ECE over bins of equal mass: each holds as nearly n / bins images as ties of the confidence allow."""
+    return _equal_mass(probabilities, labels, "confidence", bins)
+
+
+def adaptive_uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
+    """UCE over bins of equal mass: each holds as nearly n / bins images as ties of H allow."""
+    return _equal_mass(probabilities, labels, "uncertainty", bins)
+
+
+def mce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
+    """Maximum calibration error: the largest gap of accuracy and confidence over the bins that have images."""
+    curve = reliability_curve(probabilities, labels, bins=bins)
+    return float(np.nanmax(np.abs(curve.mean_outcome - curve.mean_score)))
+
+
+def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
+    """Debiased L2 calibration error of the top label, over bins of equal mass (Kumar et al. 2019, Def. 5.2).
+
+    Each squared gap loses the part that chance alone puts there. A bin of one image, which ties can
+    leave, tells nothing of chance and counts as 0, as it does in the authors' code.
+    """
+    table, truth = inputs(probabilities, labels)
+    if len(table) < 2 * bin_count(bins):
+        remedy = "The correction needs two images per bin: give more images or fewer bins."
+        raise UsageError(expected("the number of images", f"at least {2 * bins} for {bins} bins", len(table), remedy))
+    score, outcome = scored(table, truth, "confidence")
+    counts, confidence, accuracy = _means(score, outcome, _mass_bin(score, bins), bins)
+    full = counts > 1
+    n, gap, rate = counts[full], (accuracy - confidence)[full], accuracy[full]
+    square = (n / len(table)) @ (gap**2 - rate * (1 - rate) / (n - 1))
+    return math.sqrt(max(0.0, float(square)))
+
+
+def reliability_curve(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15, kind: Kind = "confidence"
+) -> ReliabilityCurve:
+    """What a reliability diagram shows.
+
+    Args:
+        probabilities: One row per image, one column per class.
+        labels: The true class of each image.
+        bins: The number of equal-width bins.
+        kind: "confidence" (against accuracy) or "uncertainty" (H against the error rate).
+    """
+    bin_count(bins)
+    choice("kind", kind, ("confidence", "uncertainty"), "Choose one of them.")
+    score, outcome = scored(*inputs(probabilities, labels), kind)
+    counts, mean_score, rate = _means(score, outcome, bin_of(score, bins), bins)
+    n = np.where(counts, counts, np.nan)
+    # Wilson's interval stays inside [0, 1] and is honest where a bin is all right or all wrong.
+    z2 = NORMAL_95**2
+    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    half = NORMAL_95 * np.sqrt(rate * (1 - rate) / n + z2 / (4 * n**2)) / (1 + z2 / n)
+    low, high = np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
+    return ReliabilityCurve(np.arange(bins + 1) / bins, counts, mean_score, rate, low, high)
+
+
+def scored(table: Probabilities, truth: Integers, kind: Kind) -> tuple[Floats, Floats]:
+    """Per image its score (confidence or H) and the outcome that should match it (hit or error)."""
+    if kind == "confidence":
+        return table.confidence, (table.predicted == truth).astype(np.float64)
+    return table.uncertainty, (table.predicted != truth).astype(np.float64)
+
+
+def bin_of(values: Floats, bins: int) -> Integers:
+    """The bin (lo, hi] of each value; 0 falls in the first. Compared with the edges, so exact on them."""
+    upper = np.arange(1, bins + 1) / bins
+    return np.searchsorted(upper, values, side="left").astype(np.int64, copy=False)
+
+
+def binned_gap(score: Floats, outcome: Floats, cell: Integers, cells: int) -> Floats:
+    """|B| * |mean outcome - mean score| of each cell: the counts cancel in the sum of the differences."""
+    gap: Floats = np.abs(np.bincount(cell, weights=outcome - score, minlength=cells))
+    return gap
+
+
+def _mass_bin(values: Floats, bins: int) -> Integers:
+    """Bins of equal mass. Equal values share the lowest of their bins, so that no order of the images matters."""
+    last = -(-len(values) * np.arange(1, bins + 1) // bins) - 1  # the last image of each equal share
+    return np.searchsorted(np.sort(values)[last], values, side="left").astype(np.int64, copy=False)
+
+
+def _equal_width(probabilities: npt.ArrayLike, labels: npt.ArrayLike, kind: Kind, bins: int) -> float:
+    bin_count(bins)
+    score, outcome = scored(*inputs(probabilities, labels), kind)
+    return float(binned_gap(score, outcome, bin_of(score, bins), bins).sum() / len(score))
+
+
+def _equal_mass(probabilities: npt.ArrayLike, labels: npt.ArrayLike, kind: Kind, bins: int) -> float:
+    bin_count(bins)
+    score, outcome = scored(*inputs(probabilities, labels), kind)
+    return float(binned_gap(score, outcome, _mass_bin(score, bins), bins).sum() / len(score))
+
+
+def _means(score: Floats, outcome: Floats, cell: Integers, cells: int) -> tuple[Integers, Floats, Floats]:
+    """Per cell: its count, mean score and mean outcome; the means are NaN without images."""
+    counts = np.bincount(cell, minlength=cells)
+    n = np.where(counts, counts, np.nan)
+    means = (np.bincount(cell, weights=values, minlength=cells) / n for values in (score, outcome))
+    mean_score, mean_outcome = means
+    return counts, mean_score, mean_outcome

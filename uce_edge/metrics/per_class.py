@@ -1,0 +1,103 @@
+"""The errors of calibration class by class, and their means."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UsageError, expected
+from uce_edge.metrics.binned import bin_of, binned_gap, scored
+from uce_edge.metrics.checks import Floats, Integers, bin_count
+from uce_edge.metrics.probabilities import Probabilities, inputs
+
+Metric = Literal["ece", "uce"]
+Grouping = Literal["predicted", "true", "kull"]
+
+
+@dataclass(frozen=True, eq=False)
+class Classwise:
+    """A metric averaged over classes, with what the average hides."""
+
+    value: float
+    """The mean over the classes that have images."""
+    empty_classes: int
+    """How many classes have no image and are left out of the mean."""
+    per_class: Floats
+    """The metric of each class; NaN where the class is empty."""
+
+
+def classwise_ece(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15, by: Grouping = "predicted"
+) -> float:
+    """cECE: the mean of the classes' ECE; `classwise` also tells how many classes are empty."""
+    return classwise(probabilities, labels, metric="ece", bins=bins, by=by).value
+
+
+def classwise_uce(
+    probabilities: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    bins: int = 15,
+    by: Literal["predicted", "true"] = "predicted",
+) -> float:
+    """cUCE: the mean of the classes' UCE; `classwise` also tells how many classes are empty."""
+    return classwise(probabilities, labels, metric="uce", bins=bins, by=by).value
+
+
+def classwise(
+    probabilities: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    metric: Metric,
+    bins: int = 15,
+    by: Grouping = "predicted",
+) -> Classwise:
+    """The metric class by class, and its mean over the classes that have images.
+
+    Args:
+        probabilities: One row per image, one column per class.
+        labels: The true class of each image.
+        metric: "ece" or "uce".
+        bins: The number of equal-width bins.
+        by: The images of a class are those "predicted" as it or those whose "true" label it is. "kull"
+            takes all images and scores each class's own probability against "is it this class?"
+            (one-vs-rest, ECE only), so no class is ever empty.
+    """
+    if metric not in ("ece", "uce"):
+        raise UsageError(expected("metric", '"ece" or "uce"', metric, "Choose one of them."))
+    groupings = ("predicted", "true", "kull") if metric == "ece" else ("predicted", "true")
+    if by not in groupings:
+        rule = f"one of {', '.join(groupings)} for {metric}"
+        raise UsageError(expected("by", rule, by, "The one-vs-rest form kull exists for ece only."))
+    bin_count(bins)
+    table, truth = inputs(probabilities, labels)
+    if by == "kull":
+        per_class = _one_vs_rest(table, truth, bins)
+    else:
+        score, outcome = scored(table, truth, "confidence" if metric == "ece" else "uncertainty")
+        group = table.predicted if by == "predicted" else truth
+        per_class = _grouped(score, outcome, group, table.classes, bins)
+    return Classwise(float(np.nanmean(per_class)), int(np.isnan(per_class).sum()), per_class)
+
+
+def _grouped(score: Floats, outcome: Floats, group: Integers, groups: int, bins: int) -> Floats:
+    """Per group: sum over bins of |B|/n * |mean outcome - mean score|; NaN for a group without images."""
+    gap = binned_gap(score, outcome, group * bins + bin_of(score, bins), groups * bins)
+    size = np.bincount(group, minlength=groups)
+    result = np.full(groups, np.nan)
+    np.divide(gap.reshape(groups, bins).sum(axis=1), size, out=result, where=size > 0)
+    return result
+
+
+def _one_vs_rest(table: Probabilities, truth: Integers, bins: int) -> Floats:
+    gap = np.zeros(table.classes * bins)
+    for rows, block in table.blocks():
+        score = np.minimum(block, 1.0)
+        cell = bin_of(score, bins)
+        cell += np.arange(table.classes) * bins
+        hits = cell[np.arange(len(block)), truth[rows]]
+        gap += np.bincount(hits, minlength=gap.size)
+        gap -= np.bincount(cell.ravel(), weights=score.ravel(), minlength=gap.size)
+    per_class: Floats = np.abs(gap).reshape(table.classes, bins).sum(axis=1) / len(table)
+    return per_class

@@ -1,0 +1,71 @@
+"""How well a score separates two kinds of images: right from wrong, or inside from outside the distribution."""
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UsageError, expected
+from uce_edge.metrics.checks import Floats, vector
+from uce_edge.metrics.selection import uncertain_and_wrong
+
+
+def auroc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty") -> float:
+    """The chance that a wrong image has a larger score than a right one; a tie counts half.
+
+    `score` is as in `risk_coverage`. Refused when all images are right or all are wrong.
+    """
+    return _auroc(*_right_and_wrong(probabilities, labels, score))
+
+
+def fpr_at_95(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty") -> float:
+    """The share of the wrong images that is accepted at the threshold that accepts 95 % of the right ones.
+
+    `score` is as in `risk_coverage`. Refused when all images are right or all are wrong.
+    """
+    return _fpr_at_95(*_right_and_wrong(probabilities, labels, score))
+
+
+def ood_auroc(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
+    """The chance that an image from outside is more uncertain than one from inside; a tie counts half.
+
+    Args:
+        inside: The uncertainty of each image of the training distribution.
+        outside: The same score of images from elsewhere.
+    """
+    return _auroc(_scores("inside", inside), _scores("outside", outside))
+
+
+def ood_fpr_at_95(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
+    """The share of the outside images that is accepted at the threshold that accepts 95 % of the inside ones.
+
+    Args:
+        inside: The uncertainty of each image of the training distribution.
+        outside: The same score of images from elsewhere.
+    """
+    return _fpr_at_95(_scores("inside", inside), _scores("outside", outside))
+
+
+def _scores(name: str, values: npt.ArrayLike) -> Floats:
+    return vector(name, values, "Give one uncertainty per image.")
+
+
+def _right_and_wrong(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, score: npt.ArrayLike
+) -> tuple[Floats, Floats]:
+    ranks, wrong = uncertain_and_wrong(probabilities, labels, score)
+    errors = int(wrong.sum())
+    if errors in (0, len(wrong)):
+        rule, found = "wrong for some images and right for others", f"{errors} of {len(wrong)} wrong"
+        raise UsageError(expected("the predictions", rule, found, "Give more images; aurc is defined without both."))
+    return ranks[~wrong], ranks[wrong]
+
+
+def _auroc(low: Floats, high: Floats) -> float:
+    """The Mann-Whitney statistic: what is below counts one, what is equal one half."""
+    ordered = np.sort(low)
+    below, not_above = (np.searchsorted(ordered, high, side=side).sum() for side in ("left", "right"))
+    return float(below + not_above) / 2 / len(low) / len(high)
+
+
+def _fpr_at_95(low: Floats, high: Floats) -> float:
+    needed = -(-95 * len(low) // 100)  # in integers: 0.95 * n can round past the image it means
+    return float(np.mean(high <= np.sort(low)[needed - 1]))

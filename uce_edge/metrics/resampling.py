@@ -1,0 +1,139 @@
+"""How a metric would look by chance: at perfect calibration, and with other images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UsageError, expected
+from uce_edge.metrics.checks import whole
+from uce_edge.metrics.probabilities import BLOCK_ELEMENTS, Probabilities, inputs
+
+Scalar = Callable[..., float]
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What a metric says of a perfectly calibrated model with the same probabilities."""
+
+    value: float
+    """The mean over the resamples."""
+    spread: float
+    """The standard deviation of one resample."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A metric and its bootstrap interval."""
+
+    value: float
+    """The metric of the images themselves."""
+    low: float
+    """The lower end of the percentile interval."""
+    high: float
+    """The upper end."""
+
+
+def calibrated_twin(
+    metric: Scalar, probabilities: npt.ArrayLike, *, resamples: int = 100, seed: int = 0, **options: Any
+) -> Twin:
+    """The metric of a perfectly calibrated twin: labels redrawn from the probabilities, again and again.
+
+    Args:
+        metric: A function of this module that returns one number, such as `uce`.
+        probabilities: One row per image, one column per class.
+        resamples: How often the labels are drawn; each draw holds one or two bytes per image.
+        seed: The same seed draws the same labels.
+        **options: Handed to the metric, such as `bins`.
+    """
+    rng, table = _prepared(resamples, seed), Probabilities.of(probabilities)
+    labels = _draw(table, resamples, rng)
+    values = [_value(metric, table, drawn, options, turn) for turn, drawn in enumerate(labels)]
+    return Twin(float(np.mean(values)), float(np.std(values, ddof=1)))
+
+
+def bootstrap(
+    metric: Scalar,
+    probabilities: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    level: float = 0.95,
+    resamples: int = 200,
+    seed: int = 0,
+    **options: Any,
+) -> Interval:
+    """The metric with the percentile interval that drawing the images anew, with replacement, gives it.
+
+    A metric with a floor, such as `ece`, comes out larger in resamples: its interval can lie above its value.
+
+    Args:
+        metric: A function of this module that returns one number. It receives a `Probabilities`.
+        probabilities: One row per image, one column per class.
+        labels: The true class of each image.
+        level: The share of the resamples inside the interval.
+        resamples: How often the images are drawn.
+        seed: The same seed draws the same images.
+        **options: Handed to the metric, such as `bins`; an own `score` is drawn along with the images.
+    """
+    rng = _prepared(resamples, seed)
+    if not (isinstance(level, float) and 0 < level < 1):
+        raise UsageError(expected("level", "a number between 0 and 1", level, "0.95 is the usual choice."))
+    table, truth = inputs(probabilities, labels)
+    value = _value(metric, table, truth, options)
+    own = options.get("score", "")
+    draws = np.empty(resamples)
+    for turn in range(resamples):
+        # Sorted, a memory-mapped table is read forwards; metrics do not mind.
+        rows = np.sort(rng.integers(len(table), size=len(table)))
+        if not isinstance(own, str):
+            options["score"] = np.asarray(own)[rows]
+        draws[turn] = _value(metric, table.take(rows), truth[rows], options, turn)
+    draws.sort()
+    # Rounded outwards to a resample, which also keeps an infinite NLL from becoming NaN.
+    tail = (1 - level) / 2 * (resamples - 1)
+    return Interval(value, float(draws[int(tail)]), float(draws[-1 - int(tail)]))
+
+
+def _prepared(
+    resamples: int, seed: int
+) -> "np.random.Generator":  # quoted, so that numpy.random is imported when it is used
+    whole("resamples", resamples, 2, "A few hundred are usual.")
+    return np.random.default_rng(whole("seed", seed, 0, "The same seed gives the same result."))
+
+
+def _value(
+    metric: Scalar, table: Probabilities, truth: npt.NDArray[Any], options: dict[str, Any], turn: int | None = None
+) -> float:
+    try:
+        value = metric(table, truth, **options)
+    except UsageError as error:
+        if turn is None:
+            raise
+        remedy = f"Resample {turn} says: {error}"
+        raise UsageError(expected("metric", "defined for every resample", _name(metric), remedy)) from error
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or np.isnan(value):
+        rule = "a function that returns one number"
+        raise UsageError(expected("metric", rule, _name(metric), f"It returned {value!r}."))
+    return float(value)
+
+
+def _name(metric: Scalar) -> str:
+    return getattr(metric, "__name__", repr(metric))
+
+
+def _draw(table: Probabilities, resamples: int, rng: "np.random.Generator") -> npt.NDArray[Any]:
+    """Labels of shape (resamples, images), each drawn from its image's probabilities by the inverse CDF."""
+    classes = table.classes
+    labels = np.empty((resamples, len(table)), dtype=np.min_scalar_type(classes - 1))
+    for rows, block in table.blocks(max(1, BLOCK_ELEMENTS // max(classes, resamples))):
+        # All rows on one sorted line, row r on (r, r + 1], so that one search serves them all.
+        row = np.arange(len(block))[:, None]
+        line = block.cumsum(axis=1)
+        line /= line[:, -1:]
+        line += row
+        # The ceiling keeps a draw in its row when the sum is rounded.
+        draws = np.minimum(rng.random((len(block), resamples)), 1 - 2.0**-32) + row
+        labels[:, rows] = (np.searchsorted(line.ravel(), draws, side="right") - row * classes).T
+    return labels

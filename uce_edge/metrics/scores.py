@@ -1,0 +1,36 @@
+"""Scores without bins: accuracy, and the two proper scores."""
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.metrics.probabilities import inputs
+
+
+def accuracy(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """The share of images whose most probable class is the true one; the first class wins a tie."""
+    table, truth = inputs(probabilities, labels)
+    return float(np.mean(table.predicted == truth))
+
+
+def nll(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """Negative log-likelihood per image, in nats; infinite when a true class was given probability 0."""
+    table, truth = inputs(probabilities, labels)
+    total = 0.0
+    for rows, block in table.blocks():
+        with np.errstate(divide="ignore"):  # log(0) is the honest answer here, not an accident
+            total -= float(np.log(block[np.arange(len(block)), truth[rows]]).sum())
+    return total / len(table)
+
+
+def brier(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """Brier's original score, from 0 to 2: squared differences to the one-hot label, summed over the classes.
+
+    The mean is over images only. With two classes it is twice the score of one probability alone.
+    """
+    table, truth = inputs(probabilities, labels)
+    total = 0.0
+    for rows, block in table.blocks():
+        difference = block.copy()
+        difference[np.arange(len(block)), truth[rows]] -= 1
+        total += float(np.einsum("ij,ij->", difference, difference))
+    return total / len(table)

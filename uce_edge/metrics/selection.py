@@ -1,0 +1,80 @@
+"""Selective prediction: the error that is left when the most uncertain images are rejected."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.metrics.checks import Booleans, Floats, choice, vector
+from uce_edge.metrics.probabilities import inputs
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """The error rate of the accepted images, those whose score is at most a threshold."""
+
+    coverage: Floats
+    """The share of images that is accepted."""
+    risk: Floats
+    """The top-1 error rate among them; NaN where none is accepted."""
+    thresholds: Floats
+    """The largest score that is accepted."""
+
+
+def risk_coverage(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty"
+) -> RiskCoverage:
+    """The risk-coverage curve: one point per distinct score, since equal scores are accepted together.
+
+    Args:
+        probabilities: One row per image, one column per class.
+        labels: The true class of each image.
+        score: Ranks the images: "uncertainty" (H), "confidence" (1 - max p), or one number per image, of
+            which a larger one is less certain.
+    """
+    ranks, wrong = uncertain_and_wrong(probabilities, labels, score)
+    return _accepted(ranks, wrong, np.unique(ranks))
+
+
+def aurc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty") -> float:
+    """The area under the risk-coverage curve, in steps: the mean over the images of the risk at their own score.
+
+    Without ties this is the mean risk of the k most certain images, k = 1..n. `score` is as in
+    `risk_coverage`.
+    """
+    curve = risk_coverage(probabilities, labels, score=score)
+    return float(np.diff(curve.coverage, prepend=0.0) @ curve.risk)
+
+
+def error_at(
+    probabilities: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    thresholds: npt.ArrayLike,
+    score: npt.ArrayLike = "uncertainty",
+) -> RiskCoverage:
+    """The error rate and the coverage at these thresholds, such as values of H_max; `score` as in `risk_coverage`."""
+    limits = vector("thresholds", thresholds, "Give a list of thresholds, such as values of H_max.")
+    return _accepted(*uncertain_and_wrong(probabilities, labels, score), limits)
+
+
+def uncertain_and_wrong(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, score: npt.ArrayLike
+) -> tuple[Floats, Booleans]:
+    """Per image the score that ranks it, and whether its top-1 label is wrong."""
+    if isinstance(score, str):
+        choice("score", score, ("uncertainty", "confidence"), "Or give one number per image.")
+    table, truth = inputs(probabilities, labels)
+    if not isinstance(score, str):
+        ranks = vector("score", score, "Give one number per image, larger when less certain.", len(table))
+    else:
+        ranks = table.uncertainty if score == "uncertainty" else 1.0 - table.confidence
+    return ranks, table.predicted != truth
+
+
+def _accepted(score: Floats, wrong: Booleans, thresholds: Floats) -> RiskCoverage:
+    order = np.argsort(score)
+    count = np.searchsorted(score[order], thresholds, side="right")
+    errors = np.concatenate(([0], np.cumsum(wrong[order])))[count]
+    risk = errors / np.where(count, count, np.nan)
+    return RiskCoverage(count / len(score), risk, thresholds)
