@@ -1,12 +1,14 @@
 """Gaussian dropout does what the paper's equations say, for every kind of weight layer."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from uce_edge.errors import UsageError
 from uce_edge_train import deterministic, gaussianize, noise_from
-from uce_edge_train.layers import gaussian_layers
+from uce_edge_train.layers import _Sample, gaussian_layers
+from uce_edge_train.noise import NoisePool
 
 LAYERS = {
     "linear": (lambda: nn.Linear(6, 5), (6,)),
@@ -126,3 +128,35 @@ def test_a_rate_outside_0_to_1_is_refused(p: float) -> None:
 def test_a_model_without_a_second_weight_layer_is_refused() -> None:
     with pytest.raises(UsageError, match="at least two Conv or Linear"):
         gaussianize(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+
+
+def test_the_sample_has_the_gradients_of_its_formula() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mu, variance, eps = (torch.rand(3, 4, generator=generator, dtype=torch.float64) + 0.1 for _ in range(3))
+    alpha = torch.tensor(0.25, dtype=torch.float64, requires_grad=True)
+    inputs = (mu.requires_grad_(), variance.requires_grad_(), eps, alpha)
+    np.testing.assert_allclose(
+        _Sample.apply(*inputs).detach(), (mu + (alpha * variance + 1e-12).sqrt() * eps).detach(), rtol=1e-12
+    )
+    assert torch.autograd.gradcheck(_Sample.apply, inputs)
+
+
+def test_pooled_noise_is_normal_and_follows_the_layout() -> None:
+    pool = NoisePool(torch.Generator().manual_seed(0))
+    mean = torch.zeros(8, 16, 10, 10).to(memory_format=torch.channels_last)
+    first, second = pool("layer", mean), pool("layer", mean)
+    assert first.shape == mean.shape
+    assert first.stride() == mean.stride()
+    assert not torch.equal(first, second)
+    assert abs(float(first.mean())) < 0.05
+    assert abs(float(first.var()) - 1) < 0.05
+    again = NoisePool(torch.Generator().manual_seed(0))
+    assert torch.equal(again("layer", mean), first)
+
+
+def test_rates_may_differ_by_layer_and_must_fit_the_layers() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    gaussianize(model, {"1": 0.1, "2": 0.3})
+    assert [layer.p for layer in gaussian_layers(model).values()] == [0.1, 0.3]
+    with pytest.raises(UsageError, match="one rate for every Gaussian layer"):
+        gaussianize(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), {"0": 0.1})

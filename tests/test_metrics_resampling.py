@@ -88,6 +88,16 @@ def test_labels_of_many_classes():
     assert resampling._draw(Probabilities(p), 2, np.random.default_rng(0)).tolist() == [[0, 300, 69_999]] * 2
 
 
+@named(NUMBERS | {"debiased_ece": debiased_ece})
+def test_twin_is_the_mean_and_deviation_over_plain_draws(metric):
+    p, _ = sample(60, 4, seed=18)
+    labels = resampling._draw(Probabilities(p), 5, np.random.default_rng(4))
+    values = [metric(p, drawn) for drawn in labels]
+    deviation = math.sqrt(sum((value - sum(values) / 5) ** 2 for value in values) / 4)
+    twin = calibrated_twin(metric, p, resamples=5, seed=4)
+    assert (twin.value, twin.spread) == pytest.approx((sum(values) / 5, deviation), abs=1e-12)
+
+
 def test_twin_keeps_an_own_score_and_options():
     p, _ = sample(300, 4, seed=6)
     assert calibrated_twin(auroc, p, score=normalized_entropy(p)) == calibrated_twin(auroc, p)

@@ -56,3 +56,29 @@ class TrainDevice(StrEnum):
     """An NVIDIA card; under torchrun every process takes its own."""
     MPS = "mps"
     """Apple's graphics processor."""
+
+
+class Experiment(StrEnum):
+    """What of the paper is repeated."""
+
+    TABLE1 = "table1"
+    """Classwise ECE and UCE of every calibration method."""
+    RELIABILITY = "reliability"
+    """Reliability diagrams of confidence and uncertainty."""
+    REJECTION = "rejection"
+    """The error that is left when uncertain images are rejected."""
+    OOD = "ood"
+    """Uncertainty of images from another distribution."""
+    SCORECARD = "scorecard"
+    """The paper's eight claims, each with what was found."""
+    ALL = "all"
+    """All of them."""
+
+
+class Scale(StrEnum):
+    """How large a reproduction is."""
+
+    PAPER = "paper"
+    """The paper's networks and schedule: a day on a graphics card."""
+    LAPTOP = "laptop"
+    """A small network and a short schedule: an hour on two cores."""

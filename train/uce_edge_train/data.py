@@ -46,7 +46,7 @@ class Dataset:
     class_names: tuple[str, ...]
     splits: dict[str, Split] = field(repr=False)
     root: str | None = None
-    """Where a public dataset was found."""
+    """Where a dataset that has a name was found."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -65,22 +65,24 @@ def load(
     """A dataset with its splits.
 
     Args:
-        name: `digits`, a public dataset (`sources.NAMED`), a folder with one sub-folder per class, or an .npz file.
-        root: Where public datasets lie; None for the environment variable UCE_EDGE_DATA.
+        name: `digits`, a public dataset (`sources.NAMED`), the name of an .npz file under the root, a folder with one
+            sub-folder per class, or an .npz file.
+        root: Where datasets lie; None for the environment variable UCE_EDGE_DATA.
         size: Height and width that a folder's images are resized to.
         download: Fetch a public dataset that is not under `root`.
     """
     if name == "digits":
         return digits()
     path = Path(name)
+    place = root or os.environ.get("UCE_EDGE_DATA")
     if name in sources.NAMED:
-        place = root or os.environ.get("UCE_EDGE_DATA")
         if not place:
             raise UsageError(f"Where is {name}? Name its folder with --root or the environment variable UCE_EDGE_DATA.")
         if download:
             downloads.fetch(name, Path(place))
-        found = from_source(name, sources.read_named(name, Path(place)))
-        return replace(found, root=str(Path(place).resolve()))
+        return replace(from_source(name, sources.read_named(name, Path(place))), root=str(Path(place).resolve()))
+    if place and (archive := Path(place) / f"{name}.npz").is_file():
+        return replace(from_source(name, sources.read_npz(archive)), root=str(Path(place).resolve()))
     if path.suffix == ".npz":
         return from_source(str(path.resolve()), sources.read_npz(path))
     if path.is_dir():

@@ -79,6 +79,7 @@ def fit_map(
     logits: Logits | npt.ArrayLike | Tensor,
     labels: npt.NDArray[np.int64] | Tensor,
     seed: int = 0,
+    regularise: bool = True,
 ) -> Calibration:
     """Fit a calibration map on cached logits.
 
@@ -88,6 +89,7 @@ def fit_map(
             model has samples = 1.
         labels: True class of every image.
         seed: Chooses the held-out fifth that stops `aux` early.
+        regularise: False takes weight decay and early stopping from `aux`, as the paper did: it overfits.
 
     Returns:
         The map with its parameters, the N it was fitted at, and what it changed.
@@ -105,7 +107,7 @@ def fit_map(
         _lbfgs(vector, data, lambda z: z * vector, lambda: vector - 1)
         parameters["vector"] = vector.detach()
     elif method is Method.AUX:
-        parameters = _fit_aux(parameters, data, seed)
+        parameters = _fit_aux(parameters, data, seed, regularise)
     return Calibration(
         method=method,
         parameters={name: value.float().tolist() for name, value in parameters.items()},
@@ -188,7 +190,7 @@ def _lbfgs(parameter: Tensor, data: _Data, scaled: Callable[[Tensor], Tensor], d
     optimiser.step(closure)  # type: ignore[no-untyped-call]
 
 
-def _fit_aux(parameters: Parameters, data: _Data, seed: int) -> Parameters:
+def _fit_aux(parameters: Parameters, data: _Data, seed: int, regularise: bool) -> Parameters:
     """Adam with weight decay, stopped early on a held-out fifth: with many classes aux overfits otherwise."""
     order = torch.randperm(data.images, generator=torch.Generator().manual_seed(seed))
     held = torch.zeros(data.images, dtype=torch.bool)
@@ -198,7 +200,7 @@ def _fit_aux(parameters: Parameters, data: _Data, seed: int) -> Parameters:
     weights = {name: value.clone().requires_grad_() for name, value in parameters.items()}
     decayed = [weights["aux.w2"]]  # W2 = 0 is the identity: decay pulls towards "no change"
     free = [value for name, value in weights.items() if name != "aux.w2"]
-    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": 1e-2}, {"params": free}]
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": 1e-2 if regularise else 0.0}, {"params": free}]
     optimiser = torch.optim.Adam(groups, lr=1e-2)
 
     def part(wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -217,15 +219,17 @@ def _fit_aux(parameters: Parameters, data: _Data, seed: int) -> Parameters:
     # One step per block: a set that fits into one is fitted by full-batch steps.
     best, best_value, waited = parameters, held_out(), 0
     for _ in range(max(20, 500 // len(data))):
-        for z, y in part(~held):
+        for z, y in part(~held) if regularise else data:
             optimiser.zero_grad()
             averaged_nll(apply_map(Method.AUX, weights, z), y).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         value = held_out()
-        if value < best_value - 1e-6:
+        if not regularise:
+            best = weights
+        elif value < best_value - 1e-6:
             best, best_value, waited = {name: w.detach().clone() for name, w in weights.items()}, value, 0
         else:
             waited += 1
             if waited == max(2, 30 // len(data)):
                 break
-    return best
+    return {name: value.detach() for name, value in best.items()}

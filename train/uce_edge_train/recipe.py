@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import torch

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from uce_edge import __version__
-from uce_edge.cli import bench, demo, export, info, predict, rank, train
+from uce_edge.cli import bench, demo, export, info, predict, rank, reproduce, train
 from uce_edge.errors import UceEdgeError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command(name="calibrate")(train.calibrate)
 app.command(name="export")(export.export)
 app.command(name="bench")(bench.bench)
 app.command(name="info")(info.info)
+app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="demo")(demo.demo)
 
 

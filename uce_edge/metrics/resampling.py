@@ -42,7 +42,8 @@ def calibrated_twin(
     """The metric of a perfectly calibrated twin: labels redrawn from the probabilities, again and again.
 
     Args:
-        metric: A function of this module that returns one number, such as `uce`.
+        metric: A function of this module that returns one number, such as `uce`. It receives a
+            `Probabilities`, which numpy reads as an array.
         probabilities: One row per image, one column per class.
         resamples: How often the labels are drawn; each draw holds one or two bytes per image.
         seed: The same seed draws the same labels.
@@ -69,7 +70,7 @@ def bootstrap(
     A metric with a floor, such as `ece`, comes out larger in resamples: its interval can lie above its value.
 
     Args:
-        metric: A function of this module that returns one number. It receives a `Probabilities`.
+        metric: As in `calibrated_twin`.
         probabilities: One row per image, one column per class.
         labels: The true class of each image.
         level: The share of the resamples inside the interval.
@@ -96,9 +97,8 @@ def bootstrap(
     return Interval(value, float(draws[int(tail)]), float(draws[-1 - int(tail)]))
 
 
-def _prepared(
-    resamples: int, seed: int
-) -> "np.random.Generator":  # quoted, so that numpy.random is imported when it is used
+# The type is quoted because naming it imports numpy.random, which most metrics do without.
+def _prepared(resamples: int, seed: int) -> "np.random.Generator":
     whole("resamples", resamples, 2, "A few hundred are usual.")
     return np.random.default_rng(whole("seed", seed, 0, "The same seed gives the same result."))
 

@@ -1,0 +1,126 @@
+"""What does Gaussian dropout cost in training, and how much memory does calibration take?
+
+The two kinds of step alternate in one process each, so that a noisy machine disturbs both alike.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from uce_edge.contract import Method
+from uce_edge_train.fit import _Loop
+from uce_edge_train.logits import StoredLogits, images_per_block
+from uce_edge_train.maps import fit_map
+
+ROUNDS = 7
+LIMIT = 2.3  # of a deterministic step
+SAMPLES, IMAGES, CLASSES = 25, 50_000, 1_000
+MEMORY_MIB = 2048
+
+
+def child(*arguments: str) -> dict[str, float]:
+    done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("arch", ["resnet8", "resnet20"])
+def test_a_gaussian_step_against_a_deterministic_one(benchmark, capsys, arch: str) -> None:
+    """One process per kind and round, alternating; best and median of the rounds."""
+
+    def measure() -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {"deterministic": [], "gaussian": []}
+        for _ in range(ROUNDS):
+            for kind, times in found.items():
+                times.append(child("step", arch, kind)["seconds"])
+        return found
+
+    found = benchmark.pedantic(measure, rounds=1)
+    best = min(found["gaussian"]) / min(found["deterministic"])
+    median = statistics.median(found["gaussian"]) / statistics.median(found["deterministic"])
+    benchmark.extra_info.update({"best_ratio": best, "median_ratio": median, "threads": torch.get_num_threads()})
+    with capsys.disabled():
+        print(f" {arch}: best {best:.2f}x, median {median:.2f}x, {torch.get_num_threads()} threads")
+    assert best <= LIMIT
+
+
+@pytest.mark.parametrize("method", [Method.TEMPERATURE, Method.VECTOR])
+def test_calibration_of_a_billion_logits(benchmark, capsys, method: Method) -> None:
+    """50,000 images x 1,000 classes x 25 passes: 5 GB on disk, and a bounded part of it in memory."""
+    found = benchmark.pedantic(child, args=("calibrate", method), rounds=1)
+    benchmark.extra_info.update(found)
+    with capsys.disabled():
+        print(f" {method}: {found['seconds']:.0f} s, peak {found['peak_mib']:.0f} MiB of the whole process")
+    assert found["temperature"] == pytest.approx(2.0, rel=0.02)
+    assert found["peak_mib"] < MEMORY_MIB
+
+
+def step(arch: str, kind: str) -> dict[str, float]:
+    """The training loop's own step on random images."""
+    from contextlib import nullcontext
+    from pathlib import Path
+
+    from uce_edge.metadata import ImageSpec
+    from uce_edge_train.checkpoint import Training
+    from uce_edge_train.data import SPLITS, Dataset, Split
+    from uce_edge_train.group import Group
+    from uce_edge_train.journal import Journal
+    from uce_edge_train.layers import deterministic, noise_from
+    from uce_edge_train.noise import NoisePool
+    from uce_edge_train.recipe import Recipe
+
+    rng = np.random.default_rng(0)
+    data = Split(rng.integers(0, 256, (128, 32, 32, 3), np.uint8), rng.integers(0, 10, 128))
+    dataset = Dataset("random", tuple("0123456789"), dict.fromkeys(SPLITS, data))
+    recipe = Recipe(arch=arch, batch_size=128, learning_rate=1e-4)
+    model = recipe.build(10, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    training = Training(model, recipe.optimiser_for(model, []), [])
+    loop = _Loop(
+        training, recipe, ImageSpec(32, 32, 3), dataset, Group(torch.device("cpu")), Path(), Journal(Path(), 1, None)
+    )
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.arange(128)
+    model.train()
+    with noise_from(model, NoisePool(generator)), deterministic(model) if kind == "deterministic" else nullcontext():
+        times = []
+        for _ in range(6):
+            started = time.perf_counter()
+            loop._step(model, batch, generator)
+            times.append(time.perf_counter() - started)
+    return {"seconds": min(times[1:])}
+
+
+def calibrate(method: str) -> dict[str, float]:
+    """Labels from softmax(z), and logits that are twice as large: T = 2."""
+    import resource
+
+    rng = np.random.default_rng(0)
+    labels = np.empty(IMAGES, np.int64)
+    count = images_per_block(SAMPLES, CLASSES)
+
+    def blocks():
+        for start in range(0, IMAGES, count):
+            z = rng.standard_normal((min(count, IMAGES - start), CLASSES), np.float32) * 3
+            p = np.exp(z.astype(np.float64))
+            chosen = (p.cumsum(1) < rng.random((len(z), 1)) * p.sum(1, keepdims=True)).sum(1)
+            labels[start : start + len(z)] = chosen
+            yield torch.from_numpy(2 * z).expand(SAMPLES, -1, -1)
+
+    stored = StoredLogits(blocks())
+    started = time.perf_counter()
+    fitted = fit_map(Method(method), stored, labels)
+    seconds = time.perf_counter() - started
+    values = fitted.parameters
+    temperature = values["temperature"][0] if "temperature" in values else 1 / float(np.mean(values["vector"]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": seconds, "temperature": temperature, "peak_mib": peak}
+
+
+if __name__ == "__main__":
+    kind, *rest = sys.argv[1:]
+    sys.stdout.write(json.dumps(step(*rest) if kind == "step" else calibrate(*rest)))

@@ -1,0 +1,103 @@
+"""Rejection: the error of the images that are kept, as the threshold on the uncertainty falls."""
+
+import numpy as np
+
+from uce_edge import metrics
+from uce_edge.contract import Inference
+from uce_edge_train.choices import Experiment
+from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
+from uce_edge_train.reproduce.report import Record, markdown_table, percent, write_csv, write_section
+from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
+
+THRESHOLDS = np.round(np.linspace(0.02, 1, 50), 2)
+
+
+def run(subject: Subject) -> list[Record]:
+    """All points; also writes rejection.csv, rejection.png and the section."""
+    labels = subject.labels()
+    records: list[Record] = []
+    for inference in INFERENCES:
+        for row in Row:
+            table = subject.probabilities(row, inference)
+            for score in ("uncertainty", "confidence"):
+                kept = metrics.error_at(table, labels, thresholds=THRESHOLDS, score=score)
+                for threshold, coverage, error in zip(THRESHOLDS, kept.coverage, kept.risk, strict=True):
+                    records.append(
+                        {
+                            "method": str(row), "inference": str(inference), "score": score,
+                            "threshold": float(threshold), "coverage": float(coverage), "error": float(error),
+                            "command": subject.command(row, inference),
+                        }
+                    )  # fmt: skip
+    write_csv(subject.folder, Experiment.REJECTION, records)
+    _draw(subject)
+    write_section(subject.folder, Experiment.REJECTION, _section(subject))
+    return records
+
+
+def _draw(subject: Subject) -> None:
+    labels = subject.labels()
+    with figure(subject.folder, Experiment.REJECTION, 1, 2, 9.2, 3.6) as axes:
+        left, right = axes[0]
+        for row in Row:
+            table = subject.probabilities(row, Inference.MC)
+            kept = metrics.error_at(table, labels, thresholds=THRESHOLDS)
+            left.plot(THRESHOLDS, 100 * kept.risk, color=COLOURS[row], label=str(row), linewidth=1.4)
+        left.set(xlabel="threshold on the uncertainty, H_max", ylabel="error of what is kept, %", title="Monte Carlo")
+        left.legend(frameon=False, fontsize=8)
+        scores = (
+            (Inference.MC, "uncertainty", "MC, uncertainty H", "-"),
+            (Inference.MC, "confidence", "MC, max probability", "--"),
+            (Inference.DETERMINISTIC, "uncertainty", "deterministic, H", "-"),
+            (Inference.DETERMINISTIC, "confidence", "deterministic, max probability", "--"),
+        )
+        for inference, score, label, line in scores:
+            table = subject.probabilities(Row.TEMPERATURE, inference)
+            curve = metrics.risk_coverage(table, labels, score=score)
+            area = metrics.aurc(table, labels, score=score)
+            colour = COLOURS[Row.TEMPERATURE] if inference is Inference.MC else COLOURS[Row.UNCALIBRATED]
+            right.plot(
+                100 * curve.coverage, 100 * curve.risk, line, color=colour, linewidth=1.4,
+                label=f"{label} (AURC {100 * area:.2f} %)",
+            )  # fmt: skip
+        curve = metrics.risk_coverage(
+            subject.probabilities(Row.TEMPERATURE, Inference.MC),
+            labels,
+            score=subject.model_part(Row.TEMPERATURE, "test"),
+        )
+        right.plot(100 * curve.coverage, 100 * curve.risk, ":", color=COLOURS[Row.AUX], label="MC, model part alone")
+        right.set(xlabel="coverage, %", ylabel="error of what is kept, %", title="Temperature scaling: which score?")
+        right.legend(frameon=False, fontsize=8)
+        for axis in (left, right):
+            axis.set_ylim(bottom=0)
+            axis.grid(**GRID)
+
+
+def _section(subject: Subject) -> str:
+    labels = subject.labels()
+    rows = []
+    for row in Row:
+        table = subject.probabilities(row, Inference.MC)
+        kept = metrics.error_at(table, labels, thresholds=[0.1, 0.3, 0.5, 1.0])
+        cells = [f"{percent(e)} ({percent(c, 0)})" for e, c in zip(kept.risk, kept.coverage, strict=True)]
+        twin = subject.probabilities(row, Inference.DETERMINISTIC)
+        areas = [
+            metrics.aurc(table, labels),
+            metrics.aurc(table, labels, score="confidence"),
+            metrics.aurc(table, labels, score=subject.model_part(row, "test")),
+            metrics.aurc(twin, labels),
+            metrics.aurc(twin, labels, score="confidence"),
+        ]
+        rows.append([str(row), *cells, *(percent(area, 2) for area in areas)])
+    header = [
+        "", "H ≤ 0.1", "H ≤ 0.3", "H ≤ 0.5", "all", "AURC: MC, H", "MC, max p", "MC, model part",
+        "det., H", "det., max p",
+    ]  # fmt: skip
+    return (
+        "## Rejection\n\n"
+        "Error of the images that are kept, in percent (and how many are kept), Monte Carlo; then the area under the "
+        "risk-coverage curve, lower is better, for each score by which images can be rejected.\n\n"
+        f"{markdown_table(header, rows)}\n\n"
+        "![Error against the threshold, and risk against coverage](rejection.png)\n\n"
+        "Values and commands: [rejection.csv](rejection.csv)."
+    )

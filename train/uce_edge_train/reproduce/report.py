@@ -1,0 +1,52 @@
+"""What an experiment leaves behind: a CSV file, a Markdown section, and one page that joins the sections."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from uce_edge.files import replacing
+from uce_edge.metrics import Interval
+from uce_edge_train.choices import Experiment
+
+Record = dict[str, Any]
+
+
+def write_csv(folder: Path, name: str, records: Sequence[Record]) -> None:
+    """One row per record; numbers with six significant digits."""
+    with replacing(folder / f"{name}.csv") as path, path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        for record in records:
+            writer.writerow({key: _short(value) for key, value in record.items()})
+
+
+def write_section(folder: Path, name: Experiment, text: str) -> None:
+    """Write a section, and the page of all sections that exist."""
+    with replacing(folder / f"{name}.md") as path:
+        path.write_text(text.rstrip() + "\n")
+    order = [Experiment.SCORECARD, *(kind for kind in Experiment if kind is not Experiment.SCORECARD)]
+    sections = [(folder / f"{kind}.md").read_text() for kind in order if (folder / f"{kind}.md").exists()]
+    with replacing(folder / "README.md") as path:
+        path.write_text(f"# {folder.name}\n\n" + "\n".join(sections))
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """0.1234 -> 12.3."""
+    return "–" if math.isnan(value) else f"{100 * value:.{digits}f}"
+
+
+def interval(found: Interval, digits: int = 2) -> str:
+    """A value in percent with the interval it lies in."""
+    return f"{percent(found.value, digits)} ({percent(found.low, digits)} to {percent(found.high, digits)})"
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value

@@ -1,0 +1,61 @@
+"""Running experiments: the data, the networks, then one table or figure after the other."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from uce_edge.errors import UsageError
+from uce_edge.files import writable_folder
+from uce_edge.metadata import ImageSpec
+from uce_edge_train import data, labelled
+from uce_edge_train.choices import Experiment, Scale, TrainDevice
+from uce_edge_train.reproduce import ood, rejection, reliability, scorecard, table1
+from uce_edge_train.reproduce.report import Record
+from uce_edge_train.reproduce.setting import setting
+from uce_edge_train.reproduce.subject import Subject
+
+EXPERIMENTS: dict[Experiment, Callable[[Subject], list[Record]]] = {
+    Experiment.TABLE1: table1.run,
+    Experiment.RELIABILITY: reliability.run,
+    Experiment.REJECTION: rejection.run,
+    Experiment.OOD: ood.run,
+    Experiment.SCORECARD: scorecard.run,
+}
+
+
+def reproduce(
+    experiment: Experiment,
+    name: str,
+    out: str | Path,
+    scale: Scale = Scale.LAPTOP,
+    *,
+    root: str | Path | None = None,
+    download: bool = False,
+    ood_images: str | None = None,
+    arch: str | None = None,
+    epochs: int | None = None,
+    samples: int = 25,
+    seed: int = 0,
+    device: TrainDevice = TrainDevice.AUTO,
+) -> list[Experiment]:
+    """Repeat an experiment; what an earlier call trained or computed in `out` is used again.
+
+    Returns:
+        The experiments that were done.
+    """
+    dataset = data.load(name, root, download=download)
+    chosen = setting(dataset, name, scale, arch, epochs, samples, ood_images, seed)
+    wanted: list[Experiment] = list(EXPERIMENTS) if experiment is Experiment.ALL else [experiment]
+    foreign = None
+    needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(wanted)
+    if chosen.ood is not None and needs_ood:
+        foreign = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root)
+    elif experiment is Experiment.ALL:
+        wanted.remove(Experiment.OOD)
+    if experiment is Experiment.OOD and foreign is None:
+        raise UsageError(f"Which images are foreign to {name}? Name them: --ood cifar100, --ood folder/ or --ood x.npz")
+    out = Path(out)
+    writable_folder(out)
+    subject = Subject(chosen, dataset, foreign, out, device)
+    for kind in wanted:
+        EXPERIMENTS[kind](subject)
+    return wanted

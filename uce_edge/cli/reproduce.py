@@ -1,0 +1,48 @@
+"""`uce-edge reproduce`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uce_edge.cli.options import DataOption, DownloadOption, RootOption, quote, say
+from uce_edge.cli.train import need_torch
+from uce_edge_train.choices import Experiment, Scale, TrainDevice
+
+
+def reproduce(
+    experiment: Annotated[Experiment, typer.Argument(help="What to repeat.", show_default=False)],
+    data: DataOption = "cifar10",
+    scale: Annotated[Scale, typer.Option(help="laptop: an hour on 2 cores; paper: a day on a graphics card.")] = (
+        Scale.LAPTOP
+    ),
+    out: Annotated[
+        Path | None, typer.Option(help="Where everything goes; default: results/ with the data and the scale.")
+    ] = None,
+    ood: Annotated[str | None, typer.Option(help="Foreign images: a dataset's name, a folder or an .npz file.")] = None,
+    root: RootOption = None,
+    download: DownloadOption = False,
+    arch: Annotated[str | None, typer.Option(help="Another network than the scale's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Another schedule than the scale's.", min=1)] = None,
+    samples: Annotated[int, typer.Option(help="Monte Carlo passes.", min=2)] = 25,
+    seed: Annotated[int, typer.Option(help="Seed of the trainings.", min=0, max=2**32 - 1)] = 0,
+    device: Annotated[TrainDevice, typer.Option(help="Where to train.")] = TrainDevice.AUTO,
+) -> None:
+    """Repeat an experiment of the paper: a CSV file, a figure and a Markdown section.
+
+    Two networks are trained, one of them with the confidence penalty. What is done stays: a second experiment
+    uses the networks of the first, and after a kill the same command goes on where it was.
+
+    Example: uce-edge reproduce table1 --data cifar10 --scale laptop
+
+    Example: uce-edge reproduce all --data cifar10 --ood svhn --download --root data
+    """
+    need_torch("Reproducing the paper")
+    from uce_edge_train.reproduce.run import reproduce as run
+
+    out = out or Path("results") / f"{Path(data).stem}-{scale}"
+    done = run(
+        experiment, data, out, scale, root=root, download=download, ood_images=ood, arch=arch, epochs=epochs,
+        samples=samples, seed=seed, device=device,
+    )  # fmt: skip
+    say(f"Wrote {', '.join(f'{kind}.md' for kind in done)} to {quote(out)}. Read {quote(out / 'README.md')}.")
