@@ -81,7 +81,14 @@ def step(arch: str, kind: str) -> dict[str, float]:
     model = recipe.build(10, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     training = Training(model, recipe.optimiser_for(model, []), [])
     loop = _Loop(
-        training, recipe, ImageSpec(32, 32, 3), dataset, Group(torch.device("cpu")), Path(), Journal(Path(), 1, None)
+        training,
+        recipe,
+        ImageSpec(32, 32, 3),
+        dataset,
+        "",
+        Group(torch.device("cpu")),
+        Path(),
+        Journal(Path(), 1, None),
     )
     generator = torch.Generator().manual_seed(0)
     batch = torch.arange(128)
@@ -101,7 +108,7 @@ def calibrate(method: str) -> dict[str, float]:
 
     rng = np.random.default_rng(0)
     labels = np.empty(IMAGES, np.int64)
-    count = images_per_block(SAMPLES, CLASSES)
+    count = images_per_block(IMAGES, SAMPLES, CLASSES)
 
     def blocks():
         for start in range(0, IMAGES, count):

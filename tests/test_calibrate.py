@@ -1,6 +1,10 @@
 """Calibration maps: start as the identity, find a known optimum, and never harm the fit."""
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +15,9 @@ from conftest import Digits
 
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
-from uce_edge_train import calibrate, data
+from uce_edge_export.export import export_run
+from uce_edge_train import calibrate, data, overlap
+from uce_edge_train.choices import Rates
 from uce_edge_train.logits import StoredLogits, mc_logits
 from uce_edge_train.maps import apply_map, averaged_nll, fit_map, initial
 from uce_edge_train.runs import Run, load_model
@@ -116,6 +122,8 @@ def test_mc_logits_repeat_with_their_seed(digits: Digits) -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first[0], first[1])
+    alone = torch.cat(list(mc_logits(model, data.Split(test.images[3:4], test.labels[3:4]), run.image, 3, 1)), 1)
+    torch.testing.assert_close(alone, first[:, 3:4], msg="an image's logits depend on its batch")
 
 
 @pytest.mark.parametrize("method", [Method.TEMPERATURE, Method.VECTOR])
@@ -153,3 +161,73 @@ def test_the_published_temperature_is_found() -> None:
     fitted = fit_map(Method.TEMPERATURE, published["val_logits"][None], published["val_labels"].ravel())
     assert fitted.parameters["temperature"][0] == pytest.approx(2.8826, abs=0.002)
     assert fitted.report["nll_after"] == pytest.approx(0.186612, abs=1e-4)
+
+
+@pytest.fixture
+def noisy_run(digits: Digits, tmp_path: Path) -> Path:
+    """The digits network with twice the noise it was trained with."""
+    run = Run.load(digits.run)
+    folder = tmp_path / "noisy"
+    shutil.copytree(digits.run, folder)
+    replace(run, rates=dict.fromkeys(run.rates, 0.45)).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("tune", "method"), [(Rates.MODEL, Method.NONE), (Rates.LAYER, Method.TEMPERATURE)])
+def test_the_rate_is_tuned_to_the_calibration_images(noisy_run: Path, tune: Rates, method: Method) -> None:
+    plain = calibrate.calibrate(noisy_run, method=method, samples=10)
+    tuned = calibrate.calibrate(noisy_run, method=method, samples=10, tune=tune)
+    assert tuned.calibration.report["rates_tuned"]
+    assert tuned.calibration.report["nll_after"] < plain.calibration.report["nll_after"]
+    assert tuned.calibration.report["nll_before"] == plain.calibration.report["nll_before"]
+    assert tuned.tuned_rates is not None
+    assert set(tuned.tuned_rates) == set(tuned.rates)
+    assert np.mean(list(tuned.tuned_rates.values())) < 0.4
+    assert (len(set(tuned.tuned_rates.values())) == 1) == (tune is Rates.MODEL)
+    # What is exported has the new rates, and a calibration without tuning takes them back.
+    done = export_run(noisy_run, noisy_run / "tuned.onnx", tuned.dataset())
+    found = {layer.name.removesuffix(".weight"): layer.p for layer in done.metadata.layers}
+    assert found == pytest.approx(tuned.tuned_rates)
+    assert done.file_nll == pytest.approx(tuned.calibration.report["nll_after"], abs=0.05)
+    assert calibrate.calibrate(noisy_run, method=method, samples=10).tuned_rates is None
+
+
+def test_a_run_can_be_calibrated_on_other_images(digits: Digits, tmp_path: Path) -> None:
+    shutil.copytree(digits.run, tmp_path / "run")
+    test = digits.dataset.splits["test"]
+    done = calibrate.calibrate(tmp_path / "run", test, samples=5)
+    assert done.calibration.report["images"] == len(test)
+
+
+def test_many_training_images_are_remembered_by_a_sample(rng: np.random.Generator) -> None:
+    seen = rng.integers(0, 256, (9000, 4, 4, 1), np.uint8)
+    trained_on = overlap.sketch(seen)
+    assert trained_on["one_in"] == 5
+    assert len(json.dumps(trained_on)) < 30_000
+    unseen = rng.integers(0, 256, (1000, 4, 4, 1), np.uint8)
+    overlap.refuse_overlap(trained_on, unseen, "them")
+    overlap.refuse_overlap({}, seen, "a model that nothing is known of")
+    with pytest.raises(UsageError, match=r"about (\d+) of the 1000 images of them") as refusal:
+        overlap.refuse_overlap(trained_on, np.concatenate([seen[:500], unseen[:500]]), "them")
+    assert 300 < int(str(refusal.value).split()[1]) < 700
+
+
+def test_logits_need_no_more_memory_than_a_block(tmp_path: Path) -> None:
+    """200 MB of logits, fitted by a process whose peak hardly rises."""
+    script = """
+import resource, sys
+import numpy as np, torch
+from uce_edge.contract import Method
+from uce_edge_train.logits import StoredLogits
+from uce_edge_train.maps import fit_map
+small, rng = int(sys.argv[1]), np.random.default_rng(0)
+blocks = (torch.from_numpy(rng.standard_normal((5, 100, 1000), np.float32)) for _ in range(4 if small else 100))
+stored = StoredLogits(blocks)
+fit_map(Method.TEMPERATURE, stored, rng.integers(0, 1000, stored.images))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    few, many = (
+        int(subprocess.run([sys.executable, "-c", script, small], check=True, capture_output=True, text=True).stdout)
+        for small in ("1", "0")
+    )
+    assert many - few < 60

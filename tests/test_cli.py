@@ -24,7 +24,7 @@ FIELDS = [
     "path", "status", "label", "class_id", "confidence", "uncertainty", "model_uncertainty", "standard_error",
     "error_probability", "decision", "samples", "seed", "error",
 ]  # fmt: skip
-COMMANDS = ("predict", "train", "calibrate", "export", "bench", "info", "demo")
+COMMANDS = ("predict", "rank", "train", "calibrate", "export", "bench", "info", "reproduce", "demo")
 
 
 def run(*arguments, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -320,9 +320,25 @@ def test_from_training_to_a_model_file(call, tmp_path, monkeypatch):
     assert exported.err.splitlines()[0] == f"Exporting the newest run: {os.path.join('runs', 'a')}"  # noqa: PTH118
     assert exported.err.splitlines()[-1] == "Next: uce-edge predict --model a.onnx image.png --reject 0.3"
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    runs = {f"runs/{name}/{file}" for name in ("a", "older") for file in ("run.json", "weights.safetensors")}
+    runs = {f"runs/{name}/{file}" for name in ("a", "older") for file in ("run.json", "log.csv", "weights.safetensors")}
     assert written == runs | {"a.onnx", "a.json"}
     assert json.loads(call("info", "a.onnx", "--json").out)["samples"] == 5
+
+
+def test_a_run_is_calibrated_with_its_rate_and_on_other_images(digits, call, refused, tmp_path):
+    run = shutil.copytree(digits.run, tmp_path / "run")
+    tuned = call("calibrate", run, "--rates", "model", "--samples", 5)
+    assert tuned.code == 0, tuned.err
+    assert "Dropout rate p, mean over the layers" in tuned.err
+    test, train = digits.dataset.splits["test"], digits.dataset.splits["train"]
+    np.savez(tmp_path / "field.npz", x=test.images, y=test.labels)
+    other = call("calibrate", run, "--data", tmp_path / "field.npz", "--samples", 5)
+    assert f"On {len(test)} calibration images" in other.err
+    np.savez(tmp_path / "seen.npz", x=train.images[:50], y=train.labels[:50])
+    for target in (run, digits.model):
+        assert "50 of the 50 images" in refused(2, "calibrate", target, "--data", tmp_path / "seen.npz")
+    assert "--rates goes with a training run" in refused(2, "calibrate", digits.model, "--rates", "model")
+    assert "--out goes with a model file" in refused(2, "calibrate", run, "--out", tmp_path / "x.onnx")
 
 
 def test_export_is_named_after_the_folder_it_runs_in(digits, call, tmp_path, monkeypatch):
@@ -349,6 +365,7 @@ WRONG = {
     "predict -m x.png --seed 4096": "Expected `seed` to be between 0 and 4095, but got 4096.",
     "predict -m x.png --reject 1.5": "Expected `reject` to be between 0 and 1, but got 1.5.",
     "predict -m x.png --reject nan": "Expected `reject` to be between 0 and 1, but got nan.",
+    "predict -m x.png --reject often": "Expected `reject` to be between 0 and 1, or auto, but got 'often'.",
     "predict -m x.png --json --jsonl": "Choose one of --json and --jsonl.",
     "predict x.png": "Make one in a minute with: uce-edge demo",
     "bench -m --samples abc": "whole numbers separated by commas, but got 'abc'",

@@ -352,7 +352,7 @@ def test_a_missing_dataset_says_how_to_get_it(name: str, tmp_path: Path) -> None
         sources.read_named(name, tmp_path)
     public = downloads.PUBLIC[name]
     place = tmp_path if public.contents else tmp_path / public.folder
-    for fact in ("Add --download", public.address, f"into {place}", *public.files, *public.files.values()):
+    for fact in ("fetch it with --download", public.address, f"into {place}", *public.files, *public.files.values()):
         assert fact in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -124,7 +124,17 @@ def test_bootstrap_matches_plain_resampling(metric):
     values.sort()
     got = bootstrap(metric, p.astype(np.float64), y, level=0.75, resamples=41, seed=3)
     assert got.value == metric(p, y)
-    assert (got.low, got.high) == pytest.approx((values[5], values[35]), abs=1e-12)  # 1/8 of 40 steps from each end
+    bias = np.mean(values) - got.value
+    low, high = values[5] - bias, values[35] - bias  # 1/8 of 40 steps from each end
+    assert (got.low, got.high) == pytest.approx((low, high), abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", [ece, classwise_uce])
+def test_the_interval_of_a_metric_with_a_floor_holds_its_value(metric):
+    p, _ = sample(400, 10, seed=17)
+    y = np.array([np.random.default_rng(row).choice(10, p=q / q.sum()) for row, q in enumerate(p)])
+    got = bootstrap(metric, p, y)
+    assert got.low < got.value < got.high
 
 
 def test_interval_of_the_accuracy_is_binomial():

@@ -11,6 +11,7 @@ from PIL import Image
 
 import uce_edge
 from uce_edge import Decision, Model, Prediction, contract, metrics, providers
+from uce_edge.error_map import ErrorMap
 from uce_edge.errors import ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
 from uce_edge.model import SamplesWarning
 from uce_edge.prediction import summarise
@@ -81,7 +82,8 @@ def test_answers_are_consistent_with_each_other(model, answer):
     np.testing.assert_allclose(prediction.probabilities.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(prediction.uncertainty, metrics.normalized_entropy(prediction.probabilities), atol=1e-5)
     np.testing.assert_array_equal(prediction.class_ids, prediction.probabilities.argmax(-1))
-    np.testing.assert_allclose(prediction.error_probability, 1 - prediction.probabilities.max(-1), atol=1e-6)
+    wrong = ErrorMap(*model.metadata.calibration.error)(prediction.uncertainty)
+    np.testing.assert_allclose(prediction.error_probability, wrong, rtol=1e-4, atol=1e-7)
     assert (prediction.model_uncertainty <= prediction.uncertainty + 1e-6).all()
     assert prediction.labels == [model.classes[index] for index in prediction.class_ids]
 
@@ -153,7 +155,8 @@ def test_many_samples_are_split_over_calls_and_merged(model, answer):
     assert prediction.class_ids.dtype == np.int32
     for name in ("probabilities", "uncertainty", "model_uncertainty", "standard_error"):
         np.testing.assert_allclose(getattr(prediction, name), getattr(summary, name), atol=1e-6, err_msg=name)
-    np.testing.assert_allclose(prediction.error_probability, 1 - summary.probabilities.max(-1), atol=1e-6)
+    wrong = ErrorMap(*model.metadata.calibration.error)(summary.uncertainty)
+    np.testing.assert_allclose(prediction.error_probability, wrong, rtol=1e-4, atol=1e-7)
 
 
 def test_logits_are_the_raw_passes(model, answer):

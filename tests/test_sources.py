@@ -84,7 +84,9 @@ def test_idx_files_gzipped_or_not(packed: bool, tmp_path: Path, rng: np.random.G
 
 
 def test_a_missing_dataset_says_where_to_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"cifar10 is not under .* Add --download, or put .* Or put cifar10.npz into "):
+    with pytest.raises(
+        UsageError, match=r"cifar10 is not under .* fetch it with --download; or put .* Or put cifar10.npz into "
+    ):
         data.load("cifar10", tmp_path)
     monkeypatch.delenv("UCE_EDGE_DATA", raising=False)
     with pytest.raises(UsageError, match="--root"):
@@ -188,7 +190,7 @@ def test_a_damaged_public_file_is_refused(content: bytes, tmp_path: Path) -> Non
     (tmp_path / "mnist").mkdir()
     for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
         (tmp_path / "mnist" / name).write_bytes(content)
-    with pytest.raises(UsageError, match=r"incomplete or damaged .* Add --download, or put train-images"):
+    with pytest.raises(UsageError, match=r"incomplete or damaged .* fetch it with --download; or put train-images"):
         sources.read_named("mnist", tmp_path)
     (tmp_path / "svhn").mkdir()
     (tmp_path / "svhn" / "train_32x32.mat").write_bytes(content)

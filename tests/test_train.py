@@ -25,7 +25,6 @@ from uce_edge_train.checkpoint import CHECKPOINT
 from uce_edge_train.choices import Optimiser, Precision, Rates, Schedule, TrainDevice
 from uce_edge_train.data import Dataset, Split
 from uce_edge_train.journal import Journal
-from uce_edge_train.layers import gaussian_layers
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
 
@@ -70,7 +69,7 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
     [
         SHORT,
         dataclasses.replace(SHORT, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU, flip=True, erase=0.5),
-        dataclasses.replace(SHORT, rates=Rates.LAYER, patience=1, schedule=Schedule.COSINE, penalty=0.1, clip=1.0),
+        dataclasses.replace(SHORT, rates=Rates.LAYER, patience=3, schedule=Schedule.COSINE, penalty=0.1, clip=1.0),
     ],
     ids=["adamw", "sgd", "learned rates"],
 )
@@ -109,6 +108,11 @@ def test_a_process_that_was_killed_goes_on(tmp_path: Path) -> None:
     subprocess.run([*command, tmp_path / "killed", "--resume"], check=True, capture_output=True)
     for name, value in weights(tmp_path / "whole").items():
         assert torch.equal(value, weights(tmp_path / "killed")[name]), name
+    # A new start over the finished run that is killed again goes on too.
+    (tmp_path / "killed" / CHECKPOINT).write_bytes(b"torn")
+    torn = subprocess.run([*command, tmp_path / "killed", "--resume"], check=False, capture_output=True, text=True)
+    assert "cannot be read" in torn.stderr
+    (tmp_path / "killed" / CHECKPOINT).unlink()
     finished = subprocess.run([*command, tmp_path / "killed", "--resume"], check=True, capture_output=True, text=True)
     assert "is finished" in finished.stderr
 
@@ -209,10 +213,31 @@ def test_a_checkpoint_of_another_training_is_refused(few: Dataset, interrupted: 
 
 def test_weights_of_another_architecture_are_refused(few: Dataset, tmp_path: Path) -> None:
     run = fit.train(few, tmp_path, dataclasses.replace(SHORT, epochs=1))
-    other = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, arch="resnet20"))
-    names = gaussian_layers(other.recipe.build(10, 1))
-    with pytest.raises(UceEdgeError, match="does not fit resnet20"):
-        load_model(dataclasses.replace(other, rates=dict.fromkeys(names, 0.2)), tmp_path)
+    with pytest.raises(UceEdgeError, match="resnet20 has other layers"):
+        load_model(dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, arch="resnet20")), tmp_path)
+    wide = dataclasses.replace(run, class_names=(*run.class_names, "ten"))
+    with pytest.raises(UceEdgeError, match="does not fit resnet8"):
+        load_model(wide, tmp_path)
+
+
+def test_weights_broken_by_the_last_step_are_not_kept(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, calls = fit._Loop._step, 0
+
+    def poisoned(self: fit._Loop, *arguments: object) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        nll = step(self, *arguments)  # type: ignore[arg-type]
+        if calls == 2 * self.steps:
+            torch.nn.init.constant_(next(self.training.model.parameters()), float("nan"))
+        return nll
+
+    monkeypatch.setattr(fit._Loop, "_step", poisoned)
+    with pytest.raises(UceEdgeError, match=r"nan in epoch 2\. .*holds the end of epoch 1"):
+        fit.train(few, tmp_path, SHORT)
+    assert not (tmp_path / "run.json").exists()
+    assert all(bool(torch.isfinite(value).all()) for value in load_file(tmp_path / CHECKPOINT).values())
 
 
 def test_every_epoch_is_logged(few: Dataset, tmp_path: Path) -> None:

@@ -82,8 +82,9 @@ def pass_seeds(samples: int, seed: int) -> range:
     return range(MAX_SAMPLES * seed, MAX_SAMPLES * seed + samples)
 
 
-def check_threshold(reject: float) -> float:
-    """Refuse a rejection threshold outside [0, 1]."""
-    if not 0.0 <= reject <= 1.0:  # also catches NaN
-        raise UsageError(expected("`reject`", "between 0 and 1", reject, "For example: --reject 0.3"))
-    return reject
+def check_threshold(threshold: float, name: str = "reject") -> float:
+    """Refuse a threshold on the uncertainty outside [0, 1]."""
+    if not 0.0 <= threshold <= 1.0:  # also catches NaN
+        example = f"For example: --{name.replace('_', '-')} 0.3"
+        raise UsageError(expected(f"`{name}`", "between 0 and 1", threshold, example))
+    return threshold

@@ -20,14 +20,19 @@ def writable_folder(folder: str | Path) -> None:
 
 
 @contextmanager
-def replacing(target: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside `target`; it takes the target's place only if the block succeeds."""
+def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
+    """Give a temporary path beside `target`; it takes the target's place only if the block succeeds.
+
+    Args:
+        target: The file to write.
+        option: What names another place on the command line.
+    """
     target = Path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
     except OSError as error:
-        raise UceEdgeError(f"Cannot write {target}: {error.strerror}. Choose another place with --out.") from None
+        raise UceEdgeError(f"Cannot write {target}: {error.strerror}. Choose another place with {option}.") from None
     os.close(handle)
     temporary = Path(name)
     try:

@@ -45,11 +45,15 @@ class Calibration:
     """The number of passes it was fitted at; the temperature depends on it."""
     report: dict[str, Any] = field(default_factory=dict)
     """NLL before and after, flips of the label, size of the calibration set."""
+    error: tuple[float, float, float] | None = None
+    """The parameters of `error_map.ErrorMap`: the probability of a wrong label given the uncertainty."""
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "Calibration":
         """From parsed JSON."""
-        return cls(**(document | {"method": Method(document.get("method", "none"))}))
+        error = document.get("error")
+        values = {"method": Method(document.get("method", "none")), "error": None if error is None else tuple(error)}
+        return cls(**(document | values))
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class Metadata:
     costs: dict[str, int] = field(default_factory=dict)
     """Multiply-accumulates for one image: `macs_once`, and `macs_per_pass` that every pass adds."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    trained_on: dict[str, Any] = field(default_factory=dict)
+    """Fingerprints of the training images, so that nobody calibrates on them."""
     hashes: dict[str, Any] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
 

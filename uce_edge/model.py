@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,10 @@ from PIL import Image
 
 from uce_edge import contract, images
 from uce_edge.contract import Inference, NoiseKind
+from uce_edge.error_map import ErrorMap
 from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import Decision, Prediction, summarise
+from uce_edge.prediction import Decision, Prediction, Summary, summarise
 from uce_edge.providers import Device, open_session
 
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
@@ -24,6 +25,10 @@ _ROWS_PER_CALL = 64
 
 class SamplesWarning(UserWarning):
     """A prediction uses another number of passes than the calibration was fitted at."""
+
+
+class GuaranteeWarning(UserWarning):
+    """A stored threshold is used for other passes than it was found with."""
 
 
 class Model:
@@ -62,7 +67,7 @@ class Model:
         images: npt.NDArray[np.uint8] | Sequence[ImageLike],
         samples: int | None = None,
         seed: int = 0,
-        reject: float | None = None,
+        reject: float | Literal["auto"] | None = None,
     ) -> Prediction:
         """Classify a batch of images.
 
@@ -71,14 +76,16 @@ class Model:
                 bytes, Pillow images or uint8 arrays of any size.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
-            reject: Reject what has a higher uncertainty than this.
+            reject: Reject what has a higher uncertainty than this; "auto" for the threshold stored in the file.
 
         Returns:
             The predictions. An image's answer does not depend on the others in the batch.
         """
-        if reject is not None:
-            contract.check_threshold(reject)
         samples = self._samples(samples)
+        if reject == "auto":
+            reject = self._stored_threshold(samples, seed)
+        elif reject is not None:
+            contract.check_threshold(reject)
         self._announce(samples)
         seeds = np.array(contract.pass_seeds(samples, seed), np.int32)
         batch = self._as_batch(images)
@@ -122,6 +129,22 @@ class Model:
                 expected("`samples`", "1 for a deterministic model", samples, "Leave --samples out for this file")
             )
         return stored if samples is None else samples
+
+    def _stored_threshold(self, samples: int, seed: int) -> float:
+        stored = self.metadata.reject
+        if stored is None:
+            raise UsageError(
+                f"{self.path} has no stored threshold. Give one (reject=0.3), or store one with a promise about the "
+                "error: uce-edge calibrate --target-error 0.05"
+            )
+        if (samples, seed) != (stored.get("samples"), stored.get("seed")):
+            warnings.warn(
+                f"the stored threshold was found with {stored.get('samples')} samples and seed {stored.get('seed')}: "
+                f"with {samples} and seed {seed} its promise about the error does not hold",
+                GuaranteeWarning,
+                stacklevel=3,
+            )
+        return float(stored["threshold"])
 
     def _announce(self, samples: int) -> None:
         fitted = self.metadata.calibration.samples
@@ -171,8 +194,15 @@ class Model:
             contract.UNCERTAINTY: summary.uncertainty,
             contract.MODEL_UNCERTAINTY: summary.model_uncertainty,
             contract.STANDARD_ERROR: summary.standard_error,
-            contract.ERROR_PROBABILITY: 1 - summary.probabilities.max(-1),
+            contract.ERROR_PROBABILITY: self._error(summary),
         }
+
+    def _error(self, summary: Summary) -> npt.NDArray[np.float32]:
+        """The probability of error, as the graph computes it."""
+        fitted = self.metadata.calibration.error
+        if fitted is None:
+            return np.asarray(1 - summary.probabilities.max(-1), np.float32)
+        return ErrorMap(*fitted)(summary.uncertainty).astype(np.float32)
 
     def _passes(
         self, output: str, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]

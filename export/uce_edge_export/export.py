@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +13,15 @@ import onnx_ir as ir
 from torch import nn
 
 from uce_edge.contract import Inference, Method, NoiseKind
-from uce_edge.errors import UsageError, expected
 from uce_edge.files import replacing
+from uce_edge.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.metadata import Calibration, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import foreign, graph, twin, verify
 from uce_edge_export.choices import Expand
+from uce_edge_export.description import check_name, write_description
+from uce_edge_export.promise import find_threshold, store
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, select, sites_by_rule
 from uce_edge_train.calibrate import fit
@@ -43,6 +46,8 @@ class ExportedRun(Exported):
     file_nll: float
     """NLL of the written file."""
     torch_nll: float
+    promised: Guarantee | NoGuaranteeError | None = None
+    """The stored threshold, or why there is none, where the calibration asked for one."""
     """NLL of the PyTorch model with the same calibration map, at the fit."""
 
 
@@ -109,22 +114,6 @@ def write(
     return Exported(out, metadata, parity)
 
 
-def write_description(out: Path, metadata: Metadata) -> None:
-    """Write the metadata as `NAME.json` beside the model, for runtimes that cannot read it from the file."""
-    with replacing(out.with_suffix(".json")) as path:
-        path.write_text(metadata.to_json(indent=2) + "\n")
-
-
-def check_name(out: str | Path) -> Path:
-    """Refuse, before any work, a name that is not that of an ONNX file."""
-    out = Path(out)
-    if out.suffix != ".onnx":
-        raise UsageError(
-            expected("`out`", "a file name ending in .onnx", str(out), f"Use: --out {out.stem or 'model'}.onnx")
-        )
-    return out
-
-
 def export_run(
     folder: str | Path,
     out: str | Path,
@@ -161,7 +150,19 @@ def export_run(
     file_nll = math.nan
     if noise is not NoiseKind.INPUT:
         file_nll = nll(Model(out, "cpu").predict(data.images).probabilities, data.labels)
-    return ExportedRun(done.path, done.metadata, done.parity, file_nll, float(calibration.report["nll_after"]))
+    promised: Guarantee | NoGuaranteeError | None = None
+    if run.promise is not None and noise is not NoiseKind.INPUT:
+        try:
+            promised, metadata = find_threshold(Model(out, "cpu"), dataset.splits["guarantee"], **run.promise)
+            with replacing(out) as path:
+                shutil.copyfile(out, path)
+                store(path, metadata)
+            write_description(Path(out), metadata)
+            done = replace(done, metadata=metadata)
+        except NoGuaranteeError as error:
+            promised = error
+    torch_nll = float(calibration.report["nll_after"])
+    return ExportedRun(done.path, done.metadata, done.parity, file_nll, torch_nll, promised)
 
 
 def export_foreign(
@@ -198,7 +199,8 @@ def metadata_of(
         architecture=run.recipe.arch,
         samples=calibration.samples or 1,
         calibration=calibration,
-        hashes={"weights": weights_sha256(model), "splits": run.split_hashes, "trained_on": run.trained_on},
+        trained_on=run.trained_on,
+        hashes={"weights": weights_sha256(model), "splits": run.split_hashes},
         tools=run.tools,
     )
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from uce_edge import contract
+from uce_edge import contract, error_map
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration
 from uce_edge_export.builder import Builder
@@ -59,7 +59,7 @@ def emit(
         contract.UNCERTAINTY: total,
         contract.MODEL_UNCERTAINTY: unit(g.Sub(total, data)),
         contract.STANDARD_ERROR: _emit_standard_error(g, cross_entropy(wide_passes, log_p), samples),
-        contract.ERROR_PROBABILITY: g.Sub(g.constant(np.float32(1)), g.ReduceMax(p, last, keepdims=0)),
+        contract.ERROR_PROBABILITY: _emit_error(g, total, p, calibration),
         contract.PASS_PROBABILITIES: passes,
         contract.LOGITS: g.Identity(logits),
     }
@@ -93,6 +93,21 @@ def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Valu
             hidden = _emit_linear(g, logits, parameter("aux.w1"), parameter("aux.b1"))
             hidden = g.LeakyRelu(hidden, alpha=0.01)
             return g.Add(logits, _emit_linear(g, hidden, parameter("aux.w2"), parameter("aux.b2")))
+
+
+def _emit_error(g: Builder, uncertainty: ir.Value, p: ir.Value, calibration: Calibration) -> ir.Value:
+    """The fitted probability of error, sigmoid(a + b log H - c log(1 - H)); without a fit, 1 - max p."""
+    one = g.constant(np.float32(1))
+    if calibration.error is None:
+        return g.Sub(one, g.ReduceMax(p, g.constant(np.array([-1])), keepdims=0))
+    fitted = g.constant(np.array(calibration.error, np.float32), "calibration.error")
+    a, b, c = (g.Gather(fitted, g.constant(np.int64(index))) for index in range(3))
+    # A whole vector per image, for the reason given at `_ALIGNMENT`; all its entries are equal.
+    edge = g.constant(np.full(_ALIGNMENT, error_map.EDGE, np.float32))
+    h = g.Max(g.Unsqueeze(uncertainty, g.constant(np.array([1]))), edge)
+    rest = g.Max(g.Sub(one, h), edge)
+    wide = g.Sigmoid(g.Sub(g.Add(g.Mul(g.Log(h), b), a), g.Mul(g.Log(rest), c)))
+    return g.Gather(wide, g.constant(np.int64(0)), axis=1)
 
 
 def _emit_linear(g: Builder, x: ir.Value, weight: ir.Value, bias: ir.Value) -> ir.Value:

@@ -11,13 +11,15 @@ from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.errors import UsageError, expected
 from uce_edge.files import replacing
+from uce_edge.guarantee import Guarantee
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import head
 from uce_edge_export.builder import Builder
-from uce_edge_export.export import check_name, write_description
+from uce_edge_export.description import check_name, write_description
 from uce_edge_export.graph import checked
+from uce_edge_export.promise import find_threshold, store
 from uce_edge_export.verify import ParityError
 from uce_edge_train import overlap
 from uce_edge_train.data import Split
@@ -33,10 +35,18 @@ class Recalibrated:
     metadata: Metadata
     file_nll: float
     """NLL of the new file on the calibration images."""
+    promised: Guarantee | None = None
+    """The rejection threshold that was stored, if one was asked for."""
 
 
 def recalibrate(
-    source: str | Path, out: str | Path, data: Split, method: Method, samples: int | None = None, seed: int = 0
+    source: str | Path,
+    out: str | Path,
+    data: Split,
+    method: Method,
+    samples: int | None = None,
+    seed: int = 0,
+    promise: dict[str, float] | None = None,
 ) -> Recalibrated:
     """Fit a calibration map on labelled images and write a new file; the old one stays.
 
@@ -47,14 +57,19 @@ def recalibrate(
         method: The calibration map, which may be another kind than the file has.
         samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
         seed: Which passes to use.
+        promise: `target_error` and `confidence` of a rejection threshold. Half of the images then fit the map, and the
+            other half, which nothing is fitted on, the threshold.
     """
     out = check_name(out)
     model = Model(source, "cpu")
     if out.exists() and out.samefile(source):
         raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
     n = model.metadata.samples if samples is None else samples
-    overlap.refuse_overlap(model.metadata.hashes.get("trained_on", {}), data.images, "the calibration set")
-    step = images_per_block(n, len(model.classes))
+    kept = None
+    if promise is not None:
+        data, kept = data.halves()
+    overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
+    step = images_per_block(len(data), n, len(model.classes))
     blocks = (data.images[start : start + step] for start in range(0, len(data), step))
     logits = StoredLogits(torch.from_numpy(model.logits(block, n, seed)) for block in blocks)
     calibration = fit_map(method, logits, data.labels, seed)
@@ -65,13 +80,16 @@ def recalibrate(
         reject=None,  # a promise about the error holds for the map it was made with
         hashes=model.metadata.hashes | {"calibration_data": data.sha256()},
     )
-    rewritten = replace_head(ir.load(source), metadata)
+    promised = None
     with replacing(out) as path:
-        ir.save(rewritten, path)
+        ir.save(replace_head(ir.load(source), metadata), path)
         fresh = Model(path, "cpu")
         file_nll = _check(fresh, model, data, n, seed, float(calibration.report["nll_after"]))
+        if promise is not None and kept is not None:
+            promised, metadata = find_threshold(fresh, kept, **promise)
+            store(path, metadata)
     write_description(out, metadata)
-    return Recalibrated(out, metadata, file_nll)
+    return Recalibrated(out, metadata, file_nll, promised)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:

@@ -6,16 +6,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from uce_edge import guarantee
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, ImageSpec
+from uce_edge.metrics import normalized_entropy
 from uce_edge.progress import progress
 from uce_edge_train import overlap, rates
 from uce_edge_train.choices import Rates
 from uce_edge_train.data import Split
 from uce_edge_train.layers import noise_from
 from uce_edge_train.logits import classes_of, mc_logits
-from uce_edge_train.maps import apply_map, averaged_nll, fit_map, initial
+from uce_edge_train.maps import apply_map, averaged_nll, fit_map, initial, probabilities
 from uce_edge_train.pixels import normalise
 from uce_edge_train.runs import Run, load_model
 
@@ -29,6 +31,7 @@ def calibrate(
     samples: int = 25,
     seed: int = 0,
     tune: Rates = Rates.FIXED,
+    promise: dict[str, float] | None = None,
 ) -> Run:
     """Fit a map, and on request the dropout rates, and store them in the run.
 
@@ -39,6 +42,8 @@ def calibrate(
         samples: The number of passes it is fitted for.
         seed: Of the noise.
         tune: Which dropout rates are optimised with it.
+        promise: `target_error` and `confidence`: the export shall store a threshold that keeps the error below the
+            target. Whether the guarantee images allow it is tried here.
 
     Returns:
         The run's description with its calibration, as saved.
@@ -64,10 +69,16 @@ def calibrate(
         report = tuned.report if kept else calibration.report
         calibration = replace(
             tuned if kept else calibration,
-            report=report | {"nll_before": calibration.report["nll_before"], "rates_tuned": kept},
+            report=report
+            | {key: calibration.report[key] for key in ("nll_before", "accuracy_before")}
+            | {"rates_tuned": kept},
         )
         run = replace(run, tuned_rates=rates.current(model) if kept else None)
-    run = replace(run, calibration=calibration)
+    if promise is not None:
+        kept = run.dataset().splits["guarantee"]
+        p = probabilities(calibration, mc_logits(model, kept, run.image, samples, seed))
+        guarantee.find(normalized_entropy(p), p.argmax(-1) != kept.labels, **promise)
+    run = replace(run, calibration=calibration, promise=promise)
     run.save(folder)
     return run
 

@@ -30,8 +30,8 @@ class Progress:
     reductions: int = 0
     """Times the learning rate was reduced on a plateau."""
     last_reduction: int = 0
-    scale: float = 65536.0
-    """Of the loss, in float16."""
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """The loss scaling of float16."""
     log: list[dict[str, Any]] = field(default_factory=list)
     """One row per epoch."""
 
@@ -102,12 +102,23 @@ class Training:
             raise UsageError(f"{path} was trained on other images. Restore the data, or start anew with --overwrite.")
         self.progress = progress
         groups = _groups(tensors)
-        self.take(groups["now"])
+        try:
+            self.take(groups["now"])
+        except (RuntimeError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(
+                f"{path} does not fit {recipe.arch} any more ({reason}). Start anew with --overwrite."
+            ) from None
         self.best = groups.get("best", {})
+        parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in groups.get("optimiser", {}).items():
             index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = value
+            like = parameters[int(index)]
+            # In the layout of the weights: the optimiser is slower with two.
+            state.setdefault(int(index), {})[key] = (
+                torch.empty_like(like).copy_(value) if value.shape == like.shape else value
+            )
         document = self.optimiser.state_dict()
         self.optimiser.load_state_dict({"state": state, "param_groups": document["param_groups"]})
 

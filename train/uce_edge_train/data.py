@@ -27,6 +27,18 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def at_most(self, images: int) -> "Split":
+        """Itself, or so many of its images, always the same."""
+        if len(self) <= images:
+            return self
+        chosen = np.sort(np.random.default_rng(_SPLIT_SEED).permutation(len(self))[:images])
+        return Split(self.images[chosen], self.labels[chosen])
+
+    def halves(self) -> "tuple[Split, Split]":
+        """Two disjoint halves, always the same."""
+        first, second = np.array_split(np.random.default_rng(_SPLIT_SEED).permutation(len(self)), 2)
+        return Split(self.images[first], self.labels[first]), Split(self.images[second], self.labels[second])
+
     def sha256(self) -> str:
         """A fingerprint of pixels and labels, to prove later what a model was fitted on."""
         digest = hashlib.sha256(np.ascontiguousarray(self.images).tobytes())

@@ -128,7 +128,7 @@ def fetch(name: str, root: Path) -> None:
         _fetch_archive(public, root, lacking)
         return
     for file in lacking:
-        with replacing(folder / file) as temporary:
+        with replacing(folder / file, "--root") as temporary:
             if _flaw(public, root / file) is None:
                 shutil.copyfile(root / file, temporary)
             else:
@@ -140,7 +140,7 @@ def _fetch_archive(public: Public, root: Path, lacking: list[str]) -> None:
     _refuse_wrong(public, archive)
     given = archive.is_file()
     if not given:
-        with replacing(archive) as temporary:
+        with replacing(archive, "--root") as temporary:
             _download(public, archive, temporary)
     _unpack(archive, root / public.folder, lacking)
     if not given:

@@ -23,7 +23,7 @@ from uce_edge_train.data import Dataset, Split
 from uce_edge_train.group import Group, join
 from uce_edge_train.journal import Journal, open_journal
 from uce_edge_train.layers import deterministic, noise_from
-from uce_edge_train.noise import NoisePool
+from uce_edge_train.noise import NoisePool, generator
 from uce_edge_train.pixels import moments, normalise
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, save_weights, tool_versions
@@ -66,6 +66,9 @@ def train(
         if recipe.batch_size % group.size:
             rule = f"a multiple of the {group.size} processes"
             raise UsageError(expected("`batch_size`", rule, recipe.batch_size, "The processes share every batch"))
+        if recipe.precision is Precision.FLOAT16 and group.device.type != "cuda":
+            rule = "float32 or bfloat16 without CUDA"
+            raise UsageError(expected("`precision`", rule, "float16", "Use --precision bfloat16"))
         writable_folder(out)  # an hour of training must not end at a full or forbidden disk
         model = model.to(group.device)
         if recipe.channels_last:
@@ -74,8 +77,10 @@ def train(
         training = Training(model, recipe.optimiser_for(model, learned), learned)
         if resume and (out / CHECKPOINT).exists():
             training.load(out, recipe, hashes["train"])
+        if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
+            raise UsageError(f"The processes see different checkpoints. Put --out ({out}) where all machines see it.")
         with open_journal(out, recipe.epochs, tensorboard and group.leads) as journal:
-            _Loop(training, recipe, image, dataset, group, out, journal).run()
+            _Loop(training, recipe, image, dataset, hashes["train"], group, out, journal).run()
         if training.best:
             training.take(training.best)
         model = model.to("cpu").eval()
@@ -113,6 +118,7 @@ class _Loop:
         recipe: Recipe,
         image: ImageSpec,
         dataset: Dataset,
+        data_hash: str,
         group: Group,
         out: Path,
         journal: Journal,
@@ -121,21 +127,15 @@ class _Loop:
         self.out, self.journal = out, journal
         self.held_out = dataset.splits["calibration"]
         data = dataset.splits["train"]
-        self.data_hash = data.sha256()
+        self.data_hash = data_hash
         self.pixels, self.labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
         # The last, smaller batch of an epoch is left out; a set smaller than a batch is one batch.
-        self.batch = min(recipe.batch_size, len(self.labels))
+        self.batch = min(recipe.batch_size, len(self.labels) // group.size * group.size)
         self.steps = len(self.labels) // self.batch
         self.augment = recipe.augmentation(image.height, image.width)
-        self.scaler = torch.amp.GradScaler(
-            group.device.type,
-            init_scale=training.progress.scale,
-            enabled=recipe.precision is Precision.FLOAT16 and group.device.type == "cuda",
-        )
-        if recipe.precision is Precision.FLOAT16 and group.device.type != "cuda":
-            raise UsageError(
-                expected("`precision`", "float32 or bfloat16 without CUDA", "float16", "Use --precision bfloat16")
-            )
+        self.scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision is Precision.FLOAT16)
+        if training.progress.scaler:
+            self.scaler.load_state_dict(training.progress.scaler)
 
     def run(self) -> None:
         """All epochs that are left."""
@@ -149,9 +149,12 @@ class _Loop:
                 held_out = self.group.from_leader(
                     list(evaluate(self.training.model, self.image, self.held_out)) if self.group.leads else [0.0, 0.0]
                 )
+                if not np.isfinite(held_out[0]):  # the last step broke the weights: the checkpoint before it is good
+                    raise self._diverged(held_out[0])
                 state.epoch += 1
                 self._note(nll, held_out, time.monotonic() - started)
                 if self.group.leads:
+                    state.scaler = self.scaler.state_dict()
                     self.training.save(self.out, recipe, self.data_hash)
 
     def _stalled(self) -> bool:
@@ -187,9 +190,9 @@ class _Loop:
     def _epoch(self, parallel: nn.Module, advance: Callable[[int], None]) -> float:
         """One pass over the training images; returns its mean NLL."""
         recipe, group, epoch = self.recipe, self.group, self.training.progress.epoch
-        order = torch.randperm(len(self.labels), generator=_generator("cpu", recipe.seed, epoch, 0))
-        mine = _generator("cpu", recipe.seed, epoch, 1 + group.rank)
-        on_device = mine if group.device.type == "cpu" else _generator(group.device, recipe.seed, epoch, 1 + group.rank)
+        order = torch.randperm(len(self.labels), generator=generator("cpu", recipe.seed, epoch, 0))
+        mine = generator("cpu", recipe.seed, epoch, 1 + group.rank)
+        on_device = mine if group.device.type == "cpu" else generator(group.device, recipe.seed, epoch, 1 + group.rank)
         # A processor draws normal numbers slowly, a graphics card does not.
         noise = NoisePool(mine) if group.device.type == "cpu" else on_device
         self.training.model.train()
@@ -204,32 +207,33 @@ class _Loop:
         self.training.model.eval()
         return float(group.mean(total)) / self.steps
 
-    def _step(self, parallel: nn.Module, batch: Tensor, generator: torch.Generator) -> Tensor:
+    def _step(self, parallel: nn.Module, batch: Tensor, source: torch.Generator) -> Tensor:
         """One step of the optimiser; returns the NLL of the batch."""
         recipe, group, training = self.recipe, self.group, self.training
         images = normalise(self.pixels[batch].to(group.device), self.image)
-        images = self.augment(images, generator)
-        if recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
+        images = self.augment(images, source)
+        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        images = images.contiguous(memory_format=layout)
         mixed = recipe.precision is not Precision.FLOAT32
         kind = torch.float16 if recipe.precision is Precision.FLOAT16 else torch.bfloat16
         with torch.autocast(group.device.type, dtype=kind, enabled=mixed):
             logits = parallel(images)
         loss, nll = recipe.loss(logits, self.labels[batch].to(group.device))
-        if not torch.isfinite(loss):
-            raise self._diverged(loss.item())
+        seen = group.mean(loss.detach().clone())  # of all processes, so that all stop together
+        if not torch.isfinite(seen):
+            raise self._diverged(seen.item())
         loss = loss + rates.prior(training.model, len(self.labels))
         training.optimiser.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        for rate in training.learned_rates:  # they are no parameters of the wrapped model
-            if rate.grad is not None:
-                group.mean(rate.grad)
+        if training.learned_rates and group.size > 1:  # they are no parameters of the wrapped model
+            gradients = group.mean(torch.stack([rate.grad for rate in training.learned_rates if rate.grad is not None]))
+            for rate, gradient in zip(training.learned_rates, gradients, strict=True):
+                rate.grad = gradient
         if recipe.clip is not None:
             self.scaler.unscale_(training.optimiser)
             nn.utils.clip_grad_norm_(training.model.parameters(), recipe.clip)
         self.scaler.step(training.optimiser)
         self.scaler.update()
-        training.progress.scale = self.scaler.get_scale() if self.scaler.is_enabled() else training.progress.scale
         rates.keep_in_bounds(training.learned_rates)
         return nll.detach()
 
@@ -262,9 +266,3 @@ def evaluate(model: nn.Module, image: ImageSpec, data: Split) -> tuple[float, fl
             nll += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
             right += int((logits.argmax(-1) == labels).sum())
     return nll / len(data), right / len(data)
-
-
-def _generator(device: str | torch.device, *numbers: int) -> torch.Generator:
-    """Randomness that depends on all the numbers."""
-    state = np.random.SeedSequence(numbers).generate_state(2)
-    return torch.Generator(device).manual_seed(int(state[0]) << 31 ^ int(state[1]))

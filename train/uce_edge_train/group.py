@@ -63,7 +63,7 @@ def join(device: TrainDevice = TrainDevice.AUTO) -> Iterator[Group]:
     """
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = _device(device, local)
+    chosen = pick(device, local)
     if size == 1:
         yield Group(chosen)
         return
@@ -76,7 +76,8 @@ def join(device: TrainDevice = TrainDevice.AUTO) -> Iterator[Group]:
         distributed.destroy_process_group()
 
 
-def _device(name: TrainDevice, local: int) -> torch.device:
+def pick(name: TrainDevice, local: int = 0) -> torch.device:
+    """The device that a name means here, or a refusal."""
     available = {
         TrainDevice.CUDA: torch.cuda.is_available(),
         TrainDevice.MPS: torch.backends.mps.is_available(),

@@ -1,5 +1,6 @@
 """Images for a model that exists already: resized as it takes them, and their labels matched to its classes."""
 
+import base64
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +12,12 @@ import numpy.typing as npt
 from uce_edge import images
 from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import sources
-from uce_edge_train.data import Split, digits
+from uce_edge_train import overlap, sources
+from uce_edge_train.data import Split, digits, from_source
 
 # Held-out images come first; images a model may have been trained on are never taken.
-_PREFERRED = ("all", "val", "test")
+_TO_CALIBRATE = ("all", "val", "test")
+_TO_EVALUATE = ("test", "all", "val")
 
 
 def load(source: str, spec: ImageSpec, classes: Sequence[str]) -> Split:
@@ -26,30 +28,55 @@ def load(source: str, spec: ImageSpec, classes: Sequence[str]) -> Split:
         spec: What the model takes as an image.
         classes: The model's class names; sub-folders and `class_names` are matched by name.
     """
-    path = Path(source)
-    if source == "digits":
-        part, names = digits().splits["calibration"], tuple(classes)
-        found = sources.Source({"all": (part.images, part.labels)}, names)
-        sources.check_labels(found.parts, names, path)
-    elif path.is_dir():
-        found = sources.read_folder(path, spec)
-    elif path.suffix == ".npz":
-        found = sources.read_npz(path, classes)
-    else:
+    found = _digits("calibration", classes) if source == "digits" else _read(source, spec, classes)
+    if found is None:
         rule = "a folder with one sub-folder per class, or an .npz file"
         raise UsageError(expected("`data`", rule, source, "Check the path given to --data"))
-    name = next((name for name in _PREFERRED if name in found.parts), None)
-    if name is None:
-        raise UsageError(f"{source} has training images only. Calibration needs images the model has not seen.")
-    pixels, labels = found.parts[name]
-    unknown = [name for name in found.class_names if name not in classes]
-    if unknown:
-        rule = f"among the model's ({', '.join(list(classes)[:5])}, ...)"
-        raise UsageError(
-            expected(f"the classes of {source}", rule, ", ".join(unknown), "Rename them, or export with --classes")
-        )
-    index = np.array([list(classes).index(name) for name in found.class_names])
-    return Split(_fitted(pixels, spec), index[labels])
+    split, _ = _chosen(source, found, spec, classes, _TO_CALIBRATE)
+    return split
+
+
+def load_test(
+    source: str,
+    spec: ImageSpec,
+    classes: Sequence[str],
+    root: str | Path | None = None,
+    own_test: str | None = None,
+) -> tuple[Split, str]:
+    """Labelled images to evaluate on: the test part where there is one, and what they are in words.
+
+    Args:
+        source: As in `load`, or the name of a dataset under the root; `digits` gives its test images.
+        spec: What the model takes as an image.
+        classes: The model's class names.
+        root: Where datasets with a name lie; None for the environment variable UCE_EDGE_DATA.
+        own_test: The SHA-256 of the test images that the model's training set aside. If they are found among images
+            without parts, they alone are taken: the network was trained on the others.
+    """
+    if source == "digits":
+        return _chosen(source, _digits("test", classes), spec, classes, _TO_EVALUATE)[0], "test images"
+    found = _read(source, spec, classes) or _named(source, _root(root), classes)
+    if found is None:
+        rule = f"digits, {', '.join(sources.NAMED)}, a folder with one sub-folder per class, or an .npz file"
+        raise UsageError(expected("`data`", rule, source, "Check --data, and --root for a dataset's name"))
+    if own_test is not None and set(found.parts) == {"all"}:
+        try:
+            test = from_source(source, found).splits["test"]
+        except UsageError:  # too few to have been split, so no network was trained on them
+            test = None
+        if test is not None and test.sha256() == own_test:
+            found = sources.Source({"test": (test.images, test.labels)}, found.class_names)
+    split, part = _chosen(source, found, spec, classes, _TO_EVALUATE)
+    return split, {"test": "test images", "val": "validation images", "all": "all images"}[part]
+
+
+def seen(trained_on: dict[str, Any], pixels: npt.NDArray[Any]) -> int:
+    """About how many of these images a network was trained on, by the `overlap.sketch` its file carries."""
+    if not trained_on:
+        return 0
+    kept = np.frombuffer(base64.b64decode(trained_on["blake2b_64"]), "<u8")
+    hits = int(np.isin(overlap.fingerprints(pixels), kept).sum())
+    return min(hits * int(trained_on["one_in"]), len(pixels))
 
 
 def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Split:
@@ -61,7 +88,7 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Spl
         spec: What the model takes as an image.
         root: Where datasets with a name lie; None for the environment variable UCE_EDGE_DATA.
     """
-    path, place = Path(source), Path(root or os.environ.get("UCE_EDGE_DATA") or ".")
+    path, place = Path(source), _root(root)
     if path.is_dir():
         folders = [str(entry) for entry in sorted(path.iterdir()) if entry.is_dir()] or [source]
         pixels = np.stack([images.load(file, spec) for file in images.collect(folders)])
@@ -70,10 +97,58 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Spl
         if path.suffix != ".npz" and not archive.is_file():
             archive = place / f"{source}.npz"
         known = source in sources.NAMED and not archive.is_file()
+        if not known and not archive.is_file():
+            rule = "a dataset's name, a folder of images, or an .npz file"
+            raise UsageError(expected("`ood`", rule, source, "Check --ood, and --root for a dataset's name"))
         found = sources.read_named(source, place) if known else sources.read_npz(archive)
         name = next(name for name in ("test", "all", "val", "train") if name in found.parts)
         pixels = _fitted(found.parts[name][0], spec)
     return Split(pixels, np.zeros(len(pixels), np.int64))
+
+
+def _root(root: str | Path | None) -> Path:
+    return Path(root or os.environ.get("UCE_EDGE_DATA") or ".")
+
+
+def _digits(part: str, classes: Sequence[str]) -> sources.Source:
+    split, names = digits().splits[part], tuple(classes)
+    found = sources.Source({"all": (split.images, split.labels)}, names)
+    sources.check_labels(found.parts, names, Path("digits"))
+    return found
+
+
+def _read(source: str, spec: ImageSpec, classes: Sequence[str]) -> sources.Source | None:
+    """A folder or an archive; None when it is neither."""
+    path = Path(source)
+    if path.is_dir():
+        return sources.read_folder(path, spec)
+    return sources.read_npz(path, classes) if path.suffix == ".npz" else None
+
+
+def _named(name: str, root: Path, classes: Sequence[str]) -> sources.Source | None:
+    """A dataset under the root; None when the name is not known and there is no such archive."""
+    archive = root / f"{name}.npz"
+    if archive.is_file():
+        return sources.read_npz(archive, classes)
+    return sources.read_named(name, root) if name in sources.NAMED else None
+
+
+def _chosen(
+    source: str, found: sources.Source, spec: ImageSpec, classes: Sequence[str], preferred: Sequence[str]
+) -> tuple[Split, str]:
+    """The first of the preferred parts that is there, with its labels in the order of the model's classes."""
+    part = next((name for name in preferred if name in found.parts), None)
+    if part is None:
+        raise UsageError(f"{source} has training images only, and images the model has not seen are needed.")
+    unknown = [name for name in found.class_names if name not in classes]
+    if unknown:
+        rule = f"among the model's ({', '.join(list(classes)[:5])}, ...)"
+        raise UsageError(
+            expected(f"the classes of {source}", rule, ", ".join(unknown), "Rename them, or export with --classes")
+        )
+    pixels, labels = found.parts[part]
+    index = np.array([list(classes).index(name) for name in found.class_names])
+    return Split(_fitted(pixels, spec), index[labels]), part
 
 
 def _fitted(pixels: npt.NDArray[Any], spec: ImageSpec) -> npt.NDArray[Any]:

@@ -28,7 +28,8 @@ class _Sample(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mu: Tensor, variance: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
         """The sample."""
-        sigma = (variance * alpha).add_(_VARIANCE_FLOOR).sqrt_()
+        # Some convolution algorithms return a little less than 0 where the variance is 0.
+        sigma = (variance * alpha).clamp_min_(0).add_(_VARIANCE_FLOOR).sqrt_()
         ctx.save_for_backward(eps, sigma, alpha)
         return torch.addcmul(mu, sigma, eps)
 

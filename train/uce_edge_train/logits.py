@@ -14,10 +14,11 @@ from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 from uce_edge_train.data import Split
 from uce_edge_train.layers import deterministic, noise_from
+from uce_edge_train.noise import PassNoise
 from uce_edge_train.pixels import normalise
 
 _BLOCK = 2**22  # numbers in a block: 32 MB in float64, and a few times that while a map is fitted
-_BATCH = 256  # images in one pass of the network
+_BATCH = 64  # images in one pass of the network: larger ones leave the processor's caches
 
 
 class Logits(ABC):
@@ -44,7 +45,7 @@ class ArrayLogits(Logits):
             rule = "[samples, images, classes] with at least one image"
             raise UsageError(expected("`logits`", rule, tuple(logits.shape), "Add images"))
         self.samples, self.images, self.classes = logits.shape
-        self._blocks = torch.split(logits, images_per_block(self.samples, self.classes), dim=1)
+        self._blocks = torch.split(logits, images_per_block(self.images, self.samples, self.classes), dim=1)
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self._blocks)
@@ -74,54 +75,69 @@ class StoredLogits(Logits):
                 "Name a roomier folder by the environment variable TMPDIR."
             ) from None
         self.images = sum(self._sizes)
+        if not self.images:
+            raise UsageError(expected("`logits`", "those of at least one image", "none", "Add images"))
+
+    def __del__(self) -> None:
+        self._file.close()
 
     def __iter__(self) -> Iterator[Tensor]:
-        self._file.seek(0)
+        place = 0
         for count in self._sizes:
             shape = (self.samples, count, self.classes)
+            self._file.seek(place)
             values = np.fromfile(self._file, np.float32, int(np.prod(shape)))
+            place = self._file.tell()
             yield torch.from_numpy(values.reshape(shape))
 
     def __len__(self) -> int:
         return len(self._sizes)
 
 
-def images_per_block(samples: int, classes: int) -> int:
-    """How many images' logits make a block."""
-    return max(1, _BLOCK // (samples * classes))
+def images_per_block(images: int, samples: int, classes: int) -> int:
+    """How many images' logits make a block; blocks are about equal, because a map may take one step for each."""
+    blocks = -(-images * samples * classes // _BLOCK)
+    return -(-images // blocks)
 
 
 def classes_of(model: nn.Module, image: ImageSpec) -> int:
     """The number of classes of a network, from what it says of a black image."""
     with torch.no_grad(), deterministic(model):
-        return int(model(torch.zeros(1, image.channels, image.height, image.width)).shape[-1])
+        black = torch.zeros(1, image.channels, image.height, image.width, device=next(model.parameters()).device)
+        return int(model(black).shape[-1])
 
 
 def mc_blocks(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> Iterator[Tensor]:
-    """Logits of stochastic passes in blocks, with noise from an explicit seed.
+    """Logits of stochastic passes in blocks.
 
     Args:
-        model: A Gaussian-dropout network.
+        model: A Gaussian-dropout network, on the device where it shall run.
         data: The images.
         image: How they are normalised.
         samples: Passes per image.
-        seed: Of the noise; the same seed gives the same logits.
+        seed: Of the noise. An image's logits depend on the image, the seed and the pass alone.
     """
     if not 1 <= samples <= MAX_SAMPLES:
         raise UsageError(expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "For example: --samples 25"))
-    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
     model.eval()
-    block = images_per_block(samples, classes_of(model, image))
-    with noise_from(model, generator), progress("Monte Carlo passes", len(data)) as advance:
+    block = images_per_block(len(data), samples, classes_of(model, image))
+    with progress("Monte Carlo passes", len(data)) as advance:
         for start in range(0, len(data), block):
             parts = []
             for first in range(start, min(start + block, len(data)), _BATCH):
                 pixels = data.images[first : min(first + _BATCH, start + block)]
-                batch = normalise(torch.from_numpy(pixels), image)
-                with torch.no_grad():
-                    parts.append(torch.stack([model(batch) for _ in range(samples)]))
+                batch = normalise(torch.from_numpy(pixels).to(device), image)
+                passes = [_one_pass(model, batch, PassNoise(device, seed, index)) for index in range(samples)]
+                parts.append(torch.stack(passes).float().cpu())
                 advance(len(batch))
             yield torch.cat(parts, dim=1)
+
+
+def _one_pass(model: nn.Module, batch: Tensor, noise: PassNoise) -> Tensor:
+    with torch.no_grad(), noise_from(model, noise):
+        logits: Tensor = model(batch)
+    return logits
 
 
 def mc_logits(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> StoredLogits:

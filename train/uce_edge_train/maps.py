@@ -13,9 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from uce_edge import error_map
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Calibration
+from uce_edge.metrics import normalized_entropy
 from uce_edge_train.logits import ArrayLogits, Logits
 
 Parameters = dict[str, Tensor]
@@ -108,11 +110,13 @@ def fit_map(
         parameters["vector"] = vector.detach()
     elif method is Method.AUX:
         parameters = _fit_aux(parameters, data, seed, regularise)
+    report, error = _outcome(method, parameters, data)
     return Calibration(
         method=method,
         parameters={name: value.float().tolist() for name, value in parameters.items()},
         samples=blocks.samples,
-        report=_report(method, parameters, data),
+        report=report,
+        error=(error.a, error.b, error.c),
     )
 
 
@@ -145,8 +149,9 @@ class _Data:
         return len(self._logits)
 
 
-def _report(method: Method, parameters: Parameters, data: _Data) -> dict[str, float | int]:
-    """What the map changed on the images it was fitted on."""
+def _outcome(method: Method, parameters: Parameters, data: _Data) -> tuple[dict[str, float | int], error_map.ErrorMap]:
+    """What the map changed on the images it was fitted on, and how the error follows the uncertainty there."""
+    uncertainty, wrong = [], []
     nll_before = nll_after = 0.0
     flips = right_before = right_after = 0
     with torch.no_grad():
@@ -154,11 +159,14 @@ def _report(method: Method, parameters: Parameters, data: _Data) -> dict[str, fl
             after = apply_map(method, parameters, z)
             nll_before += averaged_nll(z, y).item() * len(y)
             nll_after += averaged_nll(after, y).item() * len(y)
-            old, new = (torch.softmax(values, -1).mean(0).argmax(-1) for values in (z, after))
+            p = torch.softmax(after, -1).mean(0)
+            old, new = torch.softmax(z, -1).mean(0).argmax(-1), p.argmax(-1)
+            uncertainty.append(normalized_entropy(p.numpy()))
+            wrong.append((new != y).numpy())
             flips += int((old != new).sum())
             right_before += int((old == y).sum())
             right_after += int((new == y).sum())
-    return {
+    report = {
         "images": data.images,
         "nll_of_chance": round(math.log(data.classes), 6),
         "nll_before": round(nll_before / data.images, 6),
@@ -167,6 +175,7 @@ def _report(method: Method, parameters: Parameters, data: _Data) -> dict[str, fl
         "accuracy_before": round(right_before / data.images, 6),
         "accuracy_after": round(right_after / data.images, 6),
     }
+    return report, error_map.fit(np.concatenate(uncertainty), np.concatenate(wrong))
 
 
 def _lbfgs(parameter: Tensor, data: _Data, scaled: Callable[[Tensor], Tensor], deviation: Callable[[], Tensor]) -> None:

@@ -1,27 +1,49 @@
-"""Standard normal noise for training and calibration, always from an explicit generator."""
+"""Standard normal noise for training and calibration."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _LARGEST = 2**25  # numbers in a pool, 128 MB
 
 
-def standard_normal(mean: Tensor, generator: torch.Generator | None) -> Tensor:
+def standard_normal(mean: Tensor, source: torch.Generator | None) -> Tensor:
     """Fresh noise in the shape and memory layout of `mean`; layouts that differ would cost a slow addition."""
     noise = torch.empty_like(mean)
-    torch.as_strided(noise, (mean.numel(),), (1,)).normal_(generator=generator)
+    torch.as_strided(noise, (mean.numel(),), (1,)).normal_(generator=source)
     return noise
+
+
+def generator(device: str | torch.device, *numbers: int) -> torch.Generator:
+    """Randomness that depends on all the numbers."""
+    state = np.random.SeedSequence(numbers).generate_state(2)
+    return torch.Generator(device).manual_seed(int(state[0]) << 31 ^ int(state[1]))
+
+
+class PassNoise:
+    """The noise of one Monte Carlo pass, which all images share, as in an exported file.
+
+    An image's logits then depend on the image and the pass alone, not on its batch, and a pass needs few numbers.
+    """
+
+    def __init__(self, device: torch.device, seed: int, index: int) -> None:
+        self._generator = generator(device, seed, index)
+
+    def __call__(self, layer: str, mean: Tensor) -> Tensor:
+        """Noise for a layer's mean output."""
+        return standard_normal(mean[:1], self._generator).expand_as(mean)
 
 
 class NoisePool:
     """Noise for training on a CPU, where drawing fresh numbers takes a fifth of the step.
 
-    Every layer of every step reads a large pool of fresh numbers at a random place. Successive steps are
-    no longer independent, which gradient descent does not notice; calibration and inference use fresh noise.
+    Every layer of every step reads a large pool, drawn anew for every epoch, at a random place. Steps, and now and then
+    two layers of a step, share numbers at other places, which gradient descent does not notice. Calibration and
+    inference use noise of their own.
     """
 
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
+    def __init__(self, source: torch.Generator) -> None:
+        self._generator = source
         self._pool = torch.empty(0)
 
     def __call__(self, layer: str, mean: Tensor) -> Tensor:

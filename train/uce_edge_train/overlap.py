@@ -1,7 +1,8 @@
 """Which images a network was trained on, small enough to travel with the model file.
 
-Of many training images, only those whose fingerprint is a multiple of some number are kept. Any other set of images
-is thinned by the same rule, so an overlap of any size shows, and up to `KEPT` training images the answer is exact.
+Of many training images, one in m is kept: those whose fingerprint is a multiple of m. Up to `KEPT` training images m
+is 1 and the answer exact. Otherwise an overlap of k images is missed with probability (1 - 1/m)^k: for 40,000 training
+images and k = 100, less than 1 %.
 """
 
 import base64

@@ -1,5 +1,7 @@
 """From stored pixels to what a network takes."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -16,14 +18,20 @@ def normalise(images: Tensor, spec: ImageSpec) -> Tensor:
 
 
 def moments(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of pixels in [0, 1], from histograms: no copy of the images is made."""
+    """Mean and standard deviation per channel of pixels in [0, 1], from histograms of a few images at a time."""
     means, deviations = [], []
     values = np.arange(256) / 255
     for channel in range(images.shape[-1]):
-        weights = np.bincount(images[..., channel].ravel(), minlength=256) / images[..., channel].size
+        counts = sum(np.bincount(part[..., channel].ravel(), minlength=256) for part in _chunks(images))
+        weights = counts / np.sum(counts)
         mean = float(weights @ values)
         means.append(round(mean, 4))
         deviations.append(round(float(np.sqrt(weights @ (values - mean) ** 2)), 4))
     if min(deviations) == 0:
-        raise UsageError("The training images are all of one colour: there is nothing to learn from. Check --data.")
+        raise UsageError("A channel of the training images is constant: there is nothing to learn from. Check --data.")
     return tuple(means), tuple(deviations)
+
+
+def _chunks(images: npt.NDArray[np.uint8]) -> Iterator[npt.NDArray[np.uint8]]:
+    step = max(1, 2**22 // images[0].size)
+    return (images[start : start + step] for start in range(0, len(images), step))

@@ -52,9 +52,9 @@ class Recipe:
         for name, value in (("epochs", self.epochs), ("batch_size", self.batch_size), ("patience", self.patience)):
             if value is not None and value < 1:
                 raise _wrong(name, "at least 1", value, "20")
-        for name, number in (("learning_rate", self.learning_rate), ("clip", self.clip)):
+        for name, number, example in (("learning_rate", self.learning_rate, "0.003"), ("clip", self.clip, "1")):
             if number is not None and not 0 < number < math.inf:
-                raise _wrong(name, "positive", number, "0.003")
+                raise _wrong(name, "positive", number, example)
         for name, share, highest in (("erase", self.erase, 1.0), ("penalty", self.penalty, math.inf)):
             if not 0 <= share <= highest or not math.isfinite(share):
                 raise _wrong(name, "at least 0" + (", at most 1" if highest == 1 else ""), share, "0.1")

@@ -41,13 +41,19 @@ class Run:
     calibration: Calibration = field(default_factory=Calibration)
     tuned_rates: dict[str, float] | None = None
     """The rates that calibration put in their place."""
+    promise: dict[str, float] | None = None
+    """`target_error` and `confidence` of the threshold that an export finds and stores."""
     tools: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
         """The Gaussian-dropout network of this run, with its rates and random weights."""
         model = self.recipe.build(len(self.class_names), self.image.channels)
-        for name, layer in gaussian_layers(model).items():
-            layer.p = (self.tuned_rates or self.rates)[name]
+        rates = self.tuned_rates or self.rates
+        layers = gaussian_layers(model)
+        if set(rates) != set(layers):
+            raise UceEdgeError(f"{self.recipe.arch} has other layers than it had when it was trained. Train it again.")
+        for name, layer in layers.items():
+            layer.p = rates[name]
         return model
 
     def dataset(self) -> Dataset:

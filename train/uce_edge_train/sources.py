@@ -223,7 +223,7 @@ def read_named(name: str, root: Path) -> Source:
     if archive.is_file():
         return read_npz(archive)
     sign, read = NAMED[name]
-    by_hand = downloads.by_hand(name, root)
+    remedy = f"`train` and `reproduce` fetch it with --download; or {downloads.by_hand(name, root)}"
     for folder in downloads.places(name, root):
         if folder.is_dir() and any(folder.glob(sign)):
             try:
@@ -231,11 +231,9 @@ def read_named(name: str, root: Path) -> Source:
             except UsageError:
                 raise
             except Exception as error:  # a missing file, or whatever gzip and scipy ran into in a damaged one
-                raise UsageError(
-                    f"{name} in {folder} is incomplete or damaged ({error}). Add --download, or {by_hand}."
-                ) from None
+                raise UsageError(f"{name} in {folder} is incomplete or damaged ({error}). {remedy}.") from None
     raise UsageError(
-        f"{name} is not under {root}. Add --download, or {by_hand}. "
+        f"{name} is not under {root}. {remedy}. "
         f"Or put {name}.npz into {root}, or name another place with --root or UCE_EDGE_DATA."
     )
 
@@ -253,7 +251,8 @@ def _part(pixels: npt.NDArray[Any], labels: npt.NDArray[Any], what: str) -> Part
         )
     if len(pixels) != len(labels) or len(labels) == 0:
         raise UsageError(expected(what, f"one per image ({len(pixels)}), one at least", len(labels), "Check the file"))
-    return pixels, labels.astype(np.int64)
+    # A copy where the file's bytes are read-only: torch warns of such arrays.
+    return np.require(pixels, requirements="W"), labels.astype(np.int64)
 
 
 def check_labels(parts: dict[str, Part], names: tuple[str, ...], path: Path) -> None:

@@ -46,7 +46,7 @@ def demo(
     export(run, model)
     label = _write_images(digit, other)
     announce()
-    predict([str(digit), str(other)], model, reject=0.3)
+    predict([str(digit), str(other)], model, reject="0.3")
     say(f"{digit} is a handwritten {label} that the network never saw; {other} is a photo of a flower.")
     announce()
     bench(model)

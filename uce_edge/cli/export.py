@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from uce_edge.cli.options import parse_size, quote, say
+from uce_edge.cli.options import describe, parse_size, quote, say
 from uce_edge.cli.train import need_torch
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import MissingPartError, UsageError, expected
@@ -125,6 +125,10 @@ def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted
     _say_parity(done)
     if wanted.noise is not NoiseKind.INPUT:
         say(f"NLL on the calibration images: {done.file_nll:.4f} (PyTorch: {done.torch_nll:.4f}).")
+    if isinstance(done.promised, Exception):
+        say(f"warning: no threshold was stored. {done.promised}")
+    elif done.promised is not None:
+        say(describe(done.promised))
     return out
 
 
@@ -138,7 +142,8 @@ def _export_foreign(
     output_is: OutputIs,
 ) -> None:
     from uce_edge_export import foreign
-    from uce_edge_export.export import check_name, export_foreign
+    from uce_edge_export.description import check_name
+    from uce_edge_export.export import export_foreign
 
     check_name(out)
     found = foreign.load(source, layout=layout, output_is=output_is, size=size)

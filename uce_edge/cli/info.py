@@ -1,12 +1,11 @@
 """`uce-edge info`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from uce_edge.cli.options import JsonOption
+from uce_edge.cli.options import JsonOption, describe
 
 
 def info(
@@ -17,6 +16,8 @@ def info(
 
     Example: uce-edge info digits.onnx
     """
+    from uce_edge.error_map import ErrorMap
+    from uce_edge.guarantee import Guarantee
     from uce_edge.model import Model
 
     loaded = Model(model, "cpu")
@@ -36,7 +37,12 @@ def info(
         "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
     }
     if metadata.reject:
-        rows["rejection"] = json.dumps(metadata.reject)
+        rows["reject auto"] = describe(Guarantee.from_dict(metadata.reject))
+    if calibration.error is not None:
+        error = ErrorMap(*calibration.error)
+        rows["error"] = (
+            ", ".join(f"{error([h])[0]:.1%} at {h:g}" for h in (0.1, 0.3, 0.5)) + " (expected, at that uncertainty)"
+        )
     if temperature := calibration.parameters.get("temperature"):
         rows["calibration"] += f", T = {temperature[0]:.4f}"
     if costs:

@@ -1,12 +1,15 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
+
+if TYPE_CHECKING:
+    from uce_edge.guarantee import Guarantee
 
 DeviceOption = Annotated[Device, typer.Option(help="auto takes CUDA when it works; cuda fails rather than fall back.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
@@ -27,6 +30,15 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     if not (height.isdecimal() and width.isdecimal() and int(height) > 0 and int(width) > 0):
         raise UsageError(expected("`size`", "HEIGHTxWIDTH", text, "For example: --size 224x224"))
     return int(height), int(width)
+
+
+def describe(found: "Guarantee") -> str:
+    """A stored threshold and its promise, as a sentence."""
+    return (
+        f"Rejecting above {found.threshold:.4g} accepts {found.coverage:.1%} of the images, of which at most "
+        f"{found.target_error:.1%} are wrong, with {found.confidence:.0%} confidence "
+        f"({found.accepted} of {found.images} guarantee images, {found.error:.2%} wrong)."
+    )
 
 
 def quote(path: object) -> str:

@@ -4,13 +4,13 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from uce_edge import contract
 from uce_edge.cli.options import DeviceOption, JsonOption, say
-from uce_edge.errors import ImageError, UsageError
+from uce_edge.errors import ImageError, UsageError, expected
 from uce_edge.providers import Device
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ def predict(
     ],
     model: ModelOption = None,
     reject: Annotated[
-        float | None, typer.Option(help="Reject images with a higher uncertainty than this (0 to 1).")
+        str | None,
+        typer.Option(
+            metavar="FLOAT|auto",
+            help="Reject images with a higher uncertainty than this (0 to 1); auto: the model's own.",
+        ),
     ] = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
@@ -51,8 +55,7 @@ def predict(
         raise UsageError("Choose one of --json and --jsonl.")
     if exit_code and reject is None:
         raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
-    if reject is not None:
-        contract.check_threshold(reject)
+    threshold = parse_threshold(reject)
     model = check_request(model, samples, seed)
     from uce_edge.images import collect
     from uce_edge.model import Model
@@ -60,7 +63,7 @@ def predict(
     paths = collect(images)
     loaded = Model(model, device)
     records = []
-    for record in each_record(loaded, paths, samples, seed, reject):
+    for record in each_record(loaded, paths, samples, seed, threshold):
         records.append(record)
         if jsonl:
             typer.echo(json.dumps(record))
@@ -78,6 +81,16 @@ def predict(
         raise typer.Exit(3)
 
 
+def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
+    """The value of --reject."""
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return contract.check_threshold(float(text))
+    except ValueError:
+        raise UsageError(expected("`reject`", "between 0 and 1, or auto", text, "For example: --reject 0.3")) from None
+
+
 def check_request(model: Path | None, samples: int | None, seed: int) -> Path:
     """Refuse passes that do not exist, and a missing model; returns the model."""
     contract.pass_seeds(samples if samples is not None else 1, seed)
@@ -90,7 +103,7 @@ def check_request(model: Path | None, samples: int | None, seed: int) -> Path:
 
 
 def each_record(
-    model: "Model", paths: list[str], samples: int | None, seed: int, reject: float | None
+    model: "Model", paths: list[str], samples: int | None, seed: int, reject: "float | Literal['auto'] | None"
 ) -> Iterator[dict[str, Any]]:
     """One record per path, in order; a bad image is a record too."""
     import numpy as np
@@ -119,7 +132,7 @@ def print_table(records: list[dict[str, Any]], last: str) -> None:
     """A table for people: what it is, how sure, and one more field, such as what to do with it."""
     width = max([len(record["path"]) for record in records] + [5])
     names = max([len(str(record["label"])) for record in records] + [5])
-    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty        {last.replace('_', ' ')}"
+    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty    wrong about  {last.replace('_', ' ')}"
     typer.secho(head, bold=True)
     for record in records:
         if record["status"] == "error":
@@ -129,5 +142,12 @@ def print_table(records: list[dict[str, Any]], last: str) -> None:
         shown = f"{value:.3f}" if isinstance(value, float) else value or "-"
         colour = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}.get(shown)
         line = f"{record['path']:<{width}}  {record['label']:<{names}}  {record['confidence']:>10.1%}"
-        line += f"  {record['uncertainty']:.3f} ± {record['standard_error']:.3f}      "
+        line += f"  {record['uncertainty']:.3f} ± {record['standard_error']:.3f}  {_odds(record['error_probability']):<11}  "
         typer.echo(line + typer.style(shown, fg=colour))
+
+
+def _odds(probability: float) -> str:
+    """A probability of error as people say it: 1 in 12."""
+    if probability < 0.001:
+        return "< 1 in 1000"
+    return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"

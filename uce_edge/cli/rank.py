@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from uce_edge import contract
 from uce_edge.cli.options import DeviceOption, JsonOption, say
 from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request, each_record, print_table
 from uce_edge.errors import ImageError, UsageError, expected
@@ -71,9 +72,8 @@ def rank(
         raise UsageError("Choose one of --json, --jsonl and --csv.")
     if top < 1:
         raise UsageError(expected("`top`", "at least 1", top, "For example: --top 100"))
-    if max_uncertainty is not None and not 0 <= max_uncertainty <= 1:  # also catches NaN
-        rule = "between 0 and 1"
-        raise UsageError(expected("`max_uncertainty`", rule, max_uncertainty, "For example: --max-uncertainty 0.1"))
+    if max_uncertainty is not None:
+        contract.check_threshold(max_uncertainty, "max_uncertainty")
     model = check_request(model, samples, seed)
     score = by or (Score.UNCERTAINTY if least else Score.MODEL_UNCERTAINTY)
     from uce_edge.images import collect

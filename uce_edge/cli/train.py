@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DownloadOption, JsonOption, RootOption, SizeOption, parse_size, quote, say
+from uce_edge.cli.options import (
+    DataOption,
+    DownloadOption,
+    JsonOption,
+    RootOption,
+    SizeOption,
+    describe,
+    parse_size,
+    quote,
+    say,
+)
 from uce_edge.contract import Method
 from uce_edge.errors import MissingPartError, UsageError
 from uce_edge_train.choices import Optimiser, Precision, Rates, Schedule, TrainDevice
@@ -95,19 +105,19 @@ def train(
     Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
     """
     out = out or Path("runs") / Path(data).resolve().stem
-    if (out / "run.json").exists() and not overwrite:
+    unfinished = (out / "checkpoint.safetensors").exists()
+    if (out / "run.json").exists() and not overwrite and not (resume and unfinished):
         if resume:
             say(f"{out} is finished. Next: uce-edge calibrate {quote(out)} --method temperature")
             return
         raise UsageError(f"{out} holds a trained run already. Choose another --out, or replace it with --overwrite.")
+    if unfinished and not (resume or overwrite):
+        raise UsageError(f"{out} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
     need_torch("Training")
     from uce_edge_train import data as datasets
     from uce_edge_train import fit
-    from uce_edge_train.checkpoint import CHECKPOINT
     from uce_edge_train.recipe import Recipe
 
-    if (out / CHECKPOINT).exists() and not (resume or overwrite):
-        raise UsageError(f"{out} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
     recipe = Recipe(
         arch=arch, stem=stem, p=p, rates=rates, epochs=epochs, batch_size=batch_size, optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty, shift=shift,
@@ -142,6 +152,11 @@ def calibrate(
         str | None,
         typer.Option(help="Other labelled images: a folder with one sub-folder per class, or an .npz file."),
     ] = None,
+    target_error: Annotated[
+        float | None,
+        typer.Option(help="Find the loosest threshold that keeps the error below this, for --reject auto."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="How sure the promise of --target-error shall be.")] = 0.95,
     out: Annotated[Path | None, typer.Option(help="For a model file: the new file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -150,19 +165,27 @@ def calibrate(
     A run is calibrated on the images it set aside, or on --data. A model file is calibrated on --data, without its
     training run, and a new file is written. Images that the network was trained on are refused.
 
+    With --target-error, images that nothing is fitted on (a run's guarantee images, half of --data for a model file)
+    decide at which uncertainty to reject: the promise is that no larger share of the accepted images is wrong.
+
     Example: uce-edge calibrate runs/digits --method temperature
+
+    Example: uce-edge calibrate runs/digits --target-error 0.02 --confidence 0.95
 
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
     """
     need_torch("Calibrating")
+    promise = None if target_error is None else {"target_error": target_error, "confidence": confidence}
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
-        fitted, following = _calibrate_file(target, method, samples, seed, data, out)
+        fitted, following = _calibrate_file(target, method, samples, seed, data, out, promise)
     elif out is not None:
         raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
     else:
-        fitted, following = _calibrate_run(target, method, 25 if samples is None else samples, seed, rates, data)
+        fitted, following = _calibrate_run(
+            target, method, 25 if samples is None else samples, seed, rates, data, promise
+        )
     report = fitted.report
     if as_json:
         typer.echo(
@@ -186,7 +209,13 @@ def calibrate(
 
 
 def _calibrate_run(
-    folder: Path, method: Method, samples: int, seed: int, rates: Rates, data: str | None
+    folder: Path,
+    method: Method,
+    samples: int,
+    seed: int,
+    rates: Rates,
+    data: str | None,
+    promise: dict[str, float] | None,
 ) -> "tuple[Calibration, str]":
     from uce_edge_train import calibrate as calibration
     from uce_edge_train import labelled
@@ -194,16 +223,25 @@ def _calibrate_run(
 
     run = Run.load(folder)
     images = None if data is None else labelled.load(data, run.image, run.class_names)
-    run = calibration.calibrate(folder, images, method, samples, seed, rates)
+    run = calibration.calibrate(folder, images, method, samples, seed, rates, promise)
     if rates is not Rates.FIXED:
         found = run.tuned_rates or {}
-        mean = f"{sum(found.values()) / len(found):.4f} (from {run.recipe.p})" if found else "kept: none was better"
+        before = sum(run.rates.values()) / len(run.rates)
+        mean = f"{sum(found.values()) / len(found):.4f} (from {before:.4f})" if found else "kept: none was better"
         say(f"Dropout rate p, mean over the layers: {mean}.")
+    if promise is not None:
+        say("The guarantee images allow a threshold for that error; `export` finds the one of the file as it ships.")
     return run.calibration, f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
 
 
 def _calibrate_file(
-    model: Path, method: Method, samples: int | None, seed: int, data: str | None, out: Path | None
+    model: Path,
+    method: Method,
+    samples: int | None,
+    seed: int,
+    data: str | None,
+    out: Path | None,
+    promise: dict[str, float] | None,
 ) -> "tuple[Calibration, str]":
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
@@ -213,6 +251,10 @@ def _calibrate_file(
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
-    done = recalibrate(model, out, labelled.load(data, metadata.image, metadata.classes), method, samples, seed)
+    images = labelled.load(data, metadata.image, metadata.classes)
+    done = recalibrate(model, out, images, method, samples, seed, promise)
+    if done.promised is not None:
+        say(describe(done.promised))
     say(f"Wrote {out} and {out.with_suffix('.json')}.")
-    return done.metadata.calibration, f"predict --model {quote(out)} image.png --reject 0.3"
+    reject = "0.3" if done.promised is None else "auto"
+    return done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}"

@@ -31,7 +31,7 @@ class Interval:
     value: float
     """The metric of the images themselves."""
     low: float
-    """The lower end of the percentile interval."""
+    """The lower end of the interval."""
     high: float
     """The upper end."""
 
@@ -65,9 +65,10 @@ def bootstrap(
     seed: int = 0,
     **options: Any,
 ) -> Interval:
-    """The metric with the percentile interval that drawing the images anew, with replacement, gives it.
+    """The metric with the interval that drawing the images anew, with replacement, gives it.
 
-    A metric with a floor, such as `ece`, comes out larger in resamples: its interval can lie above its value.
+    It holds the middle `level` of the resamples, moved so that their mean is the value: a metric with a floor, such as
+    `ece`, is larger in resamples than on the images themselves.
 
     Args:
         metric: As in `calibrated_twin`.
@@ -92,12 +93,13 @@ def bootstrap(
             options["score"] = np.asarray(own)[rows]
         draws[turn] = _value(metric, table.take(rows), truth[rows], options, turn)
     draws.sort()
+    # A metric with a floor, such as `ece`, is larger in every resample: the interval is moved back by that much.
+    bias = float(np.mean(draws)) - value if np.isfinite([value, *draws]).all() else 0.0
     # Rounded outwards to a resample, which also keeps an infinite NLL from becoming NaN.
     tail = (1 - level) / 2 * (resamples - 1)
-    return Interval(value, float(draws[int(tail)]), float(draws[-1 - int(tail)]))
+    return Interval(value, float(draws[int(tail)]) - bias, float(draws[-1 - int(tail)]) - bias)
 
 
-# The type is quoted because naming it imports numpy.random, which most metrics do without.
 def _prepared(resamples: int, seed: int) -> "np.random.Generator":
     whole("resamples", resamples, 2, "A few hundred are usual.")
     return np.random.default_rng(whole("seed", seed, 0, "The same seed gives the same result."))

@@ -1,5 +1,7 @@
 """Out of distribution: the mean uncertainty of a batch as foreign images replace its own, and detection per image."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,7 @@ from uce_edge_train.reproduce.report import Record, markdown_table, percent, wri
 from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
 
 BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged
+SCORES = ("H", "max p", "model part")
 FRACTIONS = np.round(np.linspace(0, 1, 21), 2)
 
 
@@ -30,10 +33,12 @@ def run(subject: Subject) -> list[Record]:
                     {
                         "method": str(row), "inference": str(inference), "ood": str(subject.setting.ood),
                         "fraction": float(fraction), "mean_uncertainty": float(value), "batch_std": float(deviation),
-                        "command": subject.command(row, inference),
+                        **subject.commands(Experiment.OOD, row),
                     }
                 )  # fmt: skip
     write_csv(subject.folder, Experiment.OOD, records)
+    detection = [_detection(subject, row, inference) for inference in INFERENCES for row in Row]
+    write_csv(subject.folder, "ood-detection", detection)
     with figure(subject.folder, Experiment.OOD, 1, 2, 9.2, 3.6) as axes:
         for axis, inference, title in zip(axes[0], reversed(INFERENCES), ("Monte Carlo", "Deterministic"), strict=True):
             for row in Row:
@@ -48,7 +53,7 @@ def run(subject: Subject) -> list[Record]:
             )  # fmt: skip
             axis.grid(**GRID)
         axes[0][0].legend(frameon=False, fontsize=8)
-    write_section(subject.folder, Experiment.OOD, _section(subject))
+    write_section(subject.folder, Experiment.OOD, _section(subject, detection))
     return records
 
 
@@ -75,21 +80,29 @@ def scores(subject: Subject, row: Row, inference: Inference, split: str) -> dict
     return found
 
 
-def _section(subject: Subject) -> str:
-    rows = []
-    for inference in INFERENCES:
-        for row in Row:
-            inside, outside = (scores(subject, row, inference, split) for split in ("test", "ood"))
-            cells = [f"{inside['H'].mean():.3f}", f"{outside['H'].mean():.3f}"]
-            for name in ("H", "max p", "model part"):
-                if name in inside:
-                    area = metrics.ood_auroc(inside[name], outside[name])
-                    accepted = metrics.ood_fpr_at_95(inside[name], outside[name])
-                    cells.append(f"{percent(area)} / {percent(accepted)}")
-                else:
-                    cells.append("–")
-            rows.append([str(inference), str(row), *cells])
-    header = ["", "", "mean H, own", "mean H, foreign", "H", "max p", "model part"]
+def _detection(subject: Subject, row: Row, inference: Inference) -> Record:
+    """Mean uncertainty of own and foreign images, and how well each score tells them apart."""
+    inside, outside = (scores(subject, row, inference, split) for split in ("test", "ood"))
+    record: Record = {
+        "inference": str(inference), "method": str(row), "mean_own": float(inside["H"].mean()),
+        "mean_foreign": float(outside["H"].mean()),
+    }  # fmt: skip
+    for name in SCORES:
+        there = name in inside
+        record[f"auroc {name}"] = metrics.ood_auroc(inside[name], outside[name]) if there else math.nan
+        record[f"fpr95 {name}"] = metrics.ood_fpr_at_95(inside[name], outside[name]) if there else math.nan
+    return record | subject.commands(Experiment.OOD, row)
+
+
+def _section(subject: Subject, detection: list[Record]) -> str:
+    rows = [
+        [
+            r["inference"], r["method"], f"{r['mean_own']:.3f}", f"{r['mean_foreign']:.3f}",
+            *(_pair(r[f"auroc {name}"], r[f"fpr95 {name}"]) for name in SCORES),
+        ]
+        for r in detection
+    ]  # fmt: skip
+    header = ["", "", "mean H, own", "mean H, foreign", *SCORES]
     images = len(subject.probabilities(Row.UNCALIBRATED, Inference.MC, "ood"))
     return (
         "## Out of distribution\n\n"
@@ -98,5 +111,10 @@ def _section(subject: Subject) -> str:
         f"accepts 95 % of the own ones), in percent.\n\n{markdown_table(header, rows)}\n\n"
         f"Mean uncertainty of a batch of {BATCH} as foreign images replace its own, mean and standard deviation over "
         f"{BATCHES} random batches. Its expectation is a straight line between the two means above.\n\n"
-        "![Mean uncertainty against the foreign share](ood.png)\n\nValues and commands: [ood.csv](ood.csv)."
+        "![Mean uncertainty against the foreign share](ood.png)\n\n"
+        "Values and commands: [ood.csv](ood.csv), [ood-detection.csv](ood-detection.csv)."
     )
+
+
+def _pair(area: float, accepted: float) -> str:
+    return "–" if math.isnan(area) else f"{percent(area)} / {percent(accepted)}"

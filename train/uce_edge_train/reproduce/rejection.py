@@ -26,10 +26,11 @@ def run(subject: Subject) -> list[Record]:
                         {
                             "method": str(row), "inference": str(inference), "score": score,
                             "threshold": float(threshold), "coverage": float(coverage), "error": float(error),
-                            "command": subject.command(row, inference),
+                            **subject.commands(Experiment.REJECTION, row),
                         }
                     )  # fmt: skip
     write_csv(subject.folder, Experiment.REJECTION, records)
+    write_csv(subject.folder, "rejection-areas", [_areas(subject, row) for row in Row])
     _draw(subject)
     write_section(subject.folder, Experiment.REJECTION, _section(subject))
     return records
@@ -80,14 +81,7 @@ def _section(subject: Subject) -> str:
         table = subject.probabilities(row, Inference.MC)
         kept = metrics.error_at(table, labels, thresholds=[0.1, 0.3, 0.5, 1.0])
         cells = [f"{percent(e)} ({percent(c, 0)})" for e, c in zip(kept.risk, kept.coverage, strict=True)]
-        twin = subject.probabilities(row, Inference.DETERMINISTIC)
-        areas = [
-            metrics.aurc(table, labels),
-            metrics.aurc(table, labels, score="confidence"),
-            metrics.aurc(table, labels, score=subject.model_part(row, "test")),
-            metrics.aurc(twin, labels),
-            metrics.aurc(twin, labels, score="confidence"),
-        ]
+        areas = [value for value in _areas(subject, row).values() if isinstance(value, float)]
         rows.append([str(row), *cells, *(percent(area, 2) for area in areas)])
     header = [
         "", "H ≤ 0.1", "H ≤ 0.3", "H ≤ 0.5", "all", "AURC: MC, H", "MC, max p", "MC, model part",
@@ -95,9 +89,24 @@ def _section(subject: Subject) -> str:
     ]  # fmt: skip
     return (
         "## Rejection\n\n"
-        "Error of the images that are kept, in percent (and how many are kept), Monte Carlo; then the area under the "
+        f"Error of the images that are kept, in percent (and how many are kept), Monte Carlo with N = "
+        f"{subject.setting.samples}; then the area under the "
         "risk-coverage curve, lower is better, for each score by which images can be rejected.\n\n"
         f"{markdown_table(header, rows)}\n\n"
         "![Error against the threshold, and risk against coverage](rejection.png)\n\n"
-        "Values and commands: [rejection.csv](rejection.csv)."
+        "Values and commands: [rejection.csv](rejection.csv), [rejection-areas.csv](rejection-areas.csv)."
     )
+
+
+def _areas(subject: Subject, row: Row) -> Record:
+    """The area under the risk-coverage curve, by every score."""
+    labels = subject.labels()
+    table, twin = subject.probabilities(row, Inference.MC), subject.probabilities(row, Inference.DETERMINISTIC)
+    return {
+        "method": str(row),
+        "mc_uncertainty": metrics.aurc(table, labels),
+        "mc_confidence": metrics.aurc(table, labels, score="confidence"),
+        "mc_model_part": metrics.aurc(table, labels, score=subject.model_part(row, "test")),
+        "deterministic_uncertainty": metrics.aurc(twin, labels),
+        "deterministic_confidence": metrics.aurc(twin, labels, score="confidence"),
+    } | subject.commands(Experiment.REJECTION, row)

@@ -45,7 +45,7 @@ def run(subject: Subject) -> list[Record]:
                                 "bin_low": float(curve.edges[index]), "bin_high": float(curve.edges[index + 1]),
                                 "images": int(count), "mean_score": float(curve.mean_score[index]),
                                 "mean_outcome": float(curve.mean_outcome[index]), "low": float(curve.low[index]),
-                                "high": float(curve.high[index]), "command": subject.command(row, inference),
+                                "high": float(curve.high[index]), **subject.commands(Experiment.RELIABILITY, row),
                             }
                         )  # fmt: skip
     write_csv(subject.folder, Experiment.RELIABILITY, records)

@@ -1,17 +1,20 @@
 """Running experiments: the data, the networks, then one table or figure after the other."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from uce_edge.errors import UsageError
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import data, labelled
+from uce_edge_train import data, downloads, labelled
 from uce_edge_train.choices import Experiment, Scale, TrainDevice
 from uce_edge_train.reproduce import ood, rejection, reliability, scorecard, table1
 from uce_edge_train.reproduce.report import Record
 from uce_edge_train.reproduce.setting import setting
 from uce_edge_train.reproduce.subject import Subject
+
+FOREIGN = 5000  # images of another distribution that are shown; more change no digit that is printed
 
 EXPERIMENTS: dict[Experiment, Callable[[Subject], list[Record]]] = {
     Experiment.TABLE1: table1.run,
@@ -48,7 +51,10 @@ def reproduce(
     foreign = None
     needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(wanted)
     if chosen.ood is not None and needs_ood:
-        foreign = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root)
+        if download and chosen.ood in downloads.PUBLIC:
+            place = root or os.environ.get("UCE_EDGE_DATA")
+            downloads.fetch(chosen.ood, Path(place or "."))
+        foreign = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root).at_most(FOREIGN)
     elif experiment is Experiment.ALL:
         wanted.remove(Experiment.OOD)
     if experiment is Experiment.OOD and foreign is None:

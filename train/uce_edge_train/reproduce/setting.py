@@ -24,16 +24,29 @@ class Setting:
     samples: int = 25
     ood: str | None = None
 
-    def command(self, penalty: float, out: str) -> str:
-        """The command that trains a network of this setting."""
+    changes: tuple[str, ...] = ()
+    """The user's options besides data and scale, as typed."""
+
+    def command(self, experiment: str, out: str) -> str:
+        """The command that makes the numbers of an experiment, training what is not there yet."""
+        words = ["uce-edge", "reproduce", experiment, "--data", self.data, "--scale", self.scale, *self.changes]
+        return shlex.join([*words, "--out", out])
+
+    def train_command(self, penalty: float) -> str:
+        """The command that trains a network of this setting by itself."""
         recipe, plain = replace(self.recipe, penalty=penalty), Recipe()
-        options = []
+        words = ["uce-edge", "train", "--data", self.data]
         for field in fields(recipe):
-            value = getattr(recipe, field.name)
+            value, name = getattr(recipe, field.name), field.name.replace("_", "-")
             if value != getattr(plain, field.name):
-                name = f"--{field.name.replace('_', '-')}"
-                options.append(name if value is True else f"{name} {value}")
-        return f"uce-edge train --data {shlex.quote(self.data)} {' '.join(options)} --out {shlex.quote(out)}"
+                words += (
+                    [f"--{name}"]
+                    if value is True
+                    else [f"--no-{name}"]
+                    if value is False
+                    else [f"--{name}", str(value)]
+                )
+        return shlex.join([*words, "--out", f"runs/{'penalty' if penalty else 'nll'}"])
 
 
 def setting(
@@ -57,7 +70,16 @@ def setting(
     else:
         images = len(dataset.splits["train"])
         recipe = Recipe(
-            epochs=min(40, max(5, _LAPTOP_IMAGES // images)), batch_size=min(128, images), flip=flip, seed=seed
+            epochs=min(20, max(5, _LAPTOP_IMAGES // images)), batch_size=min(128, images), flip=flip, seed=seed
         )
     recipe = replace(recipe, arch=arch or recipe.arch, epochs=epochs or recipe.epochs)
-    return Setting(data, scale, recipe, samples, ood or {"cifar10": "cifar100", "svhn": "cifar10"}.get(data))
+    given = {
+        "arch": arch,
+        "epochs": epochs,
+        "samples": None if samples == 25 else samples,
+        "ood": ood,
+        "seed": seed or None,
+    }
+    changes = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    usual = {"cifar10": "cifar100", "svhn": "cifar10"}.get(data)
+    return Setting(data, scale, recipe, samples, ood or usual, tuple(changes))

@@ -1,6 +1,5 @@
 """The networks of a reproduction and what they say: trained, asked and calibrated once, then kept on disk."""
 
-import shlex
 from dataclasses import replace
 from enum import StrEnum
 from functools import cache
@@ -14,9 +13,11 @@ from uce_edge.contract import Inference, Method
 from uce_edge.errors import UsageError
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration
+from uce_edge.metrics import normalized_entropy
 from uce_edge_train import fit
-from uce_edge_train.choices import TrainDevice
+from uce_edge_train.choices import Experiment, TrainDevice
 from uce_edge_train.data import Dataset, Split
+from uce_edge_train.group import pick
 from uce_edge_train.layers import deterministic
 from uce_edge_train.logits import ArrayLogits, mc_blocks
 from uce_edge_train.maps import fit_map, probabilities
@@ -63,6 +64,7 @@ class Subject:
         # What was computed once is asked for by several experiments.
         self.probabilities = cache(self._probabilities)
         self.calibration = cache(self._calibration)
+        self.model_part = cache(self._model_part)
         self._logits = cache(self._compute_logits)
 
     @property
@@ -79,14 +81,12 @@ class Subject:
         """The true classes of the test images."""
         return self.dataset.splits["test"].labels
 
-    def command(self, row: Row, inference: Inference) -> str:
-        """The commands that make the model behind a cell, to paste."""
-        run = self.work / "runs" / row.trained_as
-        train = self.setting.command(PENALTY if row is Row.PENALTY else 0.0, str(run))
-        place = shlex.quote(str(run))
-        fitted = f"uce-edge calibrate {place} --method {row.method} --samples {self.setting.samples}"
-        kind = "" if inference is Inference.MC else " --inference deterministic"
-        return f"{train} && {fitted} && uce-edge export {place} --out model.onnx{kind}"
+    def commands(self, experiment: Experiment, row: Row) -> dict[str, str]:
+        """What regenerates a cell, and what trains its network alone; for the last columns of a CSV file."""
+        return {
+            "command": self.setting.command(experiment, str(self.folder)),
+            "trained_by": self.setting.train_command(PENALTY if row is Row.PENALTY else 0.0),
+        }
 
     def train(self, kind: str) -> Path:
         """The folder of a trained network: found there, or trained, or trained further after a kill."""
@@ -108,7 +108,7 @@ class Subject:
         """Logits of some images, from disk if this network was asked before."""
         folder = self.train(kind)
         run = Run.load(folder)
-        model = load_model(run, folder)
+        model = load_model(replace(run, tuned_rates=None), folder).to(pick(self._device))
         data = self._data[split]
         key = f"{kind}-{inference}-{split}-{weights_sha256(model)[:12]}-{data.sha256()[:12]}-{self.setting.samples}"
         path = self.work / "logits" / f"{key}.npy"
@@ -117,8 +117,8 @@ class Subject:
                 with deterministic(model):
                     found = torch.cat(list(mc_blocks(model, data, run.image, 1, 0)), 1)
             else:
-                # Calibration and test images get noise of their own.
-                found = torch.cat(list(mc_blocks(model, data, run.image, self.setting.samples, len(split))), 1)
+                # As the tools do: maps are fitted with the passes of seed 0, and predict with them.
+                found = torch.cat(list(mc_blocks(model, data, run.image, self.setting.samples, 0)), 1)
             with replacing(path) as temporary:
                 np.save(temporary, found.numpy())
         return ArrayLogits(torch.from_numpy(np.load(path)))
@@ -129,19 +129,18 @@ class Subject:
         return fit_map(row.method, logits, labels, regularise=regularise)
 
     def _probabilities(
-        self, row: Row, inference: Inference, split: str = "test", regularise: bool = True
+        self, row: Row, inference: Inference, split: str = "test", *, regularise: bool = True
     ) -> npt.NDArray[np.float64]:
         """Calibrated predictions [images, classes]."""
         logits = self._logits(row.trained_as, inference, split)
         return probabilities(self.calibration(row, inference, regularise), logits)
 
-    def model_part(self, row: Row, split: str) -> npt.NDArray[np.float64]:
+    def _model_part(self, row: Row, split: str) -> npt.NDArray[np.float64]:
         """The model's part of the uncertainty: H of the mean minus the mean of H."""
-        from uce_edge.metrics import normalized_entropy
-
         fitted = self.calibration(row, Inference.MC)
         logits = self._logits(row.trained_as, Inference.MC, split)
-        passes = [probabilities(fitted, ArrayLogits(z[None])) for block in logits for z in block]
-        rows = len(passes) // len(logits)
-        parts = [np.stack(passes[start : start + rows]) for start in range(0, len(passes), rows)]
-        return np.concatenate([normalized_entropy(part.mean(0)) - normalized_entropy(part).mean(0) for part in parts])
+        found = []
+        for block in logits:
+            passes = np.stack([probabilities(fitted, ArrayLogits(z[None])) for z in block])
+            found.append(normalized_entropy(passes.mean(0)) - normalized_entropy(passes).mean(0))
+        return np.concatenate(found)

@@ -3,6 +3,7 @@
 from uce_edge import metrics
 from uce_edge.contract import Inference, Method
 from uce_edge_train.choices import Experiment
+from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
 from uce_edge_train.reproduce.report import Record, markdown_table, percent, write_csv, write_section
 from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
 
@@ -14,10 +15,14 @@ SCORES = {
 }
 
 
+NAMES = {"cece": "cECE", "cuce": "cUCE", "ece": "ECE", "uce": "UCE"}
+
+
 def run(subject: Subject) -> list[Record]:
     """All cells; also writes table1.csv and the section."""
     records = [_cell(subject, row, inference) for inference in INFERENCES for row in Row]
     write_csv(subject.folder, Experiment.TABLE1, records)
+    _draw(subject, records)
     write_section(subject.folder, Experiment.TABLE1, _section(subject, records))
     return records
 
@@ -43,7 +48,8 @@ def _cell(subject: Subject, row: Row, inference: Inference) -> Record:
             f"{name}_high": interval.high,
             f"{name}_twin": metrics.calibrated_twin(metric, table).value,
         }
-    return record | {"command": subject.command(row, inference)}
+    empty = metrics.classwise(table, labels, metric="uce").empty_classes
+    return record | {"empty_classes": empty} | subject.commands(Experiment.TABLE1, row)
 
 
 def _section(subject: Subject, records: list[Record]) -> str:
@@ -55,8 +61,10 @@ def _section(subject: Subject, records: list[Record]) -> str:
         f"N = {setting.samples}; maps fitted on {len(subject.dataset.splits['calibration'])} calibration images, "
         f"scores on {records[0]['test_images']} test images, 15 bins, classes by predicted "
         "label. In percent: the value, its "
-        "95 % bootstrap interval, and *the value of a perfectly calibrated twin* with the same probabilities, below "
-        "which no honest model can be expected to score. Commands and unrounded values: [table1.csv](table1.csv).",
+        "95 % bootstrap interval, and *what a perfectly calibrated model with the same probabilities would score* (the "
+        "twin). A value is good when it is near its twin's, which for UCE can be above or below. Classes that are "
+        "never predicted are left out of a classwise mean (`empty_classes`). Commands, unrounded values: "
+        "[table1.csv](table1.csv).",
     ]
     titles = {Inference.DETERMINISTIC: "Deterministic", Inference.MC: f"Monte Carlo, N = {setting.samples}"}
     for inference, title in titles.items():
@@ -74,5 +82,29 @@ def _section(subject: Subject, records: list[Record]) -> str:
             for record in records
             if record["inference"] == inference
         ]
-        text += ["", f"### {title}", "", markdown_table(["", "accuracy", "NLL", "cECE", "cUCE", "ECE", "UCE"], rows)]
+        text += ["", f"### {title}", "", markdown_table(["", "accuracy", "NLL", *NAMES.values()], rows)]
+    text += ["", "![Distance of every value to its twin](table1.png)"]
     return "\n".join(text)
+
+
+def _draw(subject: Subject, records: list[Record]) -> None:
+    """How far every value is from its twin's, with the interval."""
+    with figure(subject.folder, Experiment.TABLE1, 1, len(SCORES), 9.6, 2.9) as axes:
+        for axis, name in zip(axes[0], SCORES, strict=True):
+            for place, record in enumerate(records):
+                row, mc = Row(record["method"]), record["inference"] == Inference.MC
+                low, value, high = (
+                    100 * (record[key] - record[f"{name}_twin"]) for key in (f"{name}_low", name, f"{name}_high")
+                )
+                axis.errorbar(
+                    value, -(place % len(Row)) - (0.18 if mc else -0.18), xerr=[[value - low], [high - value]],
+                    color=COLOURS[row], marker="o" if mc else "s", markersize=4.5, elinewidth=1.1,
+                    markerfacecolor=COLOURS[row] if mc else "white",
+                )  # fmt: skip
+            axis.axvline(0, color="#111827", linewidth=0.8, linestyle=":")
+            axis.set_yticks([-index for index in range(len(Row))], list(Row) if axis is axes[0][0] else [])
+            axis.set(title=NAMES[name], xlabel="value minus twin, %")
+            axis.grid(axis="x", **GRID)
+        axes[0][0].plot([], [], "o", color="#374151", label="Monte Carlo")
+        axes[0][0].plot([], [], "s", color="#374151", markerfacecolor="white", label="deterministic")
+        axes[0][0].legend(frameon=False, fontsize=7, loc="best")
