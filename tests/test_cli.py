@@ -95,9 +95,9 @@ def test_predict_json_has_exactly_the_documented_fields(digits, call):
 def test_predict_table_is_for_people(digits, call):
     done = call("predict", "--model", digits.model, digits.image, "--reject", "0.3")
     head, row = done.out.splitlines()
-    assert head.split() == ["image", "label", "confidence", "uncertainty", "decision"]
+    assert head.split() == ["image", "label", "confidence", "uncertainty", "wrong", "about", "decision"]
     assert row.split()[0] == str(digits.image)
-    assert re.search(r"\d%  0\.\d{3} ± 0\.\d{3}  +accept$", row)
+    assert re.search(r"\d%  0\.\d{3} ± 0\.\d{3}  (< )?1 in \d+ +accept$", row)
 
 
 @pytest.mark.parametrize(("threshold", "decision", "code"), [("0", "reject", 3), ("1", "accept", 0)])

@@ -120,7 +120,7 @@ def test_a_limit_that_nothing_meets_is_an_empty_answer(digits, call):
 def test_the_table_is_for_people(digits, call, pool):
     done = call("rank", pool, "--model", digits.model, "--top", 3)
     head, *rows = done.out.splitlines()
-    assert head.split() == ["image", "label", "confidence", "uncertainty", "model", "uncertainty"]
+    assert head.split() == ["image", "label", "confidence", "uncertainty", "wrong", "about", "model", "uncertainty"]
     assert len(rows) == 3
     assert all(re.search(r"\.png +\d +\d+\.\d%  0\.\d{3} ± 0\.\d{3} +0\.\d{3}$", row) for row in rows)
     count = len(list(pool.iterdir()))

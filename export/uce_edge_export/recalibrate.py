@@ -69,8 +69,8 @@ def recalibrate(
     if promise is not None:
         data, kept = data.halves()
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
-    step = images_per_block(len(data), n, len(model.classes))
-    blocks = (data.images[start : start + step] for start in range(0, len(data), step))
+    step = images_per_block(len(data.images), n, len(model.classes))
+    blocks = (data.images[start : start + step] for start in range(0, len(data.images), step))
     logits = StoredLogits(torch.from_numpy(model.logits(block, n, seed)) for block in blocks)
     calibration = fit_map(method, logits, data.labels, seed)
     metadata = replace(

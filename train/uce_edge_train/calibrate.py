@@ -21,7 +21,7 @@ from uce_edge_train.maps import apply_map, averaged_nll, fit_map, initial, proba
 from uce_edge_train.pixels import normalise
 from uce_edge_train.runs import Run, load_model
 
-_TUNING_STEPS, _TUNING_IMAGES, _TUNING_PASSES = 200, 64, 8
+_TUNING_STEPS, _TUNING_IMAGES, _TUNING_PASSES = 120, 64, 8
 
 
 def calibrate(

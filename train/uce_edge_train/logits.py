@@ -96,8 +96,8 @@ class StoredLogits(Logits):
 
 def images_per_block(images: int, samples: int, classes: int) -> int:
     """How many images' logits make a block; blocks are about equal, because a map may take one step for each."""
-    blocks = -(-images * samples * classes // _BLOCK)
-    return -(-images // blocks)
+    blocks = max(1, -(-images * samples * classes // _BLOCK))
+    return max(1, -(-images // blocks))
 
 
 def classes_of(model: nn.Module, image: ImageSpec) -> int:

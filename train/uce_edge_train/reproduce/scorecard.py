@@ -59,7 +59,7 @@ def _verdict(parts: list[bool | None]) -> str:
     """Of the parts of a claim, each true, false, or too close to call."""
     if all(parts):
         return "confirmed"
-    return "partly" if any(parts) else "undecided" if None in parts else "not confirmed"
+    return "partly" if any(parts) else "not confirmed" if False in parts else "undecided"
 
 
 def _sign(difference: metrics.Interval) -> bool | None:

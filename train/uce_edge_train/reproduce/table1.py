@@ -89,7 +89,7 @@ def _section(subject: Subject, records: list[Record]) -> str:
 
 def _draw(subject: Subject, records: list[Record]) -> None:
     """How far every value is from its twin's, with the interval."""
-    with figure(subject.folder, Experiment.TABLE1, 1, len(SCORES), 9.6, 2.9) as axes:
+    with figure(subject.folder, Experiment.TABLE1, 1, len(SCORES), 10.6, 2.9) as axes:
         for axis, name in zip(axes[0], SCORES, strict=True):
             for place, record in enumerate(records):
                 row, mc = Row(record["method"]), record["inference"] == Inference.MC
@@ -105,6 +105,7 @@ def _draw(subject: Subject, records: list[Record]) -> None:
             axis.set_yticks([-index for index in range(len(Row))], list(Row) if axis is axes[0][0] else [])
             axis.set(title=NAMES[name], xlabel="value minus twin, %")
             axis.grid(axis="x", **GRID)
-        axes[0][0].plot([], [], "o", color="#374151", label="Monte Carlo")
-        axes[0][0].plot([], [], "s", color="#374151", markerfacecolor="white", label="deterministic")
-        axes[0][0].legend(frameon=False, fontsize=7, loc="best")
+        beside = axes[0][-1]
+        beside.plot([], [], "o", color="#374151", label="Monte Carlo")
+        beside.plot([], [], "s", color="#374151", markerfacecolor="white", label="deterministic")
+        beside.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
