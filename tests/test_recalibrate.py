@@ -181,8 +181,13 @@ def test_random_noise_is_calibrated_without_a_bit_for_bit_check(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("labels", "sentence"),
-    [([0, 1, 10], "between 0 and 9, but got 10"), ([0, -1, 1], "got -1"), ([0, 1], "one per image"), ([], "at least one image")],
-)  # fmt: skip
+    [
+        ([0, 1, 10], "between 0 and 9, but got 10"),
+        ([0, -1, 1], "got -1"),
+        ([0, 1], "one per image"),
+        ([], "at least one image"),
+    ],
+)
 def test_labels_that_do_not_fit(digits: Digits, labels: list[int], sentence: str, tmp_path: Path) -> None:
     images = digits.dataset.splits["test"].images[: 3 if labels else 0]
     with pytest.raises(UceEdgeError, match=sentence):

@@ -142,7 +142,8 @@ def print_table(records: list[dict[str, Any]], last: str) -> None:
         shown = f"{value:.3f}" if isinstance(value, float) else value or "-"
         colour = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}.get(shown)
         line = f"{record['path']:<{width}}  {record['label']:<{names}}  {record['confidence']:>10.1%}"
-        line += f"  {record['uncertainty']:.3f} ± {record['standard_error']:.3f}  {_odds(record['error_probability']):<11}  "
+        odds = _odds(record["error_probability"])
+        line += f"  {record['uncertainty']:.3f} ± {record['standard_error']:.3f}  {odds:<11}  "
         typer.echo(line + typer.style(shown, fg=colour))
 
 
