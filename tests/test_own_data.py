@@ -49,8 +49,7 @@ def test_from_a_folder_of_images_to_decisions(
     described = Run.load("runs/mine")
     assert described.class_names == ("disc", "square")
     assert (described.image.height, described.image.width, described.image.channels) == (16, 16, 3)
-    assert described.flip
-    assert described.shift == 2
+    assert described.recipe.flip
     monkeypatch.chdir(shapes)  # a run finds its data from anywhere
     run(capsys, "calibrate", tmp_path / "runs/mine", "--samples", 10)
     run(capsys, "export", tmp_path / "runs/mine", "--out", tmp_path / "mine.onnx")

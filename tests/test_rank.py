@@ -122,7 +122,7 @@ def test_the_table_is_for_people(digits, call, pool):
     head, *rows = done.out.splitlines()
     assert head.split() == ["image", "label", "confidence", "uncertainty", "wrong", "about", "model", "uncertainty"]
     assert len(rows) == 3
-    assert all(re.search(r"\.png +\d +\d+\.\d%  0\.\d{3} ± 0\.\d{3} +0\.\d{3}$", row) for row in rows)
+    assert all(re.search(r"\.png +\d +\d+\.\d%  0\.\d{3} ± 0\.\d{3}  \S.* +0\.\d{3}$", row) for row in rows)
     count = len(list(pool.iterdir()))
     assert done.err == f"3 of {count} images, most uncertain first by model_uncertainty.\n"
 

@@ -34,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(pictures / f"{index}.png")
     call = [
         "reproduce", "all", "--data", "digits", "--ood", str(pictures), "--out", str(folder / "out"),
-        "--epochs", "6", "--samples", "10",
+        "--epochs", "4", "--samples", "10",
     ]  # fmt: skip
     done = CliRunner().invoke(app, call, catch_exceptions=False)
     assert done.exit_code == 0
@@ -48,7 +48,7 @@ def rows(folder: Path, name: str) -> list[dict[str, str]]:
 
 def subject(folder: Path) -> Subject:
     dataset = data.load("digits")
-    chosen = setting(dataset, "digits", Scale.LAPTOP, epochs=6, samples=10)
+    chosen = setting(dataset, "digits", Scale.LAPTOP, epochs=4, samples=10)
     return Subject(chosen, dataset, None, folder, TrainDevice.CPU)
 
 
@@ -116,7 +116,7 @@ def test_a_second_experiment_trains_and_asks_nothing_again(results: Path, monkey
     before = [row | {"command": ""} for row in rows(results, "table1")]
     monkeypatch.setattr(fit, "train", never)
     monkeypatch.setattr("uce_edge_train.reproduce.subject.mc_blocks", never)
-    reproduce(Experiment.TABLE1, "digits", results, epochs=6, samples=10)
+    reproduce(Experiment.TABLE1, "digits", results, epochs=4, samples=10)
     assert [row | {"command": ""} for row in rows(results, "table1")] == before
 
 
