@@ -24,7 +24,7 @@ FIELDS = [
     "path", "status", "label", "class_id", "confidence", "uncertainty", "model_uncertainty", "standard_error",
     "error_probability", "decision", "samples", "seed", "error",
 ]  # fmt: skip
-COMMANDS = ("predict", "rank", "train", "calibrate", "export", "bench", "info", "reproduce", "demo")
+COMMANDS = ("predict", "rank", "train", "calibrate", "export", "evaluate", "bench", "info", "reproduce", "demo")
 
 
 def run(*arguments, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:

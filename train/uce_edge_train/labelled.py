@@ -1,9 +1,9 @@
 """Images for a model that exists already: resized as it takes them, and their labels matched to its classes."""
 
-import base64
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,27 +12,30 @@ import numpy.typing as npt
 from uce_edge import images
 from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import overlap, sources
+from uce_edge_train import sources
 from uce_edge_train.data import Split, digits, from_source
 
 # Held-out images come first; images a model may have been trained on are never taken.
 _TO_CALIBRATE = ("all", "val", "test")
 _TO_EVALUATE = ("test", "all", "val")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def load(source: str, spec: ImageSpec, classes: Sequence[str]) -> Split:
+def load(source: str, spec: ImageSpec, classes: Sequence[str], own: Mapping[str, str] = _NOTHING) -> Split:
     """Labelled images from a user's disk.
 
     Args:
         source: A folder with one sub-folder per class, an .npz file, or `digits` (its calibration images).
         spec: What the model takes as an image.
         classes: The model's class names; sub-folders and `class_names` are matched by name.
+        own: The SHA-256 of the splits that the model's training made, by name. Where the source is what the network
+            was trained from, only the images set aside for calibration are taken.
     """
     found = _digits("calibration", classes) if source == "digits" else _read(source, spec, classes)
     if found is None:
         rule = "a folder with one sub-folder per class, or an .npz file"
         raise UsageError(expected("`data`", rule, source, "Check the path given to --data"))
-    split, _ = _chosen(source, found, spec, classes, _TO_CALIBRATE)
+    split, _ = _chosen(source, _set_aside(source, found, "calibration", own), spec, classes, _TO_CALIBRATE)
     return split
 
 
@@ -41,7 +44,7 @@ def load_test(
     spec: ImageSpec,
     classes: Sequence[str],
     root: str | Path | None = None,
-    own_test: str | None = None,
+    own: Mapping[str, str] = _NOTHING,
 ) -> tuple[Split, str]:
     """Labelled images to evaluate on: the test part where there is one, and what they are in words.
 
@@ -50,8 +53,7 @@ def load_test(
         spec: What the model takes as an image.
         classes: The model's class names.
         root: Where datasets with a name lie; None for the environment variable UCE_EDGE_DATA.
-        own_test: The SHA-256 of the test images that the model's training set aside. If they are found among images
-            without parts, they alone are taken: the network was trained on the others.
+        own: As in `load`, for the images set aside to test.
     """
     if source == "digits":
         return _chosen(source, _digits("test", classes), spec, classes, _TO_EVALUATE)[0], "test images"
@@ -59,24 +61,9 @@ def load_test(
     if found is None:
         rule = f"digits, {', '.join(sources.NAMED)}, a folder with one sub-folder per class, or an .npz file"
         raise UsageError(expected("`data`", rule, source, "Check --data, and --root for a dataset's name"))
-    if own_test is not None and set(found.parts) == {"all"}:
-        try:
-            test = from_source(source, found).splits["test"]
-        except UsageError:  # too few to have been split, so no network was trained on them
-            test = None
-        if test is not None and test.sha256() == own_test:
-            found = sources.Source({"test": (test.images, test.labels)}, found.class_names)
+    found = _set_aside(source, found, "test", own)
     split, part = _chosen(source, found, spec, classes, _TO_EVALUATE)
     return split, {"test": "test images", "val": "validation images", "all": "all images"}[part]
-
-
-def seen(trained_on: dict[str, Any], pixels: npt.NDArray[Any]) -> int:
-    """About how many of these images a network was trained on, by the `overlap.sketch` its file carries."""
-    if not trained_on:
-        return 0
-    kept = np.frombuffer(base64.b64decode(trained_on["blake2b_64"]), "<u8")
-    hits = int(np.isin(overlap.fingerprints(pixels), kept).sum())
-    return min(hits * int(trained_on["one_in"]), len(pixels))
 
 
 def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Split:
@@ -108,6 +95,19 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Spl
 
 def _root(root: str | Path | None) -> Path:
     return Path(root or os.environ.get("UCE_EDGE_DATA") or ".")
+
+
+def _set_aside(source: str, found: sources.Source, part: str, own: Mapping[str, str]) -> sources.Source:
+    """What training set aside of images that have no parts of their own, if these are the images it cut."""
+    if part not in own or set(found.parts) != {"all"}:
+        return found
+    try:
+        split = from_source(source, found).splits[part]
+    except UsageError:  # too few to have been cut, so no network was trained on them
+        return found
+    if split.sha256() != own[part]:
+        return found
+    return sources.Source({part if part == "test" else "val": (split.images, split.labels)}, found.class_names)
 
 
 def _digits(part: str, classes: Sequence[str]) -> sources.Source:

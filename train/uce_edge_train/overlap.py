@@ -31,22 +31,25 @@ def sketch(images: npt.NDArray[Any]) -> dict[str, Any]:
     return {"one_in": one_in, "blake2b_64": base64.b64encode(kept.astype("<u8").tobytes()).decode()}
 
 
-def refuse_overlap(trained_on: dict[str, Any], images: npt.NDArray[Any], what: str) -> None:
-    """Refuse images that the network was trained on: it is too sure of them.
+def seen(trained_on: dict[str, Any], images: npt.NDArray[Any]) -> int:
+    """How many of these images the network was trained on; an estimate where not every fingerprint is kept.
 
     Args:
-        trained_on: A `sketch`, or {} when nothing is known.
-        images: The images somebody wants to calibrate on.
-        what: Their name, for the message.
+        trained_on: A `sketch`, or {} when nothing is known, which counts as none.
+        images: The images somebody wants to calibrate or to evaluate on.
     """
     if not trained_on:
-        return
+        return 0
     kept = np.frombuffer(base64.b64decode(trained_on["blake2b_64"]), "<u8").astype(np.uint64)
-    found = fingerprints(images)
-    hits = int(np.isin(found, kept).sum())
-    if hits:
+    hits = int(np.isin(fingerprints(images), kept).sum())
+    return min(hits * int(trained_on["one_in"]), len(images))
+
+
+def refuse_overlap(trained_on: dict[str, Any], images: npt.NDArray[Any], what: str) -> None:
+    """Refuse images that the network was trained on: it is too sure of them. `what` is their name."""
+    if hits := seen(trained_on, images):
         about = "" if trained_on["one_in"] == 1 else "about "
         raise UsageError(
-            f"{about}{min(hits * trained_on['one_in'], len(images))} of the {len(images)} images of {what} were used "
+            f"{about}{hits} of the {len(images)} images of {what} were used "
             "to train this network, which is too sure of them. Calibrate on images it has not seen."
         )

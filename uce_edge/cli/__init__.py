@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from uce_edge import __version__
-from uce_edge.cli import bench, demo, export, info, predict, rank, reproduce, train
+from uce_edge.cli import bench, demo, evaluate, export, info, predict, rank, reproduce, train
 from uce_edge.errors import UceEdgeError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command(name="rank")(rank.rank)
 app.command(name="train")(train.train)
 app.command(name="calibrate")(train.calibrate)
 app.command(name="export")(export.export)
+app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="bench")(bench.bench)
 app.command(name="info")(info.info)
 app.command(name="reproduce")(reproduce.reproduce)

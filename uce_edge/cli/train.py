@@ -222,7 +222,7 @@ def _calibrate_run(
     from uce_edge_train.runs import Run
 
     run = Run.load(folder)
-    images = None if data is None else labelled.load(data, run.image, run.class_names)
+    images = None if data is None else labelled.load(data, run.image, run.class_names, run.split_hashes)
     run = calibration.calibrate(folder, images, method, samples, seed, rates, promise)
     if rates is not Rates.FIXED:
         found = run.tuned_rates or {}
@@ -251,7 +251,7 @@ def _calibrate_file(
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
-    images = labelled.load(data, metadata.image, metadata.classes)
+    images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.get("splits", {}))
     done = recalibrate(model, out, images, method, samples, seed, promise)
     if done.promised is not None:
         say(describe(done.promised))

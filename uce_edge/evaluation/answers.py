@@ -1,0 +1,65 @@
+"""What a model says of many images, in memory that grows by a few numbers per image and by nothing else."""
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.metrics import Probabilities
+from uce_edge.model import Model, SamplesWarning
+from uce_edge.progress import progress
+
+_CHUNK = 128  # images per request: the passes and the decoded answers of more than these are never held
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The model's answers, image by image, without the passes they are made of."""
+
+    probabilities: npt.NDArray[np.float32]
+    uncertainty: npt.NDArray[np.float32]
+    model_uncertainty: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.uncertainty)
+
+    @cached_property
+    def table(self) -> Probabilities:
+        """The probabilities as the metrics share them."""
+        return Probabilities(self.probabilities)
+
+    def scores(self, passes: int) -> dict[str, npt.NDArray[np.float64] | None]:
+        """What images can be ranked by, larger when less certain; one pass has no model part."""
+        return {
+            "uncertainty": self.uncertainty.astype(np.float64),
+            "confidence": 1.0 - self.table.confidence,
+            "model_uncertainty": self.model_uncertainty.astype(np.float64) if passes > 1 else None,
+        }
+
+
+def ask(model: Model, images: npt.NDArray[Any], samples: int | None, seed: int, task: str) -> Answers:
+    """Predict all images, chunk by chunk, with a bar on stderr.
+
+    Args:
+        model: The model.
+        images: [n, height, width, channels] of the model's size.
+        samples: Passes; None for the number stored in the file.
+        seed: Which passes.
+        task: What the bar says.
+    """
+    count = len(images)
+    probabilities = np.empty((count, len(model.classes)), np.float32)
+    uncertainty, model_uncertainty = np.empty(count, np.float32), np.empty(count, np.float32)
+    with warnings.catch_warnings(), progress(task, count) as advance:
+        warnings.simplefilter("ignore", SamplesWarning)  # an evaluation says it once, in its notes
+        for start in range(0, count, _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            chunk = model.predict(images[rows], samples, seed)
+            probabilities[rows] = chunk.probabilities
+            uncertainty[rows] = chunk.uncertainty
+            model_uncertainty[rows] = chunk.model_uncertainty
+            advance(len(chunk))
+    return Answers(probabilities, uncertainty, model_uncertainty)

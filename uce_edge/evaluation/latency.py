@@ -1,0 +1,64 @@
+"""How long one image takes against the number of passes, measured in this process and in a second or two.
+
+`uce-edge bench` measures with more care, in processes of their own, and also memory.
+"""
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.contract import Inference
+from uce_edge.model import Model, SamplesWarning
+from uce_edge.progress import progress
+
+PASSES = (1, 5, 10, 25, 50, 100)
+_SECONDS = 0.15  # per number of passes
+_MIN_RUNS, _MAX_RUNS = 5, 50
+_TOO_LONG = 0.5  # seconds: a model that slow is not asked for still more passes
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One image at a time; the three lists belong together."""
+
+    passes: tuple[int, ...]
+    p50_ms: tuple[float, ...]
+    p95_ms: tuple[float, ...]
+    provider: str
+
+
+def measure(model: Model, image: npt.NDArray[Any]) -> Latency:
+    """Time single requests.
+
+    Args:
+        model: The model.
+        image: One image of its size.
+    """
+    fixed = model.metadata.inference is Inference.DETERMINISTIC
+    wanted = [1] if fixed else sorted({*PASSES, model.metadata.samples})
+    rows: list[tuple[int, float, float]] = []
+    with warnings.catch_warnings(), progress("timing", len(wanted)) as advance:
+        warnings.simplefilter("ignore", SamplesWarning)  # a sweep uses other N than the calibration on purpose
+        for passes in wanted:
+            seconds = _time(model, image[None], None if fixed else passes)
+            p50, p95 = np.percentile(seconds, [50, 95])
+            rows.append((passes, round(float(p50) * 1e3, 4), round(float(p95) * 1e3, 4)))
+            advance(1)
+            if p50 > _TOO_LONG:
+                break
+    counts, medians, tails = zip(*rows, strict=True)
+    return Latency(counts, medians, tails, model.provider)
+
+
+def _time(model: Model, batch: npt.NDArray[Any], passes: int | None) -> list[float]:
+    model.predict(batch, passes)  # the first call of a shape plans its memory
+    seconds: list[float] = []
+    while len(seconds) < _MIN_RUNS or (sum(seconds) < _SECONDS and len(seconds) < _MAX_RUNS):
+        start = time.perf_counter()
+        model.predict(batch, passes)
+        seconds.append(time.perf_counter() - start)
+    return seconds

@@ -1,0 +1,103 @@
+"""Images from elsewhere: how far the uncertainty tells them from the model's own kind."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import metrics
+from uce_edge.evaluation.answers import Answers
+from uce_edge.evaluation.scores import Score, separation
+
+BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged
+_BINS = 20
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well one score tells outside from inside."""
+
+    auroc: Score
+    fpr_at_95: Score
+
+
+@dataclass(frozen=True, eq=False)
+class OutOfDistribution:
+    """What the model says of images it was not made for."""
+
+    name: str
+    images: int
+    detection: dict[str, Detection]
+    """Per score: uncertainty, confidence, model_uncertainty."""
+    accepted: float
+    """The share of them that the threshold in use accepts."""
+    mean_inside: float
+    """Mean uncertainty of the model's own kind of images."""
+    mean_outside: float
+    fractions: npt.NDArray[np.float64]
+    """The foreign share of a batch."""
+    mean_uncertainty: npt.NDArray[np.float64]
+    """Of such a batch, averaged over random ones."""
+    batch_deviation: npt.NDArray[np.float64]
+    """The standard deviation from batch to batch."""
+    edges: npt.NDArray[np.float64]
+    """Bins of the uncertainty."""
+    inside: npt.NDArray[np.float64]
+    """The share of the own images in each bin."""
+    outside: npt.NDArray[np.float64]
+    """The share of the foreign images in each bin."""
+
+
+def compare(
+    name: str, inside: Answers, outside: Answers, passes: int, threshold: float, resamples: int
+) -> OutOfDistribution:
+    """Both kinds of images, seen by the same model."""
+    own, foreign = inside.scores(passes), outside.scores(passes)
+    detection = {key: _detection(own[key], foreign[key], resamples) for key in own}
+    fractions = np.round(np.linspace(0, 1, 21), 2)
+    mean, deviation = mixture(inside.uncertainty, outside.uncertainty, fractions)
+    edges = np.arange(_BINS + 1) / _BINS
+    shares = [np.histogram(answers.uncertainty, edges)[0] / len(answers) for answers in (inside, outside)]
+    return OutOfDistribution(
+        name=name,
+        images=len(outside),
+        detection=detection,
+        accepted=float(np.mean(outside.uncertainty <= np.float32(threshold))),
+        mean_inside=float(inside.uncertainty.mean(dtype=np.float64)),
+        mean_outside=float(outside.uncertainty.mean(dtype=np.float64)),
+        fractions=fractions,
+        mean_uncertainty=mean,
+        batch_deviation=deviation,
+        edges=edges,
+        inside=shares[0],
+        outside=shares[1],
+    )
+
+
+def mixture(
+    inside: npt.ArrayLike, outside: npt.ArrayLike, fractions: npt.NDArray[np.float64], seed: int = 0
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation, over random batches, of the batch's mean uncertainty at every foreign fraction.
+
+    What was replaced once stays replaced as the fraction grows, as in the paper's figure.
+    """
+    rng = np.random.default_rng(seed)
+    own, foreign = (
+        np.pad(rng.choice(np.asarray(values, np.float64), (BATCHES, BATCH)).cumsum(axis=1), ((0, 0), (1, 0)))
+        for values in (inside, outside)
+    )
+    replaced = np.rint(fractions * BATCH).astype(int)
+    means = (foreign[:, replaced] + own[:, -1:] - own[:, replaced]) / BATCH
+    return means.mean(axis=0), means.std(axis=0, ddof=1)
+
+
+def _detection(
+    inside: npt.NDArray[np.float64] | None, outside: npt.NDArray[np.float64] | None, resamples: int
+) -> Detection:
+    if inside is None or outside is None:
+        missing = Score(None, why="One pass has no model part: evaluate a Monte Carlo model with --samples 25.")
+        return Detection(missing, missing)
+    return Detection(
+        separation(metrics.ood_auroc, inside, outside, resamples),
+        separation(metrics.ood_fpr_at_95, inside, outside, resamples),
+    )

@@ -1,0 +1,108 @@
+"""What a threshold on the uncertainty lets through: the error, the coverage, and how bad the error can really be."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import guarantee, metrics
+from uce_edge.evaluation.answers import Answers
+from uce_edge.guarantee import Guarantee
+
+EXAMPLE = 0.3
+"""The threshold that is shown when none is stored and none was asked for."""
+
+CONFIDENCE = 0.95
+GRID = np.round(np.linspace(0.02, 1, 50), 2)
+_POINTS = 200  # of a curve: a screen shows no more
+
+
+class Origin(StrEnum):
+    """Where a threshold comes from."""
+
+    ASKED = "asked"
+    """The user named it."""
+    STORED = "stored"
+    """The file carries it, with a promise."""
+    EXAMPLE = "example"
+    """Nobody chose it: it only shows what a threshold does."""
+
+
+@dataclass(frozen=True)
+class Operating:
+    """One threshold on these images."""
+
+    origin: Origin
+    found: Guarantee
+    """Error, coverage and the bound of the error, measured on these images."""
+    errors: int
+    """Accepted and wrong."""
+    rejected_errors: int
+    """Rejected, and rightly so: they would have been wrong."""
+    promised: dict[str, Any] | None = None
+    """What the file promises for a stored threshold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """Error and coverage against the threshold."""
+
+    thresholds: npt.NDArray[np.float64]
+    error: npt.NDArray[np.float64]
+    """Of the accepted images; NaN where none is accepted."""
+    error_bound: npt.NDArray[np.float64]
+    """Its 95 % upper bound, for one threshold that was fixed beforehand; NaN where none is accepted."""
+    coverage: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCurve:
+    """The risk-coverage curve of one score."""
+
+    coverage: npt.NDArray[np.float64]
+    risk: npt.NDArray[np.float64]
+    aurc: float
+
+
+def operating_points(
+    answers: Answers, wrong: npt.NDArray[np.bool_], asked: float | None, stored: dict[str, Any] | None
+) -> tuple[Operating, ...]:
+    """The thresholds that matter, the one in use first: the asked one, then the stored one, else an example."""
+    chosen: list[tuple[Origin, float, dict[str, Any] | None]] = []
+    if asked is not None:
+        chosen.append((Origin.ASKED, asked, None))
+    if stored is not None:
+        chosen.append((Origin.STORED, float(stored["threshold"]), stored))
+    return tuple(_at(answers, wrong, *one) for one in chosen or [(Origin.EXAMPLE, EXAMPLE, None)])
+
+
+def against_threshold(answers: Answers, wrong: npt.NDArray[np.bool_]) -> Thresholds:
+    """Error, its bound and the coverage over a grid of thresholds."""
+    points = [guarantee.error_at(answers.uncertainty, wrong, float(limit), CONFIDENCE) for limit in GRID]
+    error, bound = (
+        np.array([getattr(point, name) if point.accepted else np.nan for point in points], np.float64)
+        for name in ("error", "error_bound")
+    )
+    return Thresholds(GRID, error, bound, np.array([point.coverage for point in points]))
+
+
+def risk_curves(answers: Answers, labels: npt.NDArray[np.int64], passes: int) -> dict[str, RiskCurve]:
+    """One curve per score that exists."""
+    curves = {}
+    for name, score in answers.scores(passes).items():
+        if score is not None:
+            curve = metrics.risk_coverage(answers.table, labels, score=score)
+            shown = np.unique(np.linspace(0, len(curve.risk) - 1, _POINTS).round().astype(int))
+            area = metrics.aurc(answers.table, labels, score=score)
+            curves[name] = RiskCurve(curve.coverage[shown], curve.risk[shown], area)
+    return curves
+
+
+def _at(
+    answers: Answers, wrong: npt.NDArray[np.bool_], origin: Origin, threshold: float, promised: dict[str, Any] | None
+) -> Operating:
+    accepted = answers.uncertainty <= np.float32(threshold)  # the rule of Model.predict
+    found = guarantee.error_at(answers.uncertainty, wrong, threshold, CONFIDENCE)
+    return Operating(origin, found, int((wrong & accepted).sum()), int((wrong & ~accepted).sum()), promised)

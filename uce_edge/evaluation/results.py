@@ -1,0 +1,100 @@
+"""The result of an evaluation, as values: what the tables, the JSON and the report are made of."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.evaluation.latency import Latency
+from uce_edge.evaluation.ood import OutOfDistribution
+from uce_edge.evaluation.rejection import Operating, RiskCurve, Thresholds
+from uce_edge.evaluation.scores import Score
+from uce_edge.evaluation.shift import Shift
+from uce_edge.metadata import Metadata
+from uce_edge.metrics import ReliabilityCurve
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """A reliability diagram, and where a perfectly calibrated model would be in it."""
+
+    curve: ReliabilityCurve
+    twin: npt.NDArray[np.float64]
+    """Per bin the outcome that the probabilities promise: of H, unlike of the confidence, not the score itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One image worth looking at."""
+
+    index: int
+    """Its place in the data, from 0."""
+    label: str
+    truth: str
+    confidence: float
+    uncertainty: float
+    pixels: npt.NDArray[Any] = dataclasses.field(repr=False, metadata={"json": False})
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How one model file did on one set of labelled images."""
+
+    model: str
+    """The file's name."""
+    model_sha256: str
+    """Of the whole file."""
+    data: str
+    """What the images are called."""
+    part: str
+    """Which of them they are, such as "test images"."""
+    images: int
+    samples: int
+    seed: int
+    provider: str
+    metrics: dict[str, Score]
+    """By name, as in `scores.METRICS`."""
+    unpredicted_classes: int
+    """Classes that no image was predicted as; the classwise means leave them out."""
+    rejection: tuple[Operating, ...]
+    """The threshold in use comes first."""
+    thresholds: Thresholds
+    risk_coverage: dict[str, RiskCurve]
+    """By score: uncertainty, confidence, model_uncertainty."""
+    reliability: dict[str, Reliability]
+    """Of confidence and of uncertainty."""
+    ood: OutOfDistribution | None
+    shift: Shift | None
+    latency: Latency | None
+    most_uncertain: tuple[Example, ...]
+    confidently_wrong: tuple[Example, ...]
+    notes: tuple[str, ...]
+    """What a reader must know before believing the numbers."""
+    metadata: Metadata = dataclasses.field(repr=False, metadata={"json": False})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: undefined numbers are None; pixels and the file's metadata are left out."""
+        document: dict[str, Any] = _plain(self)
+        for name, score in self.metrics.items():
+            document["metrics"][name]["difference"] = score.difference
+        document["rejection"] = [point.pop("found") | point for point in document["rejection"]]
+        return document
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        shown = [field.name for field in dataclasses.fields(value) if field.metadata.get("json", True)]
+        return {name: _plain(getattr(value, name)) for name in shown}
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Enum):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,196 @@
+"""Evaluating a model file: one pass over the images, then everything that follows from the answers."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import contract, metrics
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import UsageError, expected
+from uce_edge.evaluation import latency, ood, rejection, scores, shift
+from uce_edge.evaluation.answers import Answers, ask
+from uce_edge.evaluation.results import Evaluation, Example, Reliability
+from uce_edge.metrics.binned import bin_of
+from uce_edge.model import Model
+
+BINS = 15
+_EXAMPLES = 12
+_FEW = 100  # images: below, every number is mostly chance
+
+
+def evaluate(
+    model: Model,
+    images: npt.NDArray[Any],
+    labels: npt.ArrayLike,
+    *,
+    data: str = "images",
+    part: str = "all images",
+    outside: npt.NDArray[Any] | None = None,
+    ood_data: str = "foreign images",
+    samples: int | None = None,
+    seed: int = 0,
+    reject: float | None = None,
+    corrupt: int = 0,
+    timed: bool = False,
+    resamples: int = 200,
+    notes: Sequence[str] = (),
+) -> Evaluation:
+    """Measure a model on labelled images.
+
+    Args:
+        model: A model file, opened.
+        images: [n, height, width, channels] of the model's size.
+        labels: The true class of each, as an index into `model.classes`.
+        data: What the images are called in the result.
+        part: Which of them they are, such as "test images".
+        outside: Images of another kind, which the model should be uncertain about.
+        ood_data: What those are called.
+        samples: Passes; None for the number stored in the file.
+        seed: Which passes.
+        reject: A threshold to look at besides the stored one.
+        corrupt: Damage at most so many images, in six ways and five severities; 0 for none.
+        timed: Also measure the latency against the number of passes.
+        resamples: How often images are redrawn for the intervals.
+        notes: What else a reader must know.
+
+    Raises:
+        UsageError: Something about the request is wrong; it is said before anything is computed.
+    """
+    passes = _passes(model, samples, seed)
+    if reject is not None:
+        contract.check_threshold(reject)
+    truth = _truth(model, images, labels)
+    if outside is not None and not len(outside):
+        raise UsageError(expected("`outside`", "at least one image", 0, "Leave it out, or give images"))
+    if corrupt:
+        shift.check(model)
+    answers = ask(model, images, samples, seed, "predicting")
+    wrong = answers.table.predicted != truth
+    points = rejection.operating_points(answers, wrong, reject, model.metadata.reject)
+    threshold = points[0].found.threshold
+    foreign = shifted = timing = None
+    if outside is not None:
+        others = ask(model, outside, samples, seed, "predicting foreign images")
+        foreign = ood.compare(ood_data, answers, others, passes, threshold, resamples)
+    if corrupt:
+        shifted = shift.sweep(
+            model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed
+        )
+    if timed:
+        timing = latency.measure(model, images[0])
+    measured = scores.measure(answers.table, truth, resamples)
+    unsure, surely = (np.argsort(sign * answers.uncertainty, kind="stable") for sign in (-1, 1))
+    return Evaluation(
+        model=Path(model.path).name,
+        model_sha256=_sha256(Path(model.path)),
+        data=data,
+        part=part,
+        images=len(truth),
+        samples=passes,
+        seed=seed,
+        provider=model.provider,
+        metrics=measured,
+        unpredicted_classes=metrics.classwise(answers.table, truth, metric="uce").empty_classes,
+        rejection=points,
+        thresholds=rejection.against_threshold(answers, wrong),
+        risk_coverage=rejection.risk_curves(answers, truth, passes),
+        reliability=_reliability(answers, truth),
+        ood=foreign,
+        shift=shifted,
+        latency=timing,
+        most_uncertain=_examples(model, images, answers, truth, unsure),
+        confidently_wrong=_examples(model, images, answers, truth, surely[wrong[surely]]),
+        notes=(*notes, *_notes(model, truth, passes, seed)),
+        metadata=model.metadata,
+    )
+
+
+def _passes(model: Model, samples: int | None, seed: int) -> int:
+    passes = model.metadata.samples if samples is None else samples
+    contract.pass_seeds(passes, seed)
+    return passes
+
+
+def _truth(model: Model, images: npt.NDArray[Any], labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The labels, checked before minutes of predicting."""
+    truth = np.asarray(labels)
+    if truth.dtype.kind not in "iu" or truth.shape != (len(images),) or not len(images):
+        rule = f"one whole number per image ({len(images)}), one at least"
+        found = f"{truth.dtype} {list(truth.shape)}"
+        raise UsageError(expected("`labels`", rule, found, "Give the index of each true class in model.classes"))
+    outside = truth[(truth < 0) | (truth >= len(model.classes))]
+    if len(outside):
+        rule = f"among the model's classes, 0 to {len(model.classes) - 1}"
+        remedy = "Match the labels to model.classes"
+        raise UsageError(expected("`labels`", rule, int(outside[0]), remedy))
+    if truth.min() == truth.max():
+        only = model.classes[int(truth[0])]
+        remedy = "A model that always says so would be perfect on them: add images of other classes"
+        raise UsageError(expected("`labels`", "of two classes at least", f"{only} alone", remedy))
+    return truth.astype(np.int64)
+
+
+def _reliability(answers: Answers, truth: npt.NDArray[np.int64]) -> dict[str, Reliability]:
+    confidence = metrics.reliability_curve(answers.table, truth, bins=BINS)
+    uncertainty = metrics.reliability_curve(answers.table, truth, bins=BINS, kind="uncertainty")
+    # A calibrated model errs as often as 1 - max p says, which is not what its entropy says.
+    promised = np.bincount(
+        bin_of(answers.table.uncertainty, BINS), weights=1 - answers.table.confidence, minlength=BINS
+    )
+    twin = promised / np.where(uncertainty.counts, uncertainty.counts, np.nan)
+    return {
+        "confidence": Reliability(confidence, confidence.mean_score),
+        "uncertainty": Reliability(uncertainty, twin),
+    }
+
+
+def _examples(
+    model: Model,
+    images: npt.NDArray[Any],
+    answers: Answers,
+    truth: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
+) -> tuple[Example, ...]:
+    names, predicted = model.classes, answers.table.predicted
+    return tuple(
+        Example(
+            index=int(index),
+            label=names[int(predicted[index])],
+            truth=names[int(truth[index])],
+            confidence=float(answers.table.confidence[index]),
+            uncertainty=float(answers.uncertainty[index]),
+            pixels=np.array(images[index]),
+        )
+        for index in order[:_EXAMPLES]
+    )
+
+
+def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -> list[str]:
+    metadata, notes = model.metadata, []
+    if len(truth) < _FEW:
+        notes.append(f"Only {len(truth)} images: every number here is mostly chance.")
+    absent = len(metadata.classes) - len(np.unique(truth))
+    if absent:
+        notes.append(f"{absent} of the model's {len(metadata.classes)} classes have no image here.")
+    fitted = metadata.calibration.samples
+    if fitted is None:
+        notes.append("The model is not calibrated: fit a map with uce-edge calibrate.")
+    elif fitted != passes:
+        notes.append(f"Calibrated at {fitted} passes and evaluated at {passes}: its probabilities are a little off.")
+    if metadata.reject is not None and (passes, seed) != (
+        metadata.reject.get("samples", passes),
+        metadata.reject.get("seed", seed),
+    ):
+        notes.append("The stored threshold is promised for other passes than these: the promise does not hold here.")
+    if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
+        notes.append("The file draws its noise from the runtime: a second evaluation gives slightly other numbers.")
+    return notes
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,101 @@
+"""The same images, damaged more and more: whether the uncertainty notices what the accuracy loses."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import metrics
+from uce_edge.corruptions import KINDS, SEVERITIES, corrupt
+from uce_edge.errors import UsageError
+from uce_edge.evaluation.answers import Answers, ask
+from uce_edge.model import Model
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One corruption at one severity; severity 0 is the images as they are."""
+
+    severity: int
+    accuracy: float
+    uncertainty: float
+    """The mean."""
+    uce: float
+    coverage: float
+    """The share that the threshold in use accepts."""
+    error: float | None
+    """Of the accepted images; None when none is accepted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """All corruptions, each from severity 0 to 5."""
+
+    images: int
+    threshold: float
+    curves: dict[str, tuple[Condition, ...]]
+    pictures: dict[str, tuple[npt.NDArray[Any], ...]] = field(repr=False, metadata={"json": False})
+    """What they do to one of the images."""
+
+
+def check(model: Model) -> None:
+    """Refuse a model whose images have no defined range: how much is a severity of theirs?"""
+    if model.metadata.image.dtype != "uint8":
+        raise UsageError(
+            f"Only uint8 images can be damaged in known steps, and {model.path} takes {model.metadata.image.dtype}. "
+            "Evaluate it without --corrupt."
+        )
+
+
+def sweep(
+    model: Model,
+    images: npt.NDArray[Any],
+    labels: npt.NDArray[np.int64],
+    clean: Answers,
+    *,
+    limit: int,
+    threshold: float,
+    samples: int | None,
+    seed: int,
+) -> Shift:
+    """Evaluate every corruption on the same images.
+
+    Args:
+        model: The model.
+        images: All images; at most `limit` of them, drawn at random, are damaged.
+        labels: Their true classes.
+        clean: What the model says of them as they are.
+        limit: How many images are used.
+        threshold: What the coverage refers to.
+        samples: Passes, as in `Model.predict`.
+        seed: Which passes.
+    """
+    # At random, because a folder is in the order of its classes; sorted, so that the pixels are read forwards.
+    chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
+    pixels, truth = images[chosen], labels[chosen]
+    untouched = Answers(clean.probabilities[chosen], clean.uncertainty[chosen], clean.model_uncertainty[chosen])
+    first = _condition(0, untouched, truth, threshold)
+    curves, pictures = {}, {}
+    for kind in KINDS:
+        conditions, shown = [first], [pixels[0]]
+        for severity in SEVERITIES:
+            damaged = corrupt(pixels, kind, severity)
+            answers = ask(model, damaged, samples, seed, f"{kind} {severity}")
+            conditions.append(_condition(severity, answers, truth, threshold))
+            shown.append(damaged[0].copy())
+        curves[str(kind)], pictures[str(kind)] = tuple(conditions), tuple(shown)
+    return Shift(len(chosen), threshold, curves, pictures)
+
+
+def _condition(severity: int, answers: Answers, truth: npt.NDArray[np.int64], threshold: float) -> Condition:
+    accepted = answers.uncertainty <= np.float32(threshold)
+    wrong = answers.table.predicted != truth
+    return Condition(
+        severity=severity,
+        accuracy=float(1 - wrong.mean()),
+        uncertainty=float(answers.uncertainty.mean(dtype=np.float64)),
+        uce=metrics.uce(answers.table, truth),
+        coverage=float(accepted.mean()),
+        error=float(wrong[accepted].mean()) if accepted.any() else None,
+    )

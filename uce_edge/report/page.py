@@ -1,0 +1,107 @@
+"""A report: one HTML file that needs nothing else, made from an evaluation and nothing else."""
+
+import shlex
+from importlib import resources
+
+from uce_edge import __version__
+from uce_edge.evaluation import Evaluation
+from uce_edge.evaluation.rejection import Operating, Origin
+from uce_edge.report import summary
+from uce_edge.report.markup import Markup, element, join
+from uce_edge.report.sections import sections
+from uce_edge.report.words import count
+
+# Nothing may be fetched and nothing may run, whatever a class is called.
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+
+
+def render(evaluation: Evaluation) -> str:
+    """The page."""
+    metadata, parts = evaluation.metadata, sections(evaluation)
+    title = f"{evaluation.model} on {evaluation.data}, {evaluation.part}"
+    style = resources.files("uce_edge.report").joinpath("style.css").read_text(encoding="utf-8")
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="generator", content=f"uce-edge {__version__}"),
+        element("title", f"{title} – uce-edge"),
+        element("style", Markup(style)),
+    )
+    passes = count(evaluation.samples, "pass")
+    what = (
+        f"{metadata.architecture or 'A classifier'}, {len(metadata.classes)} classes, "
+        f"{count(evaluation.images, 'image')}, {passes}, seed {evaluation.seed}"
+    )
+    body = element(
+        "body",
+        element(
+            "main",
+            element("header", element("h1", title), element("div", what, class_="quiet")),
+            element("nav", *(element("a", part.title, href=f"#{part.anchor}") for part in parts)),
+            _answer(evaluation),
+            bool(evaluation.notes)
+            and element("ul", *(element("li", note) for note in evaluation.notes), class_="notes"),
+            _findings(evaluation),
+            *(
+                element("section", element("h2", part.title), element("p", part.lead), part.content, id=part.anchor)
+                for part in parts
+            ),
+            element("footer", "Made with uce-edge ", __version__, ": ", element("code", _command(evaluation))),
+        ),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _answer(evaluation: Evaluation) -> Markup:
+    point = evaluation.rejection[0]
+    return element(
+        "section",
+        element("p", summary.headline(evaluation), class_="headline"),
+        _decisions(point),
+        element("p", summary.measured(point, evaluation), class_="quiet"),
+        class_="card answer",
+    )
+
+
+def _findings(evaluation: Evaluation) -> Markup:
+    rows = (join([element("dt", about), element("dd", text)]) for about, text in summary.findings(evaluation))
+    return element("dl", *rows, class_="card findings")
+
+
+def _decisions(point: Operating) -> Markup:
+    """All images as one bar: accepted and right, accepted and wrong, rejected."""
+    found = point.found
+    rejected = found.images - found.accepted - point.rejected_errors
+    shares = [
+        ("is-right", found.accepted - point.errors, "accepted and right"),
+        ("is-wrong", point.errors, "accepted and wrong"),
+        ("is-rejected-wrong", point.rejected_errors, "rejected, would have been wrong"),
+        ("is-rejected", rejected, "rejected, would have been right"),
+    ]
+    words = ", ".join(f"{number:,} {what}" for _, number, what in shares)
+    bar = [element("span", class_=kind, style=f"flex-grow:{number}") for kind, number, _ in shares if number]
+    keys = [element("li", element("i", class_=kind), f"{number:,} {what}") for kind, number, what in shares]
+    return join(
+        [
+            element("div", *bar, class_="bar-of", role="img", aria_label=words),
+            element("ul", *keys, class_="bar-keys"),
+        ]
+    )
+
+
+def _command(evaluation: Evaluation) -> str:
+    """What writes this report again, for whoever has the same files."""
+    parts = ["uce-edge", "evaluate", evaluation.model, "--data", evaluation.data]
+    if evaluation.ood is not None:
+        parts += ["--ood", evaluation.ood.name]
+    if evaluation.rejection[0].origin is Origin.ASKED:
+        parts += ["--reject", f"{evaluation.rejection[0].found.threshold:g}"]
+    if evaluation.shift is not None:
+        parts.append("--corrupt")
+    if evaluation.samples != evaluation.metadata.samples:
+        parts += ["--samples", str(evaluation.samples)]
+    if evaluation.seed:
+        parts += ["--seed", str(evaluation.seed)]
+    return shlex.join([*parts, "--report", "report.html"])

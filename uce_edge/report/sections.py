@@ -1,0 +1,251 @@
+"""The parts of a report below its answer, each a heading, a sentence that says how to read it, and its content."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from uce_edge.evaluation import Evaluation
+from uce_edge.evaluation.latency import Latency
+from uce_edge.evaluation.ood import OutOfDistribution
+from uce_edge.evaluation.rejection import Operating
+from uce_edge.evaluation.shift import Shift
+from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge.report import charts, words
+from uce_edge.report.markup import Markup, element, join
+from uce_edge.report.svg import SERIES
+from uce_edge.report.thumbnails import gallery, strip
+from uce_edge.report.words import percent
+
+_CLASSES = 30  # names that are shown at once
+
+
+class Section(NamedTuple):
+    """One part of the page."""
+
+    anchor: str
+    title: str
+    lead: str
+    content: Markup
+
+
+def sections(evaluation: Evaluation) -> list[Section]:
+    """What this evaluation has something to say about."""
+    found = [
+        Section(
+            "metrics",
+            "Metrics",
+            f"Each with its 95 % bootstrap interval over {words.count(evaluation.images, 'image')}, and with what a "
+            "perfectly calibrated twin would score: a model with the same probabilities whose labels really follow "
+            "them. Calibration errors are not 0 even then, so read the difference: ▲ marks one that chance does not "
+            "explain.",
+            _metrics(evaluation),
+        ),
+        Section(
+            "reliability",
+            "Reliability",
+            "Points on the diagonal mean what they say. Entropy is not a probability of error, so a perfectly "
+            "calibrated model is not on the diagonal of the second chart, but on the dotted line with triangles.",
+            _charts(charts.reliability(kind, found) for kind, found in evaluation.reliability.items()),
+        ),
+        Section(
+            "rejection",
+            "Rejection",
+            "The most uncertain images are rejected first. The bound holds for one threshold that was fixed before "
+            "looking at these images.",
+            _rejection(evaluation),
+        ),
+    ]
+    if evaluation.ood is not None:
+        found.append(_foreign(evaluation.ood, evaluation.rejection))
+    if evaluation.shift is not None:
+        found.append(_shift(evaluation.shift, evaluation.metadata.image))
+    found.append(_images(evaluation))
+    if evaluation.latency is not None:
+        found.append(_latency(evaluation.latency, evaluation))
+    found.append(Section("card", "Model card", "What the file says of itself.", _card(evaluation.metadata, evaluation)))
+    return found
+
+
+def _charts(figures: Iterable[Markup], kind: str = "") -> Markup:
+    return element("div", *figures, class_=f"charts {kind}".strip())
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
+    return element("div", charts.table(head, rows), class_="card table")
+
+
+def _metrics(evaluation: Evaluation) -> Markup:
+    head = ["metric", "value", "95 % interval", "calibrated twin", "difference", "meaning"]
+    rows, group = [], ""
+    for name, score in evaluation.metrics.items():
+        spoken = words.METRICS[name]
+        if spoken.group != group:
+            group = spoken.group
+            rows.append(element("tr", element("th", group, colspan=len(head), scope="colgroup"), class_="group"))
+        meaning, marked = spoken.meaning, (spoken.lower_is_better and score.above_twin) or None
+        if name.startswith("classwise") and evaluation.unpredicted_classes:
+            meaning += f" {words.count(evaluation.unpredicted_classes, 'class')} never predicted and left out."
+        rows.append(
+            element(
+                "tr",
+                element("th", spoken.title, scope="row"),
+                element("td", element("strong", words.score(score.value, spoken))),
+                element("td", words.interval(score.low, score.high, spoken)),
+                element("td", words.score(score.twin, spoken)),
+                element(
+                    "td",
+                    words.score(score.difference, spoken, signed=True),
+                    marked and " ▲",
+                    class_="above" if marked else None,
+                ),
+                element("td", meaning, score.why and element("em", f" {score.why}"), class_="meaning"),
+            )
+        )
+    top = element(
+        "thead",
+        element(
+            "tr",
+            *(element("th", cell, scope="col") for cell in head[:-1]),
+            element("th", head[-1], scope="col", class_="meaning"),
+        ),
+    )
+    table = element("table", top, element("tbody", *rows))
+    return element("div", element("div", table, class_="scroll"), class_="card table")
+
+
+def _rejection(evaluation: Evaluation) -> Markup:
+    points = evaluation.rejection
+    whose = {"asked": "asked for", "stored": "stored in the file", "example": "an example: none is stored"}
+    rows = [
+        [
+            f"{words.threshold(point.found.threshold)} ({whose[point.origin]})",
+            f"{point.found.accepted:,} of {point.found.images:,}",
+            percent(point.found.coverage),
+            percent(point.found.error),
+            words.at_most(point.found.error_bound),
+        ]
+        for point in points
+    ]
+    head = ["uncertainty at most", "accepted", "coverage", "error", "95 % upper bound"]
+    drawn = [charts.thresholds(evaluation.thresholds, points), charts.risk_coverage(evaluation.risk_coverage, points)]
+    return join([_table(head, rows), _charts(drawn)])
+
+
+def _foreign(found: OutOfDistribution, points: tuple[Operating, ...]) -> Section:
+    plain = words.Words("", "", "")
+    rows = [
+        [
+            words.SCORES[name],
+            words.score(detection.auroc.value, plain),
+            words.interval(detection.auroc.low, detection.auroc.high, plain),
+            words.score(detection.fpr_at_95.value, plain),
+            words.interval(detection.fpr_at_95.low, detection.fpr_at_95.high, plain),
+        ]
+        for name, detection in found.detection.items()
+    ]
+    head = ["score", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval"]
+    lead = (
+        f"{words.count(found.images, 'image')} of {found.name}, which have no right label here. AUROC is the chance "
+        "that a foreign image is more uncertain than an own one; FPR at 95 % is the share of foreign images that is "
+        f"accepted where 95 % of the own ones are. The threshold in use accepts {percent(found.accepted)} of them."
+    )
+    drawn = _charts([charts.mixture(found), charts.histograms(found, points[:1])])
+    reasons = {detection.auroc.why for detection in found.detection.values()} - {None}
+    missing = join(element("p", reason, class_="quiet") for reason in sorted(map(str, reasons)))
+    return Section("foreign", "Foreign images", lead, join([_table(head, rows), missing, drawn]))
+
+
+def _shift(found: Shift, spec: ImageSpec) -> Section:
+    lead = (
+        f"The same {words.count(found.images, 'image')}, damaged more and more. A model that notices loses coverage as "
+        f"fast as accuracy: what it still accepts at uncertainty ≤ {words.threshold(found.threshold)} stays right."
+    )
+    legend = charts.keys(zip(SERIES, [title for _, title in charts.SHIFTED], strict=True))
+    drawn = _charts(
+        (charts.shifted(kind, curve, strip(found.pictures[kind], spec, kind)) for kind, curve in found.curves.items()),
+        "small",
+    )
+    untouched = next(iter(found.curves.values()))[0]
+    worst = [("none", untouched), *((kind, curve[-1]) for kind, curve in found.curves.items())]
+    head = ["damage", "accuracy", "mean uncertainty", "UCE", "accepted", "error of the accepted"]
+    rows = [
+        [
+            kind,
+            percent(one.accuracy),
+            words.number(one.uncertainty),
+            percent(one.uce),
+            percent(one.coverage),
+            percent(one.error),
+        ]
+        for kind, one in worst
+    ]
+    content = join([legend, drawn, element("h3", "At the worst severity"), _table(head, rows)])
+    return Section("shift", "Damaged images", lead, content)
+
+
+def _images(evaluation: Evaluation) -> Section:
+    spec = evaluation.metadata.image
+    parts = [element("h3", "Most uncertain"), gallery(evaluation.most_uncertain, spec)]
+    parts.append(element("h3", "Wrong, and most certain of it"))
+    if evaluation.confidently_wrong:
+        parts.append(gallery(evaluation.confidently_wrong, spec))
+    else:
+        parts.append(element("p", "None: every label is right.", class_="quiet"))
+    lead = "✓ marks right labels, ✗ wrong ones beside the truth. Images are numbered from 0, in the order of the data."
+    return Section("images", "Images to look at", lead, join(parts))
+
+
+def _latency(found: Latency, evaluation: Evaluation) -> Section:
+    own = dict(zip(found.passes, found.p50_ms, strict=True)).get(evaluation.samples)
+    lead = (
+        f"Measured on {found.provider} of the machine that wrote this report; uce-edge bench measures with more care."
+    )
+    if own is not None:
+        lead = f"One image takes {own:.3g} ms at N = {evaluation.samples}. {lead}"
+    if len(found.passes) < 2:  # a deterministic model, or one too slow for more
+        return Section("latency", "Latency", lead, Markup())
+    return Section("latency", "Latency", lead, _charts([charts.latency(found, evaluation.metadata.samples)], "one"))
+
+
+def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:
+    spec, calibration = metadata.image, metadata.calibration
+    names = metadata.classes
+    classes: list[object] = [f"{len(names)}: {', '.join(names[:_CLASSES])}"]
+    if len(names) > _CLASSES:
+        rest = ", ".join(names[_CLASSES:])
+        classes.append(element("details", element("summary", f"and {len(names) - _CLASSES} more"), rest))
+    fitted = str(calibration.method)
+    if temperature := calibration.parameters.get("temperature"):
+        fitted += f", T = {temperature[0]:.4f}"
+    if calibration.samples:
+        fitted += f", fitted at N = {calibration.samples}"
+    if images := calibration.report.get("images"):
+        fitted += f" on {words.count(images, 'image')}"
+    noise = str(metadata.noise)
+    if rates := [f"{layer.p:.3g}" for layer in sorted(metadata.layers, key=lambda layer: layer.p)]:
+        span = rates[0] if rates[0] == rates[-1] else f"{rates[0]} to {rates[-1]}"
+        noise += f", {words.count(len(rates), 'noisy layer')}, dropout rate {span}"
+    rows: dict[str, object] = {
+        "file": f"{evaluation.model}, contract {metadata.contract}",
+        "network": metadata.architecture or "unknown",
+        "classes": join(classes),
+        "image": f"{spec.height} × {spec.width} × {spec.channels}, {spec.dtype}",
+        "inference": f"{metadata.inference}, {words.count(metadata.samples, 'pass')} by default",
+        "noise": noise,
+        "calibration": fitted,
+    }
+    if metadata.reject:
+        rows["stored threshold"] = ", ".join(f"{key} {_brief(value)}" for key, value in metadata.reject.items())
+    if costs := metadata.costs:
+        total = costs["macs_once"] + metadata.samples * costs["macs_per_pass"]
+        rows["cost"] = f"{2 * total / 1e6:,.1f} MFLOPs per image at {metadata.samples} passes"
+    rows["SHA-256, file"] = element("code", evaluation.model_sha256)
+    for key, value in metadata.hashes.items():
+        for inner, digest in value.items() if isinstance(value, dict) else [("", value)]:
+            rows[f"SHA-256, {key} {inner}".strip()] = element("code", digest)
+    rows["made with"] = ", ".join(f"{tool} {version}" for tool, version in sorted(metadata.tools.items()))
+    pairs = (join([element("dt", name), element("dd", content)]) for name, content in rows.items() if content)
+    return element("dl", *pairs, class_="card")
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

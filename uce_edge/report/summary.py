@@ -1,0 +1,116 @@
+"""The answer in words, before all numbers."""
+
+from uce_edge.evaluation import Evaluation, Score
+from uce_edge.evaluation.ood import OutOfDistribution
+from uce_edge.evaluation.rejection import Operating, Origin
+from uce_edge.evaluation.shift import Shift
+from uce_edge.report.words import METRICS, at_most, count, interval, number, percent, threshold
+
+
+def headline(evaluation: Evaluation) -> str:
+    """What the threshold in use buys, in one sentence."""
+    found = evaluation.rejection[0].found
+    start = f"At uncertainty ≤ {threshold(found.threshold)} it accepts"
+    if not found.accepted:
+        return f"{start} none of the {count(evaluation.images, 'image')}."
+    bound = f"{at_most(found.error_bound)} of them ({percent(found.confidence, 0)} bound)"
+    return f"{start} {percent(found.coverage)} of the images and is wrong on at most {bound}."
+
+
+def measured(point: Operating, evaluation: Evaluation) -> str:
+    """What was counted at a threshold, beside what it was without one."""
+    found, errors = point.found, point.errors + point.rejected_errors
+    without = f"Without rejection it is wrong on {percent(errors / evaluation.images)}."
+    if not found.accepted:
+        return without
+    accepted = count(found.accepted, "accepted image")
+    text = f"Counted: {point.errors:,} of {accepted} wrong, {percent(found.error)}. {without}"
+    rejected = found.images - found.accepted
+    if errors and rejected:
+        text += (
+            f" The {count(rejected, 'rejected image')} hold {point.rejected_errors:,} of its {count(errors, 'error')}."
+        )
+    return text
+
+
+def promise(point: Operating) -> str | None:
+    """What the file promises for its stored threshold, and whether these images agree."""
+    if point.origin is not Origin.STORED or not point.promised:
+        return None
+    target, sure = point.promised.get("target_error"), point.promised.get("confidence")
+    if target is None or sure is None:
+        return None
+    found = point.found
+    text = (
+        f"The file stores the threshold {threshold(found.threshold)} and promises an error of at most "
+        f"{percent(target)} among the images it accepts, with {percent(sure, 0)} confidence"
+    )
+    if found.error is None:
+        return f"{text}. None of these images is accepted."
+    verdict = "these images agree" if found.error <= target else "these images have more"
+    return f"{text}; {verdict}: {percent(found.error)} of {count(found.accepted, 'accepted image')}."
+
+
+def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """The other answers: what each is about, and a sentence or two."""
+    scores = evaluation.metrics
+    images = count(evaluation.images, "image")
+    right = f"It labels {percent(scores['accuracy'].value)} of {images} right{_range(scores['accuracy'])}."
+    found = [("Accuracy", right), ("Confidence", _confidence(scores)), ("Uncertainty", _uncertainty(scores))]
+    found += [("Promise", text) for text in map(promise, evaluation.rejection) if text]
+    if evaluation.ood is not None:
+        found.append(("Foreign images", _foreign(evaluation.ood)))
+    if evaluation.shift is not None:
+        found.append(("Damaged images", _worst(evaluation.shift)))
+    return found
+
+
+def _foreign(found: OutOfDistribution) -> str:
+    area = percent(found.detection["uncertainty"].auroc.value)
+    return (
+        f"Of {count(found.images, 'foreign image')} ({found.name}) it accepts {percent(found.accepted)} at the same "
+        f"threshold. A foreign image is more uncertain than an own one with a chance of {area} (AUROC)."
+    )
+
+
+def _confidence(scores: dict[str, Score]) -> str:
+    ece, accuracy = scores["ece"], scores["accuracy"]
+    numbers = f"ECE {percent(ece.value)}, and {percent(ece.twin)} for a perfectly calibrated model"
+    if not ece.above_twin:
+        return f"Its confidence can be taken at its word: {numbers}."
+    gap, chance = accuracy.difference or 0.0, 2 * (accuracy.twin_spread or 0.0)
+    if abs(gap) <= chance:
+        return f"Its confidence is right on average and off in places: {numbers}."
+    way = "overconfident" if gap < 0 else "less confident than it could be"
+    return f"It is {way}: mean confidence {percent(accuracy.twin)}, accuracy {percent(accuracy.value)}. {numbers}."
+
+
+def _uncertainty(scores: dict[str, Score]) -> str:
+    uce = scores["uce"]
+    numbers = f"UCE {percent(uce.value)}, and {percent(uce.twin)} for a perfectly calibrated model"
+    if uce.above_twin is not True:
+        below = (uce.difference or 0.0) < -2 * (uce.twin_spread or 0.0)
+        # Entropy is not an error rate: a calibrated model need not be the one whose entropy is nearest to it.
+        how = (
+            "even nearer to the error than calibration would bring it"
+            if below
+            else "as good as calibration can make it"
+        )
+        return f"Its uncertainty is {how}: {numbers}."
+    return f"Its uncertainty does not yet follow the error as a calibrated model's would: {numbers}."
+
+
+def _worst(shift: Shift) -> str:
+    conditions = [(kind, one) for kind, curve in shift.curves.items() for one in curve]
+    kind, worst = min(conditions, key=lambda pair: pair[1].accuracy)
+    clean = shift.curves[kind][0]
+    text = (
+        f"Of {len(shift.curves)} kinds of damage, {kind} at severity {worst.severity} costs most: accuracy "
+        f"{percent(clean.accuracy)} → {percent(worst.accuracy)}, mean uncertainty {number(clean.uncertainty, 2)} → "
+        f"{number(worst.uncertainty, 2)}. It accepts {percent(worst.coverage)} of those images"
+    )
+    return text + (f", and {percent(worst.error)} of the accepted are wrong." if worst.error is not None else ".")
+
+
+def _range(score: Score) -> str:
+    return "" if score.low is None else f" ({interval(score.low, score.high, METRICS['accuracy'])})"

@@ -1,0 +1,116 @@
+"""How numbers are written and what they mean, for the tables on the terminal and in the report."""
+
+import math
+from typing import NamedTuple
+
+MISSING = "–"
+
+
+_RIGHT, _CONFIDENCE = "Right or wrong", "Calibration of the confidence"
+_UNCERTAINTY, _RANKING = "Calibration of the uncertainty", "Ranking: are errors uncertain?"
+
+
+class Words(NamedTuple):
+    """A metric in words."""
+
+    title: str
+    meaning: str
+    group: str
+    percent: bool = True
+    digits: int = 1
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether more than the twin is worse than the twin."""
+        return self.group in (_CONFIDENCE, _UNCERTAINTY)
+
+
+METRICS: dict[str, Words] = {
+    "accuracy": Words("Accuracy", "Share of images with the right label. The twin's is the mean confidence.", _RIGHT),
+    "nll": Words("NLL", "Surprise at the true label, in nats; lower is better.", _RIGHT, percent=False, digits=3),
+    "brier": Words(
+        "Brier score", "Squared distance to the truth, from 0 to 2; lower is better.", _RIGHT, percent=False, digits=3
+    ),
+    "ece": Words("ECE", "Mean gap between confidence and accuracy, 15 bins of equal width.", _CONFIDENCE),
+    "adaptive_ece": Words("Adaptive ECE", "The same over 15 bins with equally many images.", _CONFIDENCE),
+    "mce": Words("MCE", "The worst bin's gap; one sparse bin can make it large.", _CONFIDENCE),
+    "debiased_ece": Words(
+        "Debiased ECE", "Root mean squared gap, without the part that chance puts there.", _CONFIDENCE
+    ),
+    "classwise_ece": Words("cECE", "ECE per predicted class, averaged over the classes.", _CONFIDENCE),
+    "skce": Words(
+        "SKCE",
+        "Kernel calibration error of all probabilities, no bins; 0 if calibrated.",
+        _CONFIDENCE,
+        percent=False,
+        digits=5,
+    ),
+    "uce": Words("UCE", "Mean gap between uncertainty and error, 15 bins. Not 0 for a perfect model.", _UNCERTAINTY),
+    "adaptive_uce": Words("Adaptive UCE", "The same over 15 bins with equally many images.", _UNCERTAINTY),
+    "classwise_uce": Words("cUCE", "UCE per predicted class, averaged over the classes.", _UNCERTAINTY),
+    "aurc": Words(
+        "AURC", "Mean error as the most uncertain images are rejected first; lower is better.", _RANKING, digits=2
+    ),
+    "auroc": Words("AUROC of errors", "Chance that a wrong image is more uncertain than a right one.", _RANKING),
+    "fpr_at_95": Words("FPR95 of errors", "Share of errors accepted where 95 % of the right ones are.", _RANKING),
+}
+
+SCORES = {
+    "uncertainty": "uncertainty H",
+    "confidence": "max probability",
+    "model_uncertainty": "model part",
+}
+"""What images are ranked by."""
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as percent, never rounded to a certainty that was not measured."""
+    if value is None or math.isnan(value):
+        return MISSING
+    text, step = f"{100 * value:.{digits}f}", 10.0**-digits
+    if value > 0 and float(text) == 0:
+        return f"< {step:.{digits}f} %"
+    if value < 1 and float(text) == 100:
+        return f"> {100 - step:.{digits}f} %"
+    return f"{text} %"
+
+
+def at_most(value: float | None) -> str:
+    """An upper bound as percent, rounded up: rounded down it would promise more than was shown."""
+    if value is None:
+        return MISSING
+    digits = 1 if value >= 0.001 else 2
+    return f"{math.ceil(round(value * 100 * 10**digits, 6)) / 10**digits:.{digits}f} %"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number, or a dash."""
+    return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def score(value: float | None, words: Words, signed: bool = False) -> str:
+    """A metric's value as it is written in tables."""
+    if value is None:
+        return MISSING
+    text = f"{100 * value if words.percent else value:{'+' if signed else ''}.{words.digits}f}"
+    if float(text) == 0:
+        text = text.replace("-", "").replace("+", "")
+    return text.replace("-", "−") + (" %" if words.percent else "")
+
+
+def interval(low: float | None, high: float | None, words: Words) -> str:
+    """Both ends of an interval, with one unit."""
+    if low is None or high is None:
+        return MISSING
+    return f"{score(low, words).removesuffix(' %')} to {score(high, words)}"
+
+
+def threshold(value: float) -> str:
+    """A threshold on the uncertainty: two digits, and three where two would be another one."""
+    return f"{value:.2f}" if round(value, 2) == value else f"{value:.3f}"
+
+
+def count(value: int, noun: str) -> str:
+    """A number of things in words: 1 image, 1,000 images, 2 passes."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{value:,} {noun if value == 1 else plural}"
