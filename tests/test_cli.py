@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -17,7 +15,7 @@ from PIL import Image
 from test_images import encoded, png_header
 
 import uce_edge
-from uce_edge import bench, cli, contract
+from uce_edge import bench, contract
 from uce_edge.cli import predict as predict_command
 
 FIELDS = [
@@ -31,21 +29,6 @@ def run(*arguments, stdin: bytes | None = None) -> subprocess.CompletedProcess[b
     """The command line in a process of its own, for what only a process shows."""
     command = [sys.executable, "-m", "uce_edge", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, check=False)
-
-
-@pytest.fixture
-def call(capsys, monkeypatch):
-    """The command line in this process: many times faster, and the same code."""
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main replaces it
-
-    def called(*arguments) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return SimpleNamespace(code=stop.value.code or 0, out=said.out, err=said.err)
-
-    return called
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import math
 import subprocess
 import sys
-import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from uce_edge import cli, metrics
+from uce_edge import metrics
 from uce_edge.corruptions import corrupt
 from uce_edge.errors import UsageError
 from uce_edge.evaluation import answers, evaluate, ood, scores
@@ -56,17 +56,9 @@ def prediction(model, hard):
 
 
 @pytest.fixture
-def call(capsys, monkeypatch):
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main replaces it
-
-    def called(*arguments) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as stop:
-            cli.main(["evaluate", *map(str, arguments)])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return SimpleNamespace(code=stop.value.code or 0, out=said.out, err=said.err)
-
-    return called
+def evaluating(call):
+    """`uce-edge evaluate` with these arguments."""
+    return partial(call, "evaluate")
 
 
 @pytest.fixture
@@ -327,9 +319,9 @@ def test_only_bytes_can_be_damaged(model, hard, monkeypatch):
 
 
 @pytest.mark.usefixtures("quick")
-def test_tables_on_stdout_and_talk_on_stderr(digits, call, archive, foreign):
+def test_tables_on_stdout_and_talk_on_stderr(digits, evaluating, archive, foreign):
     ood = archive("foreign.npz", x=foreign, y=np.zeros(40, int))
-    done = call(digits.model, "--data", archive(), "--ood", ood, "--reject", 0.3)
+    done = evaluating(digits.model, "--data", archive(), "--ood", ood, "--reject", 0.3)
     assert done.code == 0
     first, *rows = done.out.splitlines()
     assert first.split() == ["metric", "value", "95", "%", "interval", "calibrated", "twin", "difference"]
@@ -344,8 +336,8 @@ def test_tables_on_stdout_and_talk_on_stderr(digits, call, archive, foreign):
 
 
 @pytest.mark.usefixtures("quick")
-def test_dashes_are_explained(digits, call, archive, right):
-    done = call(digits.model, "--data", archive(x=right.images, y=right.labels))
+def test_dashes_are_explained(digits, evaluating, archive, right):
+    done = evaluating(digits.model, "--data", archive(x=right.images, y=right.labels))
     line = next(line for line in done.out.splitlines() if line.startswith("AUROC"))
     assert line.split() == ["AUROC", "of", "errors", "–", "–", "–", "–"]
     assert "AUROC of errors: Expected the predictions to be wrong for some images" in done.err
@@ -379,8 +371,8 @@ def test_json_survives_a_pipe_without_torch(digits, archive, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_damage_and_report_from_the_command_line(digits, call, archive, tmp_path):
-    done = call(
+def test_damage_and_report_from_the_command_line(digits, evaluating, archive, tmp_path):
+    done = evaluating(
         digits.model, "--data", archive(), "--corrupt", "--corrupt-images", 5, "--json", "--no-latency",
         "--report", tmp_path / "r.html",
     )  # fmt: skip
@@ -392,14 +384,14 @@ def test_damage_and_report_from_the_command_line(digits, call, archive, tmp_path
 
 
 @pytest.mark.usefixtures("quick")
-def test_nothing_half_written_stays(digits, call, archive, tmp_path, monkeypatch):
+def test_nothing_half_written_stays(digits, evaluating, archive, tmp_path, monkeypatch):
     (tmp_path / "r.html").write_text("old")
 
     def fail(_):
         raise UsageError("no page")
 
     monkeypatch.setattr(page, "render", fail)
-    assert call(digits.model, "--data", archive(), "--report", tmp_path / "r.html", "--no-latency").code == 2
+    assert evaluating(digits.model, "--data", archive(), "--report", tmp_path / "r.html", "--no-latency").code == 2
     assert (tmp_path / "r.html").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hard.npz", "r.html"]
 
@@ -415,16 +407,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_wrong_usage_is_told_before_anything_slow(call, line):
-    done = call("absent.onnx", "--data", "absent", *line.split())
+def test_wrong_usage_is_told_before_anything_slow(evaluating, line):
+    done = evaluating("absent.onnx", "--data", "absent", *line.split())
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: {REFUSED[line]}")
     assert done.err.count("\n") == 1
 
 
-def test_wrong_files_are_named(digits, call, archive, tmp_path):
+def test_wrong_files_are_named(digits, evaluating, archive, tmp_path):
     (tmp_path / "no.onnx").write_text("hello")
-    done = call(tmp_path / "no.onnx", "--data", archive())
+    done = evaluating(tmp_path / "no.onnx", "--data", archive())
     assert (done.code, done.out) == (1, "")
     assert "no.onnx is not a model ONNX Runtime can load" in done.err
     for data, code, sentence in (
@@ -434,15 +426,15 @@ def test_wrong_files_are_named(digits, call, archive, tmp_path):
         (archive("one.npz", y=np.full(60, 3)), 2, "of two classes at least, but got '3 alone'"),
         (archive("cow.npz", class_names=np.array([*"012345678", "cow"])), 2, "among the model's (0, 1, 2"),
     ):
-        done = call(digits.model, "--data", data)
+        done = evaluating(digits.model, "--data", data)
         assert (done.code, done.out) == (code, ""), done.err
         assert sentence in done.err
-    assert call(digits.model).code == 2
-    assert "has no stored threshold" in call(digits.model, "--data", "digits", "--reject", "auto").err
-    done = call(digits.model, "--data", archive(), "--ood", "absent")
+    assert evaluating(digits.model).code == 2
+    assert "has no stored threshold" in evaluating(digits.model, "--data", "digits", "--reject", "auto").err
+    done = evaluating(digits.model, "--data", archive(), "--ood", "absent")
     assert done.code == 2
     assert "Expected `ood` to be a dataset's name" in done.err
-    assert "Example: uce-edge evaluate" in call("--help").out
+    assert "Example: uce-edge evaluate" in evaluating("--help").out
 
 
 # Which images are taken.
@@ -504,9 +496,9 @@ def test_of_the_training_folder_only_the_test_images_are_taken(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_training_images_are_announced(digits, call, archive):
+def test_training_images_are_announced(digits, evaluating, archive):
     train = digits.dataset.splits["train"]
-    done = call(digits.model, "--data", archive(x=train.images[:100], y=train.labels[:100]), "--json")
+    done = evaluating(digits.model, "--data", archive(x=train.images[:100], y=train.labels[:100]), "--json")
     assert "warning: About 100 of these images were used to train the network" in done.err
     assert any("used to train" in note for note in json.loads(done.out)["notes"])
 

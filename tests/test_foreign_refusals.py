@@ -1,10 +1,8 @@
 """Third-party files and requests that cannot be honoured: each is refused in a sentence, and nothing is written."""
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -12,7 +10,6 @@ import pytest
 from nets import Net, export, simple, wide
 from onnx import TensorProto, helper
 
-from uce_edge import cli
 from uce_edge.contract import Inference
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
 from uce_edge.model import Model
@@ -170,20 +167,13 @@ def test_external_data_is_read_from_the_models_folder_only(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def call(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main replaces it
+def network(monkeypatch, tmp_path) -> None:
+    """net.onnx in the working directory."""
     monkeypatch.chdir(tmp_path)
     Path("net.onnx").write_bytes(wide().SerializeToString())
 
-    def called(*arguments: object) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return SimpleNamespace(code=stop.value.code or 0, out=said.out, err=said.err)
 
-    return called
-
-
+@pytest.mark.usefixtures("network")
 def test_export_from_and_info(call) -> None:
     done = call(
         "export", "--from", "net.onnx", "--classes", "a, b,c,d", "--p", "0.1", "--p", "head=0.3", "--mean", "0.5"
@@ -236,6 +226,7 @@ def test_export_from_and_info(call) -> None:
         (["--noise", "none"], "--inference deterministic"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("network")
 def test_wrong_arguments_are_named_and_nothing_is_written(call, arguments: list[str], sentence: str) -> None:
     Path("latin1.txt").write_bytes("é\n".encode("latin-1"))
     before = sorted(Path().rglob("*"))

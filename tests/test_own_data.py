@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Call
 from PIL import Image, ImageDraw
 
 from uce_edge import cli
@@ -13,11 +14,9 @@ from uce_edge.model import Model
 from uce_edge_train.runs import Run
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[str, str]:
-    with pytest.raises(SystemExit) as stop:
-        cli.main([str(argument) for argument in arguments])
-    said = capsys.readouterr()
-    assert not stop.value.code, said.err
+def run(call: Call, *arguments: object) -> tuple[str, str]:
+    said = call(*arguments)
+    assert said.code == 0, said.err
     return said.out, said.err
 
 
@@ -38,11 +37,11 @@ def shapes(tmp_path: Path, rng: np.random.Generator) -> Path:
 
 
 def test_from_a_folder_of_images_to_decisions(
-    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shapes: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _, said = run(
-        capsys, "train", "--data", "shapes", "--size", "16x16", "--flip", "--epochs", 16, "--batch-size", 16,
+        call, "train", "--data", "shapes", "--size", "16x16", "--flip", "--epochs", 16, "--batch-size", 16,
         "--out", "runs/mine",
     )  # fmt: skip
     assert "Next: uce-edge calibrate runs/mine" in said
@@ -51,35 +50,33 @@ def test_from_a_folder_of_images_to_decisions(
     assert (described.image.height, described.image.width, described.image.channels) == (16, 16, 3)
     assert described.recipe.flip
     monkeypatch.chdir(shapes)  # a run finds its data from anywhere
-    run(capsys, "calibrate", tmp_path / "runs/mine", "--samples", 10)
-    run(capsys, "export", tmp_path / "runs/mine", "--out", tmp_path / "mine.onnx")
-    out, _ = run(capsys, "predict", "--model", tmp_path / "mine.onnx", "disc", "--reject", 0.5, "--json")
+    run(call, "calibrate", tmp_path / "runs/mine", "--samples", 10)
+    run(call, "export", tmp_path / "runs/mine", "--out", tmp_path / "mine.onnx")
+    out, _ = run(call, "predict", "--model", tmp_path / "mine.onnx", "disc", "--reject", 0.5, "--json")
     records = json.loads(out)
     assert len(records) == 60
     assert np.mean([record["label"] == "disc" for record in records]) > 0.8
     # Recalibrated in the field, on a folder again.
     run(
-        capsys, "calibrate", tmp_path / "mine.onnx", "--data", shapes, "--method", "vector",
+        call, "calibrate", tmp_path / "mine.onnx", "--data", shapes, "--method", "vector",
         "--out", tmp_path / "field.onnx",
     )  # fmt: skip
     assert Model(tmp_path / "field.onnx", "cpu").metadata.calibration.method == "vector"
 
 
-def test_changed_images_are_noticed_at_calibration(
-    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(capsys, "train", "--data", shapes, "--size", "8x8", "--epochs", 1, "--out", tmp_path / "run")
+def test_changed_images_are_noticed_at_calibration(shapes: Path, tmp_path: Path, call: Call) -> None:
+    run(call, "train", "--data", shapes, "--size", "8x8", "--epochs", 1, "--out", tmp_path / "run")
     for path in (shapes / "disc").iterdir():
         Image.new("RGB", (20, 24)).save(path)
     with pytest.raises(UsageError, match="set aside"):
         cli.app(["calibrate", str(tmp_path / "run")], standalone_mode=False)
 
 
-def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, call: Call) -> None:
     for inference, samples in (("mc", 7), ("deterministic", 1)):
         out = tmp_path / f"{inference}.onnx"
         _, said = run(
-            capsys,
+            call,
             "export",
             "--untrained",
             "resnet8",
@@ -100,38 +97,37 @@ def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, capsys:
     assert Model(tmp_path / "mc.onnx", "cpu").predict(images).probabilities.shape == (1, 10)
 
 
-def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
-    with pytest.raises(SystemExit) as stop:
-        cli.main([str(argument) for argument in arguments])
-    assert stop.value.code == code
-    return capsys.readouterr().err
+def refused(call: Call, code: int, *arguments: object) -> str:
+    said = call(*arguments)
+    assert said.code == code
+    return said.err
 
 
 def test_a_trained_run_is_not_overwritten_by_accident(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run(capsys, "train", "--epochs", 1)  # named after its data
+    run(call, "train", "--epochs", 1)  # named after its data
     before = (tmp_path / "runs" / "digits" / "weights.safetensors").read_bytes()
-    assert "--overwrite" in refused(capsys, 2, "train", "--epochs", 1, "--seed", 1)
+    assert "--overwrite" in refused(call, 2, "train", "--epochs", 1, "--seed", 1)
     assert (tmp_path / "runs" / "digits" / "weights.safetensors").read_bytes() == before
-    run(capsys, "train", "--epochs", 1, "--seed", 1, "--overwrite")
+    run(call, "train", "--epochs", 1, "--seed", 1, "--overwrite")
     assert (tmp_path / "runs" / "digits" / "weights.safetensors").read_bytes() != before
-    assert "uce-edge export runs/digits" in refused(capsys, 1, "info", "runs/digits")
+    assert "uce-edge export runs/digits" in refused(call, 1, "info", "runs/digits")
 
 
 def test_a_model_that_the_noise_drowned_is_announced_at_calibration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], rng: np.random.Generator
+    tmp_path: Path, call: Call, rng: np.random.Generator
 ) -> None:
-    run(capsys, "export", "--untrained", "resnet8", "--samples", 5, "--out", tmp_path / "m.onnx")
+    run(call, "export", "--untrained", "resnet8", "--samples", 5, "--out", tmp_path / "m.onnx")
     np.savez(tmp_path / "noise.npz", x=rng.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8), y=np.arange(30) % 10)
     _, said = run(
-        capsys, "calibrate", tmp_path / "m.onnx", "--data", tmp_path / "noise.npz", "--out", tmp_path / "c.onnx"
+        call, "calibrate", tmp_path / "m.onnx", "--data", tmp_path / "noise.npz", "--out", tmp_path / "c.onnx"
     )
     assert "hardly better than chance" in said
     assert "smaller --p" in said
     assert "fewer than 100 images" in said
 
 
-def test_exit_codes_for_rejections_need_a_threshold(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--reject" in refused(capsys, 2, "predict", "--model", "m.onnx", "a.png", "--exit-code")
+def test_exit_codes_for_rejections_need_a_threshold(call: Call) -> None:
+    assert "--reject" in refused(call, 2, "predict", "--model", "m.onnx", "a.png", "--exit-code")

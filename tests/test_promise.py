@@ -6,19 +6,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Digits
+from conftest import Call, Digits, Said
+from PIL import Image
 
 from uce_edge import guarantee
-from uce_edge.contract import Inference, Method
+from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
 from uce_edge.prediction import Decision
+from uce_edge.report import words
 from uce_edge_export.export import export_run
 from uce_edge_export.recalibrate import recalibrate
 from uce_edge_train import calibrate
 from uce_edge_train.data import Split
 from uce_edge_train.runs import Run
+
+
+def refused(code: int, said: Said) -> str:
+    assert said.code == code, said.err
+    return said.err
+
 
 PROMISE = {"target_error": 0.03, "confidence": 0.9}
 
@@ -114,3 +122,50 @@ def test_calibrating_again_without_a_promise_drops_it(promised: Path, tmp_path: 
     assert calibrate.calibrate(run, samples=5).promise is None
     done = recalibrate(promised, tmp_path / "new.onnx", Run.load(run).dataset().splits["calibration"], Method.NONE)
     assert done.metadata.reject is None
+    assert done.metadata.held_out is None
+
+
+def test_every_export_knows_what_a_threshold_lets_through(digits: Digits, tmp_path: Path, call: Call) -> None:
+    model = Model(digits.model, "cpu")
+    kept = digits.dataset.splits["guarantee"]
+    said = model.predict(kept.images)
+    wanted = guarantee.error_at(said.uncertainty, said.class_ids != kept.labels, 0.3, 0.95)
+    out = call("info", digits.model, "--reject", 0.3).out
+    line = next(line for line in out.splitlines() if line.startswith("reject 0.3 "))
+    assert f"accepts {wanted.coverage:.1%}".removesuffix("%") in line
+    assert f"at most {words.at_most(wanted.error_bound)} are wrong, with 95 % confidence" in line
+    assert f"({wanted.accepted} of {len(kept)} held-out images" in line
+    assert "reject 0.1 " in call("info", digits.model).out
+    assert "two decimals" in refused(2, call("info", digits.model, "--reject", 0.333))
+    export_run(digits.run, tmp_path / "input.onnx", digits.dataset, noise=NoiseKind.INPUT)
+    recalibrate(digits.model, tmp_path / "new.onnx", digits.dataset.splits["calibration"], Method.NONE)
+    assert "uce-edge evaluate" in refused(2, call("info", tmp_path / "new.onnx", "--reject", 0.3))
+
+
+def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> None:
+    folder = shutil.copytree(digits.run, tmp_path / "run")
+    said = call("calibrate", folder, "--target-error", 0.03, "--confidence", 0.9).err
+    assert "The guarantee images allow a threshold" in said
+    out = tmp_path / "m.onnx"
+    said = call("export", folder, "--out", out).err
+    stored = Model(out, "cpu").metadata.reject
+    assert stored is not None
+    assert f"Rejecting above {stored['threshold']:.4g} accepts" in said
+    assert "--reject auto" in said
+    test = digits.dataset.splits["test"]
+    Image.fromarray(test.images[0, :, :, 0]).save(tmp_path / "one.png")
+    record = json.loads(call("predict", "--model", out, tmp_path / "one.png", "--reject", "auto", "--json").out)
+    assert record[0]["decision"] == ("accept" if record[0]["uncertainty"] <= stored["threshold"] else "reject")
+    assert "reject auto" in call("info", out).out
+    again = tmp_path / "again.onnx"
+    said = call("calibrate", out, "--data", "digits", "--target-error", 0.1, "--out", again).err
+    assert "at most 10.0 % are wrong, with 95 % confidence" in said
+    for arguments, words_ in (
+        (("--target-error", 0), "strictly between 0 and 1"),
+        (("--target-error", 0.05, "--confidence", 0.2), "strictly between 0.5 and 1"),
+        (("--confidence", 0.9), "--target-error"),
+    ):
+        assert words_ in refused(2, call("calibrate", folder, *arguments))
+    told = refused(1, call("calibrate", folder, "--target-error", 0.001))
+    assert "cannot promise" in told
+    assert "that takes at least 2995" in told

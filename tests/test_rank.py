@@ -6,29 +6,13 @@ import json
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from uce_edge import cli
 from uce_edge.model import Model
-
-
-@pytest.fixture
-def call(capsys, monkeypatch):
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main replaces it
-
-    def called(*arguments) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return SimpleNamespace(code=stop.value.code or 0, out=said.out, err=said.err)
-
-    return called
 
 
 def write(folder: Path, images: np.ndarray) -> Path:

@@ -3,10 +3,9 @@
 import hashlib
 import json
 import shutil
-import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -17,7 +16,7 @@ from conftest import Digits
 from nets import Net, export, wide
 from PIL import Image
 
-from uce_edge import cli, contract
+from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
 from uce_edge.metrics import nll
@@ -107,7 +106,7 @@ def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_p
     pixels = hashlib.sha256(data.images.tobytes())
     pixels.update(data.labels.tobytes())
     assert document["hashes"] == old["hashes"] | {"calibration_data": pixels.hexdigest()}
-    changed = {"calibration", "samples", "hashes"}
+    changed = {"calibration", "samples", "hashes", "held_out"}
     assert {key: value for key, value in document.items() if key not in changed} == {
         key: value for key, value in old.items() if key not in changed
     }
@@ -234,36 +233,29 @@ def test_a_rewrite_that_went_wrong_leaves_nothing(digits, damage: str, tmp_path:
 
 
 @pytest.fixture
-def call(digits, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # main replaces it
+def calibrating(digits, call, monkeypatch, tmp_path):
+    """`uce-edge calibrate` where there are a model and labelled images."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(digits.model, "m.onnx")
     for image, label in zip(some(digits).images, some(digits).labels, strict=True):
         Path("data", str(label)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[..., 0]).save(Path("data", str(label), f"{len(list(Path('data').rglob('*')))}.png"))
-
-    def called(*arguments: object) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as stop:
-            cli.main(["calibrate", *map(str, arguments)])
-        said = capsys.readouterr()
-        return SimpleNamespace(code=stop.value.code or 0, out=said.out, err=said.err)
-
-    return called
+    return partial(call, "calibrate")
 
 
-def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, call) -> None:
-    done = call("m.onnx", "--data", "data")
+def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, calibrating) -> None:
+    done = calibrating("m.onnx", "--data", "data")
     assert done.code == 0, done.err
     assert done.err.splitlines()[0] == "Wrote m-calibrated.onnx and m-calibrated.json."
     assert done.err.splitlines()[-1] == "Next: uce-edge predict --model m-calibrated.onnx image.png --reject 0.3"
     assert "On 40 calibration images" in done.err
     np.savez("data.npz", x=some(digits).images, y=some(digits).labels)
-    done = call("m.onnx", "--data", "data.npz", "--out", "new.onnx", "--samples", "9", "--json")
+    done = calibrating("m.onnx", "--data", "data.npz", "--out", "new.onnx", "--samples", "9", "--json")
     report = json.loads(done.out)
     assert report["nll_after"] <= report["nll_before"]
     assert (report["samples"], report["images"], report["method"]) == (9, 40, "temperature")
     assert Model("new.onnx", "cpu").metadata.samples == 9
-    assert call("m.onnx", "--data", "digits", "--out", "whole.onnx").code == 0
+    assert calibrating("m.onnx", "--data", "digits", "--out", "whole.onnx").code == 0
 
 
 @pytest.mark.parametrize(
@@ -281,14 +273,14 @@ def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, call) ->
         (["absent.onnx", "--data", "data"], 1, "no model file absent.onnx"),
     ],
 )
-def test_wrong_requests(digits: Digits, call, arguments: list[str], code: int, sentence: str) -> None:
+def test_wrong_requests(digits: Digits, calibrating, arguments: list[str], code: int, sentence: str) -> None:
     np.savez("wrong.npz", x=some(digits).images, y=np.arange(40) % 11)
 
     def files() -> dict[Path, bytes]:
         return {path: path.read_bytes() for top in (Path(), digits.run) for path in top.rglob("*") if path.is_file()}
 
     before = files()
-    done = call(*[digits.run if argument == "RUN" else argument for argument in arguments])
+    done = calibrating(*[digits.run if argument == "RUN" else argument for argument in arguments])
     assert done.code == code, done.err
     assert sentence in done.err
     assert (done.out, done.err.count("\n")) == ("", 1)

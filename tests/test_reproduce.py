@@ -21,6 +21,7 @@ from uce_edge_train.reproduce.run import reproduce
 from uce_edge_train.reproduce.setting import setting
 from uce_edge_train.reproduce.subject import Row, Subject
 from uce_edge_train.runs import Run
+from uce_edge_train.sources import SkippedImagesWarning
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,9 @@ def test_foreign_images_come_from_folders_with_and_without_classes(tmp_path: Pat
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (20, 10), (name == "a" and "white") or "black").save(tmp_path / name / "x.png")
-    found = labelled.foreign(str(tmp_path), ImageSpec(8, 8, 1))
+    (tmp_path / "b" / "broken.png").write_bytes(b"no image")
+    with pytest.warns(SkippedImagesWarning, match=r"1 images were left out.*b/broken\.png"):
+        found = labelled.foreign(str(tmp_path), ImageSpec(8, 8, 1))
     assert found.images.shape == (2, 8, 8, 1)
     assert found.images[:, 0, 0, 0].tolist() == [255, 0]
     np.savez(tmp_path / "other_test.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.zeros(3, np.int64))

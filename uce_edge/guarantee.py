@@ -17,6 +17,7 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metrics.checks import Booleans, Floats, Integers, array, vector, whole
 
 _BLOCK = 2**18  # 2 MiB of float64 at a time
+_STEPS = 100  # of the thresholds that are counted
 _STARTS = 4  # more of them cost more confidence than they find coverage
 
 Uncertainties = npt.NDArray[np.float32]
@@ -66,6 +67,34 @@ class Guarantee:
         if whole("accepted", values["accepted"], 0, remedy) > images:
             raise UsageError(expected("accepted", f"at most {images}, the images", values["accepted"], remedy))
         return cls(**{name: values[name] for name in names})
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What every threshold 0.00, 0.01, ..., 1.00 lets through, small enough to travel with a model file."""
+
+    accepted: tuple[int, ...]
+    """How many images each accepts."""
+    errors: tuple[int, ...]
+    """How many of these are wrong."""
+
+    @classmethod
+    def of(cls, uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> "Counts":
+        """Count images that nothing was fitted on; the arguments are those of `error_at`."""
+        values, flags = _inputs(uncertainty, wrong)
+        limits = (np.arange(_STEPS + 1) / _STEPS).astype(np.float32)
+        accepted, errors = (np.searchsorted(np.sort(part), limits, side="right") for part in (values, values[flags]))
+        return cls(tuple(accepted.tolist()), tuple(errors.tolist()))
+
+    def at(self, threshold: float, confidence: float) -> Guarantee:
+        """As `error_at`, for a threshold with at most two decimals."""
+        step = round(_between("threshold", threshold, 0, 1, "For example: 0.3", ends=True) * _STEPS)
+        if abs(step - threshold * _STEPS) > 1e-6:
+            remedy = "`uce-edge evaluate --reject` tells of any other threshold, on images of yours"
+            raise UsageError(expected("threshold", "a number with at most two decimals", threshold, remedy))
+        k, count = self.errors[step], self.accepted[step]
+        bound = _upper_bound(k, count, 1 - _confidence(confidence))
+        return _guarantee(threshold, None, confidence, bound, k, count, self.accepted[-1])
 
 
 def upper_bound(errors: int, images: int, confidence: float) -> float:

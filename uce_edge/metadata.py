@@ -71,6 +71,8 @@ class Metadata:
     calibration: Calibration = field(default_factory=Calibration)
     reject: dict[str, Any] | None = None
     """A stored rejection threshold with its guarantee, when one was fitted."""
+    held_out: dict[str, Any] | None = None
+    """The `guarantee.Counts` of images that nothing was fitted on, and which passes they were counted with."""
     costs: dict[str, int] = field(default_factory=dict)
     """Multiply-accumulates for one image: `macs_once`, and `macs_per_pass` that every pass adds."""
     metrics: dict[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.errors import UsageError, expected
 from uce_edge.files import replacing
-from uce_edge.guarantee import Guarantee
+from uce_edge.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
@@ -19,7 +19,7 @@ from uce_edge_export import head
 from uce_edge_export.builder import Builder
 from uce_edge_export.description import check_name, write_description
 from uce_edge_export.graph import checked
-from uce_edge_export.promise import find_threshold, store
+from uce_edge_export.promise import measure, store
 from uce_edge_export.verify import ParityError
 from uce_edge_train import overlap
 from uce_edge_train.data import Split
@@ -65,10 +65,10 @@ def recalibrate(
     if out.exists() and out.samefile(source):
         raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
     n = model.metadata.samples if samples is None else samples
+    overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
     kept = None
     if promise is not None:
         data, kept = data.halves()
-    overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
     step = images_per_block(len(data.images), n, len(model.classes))
     blocks = (data.images[start : start + step] for start in range(0, len(data.images), step))
     logits = StoredLogits(torch.from_numpy(model.logits(block, n, seed)) for block in blocks)
@@ -77,7 +77,8 @@ def recalibrate(
         model.metadata,
         calibration=calibration,
         samples=n,
-        reject=None,  # a promise about the error holds for the map it was made with
+        reject=None,  # what is known of the error holds for the map it was measured with
+        held_out=None,
         hashes=model.metadata.hashes | {"calibration_data": data.sha256()},
     )
     promised = None
@@ -85,8 +86,11 @@ def recalibrate(
         ir.save(replace_head(ir.load(source), metadata), path)
         fresh = Model(path, "cpu")
         file_nll = _check(fresh, model, data, n, seed, float(calibration.report["nll_after"]))
-        if promise is not None and kept is not None:
-            promised, metadata = find_threshold(fresh, kept, **promise)
+        if kept is not None:
+            found, metadata = measure(fresh, kept, promise)
+            if isinstance(found, NoGuaranteeError):
+                raise found
+            promised = found
             store(path, metadata)
     write_description(out, metadata)
     return Recalibrated(out, metadata, file_nll, promised)

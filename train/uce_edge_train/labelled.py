@@ -77,8 +77,7 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Spl
     """
     path, place = Path(source), _root(root)
     if path.is_dir():
-        folders = [str(entry) for entry in sorted(path.iterdir()) if entry.is_dir()] or [source]
-        pixels = np.stack([images.load(file, spec) for file in images.collect(folders)])
+        pixels = sources.read_unlabelled(path, spec)
     else:
         archive = path if path.suffix == ".npz" else place / f"{source}_test.npz"
         if path.suffix != ".npz" and not archive.is_file():

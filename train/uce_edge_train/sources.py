@@ -112,15 +112,31 @@ def gray_folder(path: Path) -> bool:
     return bool(modes) and modes <= {"1", "L", "LA", "I", "I;16", "F"}
 
 
+def read_unlabelled(path: Path, spec: ImageSpec) -> npt.NDArray[Any]:
+    """All images of a folder, or of its sub-folders where it has any."""
+    folders = _subfolders(path) or [path]
+    pixels, _ = _read_images(path, images.collect(map(str, folders)), spec)
+    return pixels
+
+
 def _read_classes(root: Path, names: list[str], spec: ImageSpec) -> Part:
     folders = {label: root / name for label, name in enumerate(names) if (root / name).is_dir()}
-    files = [(file, label) for label, folder in folders.items() for file in _list_class(folder)]
-    pixels, labels, failed = [], [], []
+    files = [(file, label) for label, folder in folders.items() for file in _list(folder)]
+    pixels, kept = _read_images(root, [file for file, _ in files], spec)
+    labels = np.array([label for _, label in files], np.int64)[kept]
+    for label in sorted(folders.keys() - set(labels.tolist())):
+        raise UsageError(f"No image in {folders[label]} can be read, and {_UNLEARNABLE}")
+    return pixels, labels
+
+
+def _read_images(root: Path, files: list[str], spec: ImageSpec) -> tuple[npt.NDArray[Any], list[int]]:
+    """What can be read, and which of the files that is; the others are counted and named."""
+    pixels, kept, failed = [], [], []
     with progress("reading images", len(files)) as advance:
-        for file, label in files:
+        for index, file in enumerate(files):
             try:
                 pixels.append(images.load(file, spec))
-                labels.append(label)
+                kept.append(index)
             except ImageError as error:
                 failed.append((Path(file).relative_to(root).as_posix(), error))
             advance(1)
@@ -135,12 +151,10 @@ def _read_classes(root: Path, names: list[str], spec: ImageSpec) -> Part:
         )
     if not pixels:
         raise UsageError(f"No image under {root} can be read. The first: {failed[0][1] if failed else 'there is none'}")
-    for label in sorted(folders.keys() - set(labels)):
-        raise UsageError(f"No image in {folders[label]} can be read, and {_UNLEARNABLE}")
-    return np.stack(pixels), np.array(labels, np.int64)
+    return np.stack(pixels), kept
 
 
-def _list_class(folder: Path) -> list[str]:
+def _list(folder: Path) -> list[str]:
     try:
         return images.collect([str(folder)])
     except ImageError:
@@ -268,4 +282,4 @@ def _subfolders(path: Path) -> list[Path]:
     try:
         return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
-        raise UsageError(f"The folder {path} cannot be listed: {error.strerror}. Check --data.") from None
+        raise UsageError(f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it.") from None

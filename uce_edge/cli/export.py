@@ -106,13 +106,14 @@ def export(
         _export_untrained(untrained, out, wanted)
         following = f"bench --model {quote(out)}"
     else:
-        out = _export_run(run, out, suffix, wanted)
-        following = f"predict --model {quote(out)} image.png --reject 0.3"
+        out, threshold = _export_run(run, out, suffix, wanted)
+        following = f"predict --model {quote(out)} image.png --reject {threshold}"
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
     say(f"Next: uce-edge {following}")
 
 
-def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted) -> Path:
+def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted) -> tuple[Path, str]:
+    """Returns the file and a threshold to try."""
     from uce_edge_export.export import export_run
     from uce_edge_train.runs import Run, newest
 
@@ -129,7 +130,7 @@ def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted
         say(f"warning: no threshold was stored. {done.promised}")
     elif done.promised is not None:
         say(describe(done.promised))
-    return out
+    return out, "0.3" if done.metadata.reject is None else "auto"
 
 
 def _export_foreign(

@@ -5,19 +5,24 @@ from typing import Annotated, Any
 
 import typer
 
-from uce_edge.cli.options import JsonOption, describe
+from uce_edge.cli.options import JsonOption, describe, quote
+from uce_edge.errors import UsageError
 
 
 def info(
     model: Annotated[Path, typer.Argument(help="A model file made by `uce-edge export`.", show_default=False)],
+    reject: Annotated[
+        list[float] | None,
+        typer.Option(help="What does this threshold let through? Two decimals; repeat it; default: 0.1, 0.3, 0.5."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a model file says of itself.
+    """Show what a model file says of itself, and what thresholds let through.
 
-    Example: uce-edge info digits.onnx
+    Example: uce-edge info digits.onnx --reject 0.3
     """
     from uce_edge.error_map import ErrorMap
-    from uce_edge.guarantee import Guarantee
+    from uce_edge.guarantee import Counts, Guarantee
     from uce_edge.model import Model
 
     loaded = Model(model, "cpu")
@@ -36,6 +41,15 @@ def info(
         "noise": f"{metadata.noise}, {len(metadata.layers)} layers" if metadata.layers else "none",
         "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
     }
+    counted = metadata.held_out
+    if counted is None and reject:
+        raise UsageError(
+            f"{model} does not know its error on held-out images. "
+            f"Measure it on images of yours: uce-edge evaluate {quote(model)} --data FOLDER --reject {reject[0]:g}"
+        )
+    if counted is not None:
+        counts = Counts(tuple(counted["accepted"]), tuple(counted["errors"]))
+        rows |= {f"reject {limit:g}": describe(counts.at(limit, 0.95)) for limit in reject or (0.1, 0.3, 0.5)}
     if metadata.reject:
         rows["reject auto"] = describe(Guarantee.from_dict(metadata.reject))
     if calibration.error is not None:

@@ -33,11 +33,17 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def describe(found: "Guarantee") -> str:
-    """A stored threshold and its promise, as a sentence."""
+    """What a threshold lets through, or what is promised of it, as a sentence."""
+    from uce_edge.report.words import at_most, percent
+
+    start = f"Rejecting above {found.threshold:.4g} accepts"
+    if found.error is None:
+        return f"{start} none of {found.images:,} held-out images."
+    bound = found.error_bound if found.target_error is None else found.target_error
     return (
-        f"Rejecting above {found.threshold:.4g} accepts {found.coverage:.1%} of the images, of which at most "
-        f"{found.target_error:.1%} are wrong, with {found.confidence:.0%} confidence "
-        f"({found.accepted} of {found.images} guarantee images, {found.error:.2%} wrong)."
+        f"{start} {percent(found.coverage)} of the images, of which at most {at_most(bound)} are wrong, with "
+        f"{percent(found.confidence, 0)} confidence ({found.accepted:,} of {found.images:,} held-out images, "
+        f"{percent(found.error, 2)} wrong)."
     )
 
 

@@ -156,7 +156,9 @@ def calibrate(
         float | None,
         typer.Option(help="Find the loosest threshold that keeps the error below this, for --reject auto."),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="How sure the promise of --target-error shall be.")] = 0.95,
+    confidence: Annotated[
+        float | None, typer.Option(help="How sure the promise of --target-error shall be; default: 0.95.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="For a model file: the new file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -175,7 +177,7 @@ def calibrate(
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
     """
     need_torch("Calibrating")
-    promise = None if target_error is None else {"target_error": target_error, "confidence": confidence}
+    promise = _promise(target_error, confidence)
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
@@ -206,6 +208,19 @@ def calibrate(
             "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
         )
     say(f"Next: uce-edge {following}")
+
+
+def _promise(target_error: float | None, confidence: float | None) -> dict[str, float] | None:
+    """What shall be promised, checked before anything slow happens."""
+    if target_error is None:
+        if confidence is not None:
+            raise UsageError("--confidence is that of a promised error: add --target-error 0.05")
+        return None
+    from uce_edge.guarantee import images_needed
+
+    promise = {"target_error": target_error, "confidence": 0.95 if confidence is None else confidence}
+    images_needed(**promise)  # refuses impossible numbers
+    return promise
 
 
 def _calibrate_run(
