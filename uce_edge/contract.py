@@ -31,6 +31,9 @@ OUTPUTS = (
     LOGITS,
 )
 
+VARIANCE_SCALE = "calibration.variance_scale"
+"""The initializer that scales the variance of what a moments graph draws."""
+
 SEED_SPACE = 2**24
 MAX_SAMPLES = 4096
 MAX_SEED = SEED_SPACE // MAX_SAMPLES - 1
@@ -41,6 +44,8 @@ class Inference(StrEnum):
 
     MC = "mc"
     """Exact Monte Carlo: one stochastic pass per seed."""
+    MOMENTS = "moments"
+    """One pass with mean and variance of every unit; only the last layer is sampled, once per seed."""
     DETERMINISTIC = "deterministic"
     """The same weights without noise: one pass, no model uncertainty."""
 

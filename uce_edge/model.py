@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from uce_edge import adaptive as sequential
 from uce_edge import contract, images
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.error_map import ErrorMap
@@ -21,6 +22,8 @@ ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
 
 # One call holds this many image-passes at most, which keeps memory flat in the number of images and of passes.
 _ROWS_PER_CALL = 64
+# A moments graph computes an image once, whatever the number of passes, and then holds this many probabilities at most.
+_DRAWN_PER_CALL = 2**20
 
 
 class SamplesWarning(UserWarning):
@@ -68,6 +71,7 @@ class Model:
         samples: int | None = None,
         seed: int = 0,
         reject: float | Literal["auto"] | None = None,
+        adaptive: float | None = None,
     ) -> Prediction:
         """Classify a batch of images.
 
@@ -77,6 +81,8 @@ class Model:
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
             reject: Reject what has a higher uncertainty than this; "auto" for the threshold stored in the file.
+            adaptive: Draw only as many of the passes as settle label and decision of an image, but for this probability
+                (see `uce_edge.adaptive`); None draws all.
 
         Returns:
             The predictions. An image's answer does not depend on the others in the batch.
@@ -89,9 +95,13 @@ class Model:
         self._announce(samples)
         seeds = np.array(contract.pass_seeds(samples, seed), np.int32)
         batch = self._as_batch(images)
-        step = max(1, _ROWS_PER_CALL // samples)
-        parts = [self._run(batch[start : start + step], seeds) for start in range(0, len(batch), step)]
-        merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        drawn = np.full(len(batch), samples, np.int32)
+        if adaptive is None:
+            step = self._images_per_call(samples)
+            parts = [self._run(batch[start : start + step], seeds) for start in range(0, len(batch), step)]
+            merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        else:
+            merged, drawn = self._run_adaptively(batch, seeds, reject, adaptive)
         uncertainty = merged[contract.UNCERTAINTY]
         decisions: list[Decision | None] = [None] * len(batch)
         if reject is not None:
@@ -108,6 +118,7 @@ class Model:
             error_probability=merged[contract.ERROR_PROBABILITY],
             decisions=decisions,
             samples=len(seeds),
+            drawn=drawn,
             seed=int(seed),
         )
 
@@ -117,7 +128,7 @@ class Model:
         """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
         seeds = np.array(contract.pass_seeds(self._samples(samples), seed), np.int32)
         batch = self._as_batch(images)
-        step = max(1, _ROWS_PER_CALL // len(seeds))
+        step = self._images_per_call(len(seeds))
         starts = range(0, len(batch), step)
         return np.concatenate([self._passes(contract.LOGITS, batch[i : i + step], seeds) for i in starts], axis=1)
 
@@ -184,10 +195,60 @@ class Model:
 
     def _run(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
         """All outputs that have one entry per image, with the passes split over calls when there are many."""
-        if len(seeds) <= _ROWS_PER_CALL:
+        if len(seeds) <= self._passes_per_call(1):
             values = self._session.run(list(contract.OUTPUTS[:6]), self._feed(batch, seeds))
             return dict(zip(contract.OUTPUTS, values, strict=False))
-        summary = summarise(self._passes(contract.PASS_PROBABILITIES, batch, seeds))
+        return self._outputs(summarise(self._passes(contract.PASS_PROBABILITIES, batch, seeds)))
+
+    def _run_adaptively(
+        self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], reject: float | None, error: float
+    ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
+        """As `_run`, with the passes of each image that settle it, and their number."""
+        if not 0 < error < 1:
+            rule = "a probability between 0 and 1"
+            raise UsageError(expected("`adaptive`", rule, error, "For example 0.05: --adaptive 0.05"))
+        if self.metadata.inference is not Inference.MC:
+            raise UsageError(
+                f"{self.path} computes an image once, so there is nothing to stop early: leave --adaptive out."
+            )
+        drawn = np.zeros(len(batch), np.int32)
+        found: dict[int, Summary] = {}
+        open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self.classes)), np.float32)
+        for count in sequential.looks(len(seeds)):
+            fresh = self._chunked(batch[open_images], seeds[len(passes) : count])
+            passes = np.concatenate([passes, fresh])
+            last = count == len(seeds)
+            done = np.full(len(open_images), True) if last else sequential.settled(passes, reject, error, len(seeds))
+            summary = summarise(passes[:, done]) if done.any() else None
+            for place, index in enumerate(open_images[done]):
+                assert summary is not None
+                found[int(index)] = Summary(*(values[place] for values in summary))
+            drawn[open_images[done]] = count
+            open_images, passes = open_images[~done], passes[:, ~done]
+            if not len(open_images):
+                break
+        parts = [found[index] for index in range(len(batch))]
+        return self._outputs(Summary(*(np.stack(values) for values in zip(*parts, strict=True)))), drawn
+
+    def _chunked(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """The probabilities of some passes of some images, [passes, images, classes]."""
+        step = self._images_per_call(len(seeds))
+        starts = range(0, len(batch), step)
+        parts = [self._passes(contract.PASS_PROBABILITIES, batch[start : start + step], seeds) for start in starts]
+        return np.concatenate(parts, axis=1)
+
+    def _images_per_call(self, samples: int) -> int:
+        if self.metadata.inference is Inference.MOMENTS:
+            return max(1, min(_ROWS_PER_CALL, _DRAWN_PER_CALL // (samples * len(self.classes))))
+        return max(1, _ROWS_PER_CALL // samples)
+
+    def _passes_per_call(self, images: int) -> int:
+        if self.metadata.inference is Inference.MOMENTS:
+            return contract.MAX_SAMPLES
+        return max(1, _ROWS_PER_CALL // images)
+
+    def _outputs(self, summary: Summary) -> dict[str, npt.NDArray[Any]]:
+        """What the graph would have given for these passes in one call."""
         return {
             contract.PROBABILITIES: summary.probabilities,
             contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),
@@ -208,7 +269,7 @@ class Model:
         self, output: str, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
         """An output with one entry per pass, [samples, batch, classes]."""
-        step = max(1, _ROWS_PER_CALL // len(batch))
+        step = self._passes_per_call(len(batch))
         chunks = (seeds[start : start + step] for start in range(0, len(seeds), step))
         return np.concatenate([self._session.run([output], self._feed(batch, chunk))[0] for chunk in chunks])
 

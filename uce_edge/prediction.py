@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +57,9 @@ class Prediction:
     error_probability: FloatArray
     decisions: list[Decision | None]
     samples: int
+    """The passes that were asked for."""
+    drawn: npt.NDArray[np.int32]
+    """The passes that each image took."""
     seed: int
 
     def __len__(self) -> int:
@@ -75,7 +78,7 @@ class Prediction:
             standard_error=_short(self.standard_error[index]),
             error_probability=_short(self.error_probability[index]),
             decision=self.decisions[index],
-            samples=self.samples,
+            samples=int(self.drawn[index]),
             seed=self.seed,
             probabilities=self.probabilities[index],
         )
@@ -86,8 +89,7 @@ def _short(value: np.float32) -> float:
     return float(str(value))
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """What follows from the probabilities of all passes; the graph computes the same for one call."""
 
     probabilities: FloatArray

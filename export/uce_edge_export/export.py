@@ -18,7 +18,7 @@ from uce_edge.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.metadata import Calibration, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import foreign, graph, twin, verify
+from uce_edge_export import foreign, graph, moments_fit, twin, verify
 from uce_edge_export.choices import Expand
 from uce_edge_export.description import check_name, write_description
 from uce_edge_export.promise import measure, store
@@ -48,9 +48,9 @@ class ExportedRun(Exported):
     file_nll: float
     """NLL of the written file."""
     torch_nll: float
+    """NLL of the PyTorch model with exact passes and its own calibration map, at the fit."""
     promised: Guarantee | NoGuaranteeError | None = None
     """The stored threshold, or why there is none, where the calibration asked for one."""
-    """NLL of the PyTorch model with the same calibration map, at the fit."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Options:
     """The weight layer where noise starts, by number or name pattern; None for all noisy layers."""
     expand: Expand = Expand.LATE
     """Where one image becomes N."""
+    sample_from: str | None = None
+    """For moments, the weight layer from which on values are drawn; None for the last one."""
 
 
 def export_module(
@@ -80,12 +82,16 @@ def export_module(
         options: How the noise gets into the graph.
     """
     check_name(out)
-    classifier = twin.export_twin(model, metadata.image)
-    sites = []
-    if metadata.inference is not Inference.DETERMINISTIC:
-        sites = select(twin.noisy_sites(classifier, model), classifier.graph, options.from_layer)
+    classifier, sites = _noisy_graph(model, metadata, options)
     reference = twin.torch_reference(model, metadata.image, sites)
     return write(classifier, sites, metadata, out, images, reference, options)
+
+
+def _noisy_graph(model: nn.Module, metadata: Metadata, options: Options) -> tuple[graph.Classifier, list[Site]]:
+    classifier = twin.export_twin(model, metadata.image)
+    if metadata.inference is Inference.DETERMINISTIC:
+        return classifier, []
+    return classifier, select(twin.noisy_sites(classifier, model), classifier.graph, options.from_layer)
 
 
 def write(
@@ -100,9 +106,11 @@ def write(
     """Build a contract file, run it against its reference, and only then put it in its place."""
     out = check_name(out)
     metadata = replace(metadata, noise=metadata.noise if sites else NoiseKind.NONE, tools=_versions() | metadata.tools)
-    built, metadata = graph.contract_model(classifier, sites, metadata, expand_early=options.expand is Expand.EARLY)
+    built, metadata = graph.contract_model(
+        classifier, sites, metadata, expand_early=options.expand is Expand.EARLY, sample_from=options.sample_from
+    )
     fed = None
-    if sites:
+    if metadata.inference is Inference.MC:
         twin_with_inputs, _ = graph.contract_model(classifier, sites, replace(metadata, noise=NoiseKind.INPUT))
         fed = ir.to_proto(twin_with_inputs).SerializeToString()
     if images is None:
@@ -122,7 +130,7 @@ def export_run(
     dataset: Dataset,
     inference: Inference = Inference.MC,
     noise: NoiseKind = NoiseKind.TABLE,
-    samples: int = 25,
+    samples: int | None = None,
     options: Options = Options(),
 ) -> ExportedRun:
     """Export a trained run with its calibration.
@@ -133,7 +141,8 @@ def export_run(
         dataset: The run's dataset; its calibration images feed the gate.
         inference: The kind of graph.
         noise: Where the noise comes from.
-        samples: The default number of passes, used when the run is not calibrated.
+        samples: The default number of passes, used when the run is not calibrated at one; None for 25, or for the
+            draws of a moments graph.
         options: How the noise gets into the graph.
     """
     check_name(out)
@@ -141,10 +150,17 @@ def export_run(
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
     calibration = run.calibration
+    samples = samples or default_samples(inference)
     if inference is Inference.DETERMINISTIC:
         # Without noise the logits have another scale: the same map needs parameters of its own.
         with deterministic(model):
             calibration = fit(model, run.image, data, calibration.method, 1)
+    elif inference is Inference.MOMENTS:
+        described = replace(metadata_of(run, model, inference, noise, calibration), samples=samples)
+        classifier, sites = _noisy_graph(model, described, options)
+        calibration = moments_fit.fit(
+            model, classifier, sites, described, data, calibration.method, options.sample_from
+        )
     elif calibration.samples is None:
         calibration = fit(model, run.image, data, Method.NONE, samples)
     metadata = metadata_of(run, model, inference, noise, calibration)
@@ -162,8 +178,14 @@ def export_run(
             store(path, metadata)
         write_description(Path(out), metadata)
         done = replace(done, metadata=metadata)
-    torch_nll = float(calibration.report["nll_after"])
+    exact = run.calibration if inference is Inference.MOMENTS and run.calibration.samples else calibration
+    torch_nll = float(exact.report["nll_after"])
     return ExportedRun(done.path, done.metadata, done.parity, file_nll, torch_nll, promised)
+
+
+def default_samples(inference: Inference) -> int:
+    """The number of passes of a file when nobody says otherwise."""
+    return {Inference.MC: 25, Inference.MOMENTS: moments_fit.SAMPLES, Inference.DETERMINISTIC: 1}[inference]
 
 
 def export_foreign(

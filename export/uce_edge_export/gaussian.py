@@ -8,10 +8,13 @@ passes outside). A weight layer with a rate becomes
 
 so N enters as late as possible: all that is shared runs once per image, and so do mu and sigma of the first noisy
 layer. Where a sampled value meets a shared one, the shared one is repeated.
+
+With `sampled_from`, values before some layers are *uncertain*: their mean and variance are known (see `moments`), and
+they are drawn, element by element, where they meet one of those layers.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -19,17 +22,19 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
+from uce_edge_export import moments
 from uce_edge_export.axes import refuse_batch_mixing
 from uce_edge_export.builder import Builder
 from uce_edge_export.sites import Site, multiplications, per_image_shape, weight_of
 
-Noise = Callable[[Site, ir.Value], ir.Value]
-"""Given a layer and its sampled mean, the noise of the same shape as graph nodes."""
+Noise = Callable[["ir.Node | ir.Value", ir.Value], ir.Value]
+"""Given a layer, or a value that is drawn, and its repeated mean, the noise of the same shape as graph nodes."""
 
 
 class _Kind(Enum):
     PLAIN = auto()
     SHARED = auto()
+    UNCERTAIN = auto()
     SAMPLED = auto()
 
 
@@ -43,10 +48,44 @@ class Costs:
     """What every pass adds."""
 
 
+def drawn(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node]) -> list[ir.Value]:
+    """The uncertain values that are drawn, in graph order.
+
+    Args:
+        graph: The deterministic classifier.
+        sites: Its noisy layers.
+        sampled_from: The layers whose operands are drawn.
+    """
+    noisy = {site.node for site in sites}
+    uncertain: set[ir.Value] = set()
+    sampled: set[ir.Value] = set()
+    found: dict[ir.Value, None] = {}
+    for node in graph:
+        given = {value for value in node.inputs if value is not None}
+        if node.op_type in ("Shape", "Size"):
+            continue
+        if given & sampled or (node in sampled_from and (node in noisy or given & uncertain)):
+            found |= dict.fromkeys(value for value in node.inputs if value in uncertain)
+            sampled.update(node.outputs)
+        elif given & uncertain or node in noisy:
+            uncertain.update(node.outputs)
+    if graph.outputs[0] in uncertain:
+        found[graph.outputs[0]] = None
+    return list(found)
+
+
 class Pass:
     """Copies a classifier into a builder, node by node, with or without noise."""
 
-    def __init__(self, g: Builder, graph: ir.Graph, batch: ir.Value, samples: ir.Value | None) -> None:
+    def __init__(
+        self,
+        g: Builder,
+        graph: ir.Graph,
+        batch: ir.Value,
+        samples: ir.Value | None,
+        sampled_from: Collection[ir.Node] | None = None,
+        variance_scale: ir.Value | None = None,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -54,11 +93,17 @@ class Pass:
             graph: The deterministic classifier.
             batch: int64 [1], the number of images.
             samples: int64 [1], the number of passes; None for none.
+            sampled_from: The layers whose operands are drawn; None to sample everything.
+            variance_scale: float [1], the factor of the variance of what is drawn.
         """
         self._g = g
         self._graph = graph
         self._batch = batch
         self._samples = samples
+        self._sampled_from = sampled_from
+        self._scale = variance_scale
+        self._uncertain: dict[ir.Value, moments.Uncertain] = {}
+        self._noise: Noise | None = None
         self._values: dict[ir.Value, ir.Value] = {}
         self._kinds: dict[ir.Value, _Kind] = {}
         self._repeats: dict[ir.Value, ir.Value] = {}
@@ -85,49 +130,96 @@ class Pass:
         self._set(start, image, _Kind.SHARED)
         if expand_early and sites:
             self._set(start, self._repeated(image), _Kind.SAMPLED)
+        self._noise = noise
         noisy = {site.node: site for site in sites}
         for node in self._graph:
-            if node in noisy:
-                assert noise is not None
-                self._set(node.outputs[0], self._noisy(noisy[node], noise), _Kind.SAMPLED)
+            sampled = self._sampled_from is None or node in self._sampled_from
+            if node in noisy and (sampled or any(self._kind(x) is _Kind.SAMPLED for x in node.inputs if x is not None)):
+                self._set(node.outputs[0], self._noisy(noisy[node]), _Kind.SAMPLED)
+            elif not sampled and (node in noisy or (weight_of(node) and self._is_uncertain(node))):
+                self._layer(node, noisy[node].layer.p if node in noisy else 0.0)
             else:
-                self._copy(node)
+                self._copy(node, sampled=sampled and weight_of(node) is not None)
         output = self._graph.outputs[0]
         logits = self._sampled(output) if sites else self._value(output)
         return logits, Costs(self._once, self._per_pass)
 
-    def _noisy(self, site: Site, noise: Noise) -> ir.Value:
+    def _noisy(self, site: Site) -> ir.Value:
         g, node = self._g, site.node
+        assert self._noise is not None
         found = weight_of(node)
         assert found is not None
         weight, position = found
         assert weight.const_value is not None
         x = node.inputs[position]
         assert x is not None
-        value, sampled = self._value(x), self._kind(x) is _Kind.SAMPLED
-        inputs = [None if i is None else self._value(i) for i in node.inputs]
+        sampled = self._kind(x) in (_Kind.SAMPLED, _Kind.UNCERTAIN)
+        value = self._sampled(x) if sampled else self._value(x)
+        inputs = [None if i is None else value if i is x else self._value(i) for i in node.inputs]
         mu = self._write(node, inputs)[0]
-        squared = site.layer.p / (1 - site.layer.p) * weight.const_value.numpy().astype(np.float64) ** 2
-        attributes = dict(node.attributes)
-        if node.op_type == "Gemm":  # scale * x W + beta * bias: the variance has scale^2 and no bias
-            squared = squared * (attributes.pop("alpha").as_float() ** 2 if "alpha" in attributes else 1)
-            attributes.pop("beta", None)
         if value not in self._squares:
             self._squares[value] = g.Mul(value, value)
-        operands = [g.constant(squared.astype(np.float32), f"{weight.name}.variance")]
-        operands.insert(position, self._squares[value])
-        variance = g.append(ir.Node("", node.op_type, operands, attributes.values()))[0]
+        variance = self._squared_layer(node, self._squares[value], site.layer.p / (1 - site.layer.p))
         # The sum of squares is never negative, but a Winograd kernel may round below 0; this Relu fuses into the Conv.
         sigma = g.Sqrt(g.Relu(variance))
         if not sampled:
             mu, sigma = self._repeated(mu), self._repeated(sigma)
         self._count(node, sampled, times=2)
-        return g.Add(mu, g.Mul(sigma, noise(site, mu)))
+        return g.Add(mu, g.Mul(sigma, self._noise(node, mu)))
 
-    def _copy(self, node: ir.Node) -> None:
+    def _squared_layer(self, node: ir.Node, x: ir.Value, factor: float) -> ir.Value:
+        """layer(x, factor * W^2) without a bias."""
+        weight, position = weight_of(node) or (None, 0)
+        assert weight is not None
+        assert weight.const_value is not None
+        squared = factor * weight.const_value.numpy().astype(np.float64) ** 2
+        attributes = dict(node.attributes)
+        if node.op_type == "Gemm":  # scale * x W + beta * bias: the variance has scale^2 and no bias
+            squared = squared * (attributes.pop("alpha").as_float() ** 2 if "alpha" in attributes else 1)
+            attributes.pop("beta", None)
+        operands = [self._g.constant(squared.astype(np.float32), f"{weight.name}.variance")]
+        operands.insert(position, x)
+        return self._g.append(ir.Node("", node.op_type, operands, attributes.values()))[0]
+
+    def _layer(self, node: ir.Node, p: float) -> None:
+        """A weight layer of which mean and variance are computed: see `moments`."""
+        g = self._g
+        _, position = weight_of(node) or (None, 0)
+        x = node.inputs[position]
+        assert x is not None
+        value = self._uncertain.get(x)
+        mean = value.mean if value else self._value(x)
+        power = g.Mul(g.Mul(mean, mean), g.constant(np.float32(p))) if p else None
+        if value is not None:
+            power = value.variance if power is None else g.Add(power, value.variance)
+        assert power is not None
+        inputs = [None if i is None else mean if i is x else self._value(i) for i in node.inputs]
+        result = self._write(node, inputs)[0]
+        variance = self._squared_layer(node, power, 1 / (1 - p))
+        # As a Clip, the floor fuses into the Conv.
+        floored = g.Clip(variance, g.constant(np.float32(moments.TINY)), g.constant(np.float32(3e38)))
+        self._hold(node.outputs[0], moments.Uncertain(result, floored, positive=True))
+        self._count(node, sampled=False, times=2)
+
+    def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
+        self._uncertain[old] = new
+        self._kinds[old] = _Kind.UNCERTAIN
+
+    def _is_uncertain(self, node: ir.Node) -> bool:
+        kinds = {self._kind(value) for value in node.inputs if value is not None}
+        return _Kind.UNCERTAIN in kinds and _Kind.SAMPLED not in kinds
+
+    def _copy(self, node: ir.Node, *, sampled: bool = False) -> None:
+        """Write a node without noise of its own; `sampled` draws what is uncertain."""
         given = [value for value in node.inputs if value is not None]
         kinds = {self._kind(value) for value in given}
-        kind = _Kind.SAMPLED if _Kind.SAMPLED in kinds else _Kind.SHARED if _Kind.SHARED in kinds else _Kind.PLAIN
+        if self._is_uncertain(node) and not sampled and node.op_type not in ("Shape", "Size"):
+            operands = [None if x is None else self._uncertain.get(x) or self._value(x) for x in node.inputs]
+            for output, known in zip(node.outputs, moments.propagate(self._g, node, operands), strict=True):
+                self._hold(output, known)
+            return
+        noisy = bool(kinds & {_Kind.SAMPLED, _Kind.UNCERTAIN})
+        kind = _Kind.SAMPLED if noisy else _Kind.SHARED if _Kind.SHARED in kinds else _Kind.PLAIN
         inputs = [
             None if value is None else self._sampled(value) if kind is _Kind.SAMPLED else self._value(value)
             for value in node.inputs
@@ -196,9 +288,18 @@ class Pass:
         return self._values[value]
 
     def _sampled(self, value: ir.Value) -> ir.Value:
-        """A value as an operand of a sampled node: shared ones are repeated, plain ones have no batch."""
+        """A value as an operand of a sampled node: uncertain ones are drawn, shared ones repeated."""
+        if self._kind(value) is _Kind.UNCERTAIN and value not in self._values:
+            self._values[value] = self._draw(value)
         new = self._value(value)
         return self._repeated(new) if self._kind(value) is _Kind.SHARED else new
+
+    def _draw(self, value: ir.Value) -> ir.Value:
+        g, known = self._g, self._uncertain[value]
+        assert self._noise is not None
+        assert self._scale is not None
+        mean, sigma = (self._repeated(x) for x in (known.mean, g.Sqrt(g.Mul(known.variance, self._scale))))
+        return g.Add(mean, g.Mul(sigma, self._noise(value, mean)))
 
     def _repeated(self, value: ir.Value) -> ir.Value:
         """[batch, ...] -> [samples * batch, ...], passes outside."""

@@ -1,7 +1,8 @@
 """Assembling a file that fulfils the model contract: image in, calibrated distribution out."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -9,10 +10,11 @@ from onnx_ir.passes import common
 
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export import gaussian, head, noise
 from uce_edge_export.builder import Builder
-from uce_edge_export.sites import Site
+from uce_edge_export.sites import Site, layer_number, per_image_shape, weight_layers
 
 OPSET = 18
 IR_VERSION = 9
@@ -33,7 +35,12 @@ class Classifier:
 
 
 def contract_model(
-    classifier: Classifier, sites: list[Site], metadata: Metadata, *, expand_early: bool = False
+    classifier: Classifier,
+    sites: list[Site],
+    metadata: Metadata,
+    *,
+    expand_early: bool = False,
+    sample_from: str | None = None,
 ) -> tuple[ir.Model, Metadata]:
     """Build the contract model of a deterministic classifier.
 
@@ -42,6 +49,8 @@ def contract_model(
         sites: Its noisy layers; none for deterministic inference.
         metadata: What the file says of itself.
         expand_early: Repeat the image N times at once, for runtimes that cannot broadcast later.
+        sample_from: For moments, the weight layer from which on values are drawn, as in `sites.layer_number`; None for
+            the last one.
 
     Returns:
         The model, and its metadata with noisy layers and costs filled in.
@@ -61,9 +70,22 @@ def contract_model(
     else:
         seeds = ir.val(contract.SEEDS, ir.DataType.INT32, ("samples",))
         samples = g.Shape(seeds, start=0, end=1)
-        source, extra = _noise_source(g, metadata.noise, seeds, batch, sites)
+        sampled_from = variance_scale = None
+        noisy: list[tuple[ir.Node | ir.Value, tuple[int, ...]]] = [(site.node, site.shape) for site in sites]
+        if metadata.inference is Inference.MOMENTS:
+            if metadata.noise is NoiseKind.INPUT:
+                raise UsageError("Noise as graph inputs goes with exact passes: --noise input --inference mc")
+            layers = list(weight_layers(classifier.graph))
+            start = len(layers) - 1 if sample_from is None else layer_number(classifier.graph, sample_from)
+            sampled_from = layers[start:]
+            drawn = gaussian.drawn(classifier.graph, sites, sampled_from)
+            noisy = [(value, per_image_shape(value, f"{value.name}")) for value in drawn]
+            noisy += [(site.node, site.shape) for site in sites if site.node in sampled_from]
+            scale = metadata.calibration.parameters.get("variance_scale", [1.0])
+            variance_scale = g.constant(np.asarray(scale, np.float32), contract.VARIANCE_SCALE)
+        source, extra = _noise_source(g, metadata.noise, seeds, batch, noisy)
         inputs += [seeds, *extra]
-        passes = gaussian.Pass(g, classifier.graph, batch, samples)
+        passes = gaussian.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale)
         logits, costs = passes.run(pixels, sites, source, expand_early=expand_early)
         logits = g.Reshape(logits, g.Concat(samples, g.constant(np.array([-1, classes])), axis=0))
     outputs = head.emit(g, logits, samples, classes, metadata.calibration)
@@ -97,20 +119,28 @@ def checked(model: ir.Model) -> ir.Model:
     return model
 
 
+Noisy = Sequence[tuple[ir.Node | ir.Value, tuple[int, ...]]]
+"""What gets noise: layers and drawn values, with their shape for one image."""
+
+
 def _noise_source(
-    g: Builder, kind: NoiseKind, seeds: ir.Value, batch: ir.Value, sites: list[Site]
+    g: Builder, kind: NoiseKind, seeds: ir.Value, batch: ir.Value, noisy: Noisy
 ) -> tuple[gaussian.Noise, list[ir.Value]]:
-    """The layers' noise, and the graph inputs it needs beyond the contract's."""
+    """Their noise, and the graph inputs it needs beyond the contract's."""
     if kind is NoiseKind.RANDN:
         return lambda _, mu: g.RandomNormalLike(mu, dtype=1), []
+    sizes = [math.prod(shape) for _, shape in noisy]
     extra: list[ir.Value] = []
     if kind is NoiseKind.TABLE:
-        flat = noise.emit(g, seeds, batch, noise.Plan(tuple(site.size for site in sites)))
+        flat = noise.emit(g, seeds, batch, noise.Plan(tuple(sizes)))
     else:
-        extra = [ir.val(f"noise.{i}", ir.DataType.FLOAT, ("samples", site.size)) for i, site in enumerate(sites)]
-        flat = [noise.emit_repeat(g, value, batch, site.size) for value, site in zip(extra, sites, strict=True)]
-    by_node: dict[Any, ir.Value] = {site.node: value for site, value in zip(sites, flat, strict=True)}
-    return lambda site, _: g.Reshape(by_node[site.node], g.constant(np.array([-1, *site.shape]))), extra
+        extra = [ir.val(f"noise.{i}", ir.DataType.FLOAT, ("samples", size)) for i, size in enumerate(sizes)]
+        flat = [noise.emit_repeat(g, value, batch, size) for value, size in zip(extra, sizes, strict=True)]
+    shaped = {
+        key: g.Reshape(value, g.constant(np.array([-1, *shape])))
+        for (key, shape), value in zip(noisy, flat, strict=True)
+    }
+    return lambda key, _: shaped[key], extra
 
 
 def _emit_normalisation(g: Builder, image: ir.Value, spec: ImageSpec, channels_last: bool) -> ir.Value:

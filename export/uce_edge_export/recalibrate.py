@@ -73,6 +73,8 @@ def recalibrate(
     blocks = (data.images[start : start + step] for start in range(0, len(data.images), step))
     logits = StoredLogits(torch.from_numpy(model.logits(block, n, seed)) for block in blocks)
     calibration = fit_map(method, logits, data.labels, seed)
+    kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
+    calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
     metadata = replace(
         model.metadata,
         calibration=calibration,
@@ -105,14 +107,15 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
     logits = producer.inputs[0]  # the output is an Identity of what the network computes
     assert logits is not None
     kept = list(graph.initializers.values())
-    g = Builder(taken={str(value.name) for value in kept if not str(value.name).startswith("calibration.")})
+    old = [str(value.name) for value in kept if _is_head(str(value.name))]
+    g = Builder(taken={str(value.name) for value in kept} - set(old))
     samples = None
     if metadata.inference is not Inference.DETERMINISTIC:
         seeds = next(value for value in graph.inputs if value.name == contract.SEEDS)
         samples = g.Shape(seeds, start=0, end=1)
     for value in graph.outputs:
         value.name = f"{value.name}.old"
-    for name in [name for name in graph.initializers if name.startswith("calibration.")]:
+    for name in old:
         graph.initializers[name].name = f"{name}.old"
     graph.outputs[:] = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration)
     for value in g.initializers:
@@ -121,6 +124,11 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
     model.metadata_props.clear()
     model.metadata_props.update(metadata.to_properties())
     return checked(model)
+
+
+def _is_head(initializer: str) -> bool:
+    """Whether it belongs to what is replaced; the variance scale is a part of what computes the logits."""
+    return initializer.startswith("calibration.") and initializer != contract.VARIANCE_SCALE
 
 
 def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expected_nll: float) -> float:

@@ -116,22 +116,7 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
             starts at the first layer that matches.
     """
     if from_layer is not None:
-        layers = list(weight_layers(graph).items())
-        names = [name for _, name in layers]
-        if from_layer.isdecimal():
-            start = int(from_layer)
-        else:
-            start = next((i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, from_layer)), len(names))
-        if start >= len(names):
-            raise UsageError(
-                expected(
-                    "`from_layer`",
-                    f"a number below {len(names)} or a pattern for one of {', '.join(names[:3])}, ..., {names[-1]}",
-                    from_layer,
-                    "Noise in the last layer alone: --from-layer " + str(len(names) - 1),
-                )
-            )
-        allowed = {node for node, _ in layers[start:]}
+        allowed = set(list(weight_layers(graph))[layer_number(graph, from_layer, "from_layer") :])
         sites = [site for site in sites if site.node in allowed]
     if not sites:
         raise UceEdgeError(
@@ -139,6 +124,25 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
             "first, or --p and --from-layer exclude all. Export with --inference deterministic."
         )
     return sites
+
+
+def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> int:
+    """Which weight layer a number (0 is the first of the network) or a pattern for its name stands for."""
+    names = list(weight_layers(graph).values())
+    if layer.isdecimal():
+        found = int(layer)
+    else:
+        found = next((i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, layer)), len(names))
+    if found >= len(names):
+        raise UsageError(
+            expected(
+                f"`{argument}`",
+                f"a number below {len(names)} or a pattern for one of {', '.join(names[:3])}, ..., {names[-1]}",
+                layer,
+                f"The last layer alone: --{argument.replace('_', '-')} {len(names) - 1}",
+            )
+        )
+    return found
 
 
 def per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from uce_edge.providers import Device, open_session
 from uce_edge_export import noise
 
 TOLERANCE = 1e-4  # on logits of unit scale
+MOMENTS_TOLERANCE = 0.25  # on mean probabilities, of which 32 exact passes leave about 0.05 open
 _Z_LIMIT = 6.0  # two-sided, over some dozens of comparisons: a false alarm in a hundred million exports
 _STATISTIC_PASSES = 32
 
@@ -30,7 +31,8 @@ class Parity:
     """What the gate measured."""
 
     largest_difference: float
-    """Largest |logit difference| to the original under the same noise, on logits of unit scale."""
+    """Largest |logit difference| to the original under the same noise, on logits of unit scale; for moments, of a mean
+    probability to that of exact passes."""
     largest_z: float | None
     """Largest deviation of a mean probability from that under ordinary random noise, in standard errors."""
 
@@ -69,6 +71,8 @@ def _check(
     if metadata.inference is Inference.DETERMINISTIC:
         ours = session.run([contract.LOGITS], {contract.IMAGE: images})[0]
         return Parity(_compare(ours, reference(images, None)), None)
+    if metadata.inference is Inference.MOMENTS:
+        return _check_moments(session, metadata, images, reference, sizes)
     assert fed is not None
     fed_session = open_session(fed, Device.CPU)
 
@@ -105,6 +109,30 @@ def _check(
     random = [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes]
     z = _statistics(from_file(images[:2], many), with_noise(images[:2], random))
     return Parity(difference, z)
+
+
+def _check_moments(session: Any, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int]) -> Parity:
+    """An approximation has no parity: its mean probabilities must only be near those of exact passes."""
+    seeds = np.arange(_STATISTIC_PASSES, dtype=np.int32)
+
+    def from_file(part: npt.NDArray[np.int32]) -> FloatArray:
+        return session.run([contract.LOGITS], {contract.IMAGE: images[:2], contract.SEEDS: part})[0]  # type: ignore[no-any-return]
+
+    ours = from_file(seeds)
+    if metadata.noise is NoiseKind.TABLE:
+        split = np.concatenate([from_file(seeds[:3]), from_file(seeds[3:])])
+        _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
+        _check_neighbours(session, images, seeds[:2])
+    rng = np.random.default_rng(1)
+    exact = reference(images[:2], [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes])
+    difference = float(np.abs(softmax(ours).mean(0) - softmax(exact).mean(0)).max())
+    _require(
+        difference <= MOMENTS_TOLERANCE,
+        f"its mean probabilities differ from those of {_STATISTIC_PASSES} exact passes by {difference:.2f} (allowed: "
+        f"{MOMENTS_TOLERANCE:g}): mean and variance do not describe this network. Use --inference mc, or --sample-from "
+        "an earlier layer",
+    )
+    return Parity(difference, None)
 
 
 def _check_neighbours(session: Any, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:

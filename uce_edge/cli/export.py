@@ -40,9 +40,11 @@ def export(
         str | None, typer.Option(help="A network with random weights, for benchmarks, as in `train --arch`.")
     ] = None,
     inference: Annotated[
-        Inference, typer.Option(help="mc samples; deterministic is the same network without noise.")
+        Inference, typer.Option(help="mc samples; moments does it in one pass, nearly; deterministic has no noise.")
     ] = Inference.MC,
-    samples: Annotated[int, typer.Option(help="Default number of passes of a file that is not calibrated yet.")] = 25,
+    samples: Annotated[
+        int | None, typer.Option(help="Default number of passes; a calibrated run has its own. 25; moments: 100.")
+    ] = None,
     noise: Annotated[
         NoiseKind, typer.Option(help="table replays every pass, randn does not.", rich_help_panel=_NOISE)
     ] = NoiseKind.TABLE,
@@ -52,6 +54,10 @@ def export(
     ] = None,
     from_layer: Annotated[
         str | None, typer.Option(help="First noisy weight layer: number or name pattern.", rich_help_panel=_NOISE)
+    ] = None,
+    sample_from: Annotated[
+        str | None,
+        typer.Option(help="moments: draw from this layer on; default: the last.", rich_help_panel=_NOISE),
     ] = None,
     expand: Annotated[
         Expand, typer.Option(help="early suits runtimes that cannot broadcast later.", rich_help_panel=_NOISE)
@@ -90,9 +96,12 @@ def export(
             import_module(package)
         except ImportError:
             raise MissingPartError("Exporting", package, "train,export") from None
-    from uce_edge_export.export import Options
+    if sample_from is not None and inference is not Inference.MOMENTS:
+        raise UsageError("--sample-from goes with --inference moments.")
+    from uce_edge_export.export import Options, default_samples
 
-    wanted = _Wanted(inference, noise, samples, p or ["0.2"], Options(from_layer, expand))
+    passes = default_samples(inference) if samples is None or inference is Inference.DETERMINISTIC else samples
+    wanted = _Wanted(inference, noise, passes, p or ["0.2"], Options(from_layer, expand, sample_from))
     suffix = "" if inference is Inference.MC else f"-{inference}"
     if source is not None:
         out = out or Path(f"{source.stem}-uce{suffix}.onnx")
@@ -178,12 +187,15 @@ def _export_untrained(name: str, out: Path, wanted: _Wanted) -> None:
         inference=wanted.inference,
         noise=wanted.noise,
         architecture=f"{name} (untrained)",
-        samples=1 if wanted.inference is Inference.DETERMINISTIC else wanted.samples,
+        samples=wanted.samples,
     )
     _say_parity(export_module(model, metadata, out, options=wanted.options))
 
 
 def _say_parity(done: "Exported") -> None:
+    if done.metadata.inference is Inference.MOMENTS:
+        say(f"Mean probabilities within {done.parity.largest_difference:.3f} of 32 exact passes, on two images.")
+        return
     z = done.parity.largest_z
     statistic = "" if z is None else f", {z:.1f} standard errors from random noise"
     say(f"Parity: logits within {done.parity.largest_difference:.1e} of the original{statistic}.")

@@ -41,6 +41,10 @@ def predict(
     ] = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
+    adaptive: Annotated[
+        float | None,
+        typer.Option(help="Stop drawing when label and decision are settled but for this probability, such as 0.1."),
+    ] = None,
     device: DeviceOption = Device.AUTO,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
@@ -63,7 +67,7 @@ def predict(
     paths = collect(images)
     loaded = Model(model, device)
     records = []
-    for record in each_record(loaded, paths, samples, seed, threshold):
+    for record in each_record(loaded, paths, samples, seed, threshold, adaptive):
         records.append(record)
         if jsonl:
             typer.echo(json.dumps(record))
@@ -103,7 +107,12 @@ def check_request(model: Path | None, samples: int | None, seed: int) -> Path:
 
 
 def each_record(
-    model: "Model", paths: list[str], samples: int | None, seed: int, reject: "float | Literal['auto'] | None"
+    model: "Model",
+    paths: list[str],
+    samples: int | None,
+    seed: int,
+    reject: "float | Literal['auto'] | None",
+    adaptive: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """One record per path, in order; a bad image is a record too."""
     import numpy as np
@@ -119,7 +128,7 @@ def each_record(
                 pixels.append(load(sys.stdin.buffer.read() if path == "-" else path, model.metadata.image))
             except ImageError as error:
                 errors[index] = str(error)
-        results = iter(model.predict(np.stack(pixels), samples, seed, reject) if pixels else ())
+        results = iter(model.predict(np.stack(pixels), samples, seed, reject, adaptive) if pixels else ())
         for index, path in enumerate(chunk):
             if index in errors:
                 yield {"path": path, "status": "error"} | dict.fromkeys(_FIELDS) | {"error": errors[index]}

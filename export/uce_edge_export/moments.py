@@ -1,0 +1,329 @@
+"""Mean and variance of activations instead of samples of them: what noise does to a network in a single pass.
+
+Every unit is taken for an independent Gaussian. Then a weight layer with rate p has
+
+    mean = layer(m, W) + bias;   variance = layer(p * m^2 + v, W^2 / (1 - p))
+
+which is exact for the noise of that layer, and loses the correlation of units that share earlier noise. Activations are
+exact for a Gaussian (ReLU, leaky ReLU, clipping) or integrated at five points (everything else that works element by
+element, such as SiLU and GELU, however many nodes they are made of). The maximum of a pooling window is taken as if its
+units moved together; sums, means and concatenations as if they were independent.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from uce_edge.errors import UceEdgeError
+from uce_edge_export.builder import Builder
+from uce_edge_export.sites import per_image_shape
+
+TINY = 1e-12  # a variance of 0 has no z-score
+
+_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+# Element by element, one operand: the others, if any, are constants.
+_UNARY = {
+    "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "Erf", "Exp", "Neg", "Abs", "Sqrt", "Softplus", "Softsign", "Elu",
+    "Selu", "Celu", "HardSigmoid", "HardSwish", "Mish", "Gelu", "ThresholdedRelu", "Pow", "Log", "PRelu",
+}  # fmt: skip
+_BINARY = {"Add", "Sub", "Mul", "Div"}
+# These only move elements or choose among them: mean and variance go the same way.
+_MOVING = {
+    "Identity", "Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather",
+    "Dropout", "Cast",
+}  # fmt: skip
+
+Emit = Callable[[ir.Value], ir.Value]
+
+
+class Uncertain:
+    """A value of which the graph knows mean and variance, and how it depends on the value it was computed from."""
+
+    def __init__(
+        self,
+        mean: ir.Value | None,
+        variance: ir.Value | None,
+        *,
+        positive: bool = False,
+        root: "Uncertain | None" = None,
+        function: Emit | None = None,
+        resolve: "Callable[[], tuple[ir.Value, ir.Value]] | None" = None,
+    ) -> None:
+        """Describe a value.
+
+        Args:
+            mean: Its mean; None with `resolve`.
+            variance: Its variance; None with `resolve`.
+            positive: Whether the variance is known to be at least `TINY`.
+            root: The value that this is a function of, element by element; None for itself.
+            function: That function, as nodes.
+            resolve: Writes mean and variance when somebody asks for them.
+        """
+        self.positive = positive
+        self.root = root or self
+        self.function = function or (lambda x: x)
+        self._moments = None if mean is None or variance is None else (mean, variance)
+        self._resolve = resolve
+
+    @property
+    def mean(self) -> ir.Value:
+        """The mean, written when it is first asked for."""
+        return self._found()[0]
+
+    @property
+    def variance(self) -> ir.Value:
+        """The variance, written when it is first asked for."""
+        return self._found()[1]
+
+    def _found(self) -> tuple[ir.Value, ir.Value]:
+        if self._moments is None:
+            assert self._resolve is not None
+            self._moments = self._resolve()
+        return self._moments
+
+
+Operand = Uncertain | ir.Value | None
+
+
+def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Uncertain]:
+    """The outputs of a node of which at least one operand is uncertain.
+
+    Args:
+        g: Where the nodes go.
+        node: A node of the deterministic classifier that is not a weight layer.
+        operands: Its inputs in the new graph.
+
+    Raises:
+        UceEdgeError: There is no rule for the operator.
+    """
+    kind = node.op_type
+    if kind in _BINARY:
+        return [_binary(g, node, operands)]
+    if kind in _MOVING:
+        return _moved(g, node, operands)
+    rule, first = _RULES.get(kind), operands[0]
+    if rule is None or not isinstance(first, Uncertain):
+        raise UceEdgeError(
+            f"The operator {kind} ({node.name}) has no rule for means and variances. Sample instead: --inference mc, "
+            "or sample from a layer before it: --sample-from"
+        )
+    return [rule(g, node, first, operands[1:])]
+
+
+def write(g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
+    """The same node with other inputs."""
+    return g.append(ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs)))
+
+
+def rectified(g: Builder, x: Uncertain) -> tuple[ir.Value, ir.Value]:
+    """Mean and variance of max(x, 0) for a Gaussian x."""
+    m, v = x.mean, x.variance
+    if not x.positive:
+        v = g.Max(v, g.constant(np.float32(TINY)))
+    s = g.Sqrt(v)
+    z = g.Div(m, s)
+    cdf = g.Add(g.Mul(g.Erf(g.Mul(z, _scalar(g, math.sqrt(0.5)))), _scalar(g, 0.5)), _scalar(g, 0.5))
+    density = g.Exp(g.Sub(_scalar(g, -0.5 * math.log(2 * math.pi)), g.Mul(g.Mul(z, z), _scalar(g, 0.5))))
+    mean = g.Add(g.Mul(m, cdf), g.Mul(s, density))
+    # E[x+^2] - E[x+]^2 with E[x+^2] = m E[x+] + v cdf, arranged so that what cancels is small beside v.
+    variance = g.Relu(g.Add(g.Mul(v, cdf), g.Mul(mean, g.Sub(m, mean))))
+    return mean, variance
+
+
+def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
+    constants = _certain(rest)
+
+    def function(value: ir.Value) -> ir.Value:
+        return write(g, node, [x.function(value), *constants])[0]
+
+    def resolve() -> tuple[ir.Value, ir.Value]:
+        match node.op_type:
+            case "Relu":
+                return rectified(g, x)
+            case "LeakyRelu":
+                return _leaky(g, x, node.attributes["alpha"].as_float() if "alpha" in node.attributes else 0.01)
+            case "Clip" if (bounds := _bounds(constants)) is not None:
+                return _clipped(g, x, *bounds)
+            case "Neg":
+                return g.Neg(x.mean), x.variance
+        return integrated(g, x.root, function)
+
+    return Uncertain(None, None, root=x.root, function=function, resolve=resolve)
+
+
+def _leaky(g: Builder, x: Uncertain, slope: float) -> tuple[ir.Value, ir.Value]:
+    """For slope * x + (1 - slope) * max(x, 0), whose two parts have the covariance v+ + m+ (m+ - m)."""
+    mean, variance = rectified(g, x)
+    rest = 1 - slope
+    total = g.Add(g.Mul(x.mean, _scalar(g, slope)), g.Mul(mean, _scalar(g, rest)))
+    covariance = g.Add(variance, g.Mul(mean, g.Sub(mean, x.mean)))
+    spread = g.Add(g.Mul(x.variance, _scalar(g, slope**2)), g.Mul(variance, _scalar(g, rest**2)))
+    return total, g.Relu(g.Add(spread, g.Mul(covariance, _scalar(g, 2 * slope * rest))))
+
+
+def _clipped(g: Builder, x: Uncertain, low: float, high: float) -> tuple[ir.Value, ir.Value]:
+    """min(max(x, low), high) = low + (x - low)+ - (x - high)+."""
+    below, above = (
+        Uncertain(g.Sub(x.mean, _scalar(g, bound)), x.variance, positive=x.positive) for bound in (low, high)
+    )
+    (m1, v1), (m2, v2) = rectified(g, below), rectified(g, above)
+    # With w = high - low, the square of the result less low is (x - low)+^2 - (x - high)+^2 - 2 w (x - high)+.
+    mean = g.Sub(m1, m2)
+    second = g.Sub(g.Add(v1, g.Mul(m1, m1)), g.Add(v2, g.Mul(m2, g.Add(m2, _scalar(g, 2 * (high - low))))))
+    return g.Add(mean, _scalar(g, low)), g.Relu(g.Sub(second, g.Mul(mean, mean)))
+
+
+def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:
+    """Mean and variance of a function of a Gaussian by Gauss-Hermite quadrature."""
+    v = x.variance if x.positive else g.Max(x.variance, g.constant(np.float32(TINY)))
+    s = g.Sqrt(v)
+    values = [function(g.Add(x.mean, g.Mul(s, _scalar(g, point)))) for point in _POINTS]
+    mean = _weighted(g, values)
+    deviations = [g.Sub(value, mean) for value in values]
+    return mean, _weighted(g, [g.Mul(deviation, deviation) for deviation in deviations])
+
+
+def _weighted(g: Builder, values: list[ir.Value]) -> ir.Value:
+    total = g.Mul(values[0], _scalar(g, _WEIGHTS[0]))
+    for value, weight in zip(values[1:], _WEIGHTS[1:], strict=True):
+        total = g.Add(total, g.Mul(value, _scalar(g, weight)))
+    return total
+
+
+def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
+    a, b = operands
+    if isinstance(a, Uncertain) and isinstance(b, Uncertain):
+        if a.root is b.root:
+            root = a.root
+
+            def both(value: ir.Value) -> ir.Value:
+                return write(g, node, [a.function(value), b.function(value)])[0]
+
+            return Uncertain(None, None, root=root, function=both, resolve=lambda: integrated(g, root, both))
+        return _independent(g, node, a, b)
+    left, right = (x.mean if isinstance(x, Uncertain) else x for x in (a, b))
+    x = a if isinstance(a, Uncertain) else b
+    assert isinstance(x, Uncertain)
+
+    def one(value: ir.Value) -> ir.Value:
+        mine = x.function(value)
+        return write(g, node, [mine if x is a else left, mine if x is b else right])[0]
+
+    def resolve() -> tuple[ir.Value, ir.Value]:
+        mean = write(g, node, [left, right])[0]
+        if node.op_type in ("Add", "Sub"):
+            return mean, x.variance
+        if node.op_type == "Div" and x is b:
+            return integrated(g, x.root, one)
+        other = right if x is a else left
+        assert other is not None
+        return mean, write(g, node, [x.variance, g.Mul(other, other)])[0]  # a product, or a quotient by `other`
+
+    keeps = x.positive and node.op_type in ("Add", "Sub")
+    return Uncertain(None, None, positive=keeps, root=x.root, function=one, resolve=resolve)
+
+
+def _independent(g: Builder, node: ir.Node, a: Uncertain, b: Uncertain) -> Uncertain:
+    mean = write(g, node, [a.mean, b.mean])[0] if node.op_type != "Div" else None
+    if node.op_type in ("Add", "Sub"):
+        return Uncertain(mean, g.Add(a.variance, b.variance), positive=a.positive or b.positive)
+    if node.op_type == "Mul":
+        # v1 m2^2 + v2 (m1^2 + v1)
+        first = g.Mul(a.variance, g.Mul(b.mean, b.mean))
+        return Uncertain(mean, g.Add(first, g.Mul(b.variance, g.Add(g.Mul(a.mean, a.mean), a.variance))))
+    raise UceEdgeError(f"A quotient of two noisy values ({node.name}) has no rule: --inference mc samples it.")
+
+
+def _moved(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Uncertain]:
+    means = [x.mean if isinstance(x, Uncertain) else x for x in operands]
+    # A certain part of a concatenation has no variance.
+    parts = operands if node.op_type == "Concat" else operands[:1]
+    variances = [_variance(g, x) for x in parts]
+    variances += [] if node.op_type == "Concat" else means[1:]
+    outputs = zip(write(g, node, means), write(g, node, variances), strict=True)
+    positive = all(isinstance(x, Uncertain) and x.positive for x in parts)
+    return [Uncertain(mean, variance, positive=positive) for mean, variance in outputs]
+
+
+def _variance(g: Builder, x: Operand) -> ir.Value | None:
+    if isinstance(x, Uncertain):
+        return x.variance
+    return None if x is None else g.Sub(x, x)
+
+
+def _normalised(g: Builder, node: ir.Node, x: Uncertain, _: Sequence[Operand]) -> Uncertain:
+    """Batch-norm at inference is a factor and an offset per channel."""
+    scale, offset, mean, variance = (_array(node, i) for i in range(1, 5))
+    epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+    factor = scale / np.sqrt(variance + epsilon)
+    shape = (-1, *[1] * (len(node.outputs[0].shape or ()) - 2))
+    f, b = (g.constant(a.reshape(shape).astype(np.float32)) for a in (factor, offset - mean * factor))
+    return Uncertain(g.Add(g.Mul(x.mean, f), b), g.Mul(x.variance, g.Mul(f, f)))
+
+
+def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
+    mean, spread = (write(g, node, [value, *_certain(rest)])[0] for value in (x.mean, x.variance))
+    if node.op_type == "ReduceSum":
+        return Uncertain(mean, spread)
+    if node.op_type == "AveragePool":
+        size = math.prod(node.attributes["kernel_shape"].as_ints())
+    else:
+        taken = per_image_shape(_given(node.inputs[0]), node.op_type)
+        left = per_image_shape(node.outputs[0], node.op_type)
+        size = math.prod(taken) // math.prod(left)
+    return Uncertain(mean, g.Mul(spread, _scalar(g, 1 / size)))
+
+
+def _largest(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
+    """As if the units of a window moved together: the maximum one standard deviation up, and one down."""
+    s = g.Sqrt(x.variance)
+    high, low = (write(g, node, [value, *_certain(rest)])[0] for value in (g.Add(x.mean, s), g.Sub(x.mean, s)))
+    half = g.Mul(g.Sub(high, low), _scalar(g, 0.5))
+    return Uncertain(g.Add(low, half), g.Mul(half, half))
+
+
+def _padded(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
+    pads, *more = _certain(rest)
+    zero = g.constant(np.float32(0))  # what is put around is certain
+    return Uncertain(write(g, node, [x.mean, pads, *more])[0], write(g, node, [x.variance, pads, zero, *more[1:]])[0])
+
+
+def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float, float] | None:
+    values = [None if c is None or c.const_value is None else float(c.const_value.numpy()) for c in constants]
+    return (values[0], values[1]) if len(values) == 2 and None not in values else None  # type: ignore[return-value]
+
+
+def _certain(operands: Sequence[Operand]) -> list[ir.Value | None]:
+    if any(isinstance(x, Uncertain) for x in operands):
+        raise UceEdgeError("A shape, an axis or a bound depends on noise; --inference mc samples it.")
+    return list(operands)  # type: ignore[arg-type]
+
+
+def _array(node: ir.Node, index: int) -> npt.NDArray[np.float64]:
+    constant = _given(node.inputs[index]).const_value
+    if constant is None:
+        raise UceEdgeError(f"{node.op_type} ({node.name}) has no constant parameters; --inference mc samples it.")
+    return constant.numpy().astype(np.float64)
+
+
+def _given(value: ir.Value | None) -> ir.Value:
+    assert value is not None
+    return value
+
+
+def _scalar(g: Builder, value: float) -> ir.Value:
+    return g.constant(np.float32(value))
+
+
+_RULES: dict[str, Callable[[Builder, ir.Node, Uncertain, Sequence[Operand]], Uncertain]] = {
+    **dict.fromkeys(_UNARY, _unary),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"), _averaged),
+    **dict.fromkeys(("MaxPool", "GlobalMaxPool", "ReduceMax"), _largest),
+    "BatchNormalization": _normalised,
+    "Pad": _padded,
+}

@@ -1,0 +1,80 @@
+"""Calibrating a moments graph: first the spread of its logits, against exact passes, then the map, against the labels.
+
+Units are correlated, which mean and variance do not know: neighbouring positions share noise, so that a pooled
+feature varies several times more than independent positions would. One factor on the variance of what is drawn repairs
+that on average. It is the one at which the logits of the calibration images spread as much as those of exact passes.
+"""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from uce_edge.contract import Inference, Method
+from uce_edge.metadata import Calibration, Metadata
+from uce_edge.model import Model
+from uce_edge_export import graph
+from uce_edge_export.sites import Site
+from uce_edge_train.data import Split
+from uce_edge_train.logits import StoredLogits, images_per_block, mc_logits
+from uce_edge_train.maps import fit_map
+
+SAMPLES = 100  # drawing one more costs a small matrix product, not a pass
+_IMAGES, _PASSES = 500, 25  # exact passes that the spread is compared with
+_SCALES = (1.0, 4.0)  # two points of a straight line
+_RANGE = (0.1, 100.0)
+
+
+def fit(
+    model: nn.Module,
+    classifier: graph.Classifier,
+    sites: list[Site],
+    metadata: Metadata,
+    data: Split,
+    method: Method,
+    sample_from: str | None = None,
+) -> Calibration:
+    """Fit the variance scale and the calibration map of a moments graph.
+
+    Args:
+        model: The Gaussian-dropout network.
+        classifier: The same without noise, as a graph.
+        sites: Its noisy layers.
+        metadata: What the file will say of itself; its `samples` are drawn.
+        data: Calibration images.
+        method: The calibration map.
+        sample_from: As in `graph.contract_model`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+
+        def built(scale: float) -> Model:
+            unfitted = Calibration(parameters={"variance_scale": [scale]})
+            described = replace(metadata, calibration=unfitted, inference=Inference.MOMENTS)
+            path = Path(folder) / f"{scale}.onnx"
+            ir.save(graph.contract_model(classifier, sites, described, sample_from=sample_from)[0], path)
+            return Model(path, "cpu")
+
+        few = data.at_most(_IMAGES)
+        exact = mc_logits(model, few, metadata.image, _PASSES, seed=0)
+        target = _spread(np.concatenate([block.numpy() for block in exact], axis=1))
+        low, high = (_spread(built(scale).logits(few.images, metadata.samples, 0)) for scale in _SCALES)
+        slope = (high - low) / (_SCALES[1] - _SCALES[0])
+        scale = float(np.clip(_SCALES[0] + (target - low) / max(slope, 1e-12), *_RANGE))
+        final = built(scale)
+        step = images_per_block(len(data), metadata.samples, len(metadata.classes))
+        starts = range(0, len(data), step)
+        drawn = (final.logits(data.images[start : start + step], metadata.samples, 0) for start in starts)
+        fitted = fit_map(method, StoredLogits(torch.from_numpy(block) for block in drawn), data.labels, seed=0)
+    return replace(fitted, parameters=fitted.parameters | {"variance_scale": [scale]})
+
+
+def _spread(logits: npt.NDArray[Any]) -> float:
+    """The variance over passes [passes, images, classes], of what the softmax sees."""
+    centred = logits.astype(np.float64) - logits.mean(axis=-1, keepdims=True)
+    return float(centred.var(axis=0, ddof=1).mean())

@@ -1,0 +1,90 @@
+"""Drawing only the passes that a decision needs."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from conftest import Call, Digits
+from scipy.stats import t
+
+from uce_edge import adaptive
+from uce_edge.errors import UsageError
+from uce_edge.model import Model, SamplesWarning
+from uce_edge.prediction import summarise
+
+
+def test_looks_double_up_to_the_last() -> None:
+    assert adaptive.looks(100) == [4, 8, 16, 32, 64, 100]
+    assert adaptive.looks(64) == [4, 8, 16, 32, 64]
+    assert adaptive.looks(3) == [3]
+
+
+@pytest.mark.parametrize("freedom", [3, 7, 31, 1000])
+def test_quantiles_are_student_s(freedom: int) -> None:
+    for probability in (0.9, 0.95, 0.99, 0.995):
+        assert adaptive._student(probability, freedom) == pytest.approx(t.ppf(probability, freedom), rel=0.01)
+
+
+def draw(rng: np.random.Generator, images: int, passes: int, classes: int = 10) -> np.ndarray:
+    """Passes of images of every difficulty."""
+    centre = rng.normal(scale=2.5, size=(1, images, classes))
+    logits = centre + rng.normal(scale=0.8, size=(passes, images, classes))
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return (shifted / shifted.sum(-1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("error", [0.3, 0.1, 0.02])
+def test_what_is_settled_hardly_changes(rng: np.random.Generator, error: float) -> None:
+    passes, threshold, most = draw(rng, 2000, 600), 0.3, 100
+    truth = summarise(passes[100:])
+    for count in (4, 16, 64):
+        done = adaptive.settled(passes[:count], threshold, error, most)
+        now = summarise(passes[:count])
+        changed = (now.probabilities.argmax(-1) != truth.probabilities.argmax(-1)) | (
+            (now.uncertainty > threshold) != (truth.uncertainty > threshold)
+        )
+        assert 0.1 < done.mean() < 1
+        assert changed[done].mean() < error / 2  # over all images, far ones included
+        assert changed[~done].mean() > changed[done].mean()
+    # A smaller error settles less.
+    few, more = (adaptive.settled(passes[:8], threshold, e, most).sum() for e in (error / 10, error))
+    assert few < more
+
+
+def test_a_label_alone_needs_no_threshold(rng: np.random.Generator) -> None:
+    passes = draw(rng, 500, 16)
+    label, both = adaptive.settled(passes, None, 0.1, 100), adaptive.settled(passes, 0.3, 0.1, 100)
+    assert label.sum() > both.sum()
+    assert (label | ~both).all()
+
+
+def test_an_answer_is_that_of_the_passes_it_took(digits: Digits) -> None:
+    model, images = Model(digits.model, "cpu"), digits.dataset.splits["test"].images[:60]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplesWarning)
+        said = model.predict(images, 64, seed=1, reject=0.3, adaptive=0.1)
+        assert set(said.drawn) <= {4, 8, 16, 32, 64}
+        assert said.drawn.mean() < 32
+        assert len(set(said.drawn)) > 1
+        for count in set(said.drawn):
+            chosen = said.drawn == count
+            same = model.predict(images[chosen], int(count), seed=1, reject=0.3)
+            np.testing.assert_allclose(said.probabilities[chosen], same.probabilities, atol=1e-6)
+            np.testing.assert_allclose(said.uncertainty[chosen], same.uncertainty, atol=1e-6)
+            np.testing.assert_allclose(said.error_probability[chosen], same.error_probability, atol=1e-5)
+            assert [said.decisions[i] for i in np.flatnonzero(chosen)] == same.decisions
+        alone = model.predict(images[7:8], 64, seed=1, reject=0.3, adaptive=0.1)
+    assert (said[7].samples, said[7].uncertainty) == (alone[0].samples, alone[0].uncertainty)
+
+
+def test_wrong_requests(digits: Digits, call: Call) -> None:
+    images = digits.dataset.splits["test"].images[:1]
+    for wrong in (0, 1, -0.1, float("nan")):
+        with pytest.raises(UsageError, match="`adaptive`"):
+            Model(digits.model, "cpu").predict(images, adaptive=wrong)
+    with pytest.raises(UsageError, match="nothing to stop early"):
+        Model(digits.twin, "cpu").predict(images, adaptive=0.1)
+    said = call("predict", "--model", digits.model, digits.image, "--adaptive", 0.1, "--reject", 0.3, "--json")
+    assert json.loads(said.out)[0]["samples"] in (4, 8, 16, 25)
+    assert call("predict", "--model", digits.model, digits.image, "--adaptive", 2).code == 2

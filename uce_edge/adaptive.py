@@ -1,0 +1,73 @@
+"""Drawing passes until they have settled what shall be decided.
+
+After 4, 8, 16, ... passes an image is done when a sequential test finds its label, and accept or reject, settled: the
+mean margin between the two likeliest classes, and the distance of the uncertainty from the threshold, are so many
+standard errors that more passes would change them only with the chosen probability, which all looks share.
+
+The entropy of a mean of few passes is too small, by about (1/2n) sum_c var_c / p_c. The distance must be larger than
+that as well, or an image would be accepted for having been looked at briefly.
+"""
+
+import math
+from collections.abc import Iterator
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.prediction import summarise
+
+FIRST = 4
+_TINY = 1e-30
+
+
+def looks(most: int) -> list[int]:
+    """The numbers of passes after which one looks: 4, 8, 16, ... and the largest."""
+    return [*_doubling(most), most]
+
+
+def _doubling(most: int) -> Iterator[int]:
+    count = FIRST
+    while count < most:
+        yield count
+        count *= 2
+
+
+def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: float, most: int) -> npt.NDArray[np.bool_]:
+    """Which images are decided.
+
+    Args:
+        passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
+        threshold: What the uncertainty is compared with; None when only the label counts.
+        error: The probability that more passes change the decision of an image, over all looks.
+        most: The largest number of passes.
+    """
+    n = len(passes)
+    limit = _student(1 - error / (2 * max(1, len(looks(most)) - 1)), n - 1)
+    values = passes.astype(np.float64)
+    mean = values.mean(axis=0)
+    order = np.argsort(mean, axis=-1)
+    first, second = (np.take_along_axis(values, order[None, :, k, None], -1)[..., 0] for k in (-1, -2))
+    margin = first - second
+    done: npt.NDArray[np.bool_] = margin.mean(0) > limit * margin.std(0, ddof=1) / math.sqrt(n)
+    if threshold is not None:
+        summary = summarise(passes)
+        spread = (values.var(axis=0, ddof=1) / np.maximum(mean, _TINY)).sum(-1) / math.log(mean.shape[-1])
+        bias = spread / 2 * (1 / n - 1 / most)
+        distance = summary.uncertainty.astype(np.float64) - threshold
+        needed = limit * summary.standard_error
+        done &= (distance > needed) | (distance < -needed - bias)
+    return done
+
+
+def _student(probability: float, freedom: int) -> float:
+    """The quantile of Student's t distribution, by its expansion around the normal one."""
+    z = NormalDist().inv_cdf(probability)
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return float(sum(term / freedom**power for power, term in enumerate(terms)))
