@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints where, its exit codes, and what it leaves on disk."""
 
+import importlib.util
 import io
 import json
 import os
@@ -258,7 +259,7 @@ def test_bench_measures_and_draws(digits, call, tmp_path, monkeypatch):
     assert report["ms_per_extra_pass"] is not None
     assert [measured["samples"] for measured in report["measurements"]] == [1, 5]
     for measured in report["measurements"]:
-        assert all(value > 0 for value in measured.values())
+        assert all(value > 0 for name, value in measured.items() if name != "others")
         assert measured["best_ms"] <= measured["p50_ms"] <= measured["p95_ms"]
         ratio = measured["p50_ms"] / measured["baseline_p50_ms"]
         assert measured["ratio"] == pytest.approx(ratio, rel=0.02)
@@ -273,6 +274,26 @@ def test_bench_table(digits, call, monkeypatch):
     head, row = call("bench", "--model", digits.twin, "--samples", "1", "--threads", 1).out.splitlines()
     assert head.split()[0] == "N"
     assert row.split()[0] == "1"
+
+
+def test_bench_compares_engines_and_batches(digits, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+    plot = tmp_path / "p.png"
+    done = call(
+        "bench", "--model", digits.model, "--samples", "2,4", "--batch", "1,3", "--threads", 1, "--json",
+        "--plot", plot, "--compare", "pytorch,pytorch-loop,naive,openvino",
+    )  # fmt: skip
+    report = json.loads(done.out)
+    assert [(m["samples"], m["batch"]) for m in report["measurements"]] == [(2, 1), (2, 3), (4, 1), (4, 3)]
+    engines = {"pytorch", "pytorch-loop", "naive"}
+    installed = importlib.util.find_spec("openvino") is not None
+    for m in report["measurements"]:
+        assert set(m["others"]) - {"openvino"} == (engines if m["batch"] == 1 else set())
+        assert all(other["speedup"] > 0 for other in m["others"].values())
+    assert ("pip install openvino" in report["skipped"].get("openvino", "")) is not installed
+    low, high = report["slope_interval"]
+    assert low <= report["ms_per_extra_pass"] <= high
+    assert plot.stat().st_size > 10_000
 
 
 def test_bench_refuses_models_in_each_other_s_place(digits, refused):
@@ -354,6 +375,8 @@ WRONG = {
     "bench -m --samples abc": "whole numbers separated by commas, but got 'abc'",
     "bench -m --samples 1,,5": "whole numbers separated by commas",
     "bench -m --samples 1,0": "between 1 and 4096, but got 0",
+    "bench -m --batch 0": "Expected `batch` to be at least 1",
+    "bench -m --compare tensorrt": "Choose among pytorch, pytorch-loop, naive, openvino",
     "bench -m --threads 0": "Expected `threads` to be at least 1",
     "bench -m --plot latency.xyz": "ending in .png",
     "train --data nonsense": "Expected `data`",

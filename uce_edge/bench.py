@@ -3,16 +3,25 @@
 Run as a module (`python -m uce_edge.bench JSON`) it is the worker: one model, one number of passes.
 """
 
+import importlib.util
 import json
+import math
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from uce_edge import contract
+from uce_edge.contract import Inference
 from uce_edge.errors import MissingPartError, UceEdgeError, UsageError, expected
+from uce_edge.metadata import Metadata
+from uce_edge.model import Model
 from uce_edge.progress import progress
 
 ROUNDS = 3  # model and baseline take turns, so that a slow minute of the machine hits both
@@ -21,11 +30,36 @@ _MIN_RUNS, _MAX_RUNS = 5, 200
 PICTURES = (".png", ".svg", ".pdf")
 
 
+class Engine(StrEnum):
+    """What else can run the passes of one image."""
+
+    PYTORCH = "pytorch"
+    """All passes as one batch."""
+    PYTORCH_LOOP = "pytorch-loop"
+    """One pass after another."""
+    NAIVE = "naive"
+    """The same graph with the runtime's own random numbers."""
+    OPENVINO = "openvino"
+    """The same file in OpenVINO."""
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another engine at one number of passes."""
+
+    p50_ms: float
+    best_ms: float
+    speedup: float
+    """How many times faster the model file is, by medians."""
+    speedup_best: float
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """One number of passes on one image, and the baseline on as many images when there is one."""
+    """One number of passes, and beside it the baseline and other engines."""
 
     samples: int
+    batch: int
     p50_ms: float
     p95_ms: float
     best_ms: float
@@ -34,11 +68,12 @@ class Measurement:
     baseline_p50_ms: float | None = None
     ratio: float | None = None
     ratio_best: float | None = None
+    others: dict[str, Other] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A sweep over N."""
+    """A sweep over N and over the batch."""
 
     model: str
     baseline: str | None
@@ -47,7 +82,11 @@ class Report:
     rounds: int
     measurements: list[Measurement]
     ms_per_extra_pass: float | None
-    """Slope of the median latency over N; None when only one N was measured."""
+    """Slope of the median latency of one image over N; None when only one N was measured."""
+    slope_interval: tuple[float, float] | None
+    """Its 95 % interval, over the rounds."""
+    skipped: dict[str, str]
+    """Engines that could not run, and why."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -58,55 +97,149 @@ def sweep(
     model: Path,
     samples: Sequence[int],
     *,
+    batches: Sequence[int] = (1,),
     baseline: Path | None = None,
+    compare: Sequence[Engine] = (),
     device: str = "auto",
     threads: int | None = None,
 ) -> Report:
-    """Measure every N in `samples`; the baseline (the deterministic twin) runs N images for N passes."""
+    """Measure every N and every batch, each engine in a process of its own, taking turns.
+
+    Args:
+        model: The file.
+        samples: Numbers of passes.
+        batches: Numbers of images in a request.
+        baseline: The deterministic twin. It runs as many images as the model has image-passes; for a moments model,
+            whose passes are drawn from a single one, as many as there are images.
+        compare: Other engines, for one image.
+        device: As in `Model`.
+        threads: Of every engine; None for all cores.
+    """
     import numpy as np
 
-    measurements = []
+    metadata = Model(model, device).metadata
+    measurements, skipped = [], {}
+    medians: dict[int, list[float]] = {}
     provider = ""
-    with progress("measuring", total=len(samples) * ROUNDS) as advance:
-        for n in samples:
-            ours: list[float] = []
-            twin: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        progress("measuring", len(samples) * len(batches) * ROUNDS) as advance,
+    ):
+        naive = Path(folder) / "naive.onnx"
+        for n, batch in product(samples, batches):
+            jobs = {"": _job(model, n, batch, device, threads)}
+            if baseline is not None:
+                images = batch if metadata.inference is Inference.MOMENTS else n * batch
+                jobs["baseline"] = _job(baseline, None, images, device, threads)
+            for engine in compare if batch == 1 else ():
+                if engine not in skipped:
+                    try:
+                        jobs[engine] = _job_of(engine, model, metadata, n, threads, naive)
+                    except UceEdgeError as error:
+                        skipped[str(engine)] = str(error)
+            seconds: dict[str, list[float]] = {name: [] for name in jobs}
             peak = None
             for _ in range(ROUNDS):
-                result = _in_own_process(model, n, 1, device, threads)
-                ours += result["seconds"]
-                peak = max(filter(None, (peak, result["peak_mb"])), default=None)
-                provider = result["provider"]
-                if baseline is not None:
-                    twin += _in_own_process(baseline, None, n, device, threads)["seconds"]
+                for name, job in jobs.items():
+                    result = _in_own_process(job)
+                    seconds[name] += result["seconds"]
+                    if not name:
+                        peak = max(filter(None, (peak, result["peak_mb"])), default=None)
+                        provider = result["provider"]
+                        if batch == 1:
+                            medians.setdefault(n, []).append(float(np.median(result["seconds"])) * 1e3)
                 advance(1)
-            p50, p95 = (float(value) * 1e3 for value in np.percentile(ours, [50, 95]))
-            base = float(np.median(twin)) * 1e3 if twin else None
-            measurements.append(
-                Measurement(
-                    samples=n,
-                    p50_ms=round(p50, 4),
-                    p95_ms=round(p95, 4),
-                    best_ms=round(min(ours) * 1e3, 4),
-                    images_per_second=round(1e3 / p50, 2),
-                    peak_mb=peak,
-                    baseline_p50_ms=None if base is None else round(base, 4),
-                    ratio=None if base is None else round(p50 / base, 3),
-                    ratio_best=round(min(ours) / min(twin), 3) if twin else None,
-                )
-            )
-    slope = None
-    if len(set(samples)) > 1:
-        slope = round(float(np.polyfit(list(samples), [m.p50_ms for m in measurements], 1)[0]), 4)
+            measurements.append(_measurement(n, batch, seconds, peak))
+    slope, interval = _slope(medians)
     return Report(
-        str(model),
-        None if baseline is None else str(baseline),
-        provider,
-        threads,
-        ROUNDS,
-        measurements,
-        slope,
+        str(model), None if baseline is None else str(baseline), provider, threads, ROUNDS, measurements, slope,
+        interval, skipped,
+    )  # fmt: skip
+
+
+def _measurement(n: int, batch: int, seconds: dict[str, list[float]], peak: float | None) -> Measurement:
+    import numpy as np
+
+    ours, twin = seconds.pop(""), seconds.pop("baseline", [])
+    p50, p95 = (float(value) * 1e3 for value in np.percentile(ours, [50, 95]))
+    base = float(np.median(twin)) * 1e3 if twin else None
+    return Measurement(
+        samples=n,
+        batch=batch,
+        p50_ms=round(p50, 4),
+        p95_ms=round(p95, 4),
+        best_ms=round(min(ours) * 1e3, 4),
+        images_per_second=round(batch * 1e3 / p50, 2),
+        peak_mb=peak,
+        baseline_p50_ms=None if base is None else round(base, 4),
+        ratio=None if base is None else round(p50 / base, 3),
+        ratio_best=round(min(ours) / min(twin), 3) if twin else None,
+        others={
+            name: Other(
+                p50_ms=round(float(np.median(values)) * 1e3, 4),
+                best_ms=round(min(values) * 1e3, 4),
+                speedup=round(float(np.median(values)) * 1e3 / p50, 3),
+                speedup_best=round(min(values) / min(ours), 3),
+            )
+            for name, values in seconds.items()
+        },
     )
+
+
+def _slope(medians: dict[int, list[float]]) -> tuple[float | None, tuple[float, float] | None]:
+    """Milliseconds per extra pass, and its interval from the spread of the rounds around the line."""
+    import numpy as np
+
+    if len(medians) < 2:
+        return None, None
+    x = np.repeat(list(medians), [len(values) for values in medians.values()]).astype(np.float64)
+    y = np.concatenate([np.array(values) for values in medians.values()])
+    slope, offset = np.polyfit(x, y, 1)
+    residual = y - slope * x - offset
+    error = math.sqrt(float((residual**2).sum()) / max(1, len(x) - 2) / float(((x - x.mean()) ** 2).sum()))
+    low, high = slope - 1.96 * error, slope + 1.96 * error
+    return round(float(slope), 4), (round(float(low), 4), round(float(high), 4))
+
+
+def _job(path: Path, samples: int | None, batch: int, device: str, threads: int | None) -> dict[str, Any]:
+    worker = "uce_edge.bench"
+    return {
+        "worker": worker,
+        "path": str(path),
+        "samples": samples,
+        "batch": batch,
+        "device": device,
+        "threads": threads,
+    }
+
+
+def _job_of(
+    engine: Engine, model: Path, metadata: Metadata, samples: int, threads: int | None, naive: Path
+) -> dict[str, Any]:
+    """What a worker needs to run the same passes in another engine.
+
+    Raises:
+        UceEdgeError: It cannot, and why.
+    """
+    if engine is Engine.OPENVINO:
+        if importlib.util.find_spec("openvino") is None:
+            raise UceEdgeError("openvino is not installed: pip install openvino")
+        return _job(model, samples, 1, "cpu", threads) | {"engine": str(engine)}
+    for package in ("torch", *(("onnxscript",) if engine is Engine.NAIVE else ())):
+        if importlib.util.find_spec(package) is None:
+            raise UceEdgeError(f'{package} is not installed: pip install "uce-edge[train,export]"')
+    architecture = metadata.architecture.removesuffix(" (untrained)")
+    spec = metadata.image
+    job = {
+        "worker": "uce_edge_train.timing", "engine": str(engine), "architecture": architecture, "threads": threads,
+        "classes": len(metadata.classes), "image": [spec.height, spec.width, spec.channels], "samples": samples,
+    }  # fmt: skip
+    if engine is not Engine.NAIVE:
+        _in_own_process(job | {"samples": 1})  # is the network one that can be built from its name?
+        return job
+    if not naive.exists():
+        _start(job | {"worker": "uce_edge_export.naive", "out": str(naive)})
+    return _job(naive, samples, 1, "cpu", threads)
 
 
 def check_plot(path: Path) -> None:
@@ -131,16 +264,21 @@ def plot(report: Report, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    n = [m.samples for m in report.measurements]
+    alone = [m for m in report.measurements if m.batch == 1]
+    n = [m.samples for m in alone]
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    axes.plot(n, [m.p50_ms for m in report.measurements], "o-", color="#1f5fa8", label="one image, median")
+    axes.plot(n, [m.p50_ms for m in alone], "o-", color="#1f5fa8", label="one image, median")
     axes.fill_between(
-        n, [m.best_ms for m in report.measurements], [m.p95_ms for m in report.measurements],
+        n, [m.best_ms for m in alone], [m.p95_ms for m in alone],
         color="#1f5fa8", alpha=0.15, linewidth=0, label="best to 95th percentile",
     )  # fmt: skip
     if report.baseline is not None:
-        twin = [m.baseline_p50_ms or 0.0 for m in report.measurements]
-        axes.plot(n, twin, "s--", color="#8a8a8a", label="deterministic twin, N images")
+        twin = [m.baseline_p50_ms or 0.0 for m in alone]
+        axes.plot(n, twin, "s--", color="#8a8a8a", label="deterministic twin")
+    for name, marker, colour in zip(Engine, "^vDX", ("#c1440e", "#e08a3c", "#5b8c3a", "#7a4fa3"), strict=True):
+        values = [m.others[name].p50_ms for m in alone if name in m.others]
+        if values:
+            axes.plot(n, values, f"{marker}-", color=colour, label=str(name), linewidth=1)
     axes.set(xlabel="Monte Carlo passes N", ylabel="milliseconds", xlim=(0, None), ylim=(0, None))
     if report.ms_per_extra_pass is not None:
         axes.set_title(f"One more pass costs {report.ms_per_extra_pass:.3g} ms", loc="left")
@@ -152,15 +290,31 @@ def plot(report: Report, path: Path) -> None:
     plt.close(figure)
 
 
-def _in_own_process(path: Path, samples: int | None, batch: int, device: str, threads: int | None) -> dict[str, Any]:
-    job = {"path": str(path), "samples": samples, "batch": batch, "device": device, "threads": threads}
+def _in_own_process(job: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(_start(job))  # type: ignore[no-any-return]
+
+
+def _start(job: dict[str, Any]) -> str:
+    """Run a worker and give what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "uce_edge.bench", json.dumps(job)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", job["worker"], json.dumps(job)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise UceEdgeError(f"The measurement failed: {reason}")
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    return done.stdout
+
+
+def measure(run: Callable[[], object]) -> dict[str, Any]:
+    """Seconds of single calls after a warm-up, and the peak memory of this process."""
+    for _ in range(2):
+        run()
+    seconds: list[float] = []
+    while len(seconds) < _MIN_RUNS or (sum(seconds) < _SECONDS and len(seconds) < _MAX_RUNS):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": seconds, "peak_mb": _peak_mb()}
 
 
 def _work(job: dict[str, Any]) -> dict[str, Any]:
@@ -168,21 +322,24 @@ def _work(job: dict[str, Any]) -> dict[str, Any]:
 
     import numpy as np
 
-    from uce_edge.model import Model
-
     warnings.simplefilter("ignore")  # a sweep uses other N than the calibration on purpose
     model = Model(job["path"], job["device"], threads=job["threads"])
     spec = model.metadata.image
     shape = (job["batch"], spec.height, spec.width, spec.channels)
     images = np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
-    for _ in range(2):
-        model.predict(images, job["samples"])
-    seconds: list[float] = []
-    while len(seconds) < _MIN_RUNS or (sum(seconds) < _SECONDS and len(seconds) < _MAX_RUNS):
-        start = time.perf_counter()
-        model.predict(images, job["samples"])
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": seconds, "peak_mb": _peak_mb(), "provider": model.provider}
+    if job.get("engine") == Engine.OPENVINO:
+        return _openvino(job, images) | {"provider": "OpenVINO"}
+    return measure(lambda: model.predict(images, job["samples"])) | {"provider": model.provider}
+
+
+def _openvino(job: dict[str, Any], images: Any) -> dict[str, Any]:
+    import numpy as np
+    import openvino
+
+    options = {"INFERENCE_NUM_THREADS": job["threads"]} if job["threads"] else {}
+    compiled = openvino.Core().compile_model(job["path"], "CPU", options)
+    feed = {contract.IMAGE: images, contract.SEEDS: np.arange(job["samples"], dtype=np.int32)}
+    return measure(lambda: compiled(feed))
 
 
 def _peak_mb() -> float | None:

@@ -12,14 +12,18 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
 if TYPE_CHECKING:
-    from uce_edge.bench import Report
+    from uce_edge.bench import Engine, Report
 
 
 def bench(
     model: Annotated[Path, typer.Option(help="A model file made by `uce-edge export`.", show_default=False)],
     samples: Annotated[str, typer.Option(help="Numbers of passes to measure.")] = "1,5,10,25,50,100",
+    batch: Annotated[str, typer.Option(help="Numbers of images in a request to measure.")] = "1",
     baseline: Annotated[
-        Path | None, typer.Option(help="The deterministic twin; it runs N images for N passes.")
+        Path | None, typer.Option(help="The deterministic twin; it runs N images for N passes (moments: one).")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="Other engines: pytorch, pytorch-loop, naive, openvino; commas between.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; default: all cores.")] = None,
     device: DeviceOption = Device.AUTO,
@@ -29,13 +33,17 @@ def bench(
     """Measure what one more Monte Carlo pass costs.
 
     Example: uce-edge bench --model digits.onnx --samples 1,5,10,25,50,100
+
+    Example: uce-edge bench --model m.onnx --baseline twin.onnx --compare pytorch,naive --threads 2 --plot latency.png
     """
     counts = _counts(samples)
+    batches = _whole("batch", batch, "1,8,32")
     if threads is not None and threads < 1:
         raise UsageError(expected("`threads`", "at least 1", threads, "Leave it out to use all cores"))
     from uce_edge import bench as engine
     from uce_edge.model import Model
 
+    others = _engines(compare)
     if plot is not None:
         engine.check_plot(plot)
     # A wrong file is told here, in this process, and in full.
@@ -45,7 +53,9 @@ def bench(
         raise UsageError(
             f"The baseline {baseline} is not deterministic. Make one with: uce-edge export --inference deterministic"
         )
-    report = engine.sweep(model, counts, baseline=baseline, device=str(device), threads=threads)
+    report = engine.sweep(
+        model, counts, batches=batches, baseline=baseline, compare=others, device=str(device), threads=threads
+    )
     if plot is not None:
         engine.plot(report, plot)
     if as_json:
@@ -58,24 +68,56 @@ def bench(
 
 def print_report(report: "Report") -> None:
     """The sweep as a table."""
+    batched = {m.batch for m in report.measurements} != {1}
     ratio = "  ratio to twin" if report.baseline else ""
-    typer.secho(f"{'N':>5}  {'p50 ms':>9}  {'p95 ms':>9}  {'images/s':>9}  {'peak MB':>8}{ratio}", bold=True)
+    images = "  images" if batched else ""
+    names = list(dict.fromkeys(name for m in report.measurements for name in m.others))
+    others = "".join(f"  {name:>14}" for name in names)
+    head = f"{'N':>5}{images}  {'p50 ms':>9}  {'p95 ms':>9}  {'images/s':>9}  {'peak MB':>8}{ratio}{others}"
+    typer.secho(head, bold=True)
     for m in report.measurements:
-        line = f"{m.samples:>5}  {m.p50_ms:>9.3f}  {m.p95_ms:>9.3f}  {m.images_per_second:>9.1f}  "
+        line = f"{m.samples:>5}" + (f"  {m.batch:>6}" if batched else "")
+        line += f"  {m.p50_ms:>9.3f}  {m.p95_ms:>9.3f}  {m.images_per_second:>9.1f}  "
         line += f"{m.peak_mb:>8.1f}" if m.peak_mb is not None else f"{'-':>8}"
-        typer.echo(line + (f"  {m.ratio:>13.2f}" if m.ratio is not None else ""))
+        line += f"  {m.ratio:>13.2f}" if m.ratio is not None else ""
+        for name in names:
+            other = m.others.get(name)
+            line += f"  {f'{other.p50_ms:.1f} ms {other.speedup:.1f}x':>14}" if other else f"  {'-':>14}"
+        typer.echo(line)
     threads = f"{report.threads} threads" if report.threads else "all cores"
-    if report.ms_per_extra_pass is not None:
-        typer.echo(f"One more pass costs {report.ms_per_extra_pass:.3g} ms ({report.provider}, {threads}).")
+    if report.ms_per_extra_pass is not None and report.slope_interval is not None:
+        low, high = report.slope_interval
+        typer.echo(
+            f"One more pass costs {report.ms_per_extra_pass:.3g} ms, 95 % interval {low:.3g} to {high:.3g} "
+            f"({report.provider}, {threads})."
+        )
+    for name, reason in report.skipped.items():
+        say(f"{name} was skipped: {reason}")
+
+
+def _engines(text: str | None) -> "list[Engine]":
+    from uce_edge.bench import Engine
+
+    try:
+        return [Engine(name) for name in text.split(",")] if text else []
+    except ValueError:
+        remedy = f"Choose among {', '.join(Engine)}"
+        raise UsageError(expected("`compare`", "names with commas between", text, remedy)) from None
 
 
 def _counts(text: str) -> list[int]:
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            expected("`samples`", "whole numbers separated by commas", text, "For example: --samples 1,5,25")
-        ) from None
+    counts = _whole("samples", text, "1,5,25")
     for count in counts:
         pass_seeds(count, 0)
     return counts
+
+
+def _whole(argument: str, text: str, example: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        remedy = f"For example: --{argument} {example}"
+        raise UsageError(expected(f"`{argument}`", "whole numbers separated by commas", text, remedy)) from None
+    if argument == "batch" and min(numbers) < 1:
+        raise UsageError(expected("`batch`", "at least 1", min(numbers), "For example: --batch 1,8,32"))
+    return numbers
