@@ -189,17 +189,27 @@ class Pass:
         assert x is not None
         value = self._uncertain.get(x)
         mean = value.mean if value else self._value(x)
-        power = g.Mul(g.Mul(mean, mean), g.constant(np.float32(p))) if p else None
-        if value is not None:
-            power = value.variance if power is None else g.Add(power, value.variance)
-        assert power is not None
-        inputs = [None if i is None else mean if i is x else self._value(i) for i in node.inputs]
+        if value is None or p == 0:
+            power = value.variance if value else g.Mul(g.Mul(mean, mean), g.constant(np.float32(p)))
+        elif value.power is not None and all(weight_of(use.node) for use in x.uses()):
+            power = value.power(p)
+        else:
+            power = g.Add(g.Mul(g.Mul(mean, mean), g.constant(np.float32(p))), value.variance)
+        # What only a Relu uses is halved in the weights, as the rule of the Relu takes it.
+        halved = [use.node.op_type for use in node.outputs[0].uses()] == ["Relu"]
+        inputs = [None if i is None else mean if i is x else self._halved(i, halved) for i in node.inputs]
         result = self._write(node, inputs)[0]
-        variance = self._squared_layer(node, power, 1 / (1 - p))
+        variance = self._squared_layer(node, power, (0.5 if halved else 1.0) / (1 - p))
         # As a Clip, the floor fuses into the Conv.
         floored = g.Clip(variance, g.constant(np.float32(moments.TINY)), g.constant(np.float32(3e38)))
-        self._hold(node.outputs[0], moments.Uncertain(result, floored, positive=True))
+        self._hold(node.outputs[0], moments.Uncertain(result, floored, positive=True, halved=halved))
         self._count(node, sampled=False, times=2)
+
+    def _halved(self, value: ir.Value, halved: bool) -> ir.Value:
+        """A weight or a bias, or half of it."""
+        if not halved or value.const_value is None:
+            return self._value(value)
+        return self._g.constant(value.const_value.numpy() * np.float32(0.5), f"{value.name}.half")
 
     def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
         self._uncertain[old] = new
