@@ -32,6 +32,7 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest benchmarks --benchmark-columns=min,median,rounds --benchmark-sort=name
+	$(BIN)/python benchmarks/report.py
 
 # Measures the noise table and writes docs/noise.md.
 noise: $(VENV)/.dev

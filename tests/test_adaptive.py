@@ -14,16 +14,16 @@ from uce_edge.model import Model, SamplesWarning
 from uce_edge.prediction import summarise
 
 
-def test_looks_double_up_to_the_last() -> None:
-    assert adaptive.looks(100) == [4, 8, 16, 32, 64, 100]
-    assert adaptive.looks(64) == [4, 8, 16, 32, 64]
+def test_looks_end_with_the_last() -> None:
+    assert adaptive.looks(100) == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 62, 77, 96, 100]
+    assert adaptive.looks(10) == [5, 10]
     assert adaptive.looks(3) == [3]
 
 
 @pytest.mark.parametrize("freedom", [3, 7, 31, 1000])
 def test_quantiles_are_student_s(freedom: int) -> None:
     for probability in (0.9, 0.95, 0.99, 0.995):
-        assert adaptive._student(probability, freedom) == pytest.approx(t.ppf(probability, freedom), rel=0.01)
+        assert adaptive.student(probability, freedom) == pytest.approx(t.ppf(probability, freedom), rel=0.01)
 
 
 def draw(rng: np.random.Generator, images: int, passes: int, classes: int = 10) -> np.ndarray:
@@ -34,7 +34,7 @@ def draw(rng: np.random.Generator, images: int, passes: int, classes: int = 10) 
     return (shifted / shifted.sum(-1, keepdims=True)).astype(np.float32)
 
 
-@pytest.mark.parametrize("error", [0.3, 0.1, 0.02])
+@pytest.mark.parametrize("error", [0.2, 0.1, 0.02])
 def test_what_is_settled_hardly_changes(rng: np.random.Generator, error: float) -> None:
     passes, threshold, most = draw(rng, 2000, 600), 0.3, 100
     truth = summarise(passes[100:])
@@ -45,7 +45,7 @@ def test_what_is_settled_hardly_changes(rng: np.random.Generator, error: float) 
             (now.uncertainty > threshold) != (truth.uncertainty > threshold)
         )
         assert 0.02 < done.mean() < 1
-        assert changed[done].mean() < error / 2  # over all images, far ones included
+        assert changed[done].mean() < error  # over all images, far ones included
         assert changed[~done].mean() > changed[done].mean()
     # A smaller error settles less.
     few, more = (adaptive.settled(passes[:8], threshold, e, most).sum() for e in (error / 10, error))
@@ -64,8 +64,8 @@ def test_an_answer_is_that_of_the_passes_it_took(digits: Digits) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplesWarning)
         said = model.predict(images, 64, seed=1, reject=0.3, adaptive=0.1)
-        assert set(said.drawn) <= {4, 8, 16, 32, 64}
-        assert said.drawn.mean() < 32
+        assert set(said.drawn) <= set(adaptive.looks(64))
+        assert said.drawn.mean() < 20
         assert len(set(said.drawn)) > 1
         for count in set(said.drawn):
             chosen = said.drawn == count
@@ -86,5 +86,5 @@ def test_wrong_requests(digits: Digits, call: Call) -> None:
     with pytest.raises(UsageError, match="nothing to stop early"):
         Model(digits.twin, "cpu").predict(images, adaptive=0.1)
     said = call("predict", "--model", digits.model, digits.image, "--adaptive", 0.1, "--reject", 0.3, "--json")
-    assert json.loads(said.out)[0]["samples"] in (4, 8, 16, 25)
+    assert json.loads(said.out)[0]["samples"] in (5, 10, 15, 20, 25)
     assert call("predict", "--model", digits.model, digits.image, "--adaptive", 2).code == 2

@@ -291,9 +291,15 @@ def test_bench_compares_engines_and_batches(digits, call, tmp_path, monkeypatch)
         assert set(m["others"]) - {"openvino"} == (engines if m["batch"] == 1 else set())
         assert all(other["speedup"] > 0 for other in m["others"].values())
     assert ("pip install openvino" in report["skipped"].get("openvino", "")) is not installed
-    low, high = report["slope_interval"]
-    assert low <= report["ms_per_extra_pass"] <= high
+    assert len(report["slope_interval"]) == 2
     assert plot.stat().st_size > 10_000
+
+
+def test_the_slope_is_that_of_a_line():
+    slope, (low, high) = bench._slope({1: [3.0, 3.2], 11: [23.1, 22.9], 21: [43.0, 43.1]})
+    assert slope == pytest.approx(1.998, abs=0.01)
+    assert 0.003 < high - low < 0.1
+    assert bench._slope({5: [1.0, 2.0]}) == (None, None)
 
 
 def test_bench_refuses_models_in_each_other_s_place(digits, refused):
@@ -371,11 +377,14 @@ WRONG = {
     "predict -m x.png --reject nan": "Expected `reject` to be between 0 and 1, but got nan.",
     "predict -m x.png --reject often": "Expected `reject` to be between 0 and 1, or auto, but got 'often'.",
     "predict -m x.png --json --jsonl": "Choose one of --json and --jsonl.",
+    "predict -m x.png --threads 0": "Expected `threads` to be at least 1, but got 0.",
+    "predict -m x.png --adaptive 1.5": "Expected `adaptive` to be strictly between 0 and 1, but got 1.5.",
     "predict x.png": "Make one in a minute with: uce-edge demo",
     "bench -m --samples abc": "whole numbers separated by commas, but got 'abc'",
     "bench -m --samples 1,,5": "whole numbers separated by commas",
     "bench -m --samples 1,0": "between 1 and 4096, but got 0",
     "bench -m --batch 0": "Expected `batch` to be at least 1",
+    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be with 1 among them",
     "bench -m --compare tensorrt": "Choose among pytorch, pytorch-loop, naive, openvino",
     "bench -m --threads 0": "Expected `threads` to be at least 1",
     "bench -m --plot latency.xyz": "ending in .png",

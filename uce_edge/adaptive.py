@@ -1,15 +1,14 @@
 """Drawing passes until they have settled what shall be decided.
 
-After 4, 8, 16, ... passes an image is done when a sequential test finds its label, and accept or reject, settled: the
-mean margin between the two likeliest classes, and the distance of the uncertainty from the threshold, are so many
-standard errors that more passes would change them only with the chosen probability, which all looks share.
+After 5, 10, 15, ... passes an image is done when its label, and accept or reject, are settled: the mean margin between
+the two likeliest classes, and the distance of the uncertainty from the threshold, are so many standard errors that more
+passes would change them only with the chosen probability (Student's t, one-sided, at each look).
 
 The entropy of a mean of few passes is too small, by about (1/2n) sum_c var_c / p_c. The distance must be larger than
 that as well, or an image would be accepted for having been looked at briefly.
 """
 
 import math
-from collections.abc import Iterator
 from statistics import NormalDist
 
 import numpy as np
@@ -17,20 +16,17 @@ import numpy.typing as npt
 
 from uce_edge.prediction import summarise
 
-FIRST = 4
+STEP = 5
 _TINY = 1e-30
 
 
 def looks(most: int) -> list[int]:
-    """The numbers of passes after which one looks: 4, 8, 16, ... and the largest."""
-    return [*_doubling(most), most]
-
-
-def _doubling(most: int) -> Iterator[int]:
-    count = FIRST
+    """The numbers of passes after which one looks: 5, 10, ..., 50, then a quarter more each time, and the largest."""
+    found, count = [], STEP
     while count < most:
-        yield count
-        count *= 2
+        found.append(count)
+        count += max(STEP, count // 4) if count >= 10 * STEP else STEP
+    return [*found, most]
 
 
 def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: float, most: int) -> npt.NDArray[np.bool_]:
@@ -39,11 +35,11 @@ def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: flo
     Args:
         passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
         threshold: What the uncertainty is compared with; None when only the label counts.
-        error: The probability that more passes change the decision of an image, over all looks.
+        error: The probability, at this look, that more passes change label or decision.
         most: The largest number of passes.
     """
     n = len(passes)
-    limit = _student(1 - error / (2 * max(1, len(looks(most)) - 1)), n - 1)
+    limit = student(1 - error, n - 1)
     values = passes.astype(np.float64)
     mean = values.mean(axis=0)
     order = np.argsort(mean, axis=-1)
@@ -60,7 +56,7 @@ def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: flo
     return done
 
 
-def _student(probability: float, freedom: int) -> float:
+def student(probability: float, freedom: int) -> float:
     """The quantile of Student's t distribution, by its expansion around the normal one."""
     z = NormalDist().inv_cdf(probability)
     terms = (

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from uce_edge import contract
+from uce_edge.adaptive import student
 from uce_edge.contract import Inference
 from uce_edge.errors import MissingPartError, UceEdgeError, UsageError, expected
 from uce_edge.metadata import Metadata
@@ -197,7 +198,8 @@ def _slope(medians: dict[int, list[float]]) -> tuple[float | None, tuple[float, 
     slope, offset = np.polyfit(x, y, 1)
     residual = y - slope * x - offset
     error = math.sqrt(float((residual**2).sum()) / max(1, len(x) - 2) / float(((x - x.mean()) ** 2).sum()))
-    low, high = slope - 1.96 * error, slope + 1.96 * error
+    reach = student(0.975, max(1, len(x) - 2)) * error
+    low, high = slope - reach, slope + reach
     return round(float(slope), 4), (round(float(low), 4), round(float(high), 4))
 
 
@@ -224,7 +226,9 @@ def _job_of(
     if engine is Engine.OPENVINO:
         if importlib.util.find_spec("openvino") is None:
             raise UceEdgeError("openvino is not installed: pip install openvino")
-        return _job(model, samples, 1, "cpu", threads) | {"engine": str(engine)}
+        job = _job(model, samples, 1, "cpu", threads) | {"engine": str(engine)}
+        _in_own_process(job)  # does it take the file?
+        return job
     for package in ("torch", *(("onnxscript",) if engine is Engine.NAIVE else ())):
         if importlib.util.find_spec(package) is None:
             raise UceEdgeError(f'{package} is not installed: pip install "uce-edge[train,export]"')
@@ -338,7 +342,9 @@ def _openvino(job: dict[str, Any], images: Any) -> dict[str, Any]:
 
     options = {"INFERENCE_NUM_THREADS": job["threads"]} if job["threads"] else {}
     compiled = openvino.Core().compile_model(job["path"], "CPU", options)
-    feed = {contract.IMAGE: images, contract.SEEDS: np.arange(job["samples"], dtype=np.int32)}
+    feed = {contract.IMAGE: images}
+    if len(compiled.inputs) > 1:
+        feed[contract.SEEDS] = np.arange(job["samples"], dtype=np.int32)
     return measure(lambda: compiled(feed))
 
 

@@ -91,7 +91,7 @@ class Counts:
         step = round(_between("threshold", threshold, 0, 1, "For example: 0.3", ends=True) * _STEPS)
         if abs(step - threshold * _STEPS) > 1e-6:
             remedy = "`uce-edge evaluate --reject` tells of any other threshold, on images of yours"
-            raise UsageError(expected("threshold", "a number with at most two decimals", threshold, remedy))
+            raise UsageError(expected("`reject`", "a number with at most two decimals", threshold, remedy))
         k, count = self.errors[step], self.accepted[step]
         bound = _upper_bound(k, count, 1 - _confidence(confidence))
         return _guarantee(threshold, None, confidence, bound, k, count, self.accepted[-1])

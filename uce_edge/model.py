@@ -22,7 +22,7 @@ ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
 
 # One call holds this many image-passes at most, which keeps memory flat in the number of images and of passes.
 _ROWS_PER_CALL = 64
-# A moments graph computes an image once, whatever the number of passes, and then holds this many probabilities at most.
+# A moments graph that draws its last layer computes an image once, and then holds this many probabilities at most.
 _DRAWN_PER_CALL = 2**20
 
 
@@ -89,7 +89,7 @@ class Model:
         """
         samples = self._samples(samples)
         if reject == "auto":
-            reject = self._stored_threshold(samples, seed)
+            reject = self._stored_threshold(samples, seed, adaptive is not None)
         elif reject is not None:
             contract.check_threshold(reject)
         self._announce(samples)
@@ -101,7 +101,10 @@ class Model:
             parts = [self._run(batch[start : start + step], seeds) for start in range(0, len(batch), step)]
             merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         else:
-            merged, drawn = self._run_adaptively(batch, seeds, reject, adaptive)
+            starts = range(0, len(batch), _ROWS_PER_CALL)
+            found = [self._run_adaptively(batch[i : i + _ROWS_PER_CALL], seeds, reject, adaptive) for i in starts]
+            merged = {name: np.concatenate([part[name] for part, _ in found]) for name in found[0][0]}
+            drawn = np.concatenate([counts for _, counts in found])
         uncertainty = merged[contract.UNCERTAINTY]
         decisions: list[Decision | None] = [None] * len(batch)
         if reject is not None:
@@ -141,17 +144,18 @@ class Model:
             )
         return stored if samples is None else samples
 
-    def _stored_threshold(self, samples: int, seed: int) -> float:
+    def _stored_threshold(self, samples: int, seed: int, early: bool) -> float:
         stored = self.metadata.reject
         if stored is None:
             raise UsageError(
                 f"{self.path} has no stored threshold. Give one (reject=0.3), or store one with a promise about the "
                 "error: uce-edge calibrate --target-error 0.05"
             )
-        if (samples, seed) != (stored.get("samples"), stored.get("seed")):
+        if early or (samples, seed) != (stored.get("samples"), stored.get("seed")):
+            now = f"at most {samples}" if early else samples
             warnings.warn(
                 f"the stored threshold was found with {stored.get('samples')} samples and seed {stored.get('seed')}: "
-                f"with {samples} and seed {seed} its promise about the error does not hold",
+                f"with {now} and seed {seed} its promise about the error does not hold",
                 GuaranteeWarning,
                 stacklevel=3,
             )
@@ -204,9 +208,7 @@ class Model:
         self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], reject: float | None, error: float
     ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
         """As `_run`, with the passes of each image that settle it, and their number."""
-        if not 0 < error < 1:
-            rule = "a probability between 0 and 1"
-            raise UsageError(expected("`adaptive`", rule, error, "For example 0.05: --adaptive 0.05"))
+        contract.check_adaptive(error)
         if self.metadata.inference is not Inference.MC:
             raise UsageError(
                 f"{self.path} computes an image once, so there is nothing to stop early: leave --adaptive out."
@@ -238,14 +240,18 @@ class Model:
         return np.concatenate(parts, axis=1)
 
     def _images_per_call(self, samples: int) -> int:
-        if self.metadata.inference is Inference.MOMENTS:
-            return max(1, min(_ROWS_PER_CALL, _DRAWN_PER_CALL // (samples * len(self.classes))))
-        return max(1, _ROWS_PER_CALL // samples)
+        return max(1, min(_ROWS_PER_CALL, self._rows_per_call() // samples))
 
     def _passes_per_call(self, images: int) -> int:
-        if self.metadata.inference is Inference.MOMENTS:
-            return contract.MAX_SAMPLES
-        return max(1, _ROWS_PER_CALL // images)
+        return max(1, self._rows_per_call() // images)
+
+    def _rows_per_call(self) -> int:
+        """Image-passes that one call may hold: more where a pass is only a draw of the last layer."""
+        costs = self.metadata.costs
+        cheap = 100 * costs.get("macs_per_pass", 1) < costs.get("macs_once", 0)
+        if self.metadata.inference is Inference.MOMENTS and cheap:
+            return max(_ROWS_PER_CALL, _DRAWN_PER_CALL // len(self.classes))
+        return _ROWS_PER_CALL
 
     def _outputs(self, summary: Summary) -> dict[str, npt.NDArray[Any]]:
         """What the graph would have given for these passes in one call."""

@@ -32,6 +32,12 @@ def onnxruntime() -> ModuleType:
     return module
 
 
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads that cannot be."""
+    if threads is not None and threads < 1:
+        raise UsageError(expected("`threads`", "at least 1", threads, "Leave it out to use all cores"))
+
+
 def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads: int | None = None) -> Any:
     """Load a model file on the wanted device.
 
@@ -45,6 +51,7 @@ def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads:
     """
     if device not in list(Device):
         raise UsageError(expected("`device`", f"one of {', '.join(Device)}", device, "Use: --device auto"))
+    check_threads(threads)
     ort, device = onnxruntime(), Device(device)
     listed = _CUDA in ort.get_available_providers()
     if device is Device.CUDA and not listed:

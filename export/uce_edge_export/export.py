@@ -12,7 +12,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch import nn
 
-from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.contract import Inference, Method, NoiseKind, pass_seeds
+from uce_edge.errors import UsageError
 from uce_edge.files import replacing
 from uce_edge.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.metadata import Calibration, Metadata
@@ -47,8 +48,8 @@ class ExportedRun(Exported):
 
     file_nll: float
     """NLL of the written file."""
-    torch_nll: float
-    """NLL of the PyTorch model with exact passes and its own calibration map, at the fit."""
+    torch_nll: float | None
+    """NLL of the PyTorch model with exact passes and its own calibration map, at the fit; None if it has none."""
     promised: Guarantee | NoGuaranteeError | None = None
     """The stored threshold, or why there is none, where the calibration asked for one."""
 
@@ -82,9 +83,22 @@ def export_module(
         options: How the noise gets into the graph.
     """
     check_name(out)
+    _refuse(metadata.inference, metadata.noise, options)
     classifier, sites = _noisy_graph(model, metadata, options)
     reference = twin.torch_reference(model, metadata.image, sites)
     return write(classifier, sites, metadata, out, images, reference, options)
+
+
+def _refuse(inference: Inference, noise: NoiseKind, options: Options) -> None:
+    """Refuse what does not go together, before anything slow happens."""
+    if inference is not Inference.MOMENTS:
+        if options.sample_from is not None:
+            raise UsageError("--sample-from goes with --inference moments.")
+        return
+    if noise is NoiseKind.INPUT:
+        raise UsageError("Noise as graph inputs goes with exact passes: --noise input --inference mc")
+    if options.expand is Expand.EARLY:
+        raise UsageError("A moments graph computes one image, not N: leave --expand out, or use --inference mc")
 
 
 def _noisy_graph(model: nn.Module, metadata: Metadata, options: Options) -> tuple[graph.Classifier, list[Site]]:
@@ -110,8 +124,9 @@ def write(
         classifier, sites, metadata, expand_early=options.expand is Expand.EARLY, sample_from=options.sample_from
     )
     fed = None
-    if metadata.inference is Inference.MC:
-        twin_with_inputs, _ = graph.contract_model(classifier, sites, replace(metadata, noise=NoiseKind.INPUT))
+    if sites:
+        exact = replace(metadata, noise=NoiseKind.INPUT, inference=Inference.MC)
+        twin_with_inputs, _ = graph.contract_model(classifier, sites, exact)
         fed = ir.to_proto(twin_with_inputs).SerializeToString()
     if images is None:
         spec = metadata.image
@@ -146,11 +161,13 @@ def export_run(
         options: How the noise gets into the graph.
     """
     check_name(out)
+    _refuse(inference, noise, options)
     run = Run.load(folder)
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
     calibration = run.calibration
-    samples = samples or default_samples(inference)
+    samples = default_samples(inference) if samples is None else samples
+    pass_seeds(samples, 0)
     if inference is Inference.DETERMINISTIC:
         # Without noise the logits have another scale: the same map needs parameters of its own.
         with deterministic(model):
@@ -178,8 +195,8 @@ def export_run(
             store(path, metadata)
         write_description(Path(out), metadata)
         done = replace(done, metadata=metadata)
-    exact = run.calibration if inference is Inference.MOMENTS and run.calibration.samples else calibration
-    torch_nll = float(exact.report["nll_after"])
+    exact = run.calibration if inference is Inference.MOMENTS else calibration
+    torch_nll = exact.report.get("nll_after")
     return ExportedRun(done.path, done.metadata, done.parity, file_nll, torch_nll, promised)
 
 
@@ -201,6 +218,7 @@ def export_foreign(
         options: How the noise gets into the graph.
     """
     check_name(out)
+    _refuse(metadata.inference, metadata.noise, options)
     sites = []
     if metadata.inference is not Inference.DETERMINISTIC:
         layers = sites_by_rule(found.classifier.graph, p)

@@ -196,7 +196,8 @@ class Pass:
         else:
             power = g.Add(g.Mul(g.Mul(mean, mean), g.constant(np.float32(p))), value.variance)
         # What only a Relu uses is halved in the weights, as the rule of the Relu takes it.
-        halved = [use.node.op_type for use in node.outputs[0].uses()] == ["Relu"]
+        constant = all(i is None or i is x or i.const_value is not None for i in node.inputs)
+        halved = constant and [use.node.op_type for use in node.outputs[0].uses()] == ["Relu"]
         inputs = [None if i is None else mean if i is x else self._halved(i, halved) for i in node.inputs]
         result = self._write(node, inputs)[0]
         variance = self._squared_layer(node, power, (0.5 if halved else 1.0) / (1 - p))
@@ -207,8 +208,9 @@ class Pass:
 
     def _halved(self, value: ir.Value, halved: bool) -> ir.Value:
         """A weight or a bias, or half of it."""
-        if not halved or value.const_value is None:
+        if not halved:
             return self._value(value)
+        assert value.const_value is not None
         return self._g.constant(value.const_value.numpy() * np.float32(0.5), f"{value.name}.half")
 
     def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
@@ -223,7 +225,11 @@ class Pass:
         """Write a node without noise of its own; `sampled` draws what is uncertain."""
         given = [value for value in node.inputs if value is not None]
         kinds = {self._kind(value) for value in given}
-        if self._is_uncertain(node) and not sampled and node.op_type not in ("Shape", "Size"):
+        if self._is_uncertain(node) and node.op_type in ("Shape", "Size"):
+            known_by = self._uncertain[given[0]]
+            self._set(node.outputs[0], self._write(node, [known_by.given()[0]])[0], _Kind.PLAIN)
+            return
+        if self._is_uncertain(node) and not sampled:
             operands = [None if x is None else self._uncertain.get(x) or self._value(x) for x in node.inputs]
             for output, known in zip(node.outputs, moments.propagate(self._g, node, operands), strict=True):
                 self._hold(output, known)
@@ -280,8 +286,7 @@ class Pass:
             self._once += times * multiplications(node)
 
     def _write(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
-        attributes = node.attributes.values()
-        return self._g.append(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
+        return moments.write(self._g, node, inputs)
 
     def _set(self, old: ir.Value, new: ir.Value, kind: _Kind) -> None:
         self._values[old] = new

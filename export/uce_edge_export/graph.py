@@ -10,7 +10,6 @@ from onnx_ir.passes import common
 
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind
-from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export import gaussian, head, noise
 from uce_edge_export.builder import Builder
@@ -73,8 +72,6 @@ def contract_model(
         sampled_from = variance_scale = None
         noisy: list[tuple[ir.Node | ir.Value, tuple[int, ...]]] = [(site.node, site.shape) for site in sites]
         if metadata.inference is Inference.MOMENTS:
-            if metadata.noise is NoiseKind.INPUT:
-                raise UsageError("Noise as graph inputs goes with exact passes: --noise input --inference mc")
             layers = list(weight_layers(classifier.graph))
             start = len(layers) - 1 if sample_from is None else layer_number(classifier.graph, sample_from)
             sampled_from = layers[start:]

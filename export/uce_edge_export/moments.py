@@ -23,6 +23,7 @@ from uce_edge_export.builder import Builder
 from uce_edge_export.sites import per_image_shape
 
 TINY = 1e-12  # a variance of 0 has no z-score
+_HUGE = 1e30  # a bound beyond this is none
 
 _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -36,7 +37,7 @@ _BINARY = {"Add", "Sub", "Mul", "Div"}
 # These only move elements or choose among them: mean and variance go the same way.
 _MOVING = {
     "Identity", "Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Concat", "Split", "Slice", "Gather",
-    "Dropout", "Cast",
+    "Dropout",
 }  # fmt: skip
 
 Emit = Callable[[ir.Value], ir.Value]
@@ -117,7 +118,8 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
     if kind in _MOVING:
         return _moved(g, node, operands)
     rule, first = _RULES.get(kind), operands[0]
-    if rule is None or not isinstance(first, Uncertain):
+    extra = [output for output in node.outputs[1:] if output.uses()]
+    if rule is None or extra or not isinstance(first, Uncertain):
         raise UceEdgeError(
             f"The operator {kind} ({node.name}) has no rule for means and variances. Sample instead: --inference mc, "
             "or sample from a layer before it: --sample-from"
@@ -195,15 +197,23 @@ def _leaky(g: Builder, x: Uncertain, slope: float) -> tuple[ir.Value, ir.Value]:
 
 
 def _clipped(g: Builder, x: Uncertain, low: float, high: float) -> tuple[ir.Value, ir.Value]:
-    """min(max(x, low), high) = low + (x - low)+ - (x - high)+."""
-    below, above = (
-        Uncertain(g.Sub(x.mean, _scalar(g, bound)), x.variance, positive=x.positive) for bound in (low, high)
-    )
+    """min(max(x, low), high) = low + (x - low)+ - (x - high)+, of which a side without a bound is left out."""
+    if high == math.inf:
+        mean, variance, _ = rectified(g, _shifted(g, x, low))
+        return g.Add(mean, _scalar(g, low)), variance
+    if low == -math.inf:
+        mean, variance, _ = rectified(g, Uncertain(g.Sub(_scalar(g, high), x.mean), x.variance, positive=x.positive))
+        return g.Sub(_scalar(g, high), mean), variance
+    below, above = (_shifted(g, x, bound) for bound in (low, high))
     (m1, v1, _), (m2, v2, _) = rectified(g, below), rectified(g, above)
-    # With w = high - low, the square of the result less low is (x - low)+^2 - (x - high)+^2 - 2 w (x - high)+.
     mean = g.Sub(m1, m2)
-    second = g.Sub(g.Add(v1, g.Mul(m1, m1)), g.Add(v2, g.Mul(m2, g.Add(m2, _scalar(g, 2 * (high - low))))))
-    return g.Add(mean, _scalar(g, low)), g.Relu(g.Sub(second, g.Mul(mean, mean)))
+    # Of the two parts, the covariance is v2 + m2 (m2 + high - low - m1).
+    shared = g.Mul(g.Mul(m2, _scalar(g, 2)), g.Sub(_scalar(g, high - low), mean))
+    return g.Add(mean, _scalar(g, low)), g.Relu(g.Sub(g.Sub(v1, v2), shared))
+
+
+def _shifted(g: Builder, x: Uncertain, by: float) -> Uncertain:
+    return Uncertain(g.Sub(x.mean, _scalar(g, by)), x.variance, positive=x.positive)
 
 
 def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:
@@ -245,7 +255,11 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
     def resolve() -> tuple[ir.Value, ir.Value]:
         mean = write(g, node, [left, right])[0]
         if node.op_type in ("Add", "Sub"):
-            return mean, x.variance
+            other = right if x is a else left
+            assert other is not None
+            # A larger operand spreads the variance, too; a constant of one element cannot.
+            one_element = other.const_value is not None and other.const_value.size == 1
+            return mean, x.variance if one_element else g.Add(x.variance, g.Sub(other, other))
         if node.op_type == "Div" and x is b:
             return integrated(g, x.root, one)
         other = right if x is a else left
@@ -299,6 +313,7 @@ def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) 
     if node.op_type == "ReduceSum":
         return Uncertain(mean, spread)
     if node.op_type == "AveragePool":
+        # Windows at a padded border have fewer cells: exact only where none is left out.
         size = math.prod(node.attributes["kernel_shape"].as_ints())
     else:
         taken = per_image_shape(_given(node.inputs[0]), node.op_type)
@@ -322,8 +337,15 @@ def _padded(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) ->
 
 
 def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float, float] | None:
-    values = [None if c is None or c.const_value is None else float(c.const_value.numpy()) for c in constants]
-    return (values[0], values[1]) if len(values) == 2 and None not in values else None  # type: ignore[return-value]
+    """The bounds of a Clip, infinite where there is none; None when they are not constant, or both missing."""
+    found = [-math.inf, math.inf]
+    for index, value in enumerate(constants):
+        if value is not None:
+            if value.const_value is None:
+                return None
+            bound = float(value.const_value.numpy())
+            found[index] = bound if abs(bound) < _HUGE else found[index]
+    return None if found == [-math.inf, math.inf] else (found[0], found[1])
 
 
 def _certain(operands: Sequence[Operand]) -> list[ir.Value | None]:

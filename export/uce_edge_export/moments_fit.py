@@ -19,14 +19,15 @@ from torch import nn
 from uce_edge.contract import Inference, Method
 from uce_edge.metadata import Calibration, Metadata
 from uce_edge.model import Model
-from uce_edge_export import graph
+from uce_edge_export import graph, twin
 from uce_edge_export.sites import Site
 from uce_edge_train.data import Split
-from uce_edge_train.logits import StoredLogits, images_per_block, mc_logits
+from uce_edge_train.logits import StoredLogits, images_per_block
 from uce_edge_train.maps import fit_map
 
 SAMPLES = 100  # drawing one more costs a small matrix product, not a pass
 _IMAGES, _PASSES = 500, 25  # exact passes that the spread is compared with
+_AT_ONCE = 10  # images
 _SCALES = (1.0, 4.0)  # two points of a straight line
 _RANGE = (0.1, 100.0)
 
@@ -60,18 +61,30 @@ def fit(
             ir.save(graph.contract_model(classifier, sites, described, sample_from=sample_from)[0], path)
             return Model(path, "cpu")
 
-        few = data.at_most(_IMAGES)
-        exact = mc_logits(model, few, metadata.image, _PASSES, seed=0)
-        target = _spread(np.concatenate([block.numpy() for block in exact], axis=1))
-        low, high = (_spread(built(scale).logits(few.images, metadata.samples, 0)) for scale in _SCALES)
-        slope = (high - low) / (_SCALES[1] - _SCALES[0])
-        scale = float(np.clip(_SCALES[0] + (target - low) / max(slope, 1e-12), *_RANGE))
+        few = data.at_most(_IMAGES).images
+        low, high = (_spread(built(scale).logits(few, SAMPLES, 0)) for scale in _SCALES)
+        scale, slope = _SCALES[0], (high - low) / (_SCALES[1] - _SCALES[0])
+        if slope > 1e-6 * low:  # otherwise nothing is drawn: all noise is behind the cut
+            target = _spread(_exact(model, metadata, sites, few))
+            scale = float(np.clip(scale + (target - low) / slope, *_RANGE))
         final = built(scale)
         step = images_per_block(len(data), metadata.samples, len(metadata.classes))
         starts = range(0, len(data), step)
         drawn = (final.logits(data.images[start : start + step], metadata.samples, 0) for start in starts)
         fitted = fit_map(method, StoredLogits(torch.from_numpy(block) for block in drawn), data.labels, seed=0)
     return replace(fitted, parameters=fitted.parameters | {"variance_scale": [scale]})
+
+
+def _exact(
+    model: nn.Module, metadata: Metadata, sites: list[Site], images: npt.NDArray[Any]
+) -> npt.NDArray[np.float32]:
+    """PyTorch's logits [passes, images, classes] with noise in the noisy layers of this export, and in no other."""
+    reference, rng = twin.torch_reference(model, metadata.image, sites), np.random.default_rng(0)
+    parts = []
+    for start in range(0, len(images), _AT_ONCE):
+        noises = [rng.standard_normal((_PASSES, site.size), np.float32) for site in sites]
+        parts.append(reference(images[start : start + _AT_ONCE], noises))
+    return np.concatenate(parts, axis=1)
 
 
 def _spread(logits: npt.NDArray[Any]) -> float:

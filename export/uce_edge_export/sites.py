@@ -129,6 +129,8 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
 def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> int:
     """Which weight layer a number (0 is the first of the network) or a pattern for its name stands for."""
     names = list(weight_layers(graph).values())
+    if not names:
+        raise UceEdgeError(f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.")
     if layer.isdecimal():
         found = int(layer)
     else:

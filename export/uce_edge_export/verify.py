@@ -71,8 +71,6 @@ def _check(
     if metadata.inference is Inference.DETERMINISTIC:
         ours = session.run([contract.LOGITS], {contract.IMAGE: images})[0]
         return Parity(_compare(ours, reference(images, None)), None)
-    if metadata.inference is Inference.MOMENTS:
-        return _check_moments(session, metadata, images, reference, sizes)
     assert fed is not None
     fed_session = open_session(fed, Device.CPU)
 
@@ -92,6 +90,9 @@ def _check(
     one = images[:1]
     truth = reference(one, noises)
     ours = from_file(one, seeds)
+    if metadata.inference is Inference.MOMENTS:
+        _compare(with_noise(one, noises), truth)
+        return _check_moments(session, metadata, images, from_file, with_noise, sizes)
     if metadata.noise is NoiseKind.RANDN:
         difference = _compare(with_noise(one, noises), truth)
         _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise")
@@ -111,21 +112,27 @@ def _check(
     return Parity(difference, z)
 
 
-def _check_moments(session: Any, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int]) -> Parity:
+def _check_moments(
+    session: Any,
+    metadata: Metadata,
+    images: Pixels,
+    from_file: Callable[[Pixels, npt.NDArray[np.int32]], FloatArray],
+    exact: Callable[[Pixels, list[FloatArray]], FloatArray],
+    sizes: list[int],
+) -> Parity:
     """An approximation has no parity: its mean probabilities must only be near those of exact passes."""
-    seeds = np.arange(_STATISTIC_PASSES, dtype=np.int32)
-
-    def from_file(part: npt.NDArray[np.int32]) -> FloatArray:
-        return session.run([contract.LOGITS], {contract.IMAGE: images[:2], contract.SEEDS: part})[0]  # type: ignore[no-any-return]
-
-    ours = from_file(seeds)
+    two, seeds = images[:2], np.arange(_STATISTIC_PASSES, dtype=np.int32)
+    ours = from_file(two, seeds)
+    _require(bool(np.isfinite(ours).all()), "means or variances are not finite")
+    _require(not np.allclose(ours[0], ours[1], atol=1e-6 * float(np.abs(ours).max())), "two seeds give the same answer")
     if metadata.noise is NoiseKind.TABLE:
-        split = np.concatenate([from_file(seeds[:3]), from_file(seeds[3:])])
+        split = np.concatenate([from_file(two, seeds[:3]), from_file(two, seeds[3:])])
         _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
+        _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers")
         _check_neighbours(session, images, seeds[:2])
     rng = np.random.default_rng(1)
-    exact = reference(images[:2], [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes])
-    difference = float(np.abs(softmax(ours).mean(0) - softmax(exact).mean(0)).max())
+    passes = exact(two, [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes])
+    difference = float(np.abs(softmax(ours).mean(0) - softmax(passes).mean(0)).max())
     _require(
         difference <= MOMENTS_TOLERANCE,
         f"its mean probabilities differ from those of {_STATISTIC_PASSES} exact passes by {difference:.2f} (allowed: "

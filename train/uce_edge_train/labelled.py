@@ -76,7 +76,9 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Spl
         root: Where datasets with a name lie; None for the environment variable UCE_EDGE_DATA.
     """
     path, place = Path(source), _root(root)
-    if path.is_dir():
+    if source == "digits":
+        pixels = _fitted(digits().splits["test"].images, spec)
+    elif path.is_dir():
         pixels = sources.read_unlabelled(path, spec)
     else:
         archive = path if path.suffix == ".npz" else place / f"{source}_test.npz"
@@ -138,7 +140,10 @@ def _chosen(
     """The first of the preferred parts that is there, with its labels in the order of the model's classes."""
     part = next((name for name in preferred if name in found.parts), None)
     if part is None:
-        raise UsageError(f"{source} has training images only, and images the model has not seen are needed.")
+        raise UsageError(
+            f"{source} has training images only, and images the model has not seen are needed. Add a part val or test, "
+            "or name other images: --data FOLDER"
+        )
     unknown = [name for name in found.class_names if name not in classes]
     if unknown:
         rule = f"among the model's ({', '.join(list(classes)[:5])}, ...)"

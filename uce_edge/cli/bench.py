@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DeviceOption, JsonOption, say
+from uce_edge.cli.options import DeviceOption, JsonOption, ThreadsOption, say
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device
+from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.bench import Engine, Report
@@ -25,7 +25,7 @@ def bench(
     compare: Annotated[
         str | None, typer.Option(help="Other engines: pytorch, pytorch-loop, naive, openvino; commas between.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; default: all cores.")] = None,
+    threads: ThreadsOption = None,
     device: DeviceOption = Device.AUTO,
     as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option(help="Write a picture of latency against N.")] = None,
@@ -38,12 +38,14 @@ def bench(
     """
     counts = _counts(samples)
     batches = _whole("batch", batch, "1,8,32")
-    if threads is not None and threads < 1:
-        raise UsageError(expected("`threads`", "at least 1", threads, "Leave it out to use all cores"))
+    check_threads(threads)
     from uce_edge import bench as engine
     from uce_edge.model import Model
 
     others = _engines(compare)
+    if 1 not in batches and (others or plot is not None):
+        remedy = "Other engines and the picture are about one image: --batch 1," + batch
+        raise UsageError(expected("`batch`", "with 1 among them", batch, remedy))
     if plot is not None:
         engine.check_plot(plot)
     # A wrong file is told here, in this process, and in full.

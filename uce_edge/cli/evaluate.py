@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DeviceOption, JsonOption, RootOption, say
+from uce_edge.cli.options import DataOption, DeviceOption, JsonOption, RootOption, ThreadsOption, say
 from uce_edge.cli.predict import SamplesOption, SeedOption, check_request, parse_threshold
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device
+from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.evaluation import Evaluation
@@ -40,6 +40,7 @@ def evaluate(
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = Device.AUTO,
+    threads: ThreadsOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,6 +56,7 @@ def evaluate(
     # Wrong usage is told before anything slow happens.
     threshold = parse_threshold(reject)
     check_request(model, samples, seed)
+    check_threads(threads)
     if report is not None:
         _check_report(report)
     from uce_edge import evaluation
@@ -63,7 +65,7 @@ def evaluate(
     from uce_edge.report import page, summary
     from uce_edge_train import labelled, overlap
 
-    loaded = Model(model, device)
+    loaded = Model(model, device, threads=threads)
     if threshold == "auto":
         if loaded.metadata.reject is None:
             raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")

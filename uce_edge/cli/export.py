@@ -96,8 +96,6 @@ def export(
             import_module(package)
         except ImportError:
             raise MissingPartError("Exporting", package, "train,export") from None
-    if sample_from is not None and inference is not Inference.MOMENTS:
-        raise UsageError("--sample-from goes with --inference moments.")
     from uce_edge_export.export import Options, default_samples
 
     passes = default_samples(inference) if samples is None or inference is Inference.DETERMINISTIC else samples
@@ -134,7 +132,8 @@ def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted
     done = export_run(run, out, dataset, wanted.inference, wanted.noise, wanted.samples, wanted.options)
     _say_parity(done)
     if wanted.noise is not NoiseKind.INPUT:
-        say(f"NLL on the calibration images: {done.file_nll:.4f} (PyTorch: {done.torch_nll:.4f}).")
+        original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
+        say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
     if isinstance(done.promised, Exception):
         say(f"warning: no threshold was stored. {done.promised}")
     elif done.promised is not None:

@@ -25,6 +25,8 @@ def info(
     from uce_edge.guarantee import Counts, Guarantee
     from uce_edge.model import Model
 
+    if as_json and reject:
+        raise UsageError("--reject goes with the table; --json has the counts of all thresholds under held_out.")
     loaded = Model(model, "cpu")
     metadata = loaded.metadata
     if as_json:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from uce_edge.guarantee import Guarantee
 
 DeviceOption = Annotated[Device, typer.Option(help="auto takes CUDA when it works; cuda fails rather than fall back.")]
+ThreadsOption = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; default: all cores.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 DataOption = Annotated[
     str,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from uce_edge import contract
-from uce_edge.cli.options import DeviceOption, JsonOption, say
+from uce_edge.cli.options import DeviceOption, JsonOption, ThreadsOption, say
 from uce_edge.errors import ImageError, UsageError, expected
-from uce_edge.providers import Device
+from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
@@ -43,9 +43,10 @@ def predict(
     seed: SeedOption = 0,
     adaptive: Annotated[
         float | None,
-        typer.Option(help="Stop drawing when label and decision are settled but for this probability, such as 0.1."),
+        typer.Option(help="Stop drawing when label and decision are settled but for this probability, such as 0.15."),
     ] = None,
     device: DeviceOption = Device.AUTO,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 when an image was rejected.")] = False,
@@ -60,12 +61,15 @@ def predict(
     if exit_code and reject is None:
         raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
     threshold = parse_threshold(reject)
+    if adaptive is not None:
+        contract.check_adaptive(adaptive)
+    check_threads(threads)
     model = check_request(model, samples, seed)
     from uce_edge.images import collect
     from uce_edge.model import Model
 
     paths = collect(images)
-    loaded = Model(model, device)
+    loaded = Model(model, device, threads=threads)
     records = []
     for record in each_record(loaded, paths, samples, seed, threshold, adaptive):
         records.append(record)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from uce_edge import contract
-from uce_edge.cli.options import DeviceOption, JsonOption, say
+from uce_edge.cli.options import DeviceOption, JsonOption, ThreadsOption, say
 from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request, each_record, print_table
 from uce_edge.errors import ImageError, UsageError, expected
 from uce_edge.providers import Device
@@ -55,6 +55,7 @@ def rank(
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = Device.AUTO,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
@@ -84,7 +85,7 @@ def rank(
         paths = collect(images)
     except ImageError as error:
         raise UsageError(str(error)) from None
-    loaded = Model(model, device)
+    loaded = Model(model, device, threads=threads)
     if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
         raise UsageError(
             f"One pass has no {score}: use --samples 25, or for a deterministic model rank with --by uncertainty"
