@@ -181,6 +181,10 @@ def test_pools_pads_and_batch_norm(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(variance, v.mean((2, 3), keepdims=True) / 16, rtol=1e-4)
     blocks = v.reshape(1, 2, 2, 2, 2, 2).mean((3, 5)) / 4
     np.testing.assert_allclose(found("AveragePool", kernel_shape=[2, 2], strides=[2, 2])[1], blocks, rtol=1e-4)
+    corner = found("AveragePool", kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1])[1]
+    np.testing.assert_allclose(corner[:, :, 0, 0], v[:, :, 0, 0], rtol=1e-4)  # one cell
+    np.testing.assert_allclose(corner[:, :, 0, 1], v[:, :, 0, 1:3].sum(-1) / 4, rtol=1e-4)  # two
+    np.testing.assert_allclose(corner[:, :, 1, 1], v[:, :, 1:3, 1:3].sum((-1, -2)) / 16, rtol=1e-4)
     mean, variance = found("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
     sampled = m.reshape(1, 2, 2, 2, 2, 2).max((3, 5))
     assert (mean >= sampled - 1e-5).all()  # a maximum is above the maximum of the means

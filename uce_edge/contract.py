@@ -45,7 +45,7 @@ class Inference(StrEnum):
     MC = "mc"
     """Exact Monte Carlo: one stochastic pass per seed."""
     MOMENTS = "moments"
-    """One pass with mean and variance of every unit; only the last layer is sampled, once per seed."""
+    """One pass with mean and variance of every unit; only the last layers are sampled, once per seed."""
     DETERMINISTIC = "deterministic"
     """The same weights without noise: one pass, no model uncertainty."""
 

@@ -312,14 +312,18 @@ def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) 
     mean, spread = (write(g, node, [value, *_certain(rest)])[0] for value in (x.mean, x.variance))
     if node.op_type == "ReduceSum":
         return Uncertain(mean, spread)
-    if node.op_type == "AveragePool":
-        # Windows at a padded border have fewer cells: exact only where none is left out.
-        size = math.prod(node.attributes["kernel_shape"].as_ints())
-    else:
-        taken = per_image_shape(_given(node.inputs[0]), node.op_type)
+    taken = per_image_shape(_given(node.inputs[0]), node.op_type)
+    if node.op_type != "AveragePool":
         left = per_image_shape(node.outputs[0], node.op_type)
-        size = math.prod(taken) // math.prod(left)
-    return Uncertain(mean, g.Mul(spread, _scalar(g, 1 / size)))
+        return Uncertain(mean, g.Mul(spread, _scalar(g, math.prod(left) / math.prod(taken))))
+    size = math.prod(node.attributes["kernel_shape"].as_ints())
+    if "count_include_pad" in node.attributes and node.attributes["count_include_pad"].as_int():
+        return Uncertain(mean, g.Mul(spread, _scalar(g, 1 / size)))
+    # Windows at the border may have fewer cells: their share is what a window of ones gives that counts the padding.
+    ones = g.constant(np.ones((1, 1, *taken[1:]), np.float32))
+    counting = dict(node.attributes) | {"count_include_pad": ir.AttrInt64("count_include_pad", 1)}
+    share = g.append(ir.Node("", "AveragePool", [ones], counting.values()))[0]
+    return Uncertain(mean, g.Div(spread, g.Mul(share, _scalar(g, size))))
 
 
 def _largest(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
