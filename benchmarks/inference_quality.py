@@ -1,11 +1,13 @@
 """How good is one pass of means and variances, and how few passes are enough? Writes docs/inference.md.
 
-    python benchmarks/inference_quality.py NAME=RUN ...
+    python benchmarks/inference_quality.py moments NAME=RUN ...     # the first table
+    python benchmarks/inference_quality.py adaptive NAME=RUN        # the second
 
 Every RUN is a calibrated training run. Its exact, moments and deterministic files are made from it, and compared on the
 same test images of its dataset.
 """
 
+import re
 import sys
 import tempfile
 import warnings
@@ -17,39 +19,44 @@ import numpy as np
 from uce_edge import metrics
 from uce_edge.contract import Inference
 from uce_edge.model import Model
-from uce_edge.prediction import Prediction
+from uce_edge.prediction import Decision, Prediction
 from uce_edge_export.export import export_run
 from uce_edge_train.runs import Run
 
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 IMAGES, ADAPTIVE_IMAGES = 2_000, 1_000
 THRESHOLD = 0.3
 RESAMPLES = 400
-ERRORS = (0.2, 0.15, 0.1)
-MOST = 50  # passes that an adaptive prediction may take
+ERRORS = (0.2, 0.1, 0.05)
+MOST = 100  # passes that an adaptive prediction may take
 
 
 def main(arguments: list[str]) -> None:
-    """Measure every run and write the page."""
+    """Measure every run and write its part of the page."""
     warnings.simplefilter("ignore")
+    part, *runs = arguments
     rows: list[str] = []
-    adaptive: list[str] = []
-    for argument in arguments:
+    for argument in runs:
         name, _, folder = argument.partition("=")
-        run = Run.load(folder)
-        dataset = run.dataset()
+        dataset = Run.load(folder).dataset()
         with tempfile.TemporaryDirectory() as place:
             files = {}
-            for inference in Inference:
+            for inference in Inference if part == "moments" else (Inference.MC,):
                 path = Path(place) / f"{inference}.onnx"
                 export_run(folder, path, dataset, inference)
                 files[inference] = Model(path, "cpu")
-            rows += compare(name, files, dataset.splits["test"].at_most(IMAGES))
-            if not adaptive:  # minutes of reference passes: one network shows it
-                some = dataset.splits["test"].at_most(ADAPTIVE_IMAGES).images
-                adaptive += stop_early(name, files[Inference.MC], some)
-    page = Path(__file__).resolve().parent.parent / "docs" / "inference.md"
-    page.write_text(PAGE.format(rows="\n".join(rows), adaptive="\n".join(adaptive), images=f"{IMAGES:,}",
-                                adaptive_images=f"{ADAPTIVE_IMAGES:,}", most=MOST, threshold=THRESHOLD))  # fmt: skip
+            if part == "moments":
+                rows += compare(name, files, dataset.splits["test"].at_most(IMAGES))
+            else:
+                rows += stop_early(name, files[Inference.MC], dataset.splits["test"].at_most(ADAPTIVE_IMAGES).images)
+    page = DOCS / "inference.md"
+    parts = re.split(r"^(?=## )", page.read_text(), flags=re.MULTILINE) if page.exists() else [HEAD, "", ""]
+    values = {"rows": "\n".join(rows), "most": MOST, "threshold": THRESHOLD}
+    if part == "moments":
+        parts[1] = MOMENTS.format(images=f"{IMAGES:,}", **values)
+    else:
+        parts[2] = ADAPTIVE.format(images=f"{ADAPTIVE_IMAGES:,}", **values)
+    page.write_text(HEAD + parts[1] + parts[2])
     print(f"Wrote {page}")
 
 
@@ -97,13 +104,13 @@ def stop_early(name: str, model: Model, images: np.ndarray) -> list[str]:
     """Rows of the second table."""
     truth = model.predict(images, 400, seed=9, reject=THRESHOLD)
 
+    def outcome(said: Prediction) -> np.ndarray:
+        rejected = np.array([decision is Decision.REJECT for decision in said.decisions])
+        return np.where(rejected, -1, said.class_ids)
+
     def row(what: str, said: Prediction) -> str:
-        label = said.class_ids != truth.class_ids
-        decision = np.array([a != b for a, b in zip(said.decisions, truth.decisions, strict=True)])
-        flips = (label | decision).mean()
-        text = (
-            f"| {name} | {what} | {said.drawn.mean():.1f} | {flips:.2%} | {decision.mean():.2%} | {label.mean():.2%} |"
-        )
+        flips = (outcome(said) != outcome(truth)).mean()
+        text = f"| {name} | {what} | {said.drawn.mean():.1f} | {flips:.2%} |"
         print(text, flush=True)
         return text
 
@@ -115,32 +122,33 @@ def stop_early(name: str, model: Model, images: np.ndarray) -> list[str]:
     return rows
 
 
-PAGE = """# Inference: exact, in one pass, and with as few passes as needed
+HEAD = """# Inference: exact, in one pass, and with as few passes as needed
 
 Written by `benchmarks/inference_quality.py` from runs trained with this project's commands on CIFAR-10 and
-calibrated with
-a temperature.
+calibrated with a temperature.
 
-## One pass instead of 25
+"""
+
+MOMENTS = """## One pass instead of 25
 
 {images} test images. In brackets, the 95 % interval of the difference to exact passes, over redrawn images.
-"distance" is the mean
-absolute difference of the uncertainty to that of 100 other exact passes, "decisions" the share of images that these
-would decide otherwise at a threshold of {threshold}. For the exact row, both are sampling error.
+"distance" is the mean absolute difference of the uncertainty to that of 100 other exact passes, "decisions" the share
+of images that these would decide otherwise at a threshold of {threshold}. For the exact row, both are sampling error.
 
 | network | inference | accuracy | NLL | AURC | UCE | distance | decisions |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 {rows}
 
-## Passes until it is settled
+"""
 
-{adaptive_images} test images, threshold {threshold}, {most} passes at most. A flip is another label or another
-decision than
-400 other passes give.
+ADAPTIVE = """## Passes until it is settled
 
-| network | passes | mean passes | flips | of the decision | of the label |
-| --- | --- | --- | --- | --- | --- |
-{adaptive}
+{images} test images, threshold {threshold}, {most} passes at most. A flip is another outcome (rejected, or accepted as
+what) than 400 other passes give.
+
+| network | passes | mean passes | flips |
+| --- | --- | --- | --- |
+{rows}
 """
 
 if __name__ == "__main__":

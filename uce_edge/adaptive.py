@@ -1,8 +1,9 @@
 """Drawing passes until they have settled what shall be decided.
 
-After 5, 10, 15, ... passes an image is done when its label, and accept or reject, are settled: the mean margin between
-the two likeliest classes, and the distance of the uncertainty from the threshold, are so many standard errors that more
-passes would change them only with the chosen probability (Student's t, one-sided, at each look).
+After 5, 10, 15, ... passes an image is done when it is settled that it is rejected, or that it is accepted and as what:
+the distance of the uncertainty from the threshold, and the mean margin between the two likeliest classes, are so many
+standard errors that more passes would change them only with the chosen probability (Student's t, one-sided, at each
+look). What is rejected needs no label; without a threshold, only the label counts.
 
 The entropy of a mean of few passes is too small, by about (1/2n) sum_c var_c / p_c. The distance must be larger than
 that as well, or an image would be accepted for having been looked at briefly.
@@ -35,7 +36,7 @@ def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: flo
     Args:
         passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
         threshold: What the uncertainty is compared with; None when only the label counts.
-        error: The probability, at this look, that more passes change label or decision.
+        error: The probability, at this look, that more passes change the outcome.
         most: The largest number of passes.
     """
     n = len(passes)
@@ -52,7 +53,7 @@ def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: flo
         bias = spread / 2 * (1 / n - 1 / most)
         distance = summary.uncertainty.astype(np.float64) - threshold
         needed = limit * summary.standard_error
-        done &= (distance > needed) | (distance < -needed - bias)
+        done = (distance > needed) | (done & (distance < -needed - bias))
     return done
 
 

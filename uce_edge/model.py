@@ -81,8 +81,8 @@ class Model:
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
             reject: Reject what has a higher uncertainty than this; "auto" for the threshold stored in the file.
-            adaptive: Draw only as many of the passes as settle label and decision of an image, but for this probability
-                (see `uce_edge.adaptive`); None draws all.
+            adaptive: Draw only as many of the passes as settle what becomes of an image (rejected, or accepted as
+                what), but for this probability (see `uce_edge.adaptive`); None draws all.
 
         Returns:
             The predictions. An image's answer does not depend on the others in the batch.

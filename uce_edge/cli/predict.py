@@ -43,7 +43,7 @@ def predict(
     seed: SeedOption = 0,
     adaptive: Annotated[
         float | None,
-        typer.Option(help="Stop drawing when label and decision are settled but for this probability, such as 0.15."),
+        typer.Option(help="Stop drawing when the outcome is settled but for this probability, such as 0.1."),
     ] = None,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
