@@ -18,32 +18,6 @@ from uce_edge_train import architectures, gaussianize
 CLASSES = tuple("0123456789")
 
 
-class DenseLayer(nn.Module):
-    def __init__(self, inputs: int, growth: int = 32) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, 4 * growth, 1, bias=False),
-            nn.BatchNorm2d(4 * growth), nn.ReLU(), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
-        )  # fmt: skip
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, self.body(x)], 1)
-
-
-def densenet121() -> nn.Module:
-    channels = 64
-    layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1, bias=False)]
-    for stage, depth in enumerate((6, 12, 24, 16)):
-        for _ in range(depth):
-            layers.append(DenseLayer(channels))
-            channels += 32
-        if stage < 3:
-            layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, channels // 2, 1), nn.AvgPool2d(2)]
-            channels //= 2
-    layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)]
-    return nn.Sequential(*layers)
-
-
 def vgg11() -> nn.Module:
     layers: list[nn.Module] = []
     channels = 3
@@ -165,7 +139,7 @@ def efficientnet() -> nn.Module:
 NETWORKS = {
     "resnet20": lambda: architectures.resnet20(10),
     "resnet34": lambda: architectures.resnet34(10),
-    "densenet121": densenet121,
+    "densenet": lambda: architectures.DenseNet([2, 4, 4, 2], 10),
     "vgg11": vgg11,
     "mobilenet_v2": mobilenet_v2,
     "vit": VisionTransformer,
