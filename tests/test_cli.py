@@ -280,18 +280,18 @@ def test_bench_compares_engines_and_batches(digits, call, tmp_path, monkeypatch)
     monkeypatch.setattr(bench, "ROUNDS", 1)
     plot = tmp_path / "p.png"
     done = call(
-        "bench", "--model", digits.model, "--samples", "2,4", "--batch", "1,3", "--threads", 1, "--json",
-        "--plot", plot, "--compare", "pytorch,pytorch-loop,naive,openvino",
+        "bench", "--model", digits.model, "--samples", "2", "--batch", "1,3", "--threads", 1, "--json",
+        "--plot", plot, "--compare", "pytorch-loop,naive,openvino",
     )  # fmt: skip
     report = json.loads(done.out)
-    assert [(m["samples"], m["batch"]) for m in report["measurements"]] == [(2, 1), (2, 3), (4, 1), (4, 3)]
-    engines = {"pytorch", "pytorch-loop", "naive"}
+    assert [(m["samples"], m["batch"]) for m in report["measurements"]] == [(2, 1), (2, 3)]
+    engines = {"pytorch-loop", "naive"}
     installed = importlib.util.find_spec("openvino") is not None
     for m in report["measurements"]:
         assert set(m["others"]) - {"openvino"} == (engines if m["batch"] == 1 else set())
         assert all(other["speedup"] > 0 for other in m["others"].values())
     assert ("pip install openvino" in report["skipped"].get("openvino", "")) is not installed
-    assert len(report["slope_interval"]) == 2
+    assert report["slope_interval"] is None  # one N
     assert plot.stat().st_size > 10_000
 
 

@@ -82,7 +82,7 @@ def trained_like(make) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("inference", Inference)
+@pytest.mark.parametrize("inference", [Inference.MC, Inference.DETERMINISTIC])
 def test_any_network_equals_pytorch_under_the_same_noise(name: str, inference: Inference, tmp_path: Path) -> None:
     done = export_module(trained_like(MODELS[name]), metadata(inference=inference), tmp_path / "m.onnx")
     assert done.parity.largest_difference < 1e-5

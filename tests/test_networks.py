@@ -138,7 +138,6 @@ def efficientnet() -> nn.Module:
 
 NETWORKS = {
     "resnet20": lambda: architectures.resnet20(10),
-    "resnet34": lambda: architectures.resnet34(10),
     "densenet": lambda: architectures.DenseNet([2, 4, 4, 2], 10),
     "vgg11": vgg11,
     "mobilenet_v2": mobilenet_v2,
