@@ -124,8 +124,9 @@ def stop_early(name: str, model: Model, images: np.ndarray) -> list[str]:
 
 HEAD = """# Inference: exact, in one pass, and with as few passes as needed
 
-Written by `benchmarks/inference_quality.py` from runs trained with this project's commands on CIFAR-10 and
-calibrated with a temperature.
+Written by `benchmarks/inference_quality.py` from runs on CIFAR-10, calibrated with `uce-edge calibrate RUN`: the
+ResNet-8 of [results](results/README.md), and a ResNet-20 from
+`uce-edge train --data cifar10 --arch resnet20 --flip --epochs 6`.
 
 """
 
