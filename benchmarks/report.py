@@ -110,11 +110,9 @@ def cold_start(model: Path, folder: Path) -> str:
 
 PAGE = """# Benchmarks
 
-Written by `make bench` (`benchmarks/report.py`) on {machine}; Python {python}, {versions}. Ratios are of
-engines that took turns in
-one run, each in a process of its own, 32x32 images, random weights; milliseconds are an illustration. "best"
-compares the best
-calls of each, "median" the medians.
+Written by `make bench` (`benchmarks/report.py`) on {machine}; Python {python}, {versions}.
+Ratios are of engines that took turns in one run, each in a process of its own, 32x32 images, random weights;
+milliseconds are an illustration. "best" compares the best calls of each, "median" the medians.
 
 ## Exact passes: one image at N = {n}
 

@@ -180,20 +180,8 @@ def _print(result: "Evaluation") -> None:
 def _print_foreign(found: "OutOfDistribution", threshold: float) -> None:
     from uce_edge.report import words
 
-    share = words.Words("", "", "")
-    _table(
-        (f"foreign: {found.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval"),
-        [
-            (
-                words.SCORES[name],
-                words.score(detection.auroc.value, share),
-                words.interval(detection.auroc.low, detection.auroc.high, share),
-                words.score(detection.fpr_at_95.value, share),
-                words.interval(detection.fpr_at_95.low, detection.fpr_at_95.high, share),
-            )
-            for name, detection in found.detection.items()
-        ],
-    )
+    head = (f"foreign: {found.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
+    _table(head, [words.separation(name, detection) for name, detection in found.detection.items()])
     _table(("uncertainty at most", "foreign, accepted"), [(words.threshold(threshold), words.percent(found.accepted))])
 
 

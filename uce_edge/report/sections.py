@@ -131,17 +131,7 @@ def _rejection(evaluation: Evaluation) -> Markup:
 
 
 def _foreign(found: OutOfDistribution, points: tuple[Operating, ...]) -> Section:
-    plain = words.Words("", "", "")
-    rows = [
-        [
-            words.SCORES[name],
-            words.score(detection.auroc.value, plain),
-            words.interval(detection.auroc.low, detection.auroc.high, plain),
-            words.score(detection.fpr_at_95.value, plain),
-            words.interval(detection.fpr_at_95.low, detection.fpr_at_95.high, plain),
-        ]
-        for name, detection in found.detection.items()
-    ]
+    rows = [words.separation(name, detection) for name, detection in found.detection.items()]
     head = ["score", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval"]
     lead = (
         f"{words.count(found.images, 'image')} of {found.name}, which have no right label here. AUROC is the chance "

@@ -1,7 +1,10 @@
 """How numbers are written and what they mean, for the tables on the terminal and in the report."""
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from uce_edge.evaluation.ood import Detection
 
 MISSING = "–"
 
@@ -55,6 +58,8 @@ METRICS: dict[str, Words] = {
     "fpr_at_95": Words("FPR95 of errors", "Share of errors accepted where 95 % of the right ones are.", _RANKING),
 }
 
+_SHARE = Words("", "", "")
+
 SCORES = {
     "uncertainty": "uncertainty H",
     "confidence": "max probability",
@@ -103,6 +108,14 @@ def interval(low: float | None, high: float | None, words: Words) -> str:
     if low is None or high is None:
         return MISSING
     return f"{score(low, words).removesuffix(' %')} to {score(high, words)}"
+
+
+def separation(name: str, found: "Detection") -> tuple[str, ...]:
+    """How well a score tells foreign images: its name, and AUROC and FPR at 95 %, each with its interval."""
+    cells = [SCORES[name]]
+    for part in (found.auroc, found.fpr_at_95):
+        cells += [score(part.value, _SHARE), interval(part.low, part.high, _SHARE)]
+    return tuple(cells)
 
 
 def threshold(value: float) -> str:
