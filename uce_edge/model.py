@@ -130,10 +130,7 @@ class Model:
     ) -> npt.NDArray[np.float32]:
         """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
         seeds = np.array(contract.pass_seeds(self._samples(samples), seed), np.int32)
-        batch = self._as_batch(images)
-        step = self._images_per_call(len(seeds))
-        starts = range(0, len(batch), step)
-        return np.concatenate([self._passes(contract.LOGITS, batch[i : i + step], seeds) for i in starts], axis=1)
+        return self._chunked(contract.LOGITS, self._as_batch(images), seeds)
 
     def _samples(self, samples: int | None) -> int:
         """The number of passes that a request means; None is the file's own."""
@@ -214,30 +211,30 @@ class Model:
                 f"{self.path} computes an image once, so there is nothing to stop early: leave --adaptive out."
             )
         drawn = np.zeros(len(batch), np.int32)
-        found: dict[int, Summary] = {}
+        settled: list[tuple[npt.NDArray[np.intp], Summary]] = []
         open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self.classes)), np.float32)
         for count in sequential.looks(len(seeds)):
-            fresh = self._chunked(batch[open_images], seeds[len(passes) : count])
+            fresh = self._chunked(contract.PASS_PROBABILITIES, batch[open_images], seeds[len(passes) : count])
             passes = np.concatenate([passes, fresh])
             last = count == len(seeds)
             done = np.full(len(open_images), True) if last else sequential.settled(passes, reject, error, len(seeds))
-            summary = summarise(passes[:, done]) if done.any() else None
-            for place, index in enumerate(open_images[done]):
-                assert summary is not None
-                found[int(index)] = Summary(*(values[place] for values in summary))
+            if done.any():
+                settled.append((open_images[done], summarise(passes[:, done])))
             drawn[open_images[done]] = count
             open_images, passes = open_images[~done], passes[:, ~done]
             if not len(open_images):
                 break
-        parts = [found[index] for index in range(len(batch))]
-        return self._outputs(Summary(*(np.stack(values) for values in zip(*parts, strict=True)))), drawn
+        order = np.argsort(np.concatenate([indices for indices, _ in settled]))
+        columns = zip(*(summary for _, summary in settled), strict=True)
+        return self._outputs(Summary(*(np.concatenate(column)[order] for column in columns))), drawn
 
-    def _chunked(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """The probabilities of some passes of some images, [passes, images, classes]."""
+    def _chunked(
+        self, output: str, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        """As `_passes`, for any number of images."""
         step = self._images_per_call(len(seeds))
         starts = range(0, len(batch), step)
-        parts = [self._passes(contract.PASS_PROBABILITIES, batch[start : start + step], seeds) for start in starts]
-        return np.concatenate(parts, axis=1)
+        return np.concatenate([self._passes(output, batch[i : i + step], seeds) for i in starts], axis=1)
 
     def _images_per_call(self, samples: int) -> int:
         return max(1, min(_ROWS_PER_CALL, self._rows_per_call() // samples))

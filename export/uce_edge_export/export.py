@@ -16,7 +16,7 @@ from uce_edge.contract import Inference, Method, NoiseKind, pass_seeds
 from uce_edge.errors import UsageError
 from uce_edge.files import replacing
 from uce_edge.guarantee import Guarantee, NoGuaranteeError
-from uce_edge.metadata import Calibration, Metadata
+from uce_edge.metadata import Calibration, ImageSpec, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import foreign, graph, moments_fit, twin, verify
@@ -84,7 +84,7 @@ def export_module(
     """
     check_name(out)
     _refuse(metadata.inference, metadata.noise, options)
-    classifier, sites = _noisy_graph(model, metadata, options)
+    classifier, sites = _noisy_graph(model, metadata.image, metadata.inference, options)
     reference = twin.torch_reference(model, metadata.image, sites)
     return write(classifier, sites, metadata, out, images, reference, options)
 
@@ -101,9 +101,11 @@ def _refuse(inference: Inference, noise: NoiseKind, options: Options) -> None:
         raise UsageError("A moments graph computes one image, not N: leave --expand out, or use --inference mc")
 
 
-def _noisy_graph(model: nn.Module, metadata: Metadata, options: Options) -> tuple[graph.Classifier, list[Site]]:
-    classifier = twin.export_twin(model, metadata.image)
-    if metadata.inference is Inference.DETERMINISTIC:
+def _noisy_graph(
+    model: nn.Module, image: ImageSpec, inference: Inference, options: Options
+) -> tuple[graph.Classifier, list[Site]]:
+    classifier = twin.export_twin(model, image)
+    if inference is Inference.DETERMINISTIC:
         return classifier, []
     return classifier, select(twin.noisy_sites(classifier, model), classifier.graph, options.from_layer)
 
@@ -168,28 +170,29 @@ def export_run(
     calibration = run.calibration
     samples = default_samples(inference) if samples is None else samples
     pass_seeds(samples, 0)
+    classifier, sites = _noisy_graph(model, run.image, inference, options)
     if inference is Inference.DETERMINISTIC:
         # Without noise the logits have another scale: the same map needs parameters of its own.
         with deterministic(model):
             calibration = fit(model, run.image, data, calibration.method, 1)
     elif inference is Inference.MOMENTS:
         described = replace(metadata_of(run, model, inference, noise, calibration), samples=samples)
-        classifier, sites = _noisy_graph(model, described, options)
         calibration = moments_fit.fit(
             model, classifier, sites, described, data, calibration.method, options.sample_from
         )
     elif calibration.samples is None:
         calibration = fit(model, run.image, data, Method.NONE, samples)
     metadata = metadata_of(run, model, inference, noise, calibration)
-    done = export_module(model, metadata, out, data.images, options)
+    reference = twin.torch_reference(model, run.image, sites)
+    done = write(classifier, sites, metadata, out, data.images, reference, options)
     file_nll = math.nan
-    if noise is not NoiseKind.INPUT:
-        file_nll = nll(Model(out, "cpu").predict(data.images).probabilities, data.labels)
     promised: Guarantee | NoGuaranteeError | None = None
-    if noise is not NoiseKind.INPUT:
+    if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
+        written = Model(out, "cpu")
+        file_nll = nll(written.predict(data.images).probabilities, data.labels)
         kept = dataset.splits["guarantee"]
         kept = kept if run.promise else kept.at_most(_COUNTED)
-        promised, metadata = measure(Model(out, "cpu"), kept, run.promise)
+        promised, metadata = measure(written, kept, run.promise)
         with replacing(out) as path:
             shutil.copyfile(out, path)
             store(path, metadata)

@@ -147,12 +147,7 @@ class Pass:
     def _noisy(self, site: Site) -> ir.Value:
         g, node = self._g, site.node
         assert self._noise is not None
-        found = weight_of(node)
-        assert found is not None
-        weight, position = found
-        assert weight.const_value is not None
-        x = node.inputs[position]
-        assert x is not None
+        x = _operand(node)
         sampled = self._kind(x) in (_Kind.SAMPLED, _Kind.UNCERTAIN)
         value = self._sampled(x) if sampled else self._value(x)
         inputs = [None if i is None else value if i is x else self._value(i) for i in node.inputs]
@@ -169,8 +164,9 @@ class Pass:
 
     def _squared_layer(self, node: ir.Node, x: ir.Value, factor: float) -> ir.Value:
         """layer(x, factor * W^2) without a bias."""
-        weight, position = weight_of(node) or (None, 0)
-        assert weight is not None
+        found = weight_of(node)
+        assert found is not None
+        weight, position = found
         assert weight.const_value is not None
         squared = factor * weight.const_value.numpy().astype(np.float64) ** 2
         attributes = dict(node.attributes)
@@ -183,10 +179,7 @@ class Pass:
 
     def _layer(self, node: ir.Node, p: float) -> None:
         """A weight layer of which mean and variance are computed: see `moments`."""
-        g = self._g
-        _, position = weight_of(node) or (None, 0)
-        x = node.inputs[position]
-        assert x is not None
+        g, x = self._g, _operand(node)
         value = self._uncertain.get(x)
         mean = value.mean if value else self._value(x)
         if value is None or p == 0:
@@ -327,3 +320,12 @@ class Pass:
         if value not in self._repeats:
             self._repeats[value] = g.Gather(value, self._repeat, axis=0)
         return self._repeats[value]
+
+
+def _operand(node: ir.Node) -> ir.Value:
+    """What a weight layer is applied to."""
+    found = weight_of(node)
+    assert found is not None
+    x = node.inputs[found[1]]
+    assert x is not None
+    return x
