@@ -27,7 +27,7 @@ def test_the_imagenet_form_has_the_published_number_of_parameters(name: str) -> 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
 @pytest.mark.parametrize(("stem", "reduction"), [("cifar", 1), ("imagenet", 4)])
 def test_the_stem_decides_the_resolution(name: str, stem: str, reduction: int) -> None:
-    stages = 3 if name in ("resnet8", "resnet20") else 4
+    stages = 3 if name in ("resnet8", "resnet9", "resnet20") else 4
     with torch.device("meta"):
         model = architectures.ARCHITECTURES[name](7, stem, 1).eval()
         seen = []
@@ -49,7 +49,7 @@ def test_a_users_own_network_is_found_by_its_import_path() -> None:
     assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("name", ["resnet9", "nowhere.module:function", "test_architectures:missing", ":", "a:"])
+@pytest.mark.parametrize("name", ["resnet10", "nowhere.module:function", "test_architectures:missing", ":", "a:"])
 def test_an_unknown_network_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="`arch`"):
         architectures.build(name, 3, 1)

@@ -1,6 +1,8 @@
 """The Python API: what `uce_edge.Model` answers, and what it refuses."""
 
+import dataclasses
 import json
+import math
 import sys
 from dataclasses import dataclass
 
@@ -13,9 +15,11 @@ import uce_edge
 from uce_edge import Decision, Model, Prediction, contract, metrics, providers
 from uce_edge.error_map import ErrorMap
 from uce_edge.errors import ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
+from uce_edge.metadata import Metadata
 from uce_edge.model import SamplesWarning
 from uce_edge.prediction import summarise
 from uce_edge.providers import Device
+from uce_edge.runner import Runner
 
 PER_IMAGE = ("probabilities", "uncertainty", "model_uncertainty", "standard_error", "error_probability")
 CUDA = "CUDAExecutionProvider"
@@ -282,7 +286,9 @@ def test_threads_do_not_change_the_answer(digits, model, answer):
 
 
 def test_unknown_device_is_refused(digits):
-    with pytest.raises(UsageError, match="Expected `device` to be one of auto, cpu, cuda, but got 'gpu'"):
+    with pytest.raises(
+        UsageError, match="Expected `device` to be one of auto, cpu, cuda, tensorrt, openvino, but got 'gpu'"
+    ):
         Model(digits.model, "gpu")
 
 
@@ -290,6 +296,53 @@ def test_cuda_without_a_cuda_build_names_the_remedy(digits, monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(UceEdgeError, match=r'CUDA build.* onnxruntime is installed.*pip install "uce-edge\[gpu\]"'):
         Model(digits.model, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("device", "remedy"),
+    [
+        ("tensorrt", r'a TensorRT build.* onnxruntime is installed.*pip install "uce-edge\[gpu\]"'),
+        ("openvino", r"an OpenVINO build.* onnxruntime is installed.*pip install onnxruntime-openvino"),
+    ],
+)
+def test_a_provider_that_the_wheel_lacks_names_the_one_that_has_it(digits, device, remedy):
+    if len(onnxruntime.get_available_providers()) > 2:
+        pytest.skip("this build of ONNX Runtime has more than the CPU")
+    with pytest.raises(UceEdgeError, match=remedy):
+        Model(digits.model, device)
+
+
+def test_bound_inputs_give_the_same_answer(digits, answer):
+    """The way inputs reach a card, on the processor's own memory: a card is not everywhere."""
+    plain, bound = Model(digits.model, "cpu"), Model(digits.model, "cpu")
+    bound._runner = Runner(bound._session, "cpu")
+    assert_same(bound.predict(answer.images[:3]), plain.predict(answer.images[:3]))
+    assert np.array_equal(bound.logits(answer.images[:3], 100), plain.logits(answer.images[:3], 100))
+
+
+def test_a_budget_of_memory_splits_the_work_and_keeps_the_answer(digits, answer):
+    free = Model(digits.model, "cpu")
+    each = free.metadata.costs["bytes_per_pass"] / 2**20
+    tight = Model(digits.model, "cpu", max_memory=math.ceil(3 * each))
+    sizes = []
+    real = tight._runner.run
+    tight._runner.run = lambda names, feed: sizes.append(len(feed["image"]) * len(feed["seeds"])) or real(names, feed)
+    split, whole = tight.predict(answer.images[:5]), free.predict(answer.images[:5])
+    assert max(sizes) * each <= math.ceil(3 * each)
+    assert sum(sizes) == 5 * 25
+    np.testing.assert_allclose(split.probabilities, whole.probabilities, atol=1e-6)
+    np.testing.assert_allclose(split.uncertainty, whole.uncertainty, atol=1e-6)
+
+
+def test_a_budget_that_no_pass_fits_in_names_the_least(digits, monkeypatch):
+    costs = {"bytes_per_pass": 5 * 2**20}
+    real = Metadata.from_properties
+    monkeypatch.setattr(Metadata, "from_properties", lambda *a: dataclasses.replace(real(*a), costs=costs))
+    with pytest.raises(UsageError, match=r"`max_memory` to be at least 5 MB, which one pass of .* takes, but got 4"):
+        Model(digits.model, "cpu", max_memory=4)
+    assert Model(digits.model, "cpu", max_memory=5)._rows == 1
+    with pytest.raises(UsageError, match="`max_memory` to be at least 1 MB, but got 0"):
+        Model(digits.model, "cpu", max_memory=0)
 
 
 def silent_fallback(real, *arguments, providers, **options):

@@ -195,7 +195,7 @@ def test_noise_can_start_deeper_and_then_less_runs_per_pass(tmp_path: Path) -> N
     assert last.costs["macs_per_pass"] == 0
 
 
-def test_costs_count_multiplications(tmp_path: Path) -> None:
+def test_costs_count_multiplications_and_bytes(tmp_path: Path) -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, stride=2), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(),
         nn.Linear(4 * 13 * 13, 10),
@@ -203,7 +203,12 @@ def test_costs_count_multiplications(tmp_path: Path) -> None:
     done = export_module(gaussianize(model), metadata(), tmp_path / "m.onnx")
     first, second = 32 * 32 * 8 * 27, 15 * 15 * 4 * 72
     third, last = 13 * 13 * 4 * 18, 4 * 13 * 13 * 10
-    assert done.metadata.costs == {"macs_once": first + 2 * second, "macs_per_pass": 2 * (third + last)}
+    # The most that lives at once is the first layer's output beside the second's, in four copies of four bytes.
+    assert done.metadata.costs == {
+        "macs_once": first + 2 * second,
+        "macs_per_pass": 2 * (third + last),
+        "bytes_per_pass": 4 * 4 * (8 * 32 * 32 + 4 * 15 * 15),
+    }
 
 
 def test_expanding_early_gives_the_same_answer(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from uce_edge.errors import ImageError, expected
 from uce_edge.metadata import ImageSpec
@@ -26,6 +26,7 @@ STDIN = "-"
 BACKGROUND = "white"
 """What shows through transparent pixels: the paper a browser and a print put behind them."""
 
+_ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -196,7 +197,7 @@ def _from_array(array: Pixels) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails on odd tags nobody needs here.
     try:
-        method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        method = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # an unreadable EXIF block says nothing, and viewers show the image as stored
         return image
     return image if method is None else image.transpose(method)

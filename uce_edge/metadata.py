@@ -74,7 +74,7 @@ class Metadata:
     held_out: dict[str, Any] | None = None
     """The `guarantee.Counts` of images that nothing was fitted on, and which passes they were counted with."""
     costs: dict[str, int] = field(default_factory=dict)
-    """Multiply-accumulates for one image: `macs_once`, and `macs_per_pass` that every pass adds."""
+    """Multiply-accumulates for one image: `macs_once`, and `macs_per_pass` that every pass adds; `bytes_per_pass`."""
     metrics: dict[str, Any] = field(default_factory=dict)
     trained_on: dict[str, Any] = field(default_factory=dict)
     """Fingerprints of the training images, so that nobody calibrates on them."""

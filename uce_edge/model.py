@@ -17,11 +17,14 @@ from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
 from uce_edge.metadata import Metadata
 from uce_edge.prediction import Decision, Prediction, Summary, summarise
 from uce_edge.providers import Device, open_session
+from uce_edge.runner import Runner
 
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
 
-# One call holds this many image-passes at most, which keeps memory flat in the number of images and of passes.
-_ROWS_PER_CALL = 64
+# One call holds this many image-passes at most: more make none of them faster.
+_ROWS_PER_CALL = 32
+MAX_MEMORY = 256
+"""Megabytes that the values of one call may take, about, unless told otherwise; the network itself comes on top."""
 # A moments graph that draws its last layer computes an image once, and then holds this many probabilities at most.
 _DRAWN_PER_CALL = 2**20
 
@@ -34,6 +37,13 @@ class GuaranteeWarning(UserWarning):
     """A stored threshold is used for other passes than it was found with."""
 
 
+def check_memory(max_memory: int | None) -> None:
+    """Refuse a budget that cannot be."""
+    if max_memory is not None and max_memory < 1:
+        rule = "at least 1 MB"
+        raise UsageError(expected("`max_memory`", rule, max_memory, f"Leave it out for {MAX_MEMORY}"))
+
+
 class Model:
     """A uce-edge model file, ready to predict.
 
@@ -43,7 +53,23 @@ class Model:
         >>> prediction.labels, prediction.uncertainty, prediction.decisions
     """
 
-    def __init__(self, path: str | Path, device: Device | str = Device.AUTO, *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        device: Device | str = Device.AUTO,
+        *,
+        threads: int | None = None,
+        max_memory: int | None = None,
+    ) -> None:
+        """Load a file.
+
+        Args:
+            path: The file.
+            device: Where to run it.
+            threads: Of ONNX Runtime; None for all cores.
+            max_memory: Megabytes that the values of one call may take, about; None for `MAX_MEMORY`. Images and passes
+                are split over calls, so that memory does not grow with their number.
+        """
         self.path = str(path)
         if Path(path).is_dir():
             raise ModelFileError(
@@ -51,9 +77,12 @@ class Model:
             )
         if not Path(path).is_file():
             raise ModelFileError(f"There is no model file {path}. Make one with: uce-edge export --out model.onnx")
+        check_memory(max_memory)
         self._session = open_session(self.path, device, threads)
+        self._runner = Runner(self._session)
         self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
         self._check_signature()
+        self._rows = self._affordable_rows(max_memory)
 
     @property
     def provider(self) -> str:
@@ -101,8 +130,8 @@ class Model:
             parts = [self._run(batch[start : start + step], seeds) for start in range(0, len(batch), step)]
             merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         else:
-            starts = range(0, len(batch), _ROWS_PER_CALL)
-            found = [self._run_adaptively(batch[i : i + _ROWS_PER_CALL], seeds, reject, adaptive) for i in starts]
+            starts = range(0, len(batch), self._rows)
+            found = [self._run_adaptively(batch[i : i + self._rows], seeds, reject, adaptive) for i in starts]
             merged = {name: np.concatenate([part[name] for part, _ in found]) for name in found[0][0]}
             drawn = np.concatenate([counts for _, counts in found])
         uncertainty = merged[contract.UNCERTAINTY]
@@ -197,7 +226,7 @@ class Model:
     def _run(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
         """All outputs that have one entry per image, with the passes split over calls when there are many."""
         if len(seeds) <= self._passes_per_call(1):
-            values = self._session.run(list(contract.OUTPUTS[:6]), self._feed(batch, seeds))
+            values = self._runner.run(list(contract.OUTPUTS[:6]), self._feed(batch, seeds))
             return dict(zip(contract.OUTPUTS, values, strict=False))
         return self._outputs(summarise(self._passes(contract.PASS_PROBABILITIES, batch, seeds)))
 
@@ -237,7 +266,7 @@ class Model:
         return np.concatenate([self._passes(output, batch[i : i + step], seeds) for i in starts], axis=1)
 
     def _images_per_call(self, samples: int) -> int:
-        return max(1, min(_ROWS_PER_CALL, self._rows_per_call() // samples))
+        return max(1, min(self._rows, self._rows_per_call() // samples))
 
     def _passes_per_call(self, images: int) -> int:
         return max(1, self._rows_per_call() // images)
@@ -247,8 +276,19 @@ class Model:
         costs = self.metadata.costs
         cheap = 100 * costs.get("macs_per_pass", 1) < costs.get("macs_once", 0)
         if self.metadata.inference is Inference.MOMENTS and cheap:
-            return max(_ROWS_PER_CALL, _DRAWN_PER_CALL // len(self.classes))
-        return _ROWS_PER_CALL
+            return max(self._rows, _DRAWN_PER_CALL // len(self.classes))
+        return self._rows
+
+    def _affordable_rows(self, max_memory: int | None) -> int:
+        """Image-passes that one call may hold of the network proper."""
+        each = self.metadata.costs.get("bytes_per_pass")
+        if not each:
+            return _ROWS_PER_CALL
+        rows = (max_memory or MAX_MEMORY) * 2**20 // each
+        if rows < 1 and max_memory is not None:
+            rule = f"at least {-(-each // 2**20)} MB, which one pass of {self.path} takes"
+            raise UsageError(expected("`max_memory`", rule, max_memory, "Give it more, or export a smaller network"))
+        return min(max(rows, 1), _ROWS_PER_CALL)
 
     def _outputs(self, summary: Summary) -> dict[str, npt.NDArray[Any]]:
         """What the graph would have given for these passes in one call."""
@@ -274,10 +314,11 @@ class Model:
         """An output with one entry per pass, [samples, batch, classes]."""
         step = self._passes_per_call(len(batch))
         chunks = (seeds[start : start + step] for start in range(0, len(seeds), step))
-        return np.concatenate([self._session.run([output], self._feed(batch, chunk))[0] for chunk in chunks])
+        placed = self._runner.place(batch)
+        return np.concatenate([self._runner.run([output], self._feed(placed, chunk))[0] for chunk in chunks])
 
-    def _feed(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
-        feed: dict[str, npt.NDArray[Any]] = {contract.IMAGE: batch}
+    def _feed(self, batch: Any, seeds: npt.NDArray[np.int32]) -> dict[str, Any]:
+        feed = {contract.IMAGE: batch}
         if self.metadata.inference is not Inference.DETERMINISTIC:
             feed[contract.SEEDS] = seeds
         return feed

@@ -1,13 +1,13 @@
 """Choosing an ONNX Runtime execution provider, and being honest about the one obtained."""
 
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from types import ModuleType
 from typing import Any
 
 from uce_edge.errors import MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
 
-_CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
 
 
@@ -20,6 +20,47 @@ class Device(StrEnum):
     """The CPU."""
     CUDA = "cuda"
     """CUDA or an error, never a silent fallback."""
+    TENSORRT = "tensorrt"
+    """TensorRT or an error; what it does not take runs on CUDA."""
+    OPENVINO = "openvino"
+    """OpenVINO's provider or an error."""
+
+
+@dataclass(frozen=True)
+class _Accelerator:
+    """What else than the CPU can run a file, and how one gets it."""
+
+    name: str
+    providers: tuple[str, ...]
+    """The first must be obtained; the others take what it leaves."""
+    wheel: str
+    missing: str
+    libraries: str
+
+
+_ACCELERATORS = {
+    Device.CUDA: _Accelerator(
+        "CUDA",
+        ("CUDAExecutionProvider",),
+        '"uce-edge[gpu]"',
+        "driver, CUDA or cuDNN missing",
+        "install the CUDA libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    ),
+    Device.TENSORRT: _Accelerator(
+        "TensorRT",
+        ("TensorrtExecutionProvider", "CUDAExecutionProvider"),
+        '"uce-edge[gpu]"',
+        "driver, CUDA or TensorRT missing",
+        "install its libraries: pip install tensorrt 'onnxruntime-gpu[cuda,cudnn]'",
+    ),
+    Device.OPENVINO: _Accelerator(
+        "OpenVINO",
+        ("OpenVINOExecutionProvider",),
+        "onnxruntime-openvino",
+        "its libraries are missing",
+        "install them: pip install openvino",
+    ),
+}
 
 
 def onnxruntime() -> ModuleType:
@@ -53,28 +94,31 @@ def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads:
         raise UsageError(expected("`device`", f"one of {', '.join(Device)}", device, "Use: --device auto"))
     check_threads(threads)
     ort, device = onnxruntime(), Device(device)
-    listed = _CUDA in ort.get_available_providers()
-    if device is Device.CUDA and not listed:
+    if device is Device.CPU:
+        return _load(ort, path, [_CPU], threads)
+    wanted = _ACCELERATORS[Device.CUDA if device is Device.AUTO else device]
+    if wanted.providers[0] not in ort.get_available_providers():
+        if device is Device.AUTO:
+            return _load(ort, path, [_CPU], threads)
         raise UceEdgeError(
-            f"`--device cuda` needs a CUDA build of ONNX Runtime, and {_installed()} is installed. "
-            'Run: pip uninstall -y onnxruntime && pip install "uce-edge[gpu]"'
+            f"`--device {device}` needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of ONNX "
+            f"Runtime, and {installed()} is installed. "
+            f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
         )
-    if device is not Device.CPU and listed:
-        try:
-            session = _load(ort, path, [_CUDA, _CPU], threads)
-        except ModelFileError:
-            session = _load(ort, path, [_CPU], threads)  # fails again unless CUDA was to blame
-        if _CUDA in session.get_providers():
-            return session
-        # The GPU wheel lists CUDA everywhere and falls back in silence; only the session knows.
-        if device is Device.CUDA:
-            raise UceEdgeError(
-                "`--device cuda` was asked for, but ONNX Runtime could not start CUDA (driver, CUDA or cuDNN missing). "
-                "Run with --device cpu, or install the CUDA libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'"
-            )
-        print("uce-edge: CUDA is not usable here; running on the CPU.", file=sys.stderr)
+    try:
+        session = _load(ort, path, [*wanted.providers, _CPU], threads)
+    except ModelFileError:
+        session = _load(ort, path, [_CPU], threads)  # fails again unless the accelerator was to blame
+    if wanted.providers[0] in session.get_providers():
         return session
-    return _load(ort, path, [_CPU], threads)
+    # A GPU wheel lists its providers everywhere and falls back in silence; only the session knows.
+    if device is not Device.AUTO:
+        raise UceEdgeError(
+            f"`--device {device}` was asked for, but ONNX Runtime could not start {wanted.name} ({wanted.missing}). "
+            f"Run with --device cpu, or {wanted.libraries}"
+        )
+    print(f"uce-edge: {wanted.name} is not usable here; running on the CPU.", file=sys.stderr)
+    return session
 
 
 def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int | None) -> Any:
@@ -95,7 +139,8 @@ def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int
         ort.set_default_logger_severity(2)
 
 
-def _installed() -> str:
+def installed() -> str:
+    """The distributions that the module `onnxruntime` comes from."""
     import importlib.metadata  # slow, and only needed for this message
 
     names = importlib.metadata.packages_distributions().get("onnxruntime", [])

@@ -172,5 +172,23 @@ def multiplications(node: ir.Node) -> int:
     return outputs * (dims[-1] if dims else 0)
 
 
+def largest_state(graph: ir.Graph) -> int:
+    """The most bytes that one image's values take at once while a graph runs in its order, in float32."""
+    last = {value: number for number, node in enumerate(graph) for value in node.inputs}
+    alive: dict[ir.Value, int] = {}
+    most = 0
+    for number, node in enumerate(graph):
+        alive |= {value: _bytes_of(value) for value in node.outputs}
+        most = max(most, sum(alive.values()))
+        alive = {value: size for value, size in alive.items() if last.get(value, -1) > number}
+    return most
+
+
+def _bytes_of(value: ir.Value) -> int:
+    """Of one image; dimensions that are not known count as 1."""
+    dims = value.shape.dims[1:] if value.shape is not None else ()
+    return 4 * math.prod(dim for dim in dims if isinstance(dim, int))
+
+
 def _site(node: ir.Node, name: str, p: float) -> Site:
     return Site(node, NoisyLayer(name, p), per_image_shape(node.outputs[0], f"layer {name}"))

@@ -86,6 +86,31 @@ class ResNet(nn.Module):
         return self.classifier(torch.flatten(self.pool(self.blocks(self.stem(x))), 1))  # type: ignore[no-any-return]
 
 
+class ResNet9(nn.Module):
+    """Eight 3x3 convolutions with two max-pools and two shortcuts, global average, one linear layer.
+
+    The shape is that of Page's DAWNBench network of 2018: shallow and wide, it learns in few epochs.
+    """
+
+    def __init__(self, widths: list[int], classes: int, stem: str = "cifar", channels: int = 3) -> None:
+        super().__init__()
+        thin, middle, wide = widths
+        self.stem = nn.Sequential(*_stem(stem, channels, thin), _convolution(thin, middle), nn.MaxPool2d(2))
+        self.early = nn.Sequential(_convolution(middle, middle), _convolution(middle, middle))
+        self.widen = nn.Sequential(_convolution(middle, wide), nn.MaxPool2d(2))
+        self.late = nn.Sequential(_convolution(wide, wide), _convolution(wide, wide))
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(wide, classes)
+        _initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes] of normalised images [batch, channels, height, width]."""
+        x = self.stem(x)
+        x = self.widen(x + self.early(x))
+        x = x + self.late(x)
+        return self.classifier(torch.flatten(self.pool(x), 1))  # type: ignore[no-any-return]
+
+
 class DenseLayer(nn.Module):
     """Batch-norm first: 1x1 to four times the growth, 3x3 to the growth, concatenated to the input."""
 
@@ -136,6 +161,10 @@ def _stem(stem: str, channels: int, width: int) -> list[nn.Module]:
     raise UsageError(expected("`stem`", "'cifar' or 'imagenet'", stem, "Small images want 'cifar'"))
 
 
+def _convolution(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
@@ -152,6 +181,8 @@ _THIN, _WIDE = [16, 32, 64], [64, 128, 256, 512]
 
 resnet8 = partial(ResNet, BasicBlock, _THIN, [1, 1, 1])
 """The thin CIFAR network of three blocks, as in MLPerf Tiny: about 78,000 weights."""
+resnet9 = partial(ResNet9, [24, 48, 96])
+"""The shallow CIFAR network of the bundled model: about 262,000 weights."""
 resnet20 = partial(ResNet, BasicBlock, _THIN, [3, 3, 3])
 """The thin CIFAR network of nine blocks: about 272,000 weights."""
 resnet18 = partial(ResNet, BasicBlock, _WIDE, [2, 2, 2, 2])
@@ -169,6 +200,7 @@ densenet169 = partial(DenseNet, [6, 12, 32, 32])
 
 ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
     "resnet8": resnet8,
+    "resnet9": resnet9,
     "resnet20": resnet20,
     "resnet18": resnet18,
     "resnet34": resnet34,

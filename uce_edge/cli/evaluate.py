@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DeviceOption, JsonOption, RootOption, ThreadsOption, say
+from uce_edge.cli.options import DataOption, DeviceOption, JsonOption, MemoryOption, RootOption, ThreadsOption, say
 from uce_edge.cli.predict import SamplesOption, SeedOption, check_request, parse_threshold
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
@@ -41,6 +41,7 @@ def evaluate(
     seed: SeedOption = 0,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
+    max_memory: MemoryOption = None,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,7 +66,7 @@ def evaluate(
     from uce_edge.report import page, summary
     from uce_edge_train import labelled, overlap
 
-    loaded = Model(model, device, threads=threads)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory)
     if threshold == "auto":
         if loaded.metadata.reject is None:
             raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")

@@ -11,8 +11,13 @@ from uce_edge.providers import Device
 if TYPE_CHECKING:
     from uce_edge.guarantee import Guarantee
 
-DeviceOption = Annotated[Device, typer.Option(help="auto takes CUDA when it works; cuda fails rather than fall back.")]
+DeviceOption = Annotated[
+    Device, typer.Option(help="auto takes CUDA when it works; the others fail rather than fall back.")
+]
 ThreadsOption = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; default: all cores.")]
+MemoryOption = Annotated[
+    int | None, typer.Option(help="Megabytes, about, for the images and passes that run at once; default: 256.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 DataOption = Annotated[
     str,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from uce_edge import contract
-from uce_edge.cli.options import DeviceOption, JsonOption, ThreadsOption, say
+from uce_edge.cli.options import DeviceOption, JsonOption, MemoryOption, ThreadsOption, say
 from uce_edge.errors import ImageError, UsageError, expected
 from uce_edge.providers import Device, check_threads
 
@@ -47,6 +47,7 @@ def predict(
     ] = None,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
+    max_memory: MemoryOption = None,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 when an image was rejected.")] = False,
@@ -69,7 +70,7 @@ def predict(
     from uce_edge.model import Model
 
     paths = collect(images)
-    loaded = Model(model, device, threads=threads)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory)
     records = []
     for record in each_record(loaded, paths, samples, seed, threshold, adaptive):
         records.append(record)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from uce_edge import contract
-from uce_edge.cli.options import DeviceOption, JsonOption, ThreadsOption, say
+from uce_edge.cli.options import DeviceOption, JsonOption, MemoryOption, ThreadsOption, say
 from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request, each_record, print_table
 from uce_edge.errors import ImageError, UsageError, expected
 from uce_edge.providers import Device
@@ -56,6 +56,7 @@ def rank(
     seed: SeedOption = 0,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
+    max_memory: MemoryOption = None,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
@@ -85,7 +86,7 @@ def rank(
         paths = collect(images)
     except ImageError as error:
         raise UsageError(str(error)) from None
-    loaded = Model(model, device, threads=threads)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory)
     if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
         raise UsageError(
             f"One pass has no {score}: use --samples 25, or for a deterministic model rank with --by uncertainty"
