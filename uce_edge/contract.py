@@ -50,6 +50,17 @@ class Inference(StrEnum):
     """The same weights without noise: one pass, no model uncertainty."""
 
 
+class Precision(StrEnum):
+    """The numbers that the network computes with; noise and calibration are float32 always."""
+
+    FP32 = "fp32"
+    """float32."""
+    FP16 = "fp16"
+    """float16, for graphics cards."""
+    INT8 = "int8"
+    """8-bit integers in the weight layers, for processors."""
+
+
 class NoiseKind(StrEnum):
     """Where the noise of the passes comes from."""
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from uce_edge.contract import KEY, MAX_SAMPLES, VERSION, Inference, Method, NoiseKind
+from uce_edge.contract import KEY, MAX_SAMPLES, VERSION, Inference, Method, NoiseKind, Precision
 from uce_edge.errors import ModelFileError
 
 
@@ -65,6 +65,7 @@ class Metadata:
     contract: int = VERSION
     inference: Inference = Inference.MC
     noise: NoiseKind = NoiseKind.TABLE
+    precision: Precision = Precision.FP32
     architecture: str = ""
     samples: int = 25
     layers: tuple[NoisyLayer, ...] = ()
@@ -139,6 +140,7 @@ class Metadata:
         values["classes"] = tuple(values["classes"])
         values["inference"] = Inference(values["inference"])
         values["noise"] = NoiseKind(values.get("noise", "table"))
+        values["precision"] = Precision(values.get("precision", "fp32"))
         values["layers"] = tuple(NoisyLayer(**layer) for layer in values.get("layers", ()))
         values["calibration"] = Calibration.from_document(values.get("calibration", {}))
         if not isinstance(values["samples"], int) or not 1 <= values["samples"] <= MAX_SAMPLES:

@@ -12,21 +12,21 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch import nn
 
-from uce_edge.contract import Inference, Method, NoiseKind, pass_seeds
+from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.errors import UsageError
 from uce_edge.files import replacing
 from uce_edge.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.metadata import Calibration, ImageSpec, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import foreign, graph, moments_fit, twin, verify
+from uce_edge_export import foreign, graph, moments_fit, precision, twin, verify
 from uce_edge_export.choices import Expand
 from uce_edge_export.description import check_name, write_description
 from uce_edge_export.promise import measure, store
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, select, sites_by_rule
 from uce_edge_train.calibrate import fit
-from uce_edge_train.data import Dataset
+from uce_edge_train.data import Dataset, Split
 from uce_edge_train.layers import deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
@@ -40,15 +40,17 @@ class Exported:
     path: Path
     metadata: Metadata
     parity: verify.Parity
+    change: precision.Change | None = None
+    """What a smaller precision cost, where that could be measured."""
 
 
 @dataclass(frozen=True)
 class ExportedRun(Exported):
     """An export of a run, judged on its calibration images."""
 
-    file_nll: float
+    file_nll: float = math.nan
     """NLL of the written file."""
-    torch_nll: float | None
+    torch_nll: float | None = None
     """NLL of the PyTorch model with exact passes and its own calibration map, at the fit; None if it has none."""
     promised: Guarantee | NoGuaranteeError | None = None
     """The stored threshold, or why there is none, where the calibration asked for one."""
@@ -83,14 +85,16 @@ def export_module(
         options: How the noise gets into the graph.
     """
     check_name(out)
-    _refuse(metadata.inference, metadata.noise, options)
+    _refuse(metadata, options)
     classifier, sites = _noisy_graph(model, metadata.image, metadata.inference, options)
     reference = twin.torch_reference(model, metadata.image, sites)
     return write(classifier, sites, metadata, out, images, reference, options)
 
 
-def _refuse(inference: Inference, noise: NoiseKind, options: Options) -> None:
+def _refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
     """Refuse what does not go together, before anything slow happens."""
+    inference, noise = metadata.inference, metadata.noise
+    precision.refuse(metadata.precision, inference, labelled)
     if inference is not Inference.MOMENTS:
         if options.sample_from is not None:
             raise UsageError("--sample-from goes with --inference moments.")
@@ -118,8 +122,12 @@ def write(
     images: npt.NDArray[np.uint8] | None,
     reference: verify.Reference,
     options: Options = Options(),
+    data: Split | None = None,
 ) -> Exported:
-    """Build a contract file, run it against its reference, and only then put it in its place."""
+    """Build a contract file, run it against its reference, and only then put it in its place.
+
+    With `data`, labelled images, a smaller precision is judged by what it costs.
+    """
     out = check_name(out)
     metadata = replace(metadata, noise=metadata.noise if sites else NoiseKind.NONE, tools=_versions() | metadata.tools)
     built, metadata = graph.contract_model(
@@ -137,8 +145,12 @@ def write(
     with replacing(out) as path:
         ir.save(built, path)
         parity = verify.check(path, metadata, images[:3], reference, [site.size for site in sites], fed)
+        change = None
+        if metadata.precision is not Precision.FP32:
+            change = precision.reduce(path, metadata, data)
+            verify.check_again(path, metadata, images[:3])
     write_description(out, metadata)
-    return Exported(out, metadata, parity)
+    return Exported(out, metadata, parity, change)
 
 
 def export_run(
@@ -149,6 +161,7 @@ def export_run(
     noise: NoiseKind = NoiseKind.TABLE,
     samples: int | None = None,
     options: Options = Options(),
+    numbers: Precision = Precision.FP32,
 ) -> ExportedRun:
     """Export a trained run with its calibration.
 
@@ -161,13 +174,15 @@ def export_run(
         samples: The default number of passes, used when the run is not calibrated at one; None for 25, or for the
             draws of a moments graph.
         options: How the noise gets into the graph.
+        numbers: The precision of the network.
     """
     check_name(out)
-    _refuse(inference, noise, options)
     run = Run.load(folder)
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
     calibration = run.calibration
+    metadata = replace(metadata_of(run, model, inference, noise, calibration), precision=numbers)
+    _refuse(metadata, options, labelled=noise is not NoiseKind.INPUT)
     samples = default_samples(inference) if samples is None else samples
     pass_seeds(samples, 0)
     classifier, sites = _noisy_graph(model, run.image, inference, options)
@@ -176,15 +191,15 @@ def export_run(
         with deterministic(model):
             calibration = fit(model, run.image, data, calibration.method, 1)
     elif inference is Inference.MOMENTS:
-        described = replace(metadata_of(run, model, inference, noise, calibration), samples=samples)
+        described = replace(metadata, samples=samples)
         calibration = moments_fit.fit(
             model, classifier, sites, described, data, calibration.method, options.sample_from
         )
     elif calibration.samples is None:
         calibration = fit(model, run.image, data, Method.NONE, samples)
-    metadata = metadata_of(run, model, inference, noise, calibration)
+    metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
     reference = twin.torch_reference(model, run.image, sites)
-    done = write(classifier, sites, metadata, out, data.images, reference, options)
+    done = write(classifier, sites, metadata, out, data.images, reference, options, data)
     file_nll = math.nan
     promised: Guarantee | NoGuaranteeError | None = None
     if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
@@ -200,7 +215,7 @@ def export_run(
         done = replace(done, metadata=metadata)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = exact.report.get("nll_after")
-    return ExportedRun(done.path, done.metadata, done.parity, file_nll, torch_nll, promised)
+    return ExportedRun(done.path, done.metadata, done.parity, done.change, file_nll, torch_nll, promised)
 
 
 def default_samples(inference: Inference) -> int:
@@ -221,7 +236,7 @@ def export_foreign(
         options: How the noise gets into the graph.
     """
     check_name(out)
-    _refuse(metadata.inference, metadata.noise, options)
+    _refuse(metadata, options)
     sites = []
     if metadata.inference is not Inference.DETERMINISTIC:
         layers = sites_by_rule(found.classifier.graph, p)

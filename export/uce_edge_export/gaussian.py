@@ -163,19 +163,20 @@ class Pass:
         return g.Add(mu, g.Mul(sigma, self._noise(node, mu)))
 
     def _squared_layer(self, node: ir.Node, x: ir.Value, factor: float) -> ir.Value:
-        """layer(x, factor * W^2) without a bias."""
-        found = weight_of(node)
+        """layer(x, factor * W^2) without a bias.
+
+        The file holds W alone; runtimes compute what depends on constants only when they load it.
+        """
+        g, found = self._g, weight_of(node)
         assert found is not None
-        weight, position = found
-        assert weight.const_value is not None
-        squared = factor * weight.const_value.numpy().astype(np.float64) ** 2
+        weight, position = self._value(found[0]), found[1]
         attributes = dict(node.attributes)
         if node.op_type == "Gemm":  # scale * x W + beta * bias: the variance has scale^2 and no bias
-            squared = squared * (attributes.pop("alpha").as_float() ** 2 if "alpha" in attributes else 1)
+            factor *= attributes.pop("alpha").as_float() ** 2 if "alpha" in attributes else 1
             attributes.pop("beta", None)
-        operands = [self._g.constant(squared.astype(np.float32), f"{weight.name}.variance")]
+        operands = [g.Mul(g.Mul(weight, weight), g.constant(np.float32(factor)))]
         operands.insert(position, x)
-        return self._g.append(ir.Node("", node.op_type, operands, attributes.values()))[0]
+        return g.append(ir.Node("", node.op_type, operands, attributes.values()))[0]
 
     def _layer(self, node: ir.Node, p: float) -> None:
         """A weight layer of which mean and variance are computed: see `moments`."""
@@ -201,10 +202,8 @@ class Pass:
 
     def _halved(self, value: ir.Value, halved: bool) -> ir.Value:
         """A weight or a bias, or half of it."""
-        if not halved:
-            return self._value(value)
-        assert value.const_value is not None
-        return self._g.constant(value.const_value.numpy() * np.float32(0.5), f"{value.name}.half")
+        known = self._value(value)
+        return self._g.Mul(known, self._g.constant(np.float32(0.5))) if halved else known
 
     def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
         self._uncertain[old] = new

@@ -1,5 +1,6 @@
 """`uce-edge export`."""
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -8,7 +9,7 @@ import typer
 
 from uce_edge.cli.options import describe, parse_size, quote, say
 from uce_edge.cli.train import need_torch
-from uce_edge.contract import Inference, NoiseKind
+from uce_edge.contract import Inference, NoiseKind, Precision
 from uce_edge.errors import MissingPartError, UsageError, expected
 from uce_edge_export.choices import Expand, Layout, OutputIs
 
@@ -26,6 +27,7 @@ class _Wanted(NamedTuple):
     inference: Inference
     noise: NoiseKind
     samples: int
+    precision: Precision
     p: list[str]
     options: "Options"
 
@@ -45,6 +47,9 @@ def export(
     samples: Annotated[
         int | None, typer.Option(help="Default number of passes; a calibrated run has its own. 25; moments: 100.")
     ] = None,
+    precision: Annotated[
+        Precision, typer.Option(help="Of the network: fp16 for graphics cards, int8 for processors.")
+    ] = Precision.FP32,
     noise: Annotated[
         NoiseKind, typer.Option(help="table replays every pass, randn does not.", rich_help_panel=_NOISE)
     ] = NoiseKind.TABLE,
@@ -99,8 +104,9 @@ def export(
     from uce_edge_export.export import Options, default_samples
 
     passes = default_samples(inference) if samples is None or inference is Inference.DETERMINISTIC else samples
-    wanted = _Wanted(inference, noise, passes, p or ["0.2"], Options(from_layer, expand, sample_from))
+    wanted = _Wanted(inference, noise, passes, precision, p or ["0.2"], Options(from_layer, expand, sample_from))
     suffix = "" if inference is Inference.MC else f"-{inference}"
+    suffix += "" if precision is Precision.FP32 else f"-{precision}"
     if source is not None:
         out = out or Path(f"{source.stem}-uce{suffix}.onnx")
         description = {
@@ -129,8 +135,13 @@ def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted
         say(f"Exporting the newest run: {run}")
     out = out or Path(f"{run.resolve().name}{suffix}.onnx")
     dataset = Run.load(run).dataset()
-    done = export_run(run, out, dataset, wanted.inference, wanted.noise, wanted.samples, wanted.options)
+    done = export_run(
+        run, out, dataset, wanted.inference, wanted.noise, wanted.samples, wanted.options, wanted.precision
+    )
     _say_parity(done)
+    if done.change is not None:
+        (nll_before, nll_after), (uce_before, uce_after) = done.change.nll, done.change.uce
+        say(f"{wanted.precision}: NLL {nll_before:.4f} -> {nll_after:.4f}, UCE {uce_before:.4f} -> {uce_after:.4f}.")
     if wanted.noise is not NoiseKind.INPUT:
         original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
         say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
@@ -158,6 +169,7 @@ def _export_foreign(
     found = foreign.load(source, layout=layout, output_is=output_is, size=size)
     description |= {"samples": wanted.samples, "inference": wanted.inference, "noise": wanted.noise}
     metadata = foreign.metadata(found, source, **description)
+    metadata = replace(metadata, precision=wanted.precision)
     done = export_foreign(found, metadata, out, wanted.p, wanted.options)
     for note in found.notes:
         say(f"Note: {note}.")
@@ -185,6 +197,7 @@ def _export_untrained(name: str, out: Path, wanted: _Wanted) -> None:
         ImageSpec(32, 32, 3),
         inference=wanted.inference,
         noise=wanted.noise,
+        precision=wanted.precision,
         architecture=f"{name} (untrained)",
         samples=wanted.samples,
     )

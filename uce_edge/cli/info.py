@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from uce_edge.cli.options import JsonOption, describe, quote
+from uce_edge.contract import Precision
 from uce_edge.errors import UsageError
 
 
@@ -39,7 +40,7 @@ def info(
         "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes)}",
         "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
         "network": metadata.architecture or "unknown",
-        "inference": passes,
+        "inference": passes + ("" if metadata.precision is Precision.FP32 else f", {metadata.precision}"),
         "noise": f"{metadata.noise}, {len(metadata.layers)} layers" if metadata.layers else "none",
         "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
     }

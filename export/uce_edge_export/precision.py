@@ -1,0 +1,228 @@
+"""Smaller numbers for the network of a finished file; noise and calibration head stay in float32.
+
+float16 is for graphics cards: every value between the pixels and the logits, and the weights. int8 is for processors:
+inputs and weights of the weight layers, mean and variance alike, by ONNX Runtime's static quantisation.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from uce_edge import contract, metrics
+from uce_edge.contract import Inference, Precision
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.metadata import Metadata
+from uce_edge.model import Model
+from uce_edge_export.builder import Builder
+from uce_edge_export.sites import weight_of
+from uce_edge_export.tidy import infer_shapes
+from uce_edge_train.data import Split
+
+NLL_BOUND = 0.02
+UCE_BOUND = 0.02
+"""What a file may lose in NLL, and in UCE, before it is refused."""
+_JUDGED = 1000  # images it is judged on
+_RANGES = 128  # images that show the range of every value
+_BLOCK = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the smaller numbers did to the answers, on calibration images."""
+
+    nll: tuple[float, float]
+    """Before and after."""
+    uce: tuple[float, float]
+
+
+class PrecisionError(UceEdgeError):
+    """The smaller numbers cost too much."""
+
+
+def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
+    """Refuse what does not go together, before anything slow happens."""
+    if precision is Precision.FP16 and inference is Inference.MOMENTS:
+        raise UsageError(
+            "Variances of moments are too small for float16: use --precision fp16 with --inference mc, or int8."
+        )
+    if precision is Precision.INT8 and not labelled:
+        raise UsageError(
+            "int8 needs images to find the range of every value: export a trained run with --precision int8."
+        )
+
+
+def reduce(path: Path, metadata: Metadata, data: Split | None) -> Change | None:
+    """Rewrite a file of float32 in the precision of its metadata.
+
+    Args:
+        path: The file.
+        metadata: What it says of itself.
+        data: Labelled images: to find ranges, and to judge the result; None where there are none.
+
+    Returns:
+        What it cost, if there were images to tell.
+
+    Raises:
+        PrecisionError: It cost more than `NLL_BOUND` or `UCE_BOUND`.
+    """
+    before = None if data is None else _scores(path, data)
+    model = infer_shapes(ir.load(path))  # for the types of all values
+    _multiply_weights(model.graph)
+    if metadata.precision is Precision.FP16:
+        _to_float16(model.graph)
+        ir.save(model, path)
+    else:
+        assert data is not None
+        ir.save(model, path)
+        _to_int8(path, model.graph, data.at_most(_RANGES).images, metadata)
+    if data is None or before is None:
+        return None
+    after = _scores(path, data)
+    change = Change((before[0], after[0]), (before[1], after[1]))
+    # Written so that NaN fails, too.
+    if not (after[0] - before[0] <= NLL_BOUND and after[1] - before[1] <= UCE_BOUND):
+        raise PrecisionError(
+            f"{metadata.precision} changes the NLL from {before[0]:.4f} to {after[0]:.4f} and the UCE from "
+            f"{before[1]:.4f} to {after[1]:.4f}; at most {NLL_BOUND} and {UCE_BOUND} more are allowed. "
+            "Nothing was written. Export with --precision fp32."
+        )
+    return change
+
+
+def _scores(path: Path, data: Split) -> tuple[float, float]:
+    judged = data.at_most(_JUDGED)
+    probabilities = Model(path, "cpu").predict(judged.images).probabilities
+    if not np.isfinite(probabilities).all():
+        return float("nan"), float("nan")
+    return metrics.nll(probabilities, judged.labels), metrics.uce(probabilities, judged.labels)
+
+
+def _multiply_weights(graph: ir.Graph) -> None:
+    """Compute the products of constants: squares of weights, which are too small for float16."""
+    for node in list(graph):
+        constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
+        if node.op_type == "Mul" and len(constants) == 2:
+            product = constants[0].numpy() * constants[1].numpy()
+            weight = ir.val(node.outputs[0].name, const_value=ir.tensor(product))
+            weight.dtype = ir.DataType.FLOAT
+            node.outputs[0].replace_all_uses_with(weight)
+            graph.remove(node, safe=True)
+            graph.register_initializer(weight)
+
+
+def _to_float16(graph: ir.Graph) -> None:
+    """Cast what flows between the pixels and the logits."""
+    network = _network(graph)
+    narrow = {value for node in network for value in node.outputs if value.dtype == ir.DataType.FLOAT}
+    casts: dict[ir.Value, ir.Value] = {}
+    for node in network:
+        g = Builder(graph.initializers)
+        for i, value in enumerate(node.inputs):
+            if value is None or value in narrow or value.dtype != ir.DataType.FLOAT:
+                continue
+            if node.op_type == "Resize" and i > 0:  # its scales are float32 by definition
+                continue
+            if value.const_value is not None:
+                casts.setdefault(value, _half(graph, value))
+            elif value not in casts:
+                casts[value] = g.Cast(value, to=ir.DataType.FLOAT16)
+            node.replace_input_with(i, casts[value])
+        graph.insert_before(node, g.nodes)
+    for output in narrow:
+        output.dtype = ir.DataType.FLOAT16
+        outside = [use for use in output.uses() if use.node not in network]
+        if outside:
+            g = Builder()
+            wide = g.Cast(output, to=ir.DataType.FLOAT)
+            producer = output.producer()
+            assert producer is not None
+            graph.insert_after(producer, g.nodes)
+            for use in outside:
+                use.node.replace_input_with(use.idx, wide)
+    for value in [value for value in graph.initializers.values() if not value.uses()]:
+        del graph.initializers[str(value.name)]
+
+
+def _half(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    assert value.const_value is not None
+    limit = np.float32(np.finfo(np.float16).max)
+    narrow = np.clip(value.const_value.numpy(), -limit, limit).astype(np.float16)
+    half = ir.val(f"{value.name}.half_precision", const_value=ir.tensor(narrow))
+    graph.register_initializer(half)
+    return half
+
+
+def _network(graph: ir.Graph) -> dict[ir.Node, None]:
+    """The nodes from the first weight layer to the logits that depend on the image, in order."""
+    (logits,) = (value for value in graph.outputs if value.name == contract.LOGITS)
+    leading: set[ir.Value | None] = {logits}
+    for node in reversed(graph):
+        if leading.intersection(node.outputs) and node.op_type not in ("Shape", "Size"):
+            leading.update(node.inputs)
+    seen: set[ir.Value | None] = {value for value in graph.inputs if value.name == contract.IMAGE}
+    found: dict[ir.Node, None] = {}
+    for node in graph:
+        if node.op_type in ("Shape", "Size") or not seen.intersection(node.inputs):
+            continue
+        seen.update(node.outputs)
+        if leading.intersection(node.outputs) and logits not in node.outputs and (found or weight_of(node)):
+            found[node] = None
+    return found
+
+
+def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Metadata) -> None:
+    """Quantise the weight layers of a file, which holds this graph, in place.
+
+    Weights get 7 bits: processors without VNNI add pairs of 8-bit products in 16 bits, which overflow in silence.
+    """
+    from onnxruntime import quantization
+
+    feeds: list[dict[str, npt.NDArray[Any]]] = [
+        {contract.IMAGE: images[start : start + _BLOCK]} for start in range(0, len(images), _BLOCK)
+    ]
+    if metadata.inference is not Inference.DETERMINISTIC:
+        for number, feed in enumerate(feeds):
+            feed[contract.SEEDS] = np.arange(4 * number, 4 * number + 4, dtype=np.int32)
+
+    class Images(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left = iter(feeds)
+
+        def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
+            return next(self._left, None)
+
+    layers = [node for node in _network(graph) if (weight_of(node) or (None, 1))[1] == 0]
+    with _quietly():
+        quantization.quantize_static(
+            path,
+            path,
+            Images(),
+            quant_format=quantization.QuantFormat.QDQ,
+            op_types_to_quantize=sorted({node.op_type for node in layers}),
+            nodes_to_quantize=[node.name for node in layers],
+            per_channel=True,
+            reduce_range=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+    model = ir.load(path)
+    model.metadata_props.clear()
+    model.metadata_props.update(metadata.to_properties())
+    ir.save(model, path)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the advice that quantisation logs: the graph is prepared already."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
