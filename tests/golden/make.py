@@ -1,0 +1,80 @@
+"""Makes the goldens: two small contract files, raw images, and what ONNX Runtime on a processor answers.
+
+    python tests/golden/make.py RUN
+
+RUN is a calibrated digits run:
+
+    uce-edge train --data digits --out RUN
+    uce-edge calibrate RUN --method temperature --target-error 0.02
+
+Every port's test reads the same files: image as bytes, seeds as numbers, outputs as numbers.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from uce_edge import Model, contract
+from uce_edge.contract import Inference, pass_seeds
+from uce_edge_export.export import export_run
+from uce_edge_train.runs import Run
+
+HERE = Path(__file__).resolve().parent
+SEEDS = {"default": (0, None), "other": (7, None), "one": (0, 1), "few": (4095, 3)}
+"""Name: the seed, and the number of passes (None for the file's own)."""
+
+
+def images(run: Run) -> dict[str, np.ndarray]:
+    """Three digits of the test split, one that is hard, and two that are none."""
+    test = run.dataset().splits["test"].images
+    rng = np.random.default_rng(0)
+    half = ((test[3].astype(int) + test[5]) // 2).astype(np.uint8)
+    return {
+        "digit-0": test[0], "digit-1": test[1], "digit-2": test[2], "two-digits": half,
+        "noise": rng.integers(0, 256, test[0].shape).astype(np.uint8), "black": np.zeros_like(test[0]),
+    }  # fmt: skip
+
+
+def main(folder: Path) -> None:
+    """Write all goldens."""
+    run = Run.load(folder)
+    named = images(run)
+    for name, pixels in named.items():
+        (HERE / f"{name}.raw").write_bytes(pixels.tobytes())
+    cases = []
+    for inference in (Inference.MC, Inference.MOMENTS):
+        file = f"digits-{inference}.onnx"
+        export_run(folder, HERE / file, run.dataset(), inference)
+        model = Model(HERE / file, "cpu")
+        threshold = model.metadata.reject["threshold"] if model.metadata.reject else 0.3
+        session = onnxruntime.InferenceSession(HERE / file, providers=["CPUExecutionProvider"])
+        for name, pixels in named.items():
+            for seed, count in SEEDS.values() if name == "digit-0" else [SEEDS["default"]]:
+                seeds = pass_seeds(count or model.metadata.samples, seed)
+                feed = {contract.IMAGE: pixels[None], contract.SEEDS: np.array(seeds, np.int32)}
+                values = dict(zip(contract.OUTPUTS, session.run(list(contract.OUTPUTS), feed), strict=True))
+                rejected = bool(values[contract.UNCERTAINTY][0] > np.float32(threshold))
+                cases.append(
+                    {
+                        "model": file,
+                        "image": f"{name}.raw",
+                        "shape": [1, *pixels.shape],
+                        "seeds": list(seeds),
+                        "threshold": threshold,
+                        "label": model.classes[int(values[contract.CLASS_ID][0])],
+                        "decision": "reject" if rejected else "accept",
+                        "outputs": {
+                            name: {"shape": list(value.shape), "values": [float(str(x)) for x in value.ravel()]}
+                            for name, value in values.items()
+                            if name not in (contract.PASS_PROBABILITIES, contract.LOGITS) or len(seeds) <= 3
+                        },
+                    }
+                )
+    (HERE / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
