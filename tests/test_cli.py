@@ -17,13 +17,25 @@ from test_images import encoded, png_header
 
 import uce_edge
 from uce_edge import bench, contract
-from uce_edge.cli import predict as predict_command
+from uce_edge.cli import records as cli_records
 
 FIELDS = [
-    "path", "status", "label", "class_id", "confidence", "uncertainty", "model_uncertainty", "standard_error",
+    "path", "status", "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
     "error_probability", "decision", "samples", "seed", "error",
 ]  # fmt: skip
-COMMANDS = ("predict", "rank", "train", "calibrate", "export", "evaluate", "bench", "info", "reproduce", "demo")
+COMMANDS = (
+    "predict",
+    "rank",
+    "train",
+    "calibrate",
+    "export",
+    "evaluate",
+    "bench",
+    "info",
+    "reproduce",
+    "demo",
+    "doctor",
+)
 
 
 def run(*arguments, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -77,11 +89,13 @@ def test_predict_json_has_exactly_the_documented_fields(digits, call):
 
 
 def test_predict_table_is_for_people(digits, call):
-    done = call("predict", "--model", digits.model, digits.image, "--reject", "0.3")
-    head, row = done.out.splitlines()
+    done = call("predict", "--model", digits.model, digits.image, digits.image, "--reject", "0.3")
+    head, row, again = done.out.splitlines()
     assert head.split() == ["image", "label", "confidence", "uncertainty", "wrong", "about", "decision"]
     assert row.split()[0] == str(digits.image)
     assert re.search(r"\d%  0\.\d{3} ± 0\.\d{3}  (< )?1 in \d+ +accept$", row)
+    assert again == row
+    assert done.err == "2 accepted, 0 rejected.\n"
 
 
 @pytest.mark.parametrize(("threshold", "decision", "code"), [("0", "reject", 3), ("1", "accept", 0)])
@@ -95,7 +109,7 @@ def test_reject_decides_and_exit_code_tells(digits, call, threshold, decision, c
 
 @pytest.mark.parametrize("chunk", [1, 2, 32])
 def test_one_bad_image_among_many_does_not_stop_the_others(digits, call, folder, monkeypatch, chunk):
-    monkeypatch.setattr(predict_command, "_CHUNK", chunk)
+    monkeypatch.setattr(cli_records, "CHUNK", chunk)
     done = call("predict", "--model", digits.model, folder, "--jsonl", "--reject", "0", "--exit-code")
     assert done.code == 1  # a failure outranks the rejections
     assert done.err == "error: 1 of 5 images could not be used.\n"
@@ -379,7 +393,12 @@ WRONG = {
     "predict -m x.png --json --jsonl": "Choose one of --json and --jsonl.",
     "predict -m x.png --threads 0": "Expected `threads` to be at least 1, but got 0.",
     "predict -m x.png --adaptive 1.5": "Expected `adaptive` to be strictly between 0 and 1, but got 1.5.",
-    "predict x.png": "Make one in a minute with: uce-edge demo",
+    "predict": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
+    "predict -m x.png --watch d": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
+    "predict -m --watch d --json": "--watch never ends, so --json, --sheet and --sort do not go with it.",
+    "predict -m x.png --sheet s.jpg": "Expected `sheet` to be a file name ending in .png, but got 's.jpg'.",
+    "predict -m x.png --inference mc": "--inference goes without --model",
+    "predict x.png --inference deterministic": "Expected `inference` to be one of mc, moments for the bundled model",
     "bench -m --samples abc": "whole numbers separated by commas, but got 'abc'",
     "bench -m --samples 1,,5": "whole numbers separated by commas",
     "bench -m --samples 1,0": "between 1 and 4096, but got 0",
@@ -406,7 +425,7 @@ def test_wrong_usage_says_the_rule_and_leaves_nothing_on_disk(refused, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-PARSED = ["predict", "predict x --samples abc", "predict x --device gpu", "bench", "info", "train --seed 5000000000"]
+PARSED = ["predict x --samples abc", "predict x --device gpu", "predict x --top 0", "train --seed 5000000000"]
 
 
 @pytest.mark.parametrize("line", PARSED)

@@ -4,7 +4,8 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -57,11 +58,7 @@ def collect(paths: Iterable[str]) -> list[str]:
             found.append(path)
             continue
         try:
-            names = sorted(
-                entry.name
-                for entry in Path(path).iterdir()
-                if entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") and entry.is_file()
-            )
+            names = sorted(entry.name for entry in Path(path).iterdir() if is_image(entry))
         except OSError as error:
             raise ImageError(
                 f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it."
@@ -75,24 +72,62 @@ def collect(paths: Iterable[str]) -> list[str]:
     return found
 
 
-def load(source: str | Path | bytes, spec: ImageSpec) -> Pixels:
+def is_image(path: Path) -> bool:
+    """Whether a file of a folder is meant: by its ending, and not hidden."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+
+
+def load(source: str | Path | bytes, spec: ImageSpec, name: str = "The image data") -> Pixels:
     """Read one image file, or its bytes, and `fit` it; of several frames or pages the first is used.
+
+    Args:
+        source: A path, or the content of a file.
+        spec: What the model takes.
+        name: What messages call bytes.
 
     Raises:
         ImageError: Whatever is wrong with it, in one sentence with the remedy.
     """
     if isinstance(source, bytes):
-        return _decode(io.BytesIO(source), spec, "The image data")
+        return _fit(_decode(io.BytesIO(source), name), spec, name)
     if not isinstance(source, str | Path):
         raise ImageError(
             expected("`source`", "a path or bytes", source, "For pixels or Pillow images, call fit instead.")
         )
-    path = Path(source)
+    with _opened(Path(source)) as stream:
+        return _fit(_decode(stream, str(source)), spec, str(source))
+
+
+def read(path: str | Path) -> bytes:
+    """The content of a file, or what is wrong with it in one sentence."""
+    with _opened(Path(path)) as stream:
+        return stream.read()
+
+
+def picture(source: str | Path | bytes, size: int) -> Image.Image:
+    """An image as a person sees it: upright, RGB, on white, its longer side so many pixels.
+
+    Small images are enlarged without smoothing, so that their pixels show.
+    """
+    spec = ImageSpec(1, 1, 3)
+    if isinstance(source, bytes):
+        image = _viewed(_decode(io.BytesIO(source), "The image data"), spec, "The image data")
+    else:
+        with _opened(Path(source)) as stream:
+            image = _viewed(_decode(stream, str(source)), spec, str(source))
+    factor = size / max(image.size)
+    width, height = (max(1, round(side * factor)) for side in image.size)
+    method = Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BILINEAR
+    return image.resize((width, height), method)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file that can be rewound."""
     try:
         with path.open("rb") as file:
             # A pipe, such as the shell's <(...), cannot be rewound.
-            stream = file if file.seekable() else io.BytesIO(file.read())
-            return _decode(stream, spec, str(path))
+            yield file if file.seekable() else io.BytesIO(file.read())
     except FileNotFoundError:
         raise ImageError(f"{path} does not exist. Check its spelling and the folder you are in.") from None
     except (OSError, ValueError) as error:
@@ -130,12 +165,12 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _decode(stream: BinaryIO, spec: ImageSpec, name: str) -> Pixels:
+def _decode(stream: BinaryIO, name: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
             # Pillow warns of things that are either harmless or refused below.
             warnings.simplefilter("ignore")
-            image = Image.open(stream, formats=FORMATS)
+            return Image.open(stream, formats=FORMATS)
     except Image.DecompressionBombError as error:
         size = re.search(r"\d+", str(error))
         raise ImageError(_too_large(name, int(size[0]) if size else MAX_PIXELS)) from None
@@ -148,10 +183,14 @@ def _decode(stream: BinaryIO, spec: ImageSpec, name: str) -> Pixels:
         ) from None
     except Exception as error:  # plugins raise whatever their parsing ran into
         raise ImageError(_damage(name, error)) from None
-    return _fit(image, spec, name)
 
 
 def _fit(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
+    return _resize(_viewed(image, spec, name), spec)
+
+
+def _viewed(image: Image.Image, spec: ImageSpec, name: str) -> Image.Image:
+    """The decoded image, upright, in the model's mode."""
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ImageError(_too_large(name, width * height))
@@ -161,7 +200,7 @@ def _fit(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image.load()  # the full decode: a truncated file fails here
-            return _resize(_to_mode(_upright(image), spec, name), spec)
+            return _to_mode(_upright(image), spec, name)
     except ImageError:
         raise
     except Exception as error:

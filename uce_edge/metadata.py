@@ -77,6 +77,9 @@ class Metadata:
     costs: dict[str, int] = field(default_factory=dict)
     """Multiply-accumulates for one image: `macs_once`, and `macs_per_pass` that every pass adds; `bytes_per_pass`."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    """Scores on test images: value, interval, and the value of a perfectly calibrated twin."""
+    card: dict[str, Any] = field(default_factory=dict)
+    """What a user should know before using the model: data, commands, limits, licence."""
     trained_on: dict[str, Any] = field(default_factory=dict)
     """Fingerprints of the training images, so that nobody calibrates on them."""
     hashes: dict[str, Any] = field(default_factory=dict)

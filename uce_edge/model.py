@@ -118,9 +118,10 @@ class Model:
         """
         samples = self._samples(samples)
         if reject == "auto":
-            reject = self._stored_threshold(samples, seed, adaptive is not None)
+            self._check_promise(samples, seed, adaptive is not None)
         elif reject is not None:
             contract.check_threshold(reject)
+        reject = self.threshold(reject)
         self._announce(samples)
         seeds = np.array(contract.pass_seeds(samples, seed), np.int32)
         batch = self._as_batch(images)
@@ -154,6 +155,17 @@ class Model:
             seed=int(seed),
         )
 
+    def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
+        """What the uncertainty is compared with, "auto" being the stored threshold."""
+        if reject != "auto":
+            return reject
+        if self.metadata.reject is None:
+            raise UsageError(
+                f"{self.path} has no stored threshold. Give one (reject=0.3), or store one with a promise about the "
+                "error: uce-edge calibrate --target-error 0.05"
+            )
+        return float(self.metadata.reject["threshold"])
+
     def logits(
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
     ) -> npt.NDArray[np.float32]:
@@ -170,13 +182,9 @@ class Model:
             )
         return stored if samples is None else samples
 
-    def _stored_threshold(self, samples: int, seed: int, early: bool) -> float:
-        stored = self.metadata.reject
-        if stored is None:
-            raise UsageError(
-                f"{self.path} has no stored threshold. Give one (reject=0.3), or store one with a promise about the "
-                "error: uce-edge calibrate --target-error 0.05"
-            )
+    def _check_promise(self, samples: int, seed: int, early: bool) -> None:
+        """Say when the stored threshold is used otherwise than it was found."""
+        stored = self.metadata.reject or {"samples": samples, "seed": seed}
         if early or (samples, seed) != (stored.get("samples"), stored.get("seed")):
             now = f"at most {samples}" if early else samples
             warnings.warn(
@@ -185,7 +193,6 @@ class Model:
                 GuaranteeWarning,
                 stacklevel=3,
             )
-        return float(stored["threshold"])
 
     def _announce(self, samples: int) -> None:
         fitted = self.metadata.calibration.samples

@@ -1,7 +1,7 @@
 """What a model says of a batch of images, as values."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -36,6 +36,11 @@ class ImagePrediction:
     samples: int
     seed: int
     probabilities: FloatArray
+
+    def top(self, classes: Sequence[str], count: int) -> list[dict[str, Any]]:
+        """The likeliest classes and their probabilities."""
+        order = np.argsort(-self.probabilities, kind="stable")[:count]
+        return [{"label": classes[index], "probability": _short(self.probabilities[index])} for index in order]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the probabilities of all classes."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import DeviceOption, JsonOption, ThreadsOption, say
+from uce_edge.cli.predict import InferenceOption, ModelOption, choose_model
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 
 def bench(
-    model: Annotated[Path, typer.Option(help="A model file made by `uce-edge export`.", show_default=False)],
+    model: ModelOption = None,
     samples: Annotated[str, typer.Option(help="Numbers of passes to measure.")] = "1,5,10,25,50,100",
     batch: Annotated[str, typer.Option(help="Numbers of images in a request to measure.")] = "1",
     baseline: Annotated[
         Path | None, typer.Option(help="The deterministic twin; it runs N images for N passes (moments: one).")
     ] = None,
+    inference: InferenceOption = None,
     compare: Annotated[
         str | None, typer.Option(help="Other engines: pytorch, pytorch-loop, naive, openvino; commas between.")
     ] = None,
@@ -39,6 +41,7 @@ def bench(
     counts = _counts(samples)
     batches = _whole("batch", batch, "1,8,32")
     check_threads(threads)
+    model = choose_model(model, inference)
     from uce_edge import bench as engine
     from uce_edge.model import Model
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import DataOption, DeviceOption, JsonOption, MemoryOption, RootOption, ThreadsOption, say
-from uce_edge.cli.predict import SamplesOption, SeedOption, check_request, parse_threshold
+from uce_edge.cli.predict import (
+    InferenceOption,
+    ModelArgument,
+    SamplesOption,
+    SeedOption,
+    check_request,
+    parse_threshold,
+)
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
@@ -21,8 +28,9 @@ _PAGES = (".html", ".htm")
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model file made by `uce-edge export`.", show_default=False)],
     data: DataOption,
+    model: ModelArgument = None,
+    inference: InferenceOption = None,
     ood: Annotated[str | None, typer.Option(help="Foreign images: a dataset's name, a folder or an .npz file.")] = None,
     reject: Annotated[
         str | None,
@@ -56,7 +64,7 @@ def evaluate(
     """
     # Wrong usage is told before anything slow happens.
     threshold = parse_threshold(reject)
-    check_request(model, samples, seed)
+    model = check_request(model, samples, seed, inference)
     check_threads(threads)
     if report is not None:
         _check_report(report)

@@ -1,17 +1,18 @@
 """`uce-edge info`."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from uce_edge.cli.options import JsonOption, describe, quote
+from uce_edge.cli.predict import InferenceOption, ModelArgument, choose_model
 from uce_edge.contract import Precision
 from uce_edge.errors import UsageError
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="A model file made by `uce-edge export`.", show_default=False)],
+    model: ModelArgument = None,
+    inference: InferenceOption = None,
     reject: Annotated[
         list[float] | None,
         typer.Option(help="What does this threshold let through? Two decimals; repeat it; default: 0.1, 0.3, 0.5."),
@@ -22,6 +23,7 @@ def info(
 
     Example: uce-edge info digits.onnx --reject 0.3
     """
+    model = choose_model(model, inference)
     from uce_edge.error_map import ErrorMap
     from uce_edge.guarantee import Counts, Guarantee
     from uce_edge.model import Model
@@ -66,10 +68,15 @@ def info(
         once, each = costs["macs_once"], costs["macs_per_pass"]
         total = once + metadata.samples * each
         rows["FLOPs"] = f"{2 * once / 1e6:,.1f} M once, {2 * each / 1e6:,.1f} M a pass, {2 * total / 1e6:,.1f} M in all"
+    for name, score in metadata.metrics.items():
+        rows[name] = f"{score['value']:.4g} ({score['low']:.4g} to {score['high']:.4g}) on test images"
+    for name, told in metadata.card.items():
+        rows[name] = "\n".join(told) if isinstance(told, list) else str(told)
     rows |= {f"sha256 {name}": value for name, value in _flat(metadata.hashes)}
     rows["tools"] = ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items()))
+    width = max(map(len, rows)) + 2
     for name, value in rows.items():
-        typer.echo(f"{name:<{max(map(len, rows))}}  {value}")
+        typer.echo(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
     for layer in metadata.layers:
         typer.echo(f"  p = {layer.p:<5g} {layer.name}")
 

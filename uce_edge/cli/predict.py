@@ -3,34 +3,52 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from uce_edge import contract
+from uce_edge import contract, models
+from uce_edge.cli import show
 from uce_edge.cli.options import DeviceOption, JsonOption, MemoryOption, ThreadsOption, say
-from uce_edge.errors import ImageError, UsageError, expected
+from uce_edge.cli.records import Request, each_answer
+from uce_edge.contract import Inference
+from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
 
-_FIELDS = (
-    "label", "class_id", "confidence", "uncertainty", "model_uncertainty", "standard_error", "error_probability",
-    "decision", "samples", "seed",
-)  # fmt: skip
-_CHUNK = 32  # images that are decoded before the model runs
+_PICTURES = "Pictures and logs"
 
-ModelOption = Annotated[Path | None, typer.Option(help="A model file made by `uce-edge export`.")]
+ModelOption = Annotated[
+    Path | None, typer.Option(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
+]
+ModelArgument = Annotated[
+    Path | None, typer.Argument(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
+]
+InferenceOption = Annotated[
+    Inference | None, typer.Option(help="Which bundled model: moments (default, one pass) or mc (25 exact passes).")
+]
 SamplesOption = Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")]
 
 
+class Sort(StrEnum):
+    """The order of the answers."""
+
+    GIVEN = "given"
+    """As the images were named."""
+    UNCERTAINTY = "uncertainty"
+    """The most uncertain first; what could not be read comes last."""
+
+
 def predict(
     images: Annotated[
-        list[str], typer.Argument(help="Image files, folders of images, or - for stdin.", show_default=False)
-    ],
+        list[str] | None, typer.Argument(help="Image files, folders of images, or - for stdin.", show_default=False)
+    ] = None,
     model: ModelOption = None,
     reject: Annotated[
         str | None,
@@ -39,55 +57,192 @@ def predict(
             help="Reject images with a higher uncertainty than this (0 to 1); auto: the model's own.",
         ),
     ] = None,
+    inference: InferenceOption = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     adaptive: Annotated[
         float | None,
         typer.Option(help="Stop drawing when the outcome is settled but for this probability, such as 0.1."),
     ] = None,
+    sort: Annotated[Sort, typer.Option(help="The order of the answers.")] = Sort.GIVEN,
+    top: Annotated[int, typer.Option(help="List so many of the likeliest classes.", min=1)] = 3,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
     max_memory: MemoryOption = None,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 when an image was rejected.")] = False,
+    watch: Annotated[
+        Path | None,
+        typer.Option(help="Answer for the images of a folder as they arrive, until Ctrl-C.", rich_help_panel=_PICTURES),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write a copy of every image with its answer.", rich_help_panel=_PICTURES)
+    ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Draw accepted and rejected images side by side in this .png.", rich_help_panel=_PICTURES),
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(help="Append a line of JSON for every decision, safe on disk.", rich_help_panel=_PICTURES),
+    ] = None,
 ) -> None:
     """Classify images, and say how far each answer can be trusted.
 
-    Example: uce-edge predict --model digits.onnx photo.png folder/ --reject 0.3
+    Without --model, the bundled model answers: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
+
+    Example: uce-edge predict photo.png folder/ --reject 0.3
+
+    Example: uce-edge predict --model digits.onnx folder/ --reject auto --sort uncertainty --save annotated/
+
+    Example: uce-edge predict --watch incoming/ --reject 0.3 --audit decisions.jsonl --jsonl
     """
     # Wrong usage is told before anything slow happens.
-    if as_json and jsonl:
-        raise UsageError("Choose one of --json and --jsonl.")
+    _refuse(images, watch, as_json, jsonl, sort, sheet)
     if exit_code and reject is None:
         raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
-    threshold = parse_threshold(reject)
+    request = Request(samples, seed, parse_threshold(reject), adaptive, top)
     if adaptive is not None:
         contract.check_adaptive(adaptive)
     check_threads(threads)
-    model = check_request(model, samples, seed)
+    model = check_request(model, samples, seed, inference)
     from uce_edge.images import collect
     from uce_edge.model import Model
 
-    paths = collect(images)
+    paths = collect(images or [])
     loaded = Model(model, device, threads=threads, max_memory=max_memory)
-    records = []
-    for record in each_record(loaded, paths, samples, seed, threshold, adaptive):
-        records.append(record)
-        if jsonl:
-            typer.echo(json.dumps(record))
-            sys.stdout.flush()
-    if as_json:
-        typer.echo(json.dumps(records, indent=2))
-    elif not jsonl:
-        print_table(records, "decision")
+    threshold = loaded.threshold(request.reject)
+    with closing(_Answers(loaded, request, threshold, save, audit, keep=sheet is not None)) as answers:
+        if watch is not None:
+            records = _watched(answers, watch, jsonl)
+        else:
+            records = []
+            with _progress(len(paths), shown=not jsonl) as advance:
+                for record in answers.of(paths):
+                    advance(1)
+                    records.append(record)
+                    if jsonl and sort is Sort.GIVEN:
+                        _line(record)
+            if sort is Sort.UNCERTAINTY:
+                records.sort(key=lambda record: record["uncertainty"] if record["status"] == "ok" else -1, reverse=True)
+            _print(records, threshold, as_json, jsonl and sort is not Sort.GIVEN, silent=jsonl)
+    if sheet is not None:
+        from uce_edge.annotate import save_sheet
+
+        save_sheet(answers.kept, threshold, sheet)
+        say(f"Wrote {sheet}")
     failed = sum(record["status"] == "error" for record in records)
     rejected = sum(record["decision"] == "reject" for record in records)
+    if threshold is not None and len(records) > 1 and not (as_json or jsonl):
+        say(f"{len(records) - failed - rejected} accepted, {rejected} rejected.")
     if failed:
         say(f"error: {failed} of {len(records)} images could not be used.")
         raise typer.Exit(1)
     if exit_code and rejected:
         raise typer.Exit(3)
+
+
+class _Answers:
+    """Answers, and what is written about each of them."""
+
+    def __init__(
+        self,
+        model: "Model",
+        request: Request,
+        threshold: float | None,
+        save: Path | None,
+        audit: Path | None,
+        *,
+        keep: bool,
+    ) -> None:
+        from uce_edge.audit import Audit
+        from uce_edge.files import writable_folder
+
+        if save is not None:
+            writable_folder(save)
+        self._model, self._request, self._save, self._keep = model, request, save, keep
+        self._audit = None if audit is None else Audit(audit, Path(model.path), model.provider, threshold)
+        self._names: set[str] = set()
+        self.kept: list[tuple[dict[str, Any], bytes | None]] = []
+
+    def close(self) -> None:
+        """Nothing more will be answered."""
+        if self._audit is not None:
+            self._audit.close()
+
+    def of(self, paths: list[str]) -> Iterator[dict[str, Any]]:
+        """One record per path, once everything about it is written."""
+        keep = self._audit is not None or self._save is not None
+        for record, content in each_answer(self._model, paths, self._request, keep=keep):
+            if self._save is not None and record["status"] == "ok":
+                from uce_edge.annotate import save_annotated
+
+                save_annotated(record, content, self._save, self._names)
+            if self._audit is not None:
+                self._audit.add(record, content)
+            if self._keep:
+                self.kept.append((record, content if record["path"] == "-" else None))
+            yield record
+
+
+def _watched(answers: _Answers, folder: Path, jsonl: bool) -> list[dict[str, Any]]:
+    """Answer until somebody stops it."""
+    from uce_edge.watch import arrivals
+
+    records: list[dict[str, Any]] = []
+    say(f"Watching {folder}; Ctrl-C ends it.")
+    try:
+        for paths in arrivals(folder):
+            for record in answers.of(paths):
+                records.append({name: record[name] for name in ("status", "decision")})
+                _line(record) if jsonl else show.row(record)
+    except KeyboardInterrupt:
+        say("")
+    return records
+
+
+def _line(record: dict[str, Any]) -> None:
+    typer.echo(json.dumps(record))
+    sys.stdout.flush()
+
+
+def _print(records: list[dict[str, Any]], threshold: float | None, as_json: bool, lines: bool, *, silent: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(records, indent=2))
+    elif lines:
+        for record in records:
+            _line(record)
+    elif silent:
+        return
+    elif len(records) == 1:
+        show.card(records[0], threshold)
+    else:
+        show.table(records, "decision", threshold)
+
+
+def _progress(total: int, shown: bool) -> Any:
+    """A bar for many images; one or two need none."""
+    from contextlib import nullcontext
+
+    if total <= 16 or not shown:
+        return nullcontext(lambda _: None)
+    from uce_edge.progress import progress
+
+    return progress("predicting", total)
+
+
+def _refuse(
+    images: list[str] | None, watch: Path | None, as_json: bool, jsonl: bool, sort: Sort, sheet: Path | None
+) -> None:
+    if as_json and jsonl:
+        raise UsageError("Choose one of --json and --jsonl.")
+    if (not images) == (watch is None):
+        raise UsageError("Name images, folders or - for stdin; or watch one folder: --watch incoming/")
+    if watch is not None and (as_json or sheet is not None or sort is not Sort.GIVEN):
+        raise UsageError("--watch never ends, so --json, --sheet and --sort do not go with it. Use: --jsonl")
+    if sheet is not None and sheet.suffix.lower() != ".png":
+        raise UsageError(expected("`sheet`", "a file name ending in .png", str(sheet), "Use: --sheet answers.png"))
 
 
 def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
@@ -100,69 +255,19 @@ def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
         raise UsageError(expected("`reject`", "between 0 and 1, or auto", text, "For example: --reject 0.3")) from None
 
 
-def check_request(model: Path | None, samples: int | None, seed: int) -> Path:
-    """Refuse passes that do not exist, and a missing model; returns the model."""
+def check_request(model: Path | None, samples: int | None, seed: int, inference: Inference | None = None) -> Path:
+    """Refuse passes that do not exist; returns the model, which is a bundled one unless it is named."""
     contract.pass_seeds(samples if samples is not None else 1, seed)
-    if model is None:
-        raise UsageError(
-            "No --model was given, and no model ships with this version. "
-            "Make one in a minute with: uce-edge demo   (it writes demo/digits.onnx)"
-        )
-    return model
+    return choose_model(model, inference)
 
 
-def each_record(
-    model: "Model",
-    paths: list[str],
-    samples: int | None,
-    seed: int,
-    reject: "float | Literal['auto'] | None",
-    adaptive: float | None = None,
-) -> Iterator[dict[str, Any]]:
-    """One record per path, in order; a bad image is a record too."""
-    import numpy as np
-
-    from uce_edge.images import load
-
-    for start in range(0, len(paths), _CHUNK):
-        chunk = paths[start : start + _CHUNK]
-        errors: dict[int, str] = {}
-        pixels = []
-        for index, path in enumerate(chunk):
-            try:
-                pixels.append(load(sys.stdin.buffer.read() if path == "-" else path, model.metadata.image))
-            except ImageError as error:
-                errors[index] = str(error)
-        results = iter(model.predict(np.stack(pixels), samples, seed, reject, adaptive) if pixels else ())
-        for index, path in enumerate(chunk):
-            if index in errors:
-                yield {"path": path, "status": "error"} | dict.fromkeys(_FIELDS) | {"error": errors[index]}
-            else:
-                values = next(results).as_dict()
-                yield ({"path": path, "status": "ok"} | {name: values[name] for name in _FIELDS} | {"error": None})
-
-
-def print_table(records: list[dict[str, Any]], last: str) -> None:
-    """A table for people: what it is, how sure, and one more field, such as what to do with it."""
-    width = max([len(record["path"]) for record in records] + [5])
-    names = max([len(str(record["label"])) for record in records] + [5])
-    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty    wrong about  {last.replace('_', ' ')}"
-    typer.secho(head, bold=True)
-    for record in records:
-        if record["status"] == "error":
-            typer.secho(f"{record['path']:<{width}}  {record['error']}", fg=typer.colors.RED)
-            continue
-        value = record[last]
-        shown = f"{value:.3f}" if isinstance(value, float) else value or "-"
-        colour = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}.get(shown)
-        line = f"{record['path']:<{width}}  {record['label']:<{names}}  {record['confidence']:>10.1%}"
-        odds = _odds(record["error_probability"])
-        line += f"  {record['uncertainty']:.3f} ± {record['standard_error']:.3f}  {odds:<11}  "
-        typer.echo(line + typer.style(shown, fg=colour))
-
-
-def _odds(probability: float) -> str:
-    """A probability of error as people say it: 1 in 12."""
-    if probability < 0.001:
-        return "< 1 in 1000"
-    return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"
+def choose_model(model: Path | None, inference: Inference | None = None) -> Path:
+    """The named file, or the bundled one of a kind of inference."""
+    if model is not None:
+        if inference is not None:
+            raise UsageError("A file has the inference it was exported with: --inference goes without --model.")
+        return model
+    if inference is not None and inference not in models.BUNDLED:
+        rule = f"one of {', '.join(models.BUNDLED)} for the bundled model"
+        raise UsageError(expected("`inference`", rule, str(inference), "Leave it out for the default"))
+    return models.bundled(inference)

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from uce_edge import contract
+from uce_edge.cli import show
 from uce_edge.cli.options import DeviceOption, JsonOption, MemoryOption, ThreadsOption, say
-from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request, each_record, print_table
+from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request
+from uce_edge.cli.records import Request, each_record
 from uce_edge.errors import ImageError, UsageError, expected
 from uce_edge.providers import Device
 
@@ -96,7 +98,7 @@ def rank(
     def usable() -> Iterator[dict[str, Any]]:
         nonlocal failed, left
         # The rule of --reject: what it would reject is left out.
-        for record in each_record(loaded, paths, samples, seed, max_uncertainty):
+        for record in each_record(loaded, paths, Request(samples, seed, max_uncertainty)):
             advance(1)
             if record["status"] == "error":
                 failed += 1
@@ -129,4 +131,4 @@ def _print(records: list[dict[str, Any]], as_json: bool, jsonl: bool, as_csv: bo
         table.writeheader()
         table.writerows(records)
     else:
-        print_table(records, Score.MODEL_UNCERTAINTY)
+        show.table(records, Score.MODEL_UNCERTAINTY)

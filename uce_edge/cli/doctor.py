@@ -1,0 +1,117 @@
+"""`uce-edge doctor`."""
+
+import json
+import platform
+import sys
+from typing import Any
+
+import typer
+
+from uce_edge import __version__, models
+from uce_edge.cli.options import JsonOption
+from uce_edge.errors import UceEdgeError
+from uce_edge.providers import Device
+
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
+_PACKAGES = ("numpy", "pillow", "typer", "torch", "onnx", "matplotlib", "scikit-learn")
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what is installed, what a model really runs on, and how to mend what does not work.
+
+    Exits with 1 when something is wrong.
+
+    Example: uce-edge doctor
+    """
+    found = {name: version for name in (*_RUNTIMES, *_PACKAGES) if (version := _version(name))}
+    runtimes = [name for name in _RUNTIMES if name in found]
+    problems = _problems_of(runtimes)
+    providers: list[str] = []
+    obtained: dict[str, str | None] = {}
+    if runtimes:
+        try:
+            providers, obtained = _try_devices()
+        except UceEdgeError as error:
+            problems.append(str(error))
+    if "CUDAExecutionProvider" in providers and obtained.get("cuda") is None:
+        problems.append(_cuda_remedy())
+    report: dict[str, Any] = {
+        "uce-edge": __version__,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "machine": f"{platform.system()} {platform.machine()}",
+        "packages": found,
+        "providers listed": providers,
+        "sessions obtained": obtained,
+        "problems": problems,
+    }
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _version(name: str) -> str | None:
+    from importlib import metadata  # slow
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _problems_of(runtimes: list[str]) -> list[str]:
+    if not runtimes:
+        return ['ONNX Runtime is not installed. Run: pip install "uce-edge[cpu]"   (or [gpu] with an NVIDIA card)']
+    if len(runtimes) > 1:
+        names = " and ".join(runtimes)
+        both = " ".join(runtimes)
+        return [
+            f"{names} are installed together and overwrite each other's files: which one answers is chance. "
+            f'Run: pip uninstall -y {both} && pip install "uce-edge[cpu]"   (or [gpu])'
+        ]
+    return []
+
+
+def _try_devices() -> tuple[list[str], dict[str, str | None]]:
+    """What is listed, and the provider that the bundled model gets on every device; None where it is refused."""
+    from uce_edge.model import Model
+    from uce_edge.providers import onnxruntime
+
+    obtained: dict[str, str | None] = {}
+    for device in (Device.CPU, Device.CUDA, Device.TENSORRT, Device.OPENVINO):
+        try:
+            obtained[device] = Model(models.bundled(), device).provider
+        except UceEdgeError:
+            obtained[device] = None
+    return list(onnxruntime().get_available_providers()), obtained
+
+
+def _cuda_remedy() -> str:
+    """What ONNX Runtime misses, from the versions it was built with."""
+    ort: Any = __import__("onnxruntime")
+    wanted = getattr(ort, "cuda_version", "") or "12"
+    cudnn = getattr(ort, "cudnn_version", "") or "9"
+    return (
+        f"CUDA is listed and does not start. It needs an NVIDIA driver (does `nvidia-smi` answer?), CUDA {wanted} and "
+        f"cuDNN {cudnn}. Run: pip install 'onnxruntime-gpu[cuda,cudnn]'"
+    )
+
+
+def _print(report: dict[str, Any]) -> None:
+    obtained = ", ".join(f"{device}: {provider or 'no'}" for device, provider in report["sessions obtained"].items())
+    rows = {
+        "uce-edge": report["uce-edge"],
+        "Python": report["python"],
+        "machine": report["machine"],
+        "packages": ", ".join(f"{name} {version}" for name, version in report["packages"].items()),
+        "listed": ", ".join(report["providers listed"]) or "none",
+        "obtained": obtained or "none",
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:<10}{value}")
+    for problem in report["problems"]:
+        typer.secho(f"problem   {problem}", fg=typer.colors.RED)
+    if not report["problems"]:
+        typer.secho("All is well.", fg=typer.colors.GREEN)
