@@ -180,7 +180,7 @@ Written by `python train/bundled_model.py card`, which evaluates the committed f
 from inside a file; `uce-edge evaluate --data cifar10 --ood cifar100` measures it again.
 
 **What.** A ResNet-9 (262,000 weights, 32x32 pixels) that tells airplane, automobile, bird, cat, deer, dog, frog, horse,
-ship and truck apart, with Gaussian dropout in every weight layer but the first (p = {p}). Two files of the same network:
+ship and truck apart, with Gaussian dropout in every weight layer but the first (p = {p}). Two files, one network:
 `mc` draws exact passes, `moments` propagates mean and variance in one pass and draws the last layer. `predict` takes
 `{default}` unless told otherwise.
 
