@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench noise wheel-check clean
+.PHONY: demo test test-ports lint bench noise wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -12,18 +12,33 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable ".[cpu,train,export]"
+	$(PIP) --editable ".[cpu]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
 	$(PIP) --editable ".[cpu,train,export,dev]"
 	touch $@
 
+# The bundled model on the sample images: a table, a picture, and what the passes cost. No PyTorch.
 demo: $(VENV)/.demo
-	$(BIN)/uce-edge demo --out demo
+	$(BIN)/uce-edge predict examples/images --reject 0.3 --sort uncertainty --sheet demo.png
+	$(BIN)/uce-edge predict examples/images/cat.png --reject auto
+	$(BIN)/uce-edge bench --inference mc --samples 1,5,25
+	$(BIN)/uce-edge bench --inference moments --samples 100
+	@echo
+	@echo "demo.png shows the accepted and the rejected images side by side. To try next:"
+	@echo "    $(BIN)/uce-edge predict YOUR-PHOTO.jpg --reject auto"
+	@echo "    $(BIN)/uce-edge info                      # what the file says of itself, and what thresholds let through"
+	@echo "    $(BIN)/pip install -e '.[cpu,train,export]' -c constraints.txt && $(BIN)/uce-edge demo    # train your own"
 
 test: $(VENV)/.dev
 	UCE_EDGE_KEEP=build/ci $(BIN)/python -m pytest --durations=10
+
+# The ports to other languages: fetches what they need from package registries, then runs their tests on the goldens.
+test-ports: $(VENV)/.dev
+	examples/cpp/get-headers.sh
+	cd examples/node && npm ci
+	$(BIN)/python -m pytest -rs tests/test_port_cpp.py tests/test_port_node.py tests/test_port_ros2.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -43,4 +58,4 @@ wheel-check: $(VENV)/.dev
 	PYTHON=$(BIN)/python UCE_EDGE_KEEP=build/ci bash .ci/wheel-check
 
 clean:
-	rm -rf $(VENV) dist build demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache

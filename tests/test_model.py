@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnxruntime
+import ports
 import pytest
 from PIL import Image
 
@@ -343,6 +344,13 @@ def test_a_budget_that_no_pass_fits_in_names_the_least(digits, monkeypatch):
     assert Model(digits.model, "cpu", max_memory=5)._rows == 1
     with pytest.raises(UsageError, match="`max_memory` to be at least 1 MB, but got 0"):
         Model(digits.model, "cpu", max_memory=0)
+
+
+def test_an_uncertainty_that_is_not_a_number_is_rejected(tmp_path, answer):
+    file = ports.variant(tmp_path, graph=ports.not_a_number)
+    pixels = answer.images[:2]
+    for options in ({}, {"adaptive": 0.1}):
+        assert Model(file, "cpu").predict(pixels, reject=1.0, **options).decisions == [Decision.REJECT] * 2
 
 
 def silent_fallback(real, *arguments, providers, **options):

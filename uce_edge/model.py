@@ -138,8 +138,8 @@ class Model:
         uncertainty = merged[contract.UNCERTAINTY]
         decisions: list[Decision | None] = [None] * len(batch)
         if reject is not None:
-            # float32 on both sides: a threshold of 0.3 must not reject an uncertainty of 0.3.
-            rejected = uncertainty > np.float32(reject)
+            # float32 on both sides: a threshold of 0.3 must not reject an uncertainty of 0.3. NaN is rejected.
+            rejected = ~(uncertainty <= np.float32(reject))
             decisions = [Decision.REJECT if bad else Decision.ACCEPT for bad in rejected]
         return Prediction(
             class_ids=merged[contract.CLASS_ID],

@@ -1,0 +1,138 @@
+// Classifies one raw image with a uce-edge model file and prints the answer as JSON.
+
+#include <cmath>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "uce_edge.hpp"
+
+namespace {
+
+using Options = std::map<std::string, std::string>;
+
+constexpr const char* usage =
+    "Usage: uce_edge_predict MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto]";
+
+[[noreturn]] void refuse(const std::string& name, const std::string& rule, const std::string& value) {
+  throw uce_edge::UsageError("Expected `" + name + "` to be " + rule + ", but got " + value + ".");
+}
+
+// The whole of a text as a number, with a decimal point whatever the device's language.
+template <typename Number>
+std::optional<Number> parse(const std::string& text) {
+  std::istringstream stream(text);
+  stream.imbue(std::locale::classic());
+  Number value{};
+  if (!(stream >> std::noskipws >> value) || stream.peek() != EOF) return {};
+  return value;
+}
+
+std::optional<std::int64_t> whole(const Options& options, const std::string& name, std::int64_t high) {
+  const auto given = options.find(name);
+  if (given == options.end()) return {};
+  const auto value = parse<std::int64_t>(given->second);
+  const std::int64_t low = name == "samples" ? 1 : 0;
+  if (!value || *value < low || *value > high) {
+    refuse(name, "between " + std::to_string(low) + " and " + std::to_string(high), given->second);
+  }
+  return value;
+}
+
+std::string quoted(const std::string& text) {
+  std::ostringstream out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out << '\\' << c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out << "\\u" << std::hex << std::setw(4) << std::setfill('0') << int(c);
+    } else {
+      out << c;
+    }
+  }
+  return '"' + out.str() + '"';
+}
+
+// Nine digits give every float32 back exactly.
+std::string number(float value) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  out << std::setprecision(9) << value;
+  return std::isfinite(value) ? out.str() : "null";
+}
+
+void run(const std::vector<std::string>& arguments) {
+  std::vector<std::string> files;
+  Options options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--samples" || word == "--seed" || word == "--reject") {
+      if (i + 1 == arguments.size()) throw uce_edge::UsageError(usage);
+      options[word.substr(2)] = arguments[++i];
+    } else {
+      files.push_back(word);
+    }
+  }
+  if (files.size() != 2) throw uce_edge::UsageError(usage);
+  const auto samples = whole(options, "samples", uce_edge::max_samples);
+  const auto seed = whole(options, "seed", uce_edge::max_seed).value_or(0);
+  const std::string reject = options.count("reject") ? options.at("reject") : "";
+  const auto given = parse<double>(reject);
+  if (options.count("reject") && reject != "auto" && !(given && *given >= 0 && *given <= 1)) {
+    refuse("reject", "between 0 and 1, or auto", reject);
+  }
+
+  uce_edge::Model model(files[0]);
+  const auto& metadata = model.metadata();
+  const auto seeds = model.seeds(samples, seed);
+  const auto passes = static_cast<std::int64_t>(seeds.size());
+  std::optional<float> threshold;
+  if (given) threshold = static_cast<float>(*given);
+  if (reject == "auto") {
+    if (!metadata.reject) {
+      throw uce_edge::UsageError(files[0] + " has no stored threshold: give one, such as --reject 0.3.");
+    }
+    threshold = metadata.reject->value;
+    if (metadata.reject->samples != passes || metadata.reject->seed != seed) {
+      std::cerr << "warning: the stored threshold's promise about the error holds for other passes than these.\n";
+    }
+  }
+  if (metadata.calibrated_at.value_or(passes) != passes) {
+    std::cerr << "warning: this model was calibrated at " << *metadata.calibrated_at << " samples and runs with "
+              << passes << ": its probabilities are a little off.\n";
+  }
+  std::ifstream file(files[1], std::ios::binary);
+  if (!file) throw uce_edge::Error("There is no image file " + files[1] + ".");
+  const std::vector<std::uint8_t> image{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+
+  const auto found = model.predict(image, seeds);
+  std::string probabilities;
+  for (const float p : found.probabilities) probabilities += (probabilities.empty() ? "" : ", ") + number(p);
+  std::cout << "{\"label\": " << quoted(found.label) << ", \"class_id\": " << found.class_id
+            << ", \"probabilities\": [" << probabilities << "], \"uncertainty\": " << number(found.uncertainty)
+            << ", \"model_uncertainty\": " << number(found.model_uncertainty)
+            << ", \"standard_error\": " << number(found.standard_error)
+            << ", \"error_probability\": " << number(found.error_probability) << ", \"decision\": "
+            << (!threshold ? "null" : found.rejected(*threshold) ? "\"reject\"" : "\"accept\"")
+            << ", \"samples\": " << passes << ", \"seed\": " << seed << "}\n";
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  try {
+    run({values + 1, values + count});
+  } catch (const uce_edge::UsageError& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return 1;
+  }
+}

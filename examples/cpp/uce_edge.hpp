@@ -1,0 +1,266 @@
+// Runs a uce-edge model file (docs/contract.md, version 1) with ONNX Runtime's C++ API and nothing else.
+//
+//     uce_edge::Model model("digits.onnx");
+//     auto found = model.predict(pixels, model.seeds());
+//     if (found.uncertainty <= 0.3f) act_on(found.label);
+
+#pragma once
+
+#include <onnxruntime_cxx_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "uce_edge_json.hpp"
+
+namespace uce_edge {
+
+constexpr int contract_version = 1;
+constexpr std::int64_t max_samples = 4096;
+constexpr std::int64_t max_seed = 4095;
+
+// What a user is told, in one sentence.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The request itself is wrong.
+struct UsageError : Error {
+  using Error::Error;
+};
+
+// A stored threshold, and the passes that its promise about the error holds for.
+struct Threshold {
+  float value = 0;
+  std::int64_t samples = 0;
+  std::int64_t seed = 0;
+};
+
+// What the file says of itself, as far as running it needs.
+struct Metadata {
+  std::vector<std::string> classes;
+  std::int64_t height = 0, width = 0, channels = 0;
+  bool float32 = false;  // pixels are float32 rather than uint8
+  bool deterministic = false;
+  std::int64_t samples = 0;
+  std::optional<std::int64_t> calibrated_at;  // the number of passes that the calibration was fitted at
+  std::optional<Threshold> reject;
+
+  std::size_t image_bytes() const { return std::size_t(height * width * channels) * (float32 ? 4 : 1); }
+
+  static Metadata parse(const std::string& json, const std::string& source) {
+    try {
+      return from(detail::JsonParser(json).document(), source);
+    } catch (const detail::Damage& error) {
+      throw Error(source + " has damaged metadata: " + error.what() + ".");
+    }
+  }
+
+ private:
+  static Metadata from(const detail::Json& document, const std::string& source) {
+    using Kind = detail::Json::Kind;
+    const detail::Json* version = document.find("contract");
+    if (version == nullptr || version->kind != Kind::number || version->number != contract_version) {
+      std::ostringstream found;
+      if (version != nullptr && version->kind == Kind::number) found << version->number;
+      throw Error(source + " follows model contract " + (found.str().empty() ? "null" : found.str()) +
+                  ", and this program reads contract " + std::to_string(contract_version) + ".");
+    }
+    Metadata result;
+    for (const detail::Json& name : document.at("classes", Kind::array).items) {
+      if (name.kind != Kind::string) throw detail::Damage("a class has no name");
+      result.classes.push_back(name.text);
+    }
+    const detail::Json& image = document.at("image", Kind::object);
+    result.height = image.whole("height", 1, 1 << 16);
+    result.width = image.whole("width", 1, 1 << 16);
+    result.channels = image.whole("channels", 1, 1 << 10);
+    const std::string dtype = image.at("dtype", Kind::string).text;
+    if (dtype != "uint8" && dtype != "float32") throw detail::Damage("its pixels are " + dtype);
+    result.float32 = dtype == "float32";
+    const std::string inference = document.at("inference", Kind::string).text;
+    if (inference != "mc" && inference != "moments" && inference != "deterministic") {
+      throw detail::Damage("its inference is " + inference);
+    }
+    result.deterministic = inference == "deterministic";
+    result.samples = document.whole("samples", 1, max_samples);
+    if (const detail::Json* map = document.find("calibration"); map != nullptr) {
+      const detail::Json* fitted = map->find("samples");
+      const bool known = fitted != nullptr && fitted->kind == Kind::number;
+      if (known) result.calibrated_at = map->whole("samples", 1, max_samples);
+    }
+    if (const detail::Json* stored = document.find("reject"); stored != nullptr && stored->kind == Kind::object) {
+      const double value = stored->at("threshold", Kind::number).number;
+      if (!(value >= 0 && value <= 1)) throw detail::Damage("its threshold is not between 0 and 1");
+      const std::int64_t samples = stored->whole("samples", 1, max_samples);
+      result.reject = Threshold{float(value), samples, stored->whole("seed", 0, max_seed)};
+    }
+    return result;
+  }
+};
+
+// One image's answer; the contract says what each number means.
+struct Prediction {
+  std::string label;
+  std::int32_t class_id = 0;
+  std::vector<float> probabilities;
+  float uncertainty = 0, model_uncertainty = 0, standard_error = 0, error_probability = 0;
+
+  // float32 on both sides, and an uncertainty that is not a number is never accepted.
+  bool rejected(float threshold) const { return !(uncertainty <= threshold); }
+};
+
+// The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns.
+inline std::vector<std::int32_t> pass_seeds(std::int64_t samples, std::int64_t seed) {
+  const auto check = [](const char* name, std::int64_t low, std::int64_t high, std::int64_t value) {
+    if (value >= low && value <= high) return;
+    throw UsageError("Expected `" + std::string(name) + "` to be between " + std::to_string(low) + " and " +
+                     std::to_string(high) + ", but got " + std::to_string(value) + ".");
+  };
+  check("samples", 1, max_samples, samples);
+  check("seed", 0, max_seed, seed);
+  std::vector<std::int32_t> seeds(static_cast<std::size_t>(samples));
+  std::iota(seeds.begin(), seeds.end(), static_cast<std::int32_t>(seed * max_samples));
+  return seeds;
+}
+
+// A model file, ready to predict.
+class Model {
+ public:
+  // `threads` of ONNX Runtime; 0 for all cores.
+  explicit Model(const std::string& path, int threads = 0) : path_(path) {
+    if (!std::ifstream(path)) throw Error("There is no model file " + path + ".");
+    Ort::SessionOptions options;
+    options.SetIntraOpNumThreads(threads);
+    try {
+      session_ = Ort::Session(environment_, path.c_str(), options);
+    } catch (const Ort::Exception&) {
+      throw Error(path + " is not an ONNX file that can be loaded: it is damaged, incomplete or something else.");
+    }
+    Ort::AllocatorWithDefaultOptions allocator;
+    const auto json = session_.GetModelMetadata().LookupCustomMetadataMapAllocated("uce_edge", allocator);
+    if (json == nullptr) {
+      throw Error(path + " is an ONNX file, but not a uce-edge model: it has no metadata under uce_edge.");
+    }
+    metadata_ = Metadata::parse(json.get(), path);
+    check_signature(allocator);
+  }
+
+  const Metadata& metadata() const { return metadata_; }
+
+  // The passes of a request; without one, the number stored in the file.
+  std::vector<std::int32_t> seeds(std::optional<std::int64_t> samples = {}, std::int64_t seed = 0) const {
+    if (metadata_.deterministic && samples.value_or(metadata_.samples) != metadata_.samples) {
+      throw UsageError("Expected `samples` to be left out for a deterministic model, but got " +
+                       std::to_string(*samples) + ".");
+    }
+    return pass_seeds(samples.value_or(metadata_.samples), seed);
+  }
+
+  // Classifies one image: raw pixels, rows from the top, channels last, not normalised.
+  Prediction predict(const std::vector<std::uint8_t>& image, const std::vector<std::int32_t>& seeds) {
+    const Metadata& m = metadata_;
+    if (image.size() != m.image_bytes()) {
+      throw Error("Expected `image` to be " + std::to_string(m.image_bytes()) + " bytes (" + std::to_string(m.height) +
+                  " x " + std::to_string(m.width) + " x " + std::to_string(m.channels) + ", " +
+                  (m.float32 ? "float32" : "uint8") + "), but got " + std::to_string(image.size()) + ".");
+    }
+    if (seeds.empty() || seeds.size() > std::size_t(max_samples)) {
+      throw UsageError("Expected `seeds` to be 1 to " + std::to_string(max_samples) + " numbers, but got " +
+                       std::to_string(seeds.size()) + ".");
+    }
+    // ONNX Runtime takes pointers that are not const, and does not write through them.
+    auto* pixels = const_cast<std::uint8_t*>(image.data());
+    auto* passes = const_cast<std::int32_t*>(seeds.data());
+    const std::int64_t shape[] = {1, m.height, m.width, m.channels};
+    const std::int64_t count[] = {static_cast<std::int64_t>(seeds.size())};
+    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    Ort::Value feed[] = {Ort::Value::CreateTensor(memory, pixels, image.size(), shape, 4, pixel_type()),
+                         Ort::Value::CreateTensor<std::int32_t>(memory, passes, seeds.size(), count, 1)};
+    std::vector<Ort::Value> found;
+    try {
+      const std::size_t fed = m.deterministic ? 1 : 2;
+      found = session_.Run(Ort::RunOptions{nullptr}, inputs, feed, fed, outputs, std::size(outputs));
+    } catch (const Ort::Exception& error) {
+      throw Error(path_ + " could not be run: " + error.what());
+    }
+    Prediction result;
+    const float* probabilities = data<float>(found[0], m.classes.size());
+    result.probabilities.assign(probabilities, probabilities + m.classes.size());
+    result.class_id = *data<std::int32_t>(found[1], 1);
+    result.uncertainty = *data<float>(found[2], 1);
+    result.model_uncertainty = *data<float>(found[3], 1);
+    result.standard_error = *data<float>(found[4], 1);
+    result.error_probability = *data<float>(found[5], 1);
+    if (result.class_id < 0 || std::size_t(result.class_id) >= m.classes.size()) throw Error(broken());
+    result.label = m.classes[std::size_t(result.class_id)];
+    return result;
+  }
+
+ private:
+  static constexpr const char* inputs[] = {"image", "seeds"};
+  static constexpr const char* outputs[] = {"probabilities",     "class_id",       "uncertainty",
+                                            "model_uncertainty", "standard_error", "error_probability"};
+
+  std::string broken() const { return path_ + " breaks the contract: its graph is not what its metadata says."; }
+
+  ONNXTensorElementDataType pixel_type() const {
+    return metadata_.float32 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT : ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
+  }
+
+  // An output's numbers, of which there must be so many of this type.
+  template <typename T>
+  const T* data(const Ort::Value& value, std::size_t count) const {
+    const auto info = value.GetTensorTypeAndShapeInfo();
+    const bool kept = info.GetElementType() == Ort::TypeToTensorType<T>::type && info.GetElementCount() == count;
+    if (!kept) throw Error(broken());
+    return value.GetTensorData<T>();
+  }
+
+  void check_signature(OrtAllocator* allocator) const {
+    std::set<std::string> taken, given;
+    bool same = false;  // the image of the graph and of the metadata
+    for (std::size_t i = 0; i < session_.GetInputCount(); ++i) {
+      const std::string name = session_.GetInputNameAllocated(i, allocator).get();
+      taken.insert(name);
+      const Ort::TypeInfo type = session_.GetInputTypeInfo(i);
+      if (name != inputs[0] || type.GetONNXType() != ONNX_TYPE_TENSOR) continue;
+      const auto info = type.GetTensorTypeAndShapeInfo();
+      const auto shape = info.GetShape();
+      same = info.GetElementType() == pixel_type() && shape.size() == 4 && shape[1] == metadata_.height &&
+             shape[2] == metadata_.width && shape[3] == metadata_.channels;
+    }
+    for (std::size_t i = 0; i < session_.GetOutputCount(); ++i) {
+      given.insert(session_.GetOutputNameAllocated(i, allocator).get());
+    }
+    const std::set<std::string> wanted(std::begin(inputs), std::end(inputs) - (metadata_.deterministic ? 1 : 0));
+    const auto is_given = [&](const char* name) { return given.count(name) == 1; };
+    const bool complete = std::all_of(std::begin(outputs), std::end(outputs), is_given);
+    if (!same || taken != wanted || !complete) throw Error(broken());
+  }
+
+  // Without this check a library that is older than the headers ends the program.
+  static Ort::Env environment() {
+    if (OrtGetApiBase()->GetApi(ORT_API_VERSION) == nullptr) {
+      throw Error("ONNX Runtime " + std::string(OrtGetApiBase()->GetVersionString()) +
+                  " is older than the headers of this program, which need 1." + std::to_string(ORT_API_VERSION) + ".");
+    }
+    return Ort::Env(ORT_LOGGING_LEVEL_FATAL, "uce_edge");  // errors are told by exceptions, once
+  }
+
+  std::string path_;
+  Ort::Env environment_ = environment();
+  Ort::Session session_{nullptr};
+  Metadata metadata_;
+};
+
+}  // namespace uce_edge

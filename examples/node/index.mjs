@@ -1,0 +1,50 @@
+// Classifies one raw image with a uce-edge model file and prints the answer as JSON.
+import { readFileSync, statSync } from 'node:fs';
+import { check, Model, rejected, UceEdgeError } from './uce_edge.mjs';
+
+const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto]';
+const DECIMAL = /^-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
+
+async function main(words) {
+  const files = [];
+  const given = {};
+  for (let i = 0; i < words.length; i++) {
+    if (!['--samples', '--seed', '--reject'].includes(words[i])) files.push(words[i]);
+    else if (i + 1 < words.length) given[words[i].slice(2)] = words[++i];
+    else throw new UceEdgeError(USAGE, 2);
+  }
+  if (files.length !== 2) throw new UceEdgeError(USAGE, 2);
+  const asked = 'samples' in given ? check('samples', given.samples, 1, 4096) : undefined;
+  const seed = check('seed', given.seed ?? '0', 0, 4095);
+  let threshold = null;
+  if ('reject' in given && given.reject !== 'auto') {
+    threshold = check('reject', given.reject, 0, 1, 'between 0 and 1, or auto', DECIMAL);
+  }
+
+  const model = await Model.load(files[0]);
+  const seeds = model.seeds(asked, seed);
+  const samples = seeds.length;
+  const { reject, calibration } = model.about;
+  if (given.reject === 'auto') {
+    if (!reject) throw new UceEdgeError(`${files[0]} has no stored threshold: give one, such as --reject 0.3.`, 2);
+    threshold = reject.threshold;
+    if (reject.samples !== samples || reject.seed !== seed) {
+      console.error("warning: the stored threshold's promise about the error holds for other passes than these.");
+    }
+  }
+  const fitted = calibration?.samples ?? samples;
+  if (fitted !== samples) {
+    const now = `this model was calibrated at ${fitted} samples and runs with ${samples}`;
+    console.error(`warning: ${now}: its probabilities are a little off.`);
+  }
+  const isFile = statSync(files[1], { throwIfNoEntry: false })?.isFile();
+  if (!isFile) throw new UceEdgeError(`There is no image file ${files[1]}.`);
+  const found = await model.predict(readFileSync(files[1]), seeds);
+  const decision = threshold === null ? null : rejected(found.uncertainty, threshold) ? 'reject' : 'accept';
+  console.log(JSON.stringify({ ...found, decision, samples, seed }));
+}
+
+main(process.argv.slice(2)).catch((error) => {
+  console.error(`error: ${error.message}`);
+  process.exitCode = error.code === 2 ? 2 : 1;
+});

@@ -1,0 +1,101 @@
+"""From a sensor_msgs/Image to the fields of what the node publishes; nothing here needs ROS."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import Model
+from uce_edge.contract import check_threshold
+from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
+
+ENCODINGS = {"rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "mono8": (0,)}
+"""Where red, green and blue, or gray, lie in a pixel. Alpha is left out: cameras leave anything in it."""
+_BYTES = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
+
+ERROR = "error"
+"""What is decided of an image that cannot be used."""
+
+
+class ImageMessage(Protocol):
+    """The fields of sensor_msgs/Image that are read; one byte per value, so `is_bigendian` says nothing."""
+
+    encoding: str
+    height: int
+    width: int
+    step: int
+    data: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is published about one image."""
+
+    decision: str
+    """accept, reject or error; a robot acts on accept alone."""
+    uncertainty: float | None = None
+    hypotheses: tuple[tuple[str, float], ...] = ()
+    """Class name and probability, the most probable first."""
+    error: str | None = None
+    """Why the image cannot be used, in one sentence."""
+
+
+def pixels(message: ImageMessage) -> npt.NDArray[np.uint8]:
+    """The image as uint8 [height, width, 3 or 1], RGB or gray, without the padding of its rows.
+
+    Raises:
+        ImageError: The message is not an image in one of `ENCODINGS`.
+    """
+    if message.encoding not in ENCODINGS:
+        rule = f"one of {', '.join(ENCODINGS)}"
+        raise ImageError(expected("`encoding`", rule, message.encoding, "Convert it with image_proc or cv_bridge."))
+    height, width, step = int(message.height), int(message.width), int(message.step)
+    if height < 1 or width < 1:
+        raise ImageError(f"The image is {width} x {height} pixels: check the camera's driver.")
+    row = width * _BYTES[message.encoding]
+    if step < row:
+        raise ImageError(f"The image's step is {step} bytes, and a row of {width} {message.encoding} takes {row}.")
+    if len(message.data) < step * height:
+        raise ImageError(f"The image has {len(message.data)} bytes of data, and {height} rows take {step * height}.")
+    rows = np.frombuffer(message.data, np.uint8, step * height).reshape(height, step)
+    return rows[:, :row].reshape(height, width, -1)[..., list(ENCODINGS[message.encoding])]
+
+
+def parse_reject(value: object) -> float | str:
+    """The parameter `reject`, a number or auto; ROS hands over what the command line looked like."""
+    if value == "auto":
+        return "auto"
+    try:
+        return check_threshold(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise UsageError(expected("`reject`", "between 0 and 1, or auto", value, "For example: reject:=0.3")) from None
+
+
+class Classifier:
+    """A model with the request that every image is answered by."""
+
+    def __init__(self, model: Model, samples: int, seed: int = 0, reject: object = "auto") -> None:
+        """Check the request by answering a black image, which also makes the first real one fast.
+
+        Raises:
+            UceEdgeError: The request is wrong, or the file has no stored threshold for `reject` auto.
+        """
+        self._model = model
+        self._request: dict[str, Any] = {"samples": samples, "seed": seed, "reject": parse_reject(reject)}
+        spec = model.metadata.image
+        model.predict(np.zeros((1, spec.height, spec.width, spec.channels), spec.dtype), **self._request)
+
+    def answer(self, message: ImageMessage) -> Answer:
+        """What to publish about an image; a bad one is an answer too, and never an exception."""
+        try:
+            [found] = self._model.predict([pixels(message)], **self._request)
+        except UceEdgeError as error:
+            return Answer(ERROR, error=str(error))
+        except Exception as error:  # whatever one image runs into, the next may be fine
+            return Answer(ERROR, error=f"The image could not be classified: {type(error).__name__}: {error}")
+        if not math.isfinite(found.uncertainty):  # no comparison with a threshold means anything then
+            return Answer(ERROR, error="The uncertainty is not a number: the model file is damaged, export it again.")
+        ranked = sorted(zip(self._model.classes, found.probabilities.tolist(), strict=True), key=lambda x: -x[1])
+        return Answer(str(found.decision), found.uncertainty, tuple(ranked))

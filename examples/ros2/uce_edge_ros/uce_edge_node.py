@@ -1,0 +1,84 @@
+"""The node: sensor_msgs/Image in; vision_msgs/Classification, uncertainty and decision out.
+
+ros2 run uce_edge_ros uce_edge_node --ros-args -p model:=digits.onnx -p reject:=0.3 -r image:=/camera/image_raw
+"""
+
+import sys
+import warnings
+from typing import Any
+
+import rclpy
+from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.executors import ExternalShutdownException
+from rclpy.logging import get_logger
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image
+from std_msgs.msg import Float32, String
+from vision_msgs.msg import Classification, ObjectHypothesis
+
+from uce_edge import Model
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge_ros.classifier import Classifier
+
+
+class UceEdgeNode(Node):
+    """Answers every image it gets, and drops those that arrive while it is busy."""
+
+    def __init__(self) -> None:
+        super().__init__("uce_edge")
+        # What the library warns of, such as other passes than the calibrated ones, belongs in the log.
+        warnings.showwarning = lambda message, *_: self.get_logger().warning(str(message))
+        path = self._parameter("model", "")
+        if not path:
+            raise UsageError("No model was given. Set the parameter: --ros-args -p model:=digits.onnx")
+        model = Model(path, self._parameter("device", "auto"))
+        self._classifier = Classifier(
+            model,
+            self._parameter("samples", model.metadata.samples),
+            self._parameter("seed", 0),
+            # A number or the word auto.
+            self._parameter("reject", "auto", ParameterDescriptor(dynamic_typing=True)),
+        )
+        self._classification = self._publisher(Classification, "classification")
+        self._uncertainty = self._publisher(Float32, "uncertainty")
+        self._decision = self._publisher(String, "decision")
+        # Only the newest image matters, and best effort understands every camera driver.
+        newest = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+        self.create_subscription(Image, self._parameter("image_topic", "image"), self.on_image, newest)
+        self.get_logger().info(f"{path} on {model.provider}: {len(model.classes)} classes")
+
+    def on_image(self, message: Image) -> None:
+        """Publish what the model says; of an image that cannot be used only the decision `error`."""
+        answer = self._classifier.answer(message)
+        if answer.error is not None:
+            self.get_logger().error(answer.error, throttle_duration_sec=1.0)
+        else:
+            results = [ObjectHypothesis(class_id=name, score=score) for name, score in answer.hypotheses]
+            self._classification.publish(Classification(header=message.header, results=results))
+            self._uncertainty.publish(Float32(data=answer.uncertainty))
+        self._decision.publish(String(data=answer.decision))
+
+    def _parameter(self, name: str, default: Any, *descriptor: ParameterDescriptor) -> Any:
+        return self.declare_parameter(name, default, *descriptor).value
+
+    def _publisher(self, kind: Any, name: str) -> Any:
+        return self.create_publisher(kind, self._parameter(f"{name}_topic", f"~/{name}"), 10)
+
+
+def main() -> None:
+    """Run the node until it is interrupted; exits with 1 when it cannot start."""
+    rclpy.init()
+    try:
+        rclpy.spin(UceEdgeNode())
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    except UceEdgeError as error:
+        get_logger("uce_edge").fatal(str(error))
+        sys.exit(1)
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()
