@@ -211,6 +211,17 @@ class PortTests:
         rule = "Expected `samples` to be left out for a deterministic model, but got 25."
         assert refusal(port, file, IMAGE, "--samples", 25) == rule
 
+    def test_passes_that_are_baked_in_need_no_seeds(self, port: Port, tmp_path: Path) -> None:
+        def bake(graph: onnx.GraphProto) -> None:
+            graph.input.remove(next(value for value in graph.input if value.name == contract.SEEDS))
+            graph.initializer.append(onnx.numpy_helper.from_array(np.arange(25, dtype=np.int32), contract.SEEDS))
+
+        file = variant(tmp_path, lambda document: document.update(baked=True), bake)
+        assert answer(port, file, IMAGE) == answer(port, MODEL, IMAGE)
+        rule = "to be left out for a model with its passes baked in, but got"
+        assert refusal(port, file, IMAGE, "--samples", 5) == f"Expected `samples` {rule} 5."
+        assert refusal(port, file, IMAGE, "--seed", 1) == f"Expected `seed` {rule} 1."
+
     def test_a_model_may_take_float32(self, port: Port, tmp_path: Path) -> None:
         def widen(graph: onnx.GraphProto) -> None:
             image = next(value for value in graph.input if value.name == contract.IMAGE)

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from conftest import Digits
+from conftest import Call, Digits
 from onnx import TensorProto
 from torch import nn
 
@@ -253,3 +253,42 @@ def test_an_existing_file_survives_a_failed_export(tmp_path: Path) -> None:
     with pytest.raises(UceEdgeError):
         export_module(model, metadata(), out)
     assert out.read_bytes() == b"precious"
+
+
+def test_baked_passes_give_the_same_answer_without_seeds(digits: Digits, call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "baked.onnx"
+    said = call("export", digits.run, "--bake-samples", 25, "--out", out)
+    assert said.code == 0, said.err
+    assert [value.name for value in onnx.load(out).graph.input] == [contract.IMAGE]
+    images = digits.dataset.splits["test"].images[:40]
+    ours, theirs = Model(out, "cpu").predict(images), Model(digits.model, "cpu").predict(images)
+    assert np.array_equal(ours.probabilities, theirs.probabilities)
+    assert np.array_equal(ours.standard_error, theirs.standard_error)
+    plain = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    assert np.array_equal(plain.run(["uncertainty"], {contract.IMAGE: images[:1]})[0], theirs.uncertainty[:1])
+    for options, rule in (
+        (["--samples", 5], "Expected `samples` to be 25 for a model with its passes baked in, but got 5."),
+        (["--seed", 1], "Expected `seed` to be 0 for a model with its passes baked in, but got 1."),
+        (["--adaptive", 0.1], "nothing to stop early"),
+    ):
+        refused = call("predict", "--model", out, digits.image, *options)
+        assert refused.code == 2
+        assert rule in refused.err
+    assert call("bench", "--model", out, "--samples", 25).code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["--bake-samples", 7], "is calibrated at 25 passes, and 7 shall be baked in. Calibrate it there first"),
+        (["--bake-samples", 25, "--samples", 25], "Choose one of --samples and --bake-samples."),
+        (["--bake-samples", 1, "--inference", "deterministic"], "Only a model that takes seeds"),
+    ],
+)
+def test_what_cannot_be_baked_is_refused(
+    digits: Digits, call: Call, tmp_path: Path, options: list[object], rule: str
+) -> None:
+    said = call("export", digits.run, *options, "--out", tmp_path / "m.onnx")
+    assert said.code == 2
+    assert rule in said.err
+    assert list(tmp_path.iterdir()) == []

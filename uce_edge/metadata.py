@@ -68,6 +68,8 @@ class Metadata:
     precision: Precision = Precision.FP32
     architecture: str = ""
     samples: int = 25
+    baked: bool = False
+    """Whether the seeds 0, 1, ..., samples - 1 are in the graph, which then has no such input."""
     layers: tuple[NoisyLayer, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
     reject: dict[str, Any] | None = None
@@ -86,6 +88,11 @@ class Metadata:
     tools: dict[str, str] = field(default_factory=dict)
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
+
+    @property
+    def takes_seeds(self) -> bool:
+        """Whether the graph has the input `seeds`."""
+        return self.inference is not Inference.DETERMINISTIC and not self.baked
 
     def to_json(self, indent: int | None = None) -> str:
         """The document, stable in key order, so that equal models give equal bytes."""

@@ -123,7 +123,7 @@ class Model:
             contract.check_threshold(reject)
         reject = self.threshold(reject)
         self._announce(samples)
-        seeds = np.array(contract.pass_seeds(samples, seed), np.int32)
+        seeds = self._seeds(samples, seed)
         batch = self._as_batch(images)
         drawn = np.full(len(batch), samples, np.int32)
         if adaptive is None:
@@ -170,17 +170,25 @@ class Model:
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
     ) -> npt.NDArray[np.float32]:
         """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
-        seeds = np.array(contract.pass_seeds(self._samples(samples), seed), np.int32)
+        seeds = self._seeds(self._samples(samples), seed)
         return self._chunked(contract.LOGITS, self._as_batch(images), seeds)
 
     def _samples(self, samples: int | None) -> int:
         """The number of passes that a request means; None is the file's own."""
         stored = self.metadata.samples
-        if samples is not None and samples != stored and self.metadata.inference is Inference.DETERMINISTIC:
+        if samples is not None and samples != stored and not self.metadata.takes_seeds:
+            kind = "with its passes baked in" if self.metadata.baked else "that is deterministic"
             raise UsageError(
-                expected("`samples`", "1 for a deterministic model", samples, "Leave --samples out for this file")
+                expected("`samples`", f"{stored} for a model {kind}", samples, "Leave --samples out for this file")
             )
         return stored if samples is None else samples
+
+    def _seeds(self, samples: int, seed: int) -> npt.NDArray[np.int32]:
+        """The passes that a request means."""
+        if seed != 0 and self.metadata.baked:
+            rule = "0 for a model with its passes baked in"
+            raise UsageError(expected("`seed`", rule, seed, "Export it without --bake-samples"))
+        return np.array(contract.pass_seeds(samples, seed), np.int32)
 
     def _check_promise(self, samples: int, seed: int, early: bool) -> None:
         """Say when the stored threshold is used otherwise than it was found."""
@@ -242,9 +250,9 @@ class Model:
     ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
         """As `_run`, with the passes of each image that settle it, and their number."""
         contract.check_adaptive(error)
-        if self.metadata.inference is not Inference.MC:
+        if self.metadata.inference is not Inference.MC or self.metadata.baked:
             raise UsageError(
-                f"{self.path} computes an image once, so there is nothing to stop early: leave --adaptive out."
+                f"{self.path} computes an image in one call, so there is nothing to stop early: leave --adaptive out."
             )
         drawn = np.zeros(len(batch), np.int32)
         settled: list[tuple[npt.NDArray[np.intp], Summary]] = []
@@ -276,6 +284,8 @@ class Model:
         return max(1, min(self._rows, self._rows_per_call() // samples))
 
     def _passes_per_call(self, images: int) -> int:
+        if self.metadata.baked:
+            return self.metadata.samples
         return max(1, self._rows_per_call() // images)
 
     def _rows_per_call(self) -> int:
@@ -326,7 +336,7 @@ class Model:
 
     def _feed(self, batch: Any, seeds: npt.NDArray[np.int32]) -> dict[str, Any]:
         feed = {contract.IMAGE: batch}
-        if self.metadata.inference is not Inference.DETERMINISTIC:
+        if self.metadata.takes_seeds:
             feed[contract.SEEDS] = seeds
         return feed
 
@@ -339,9 +349,7 @@ class Model:
             )
         inputs = {value.name for value in self._session.get_inputs()}
         outputs = {value.name for value in self._session.get_outputs()}
-        wanted = {contract.IMAGE} | (
-            {contract.SEEDS} if self.metadata.inference is not Inference.DETERMINISTIC else set()
-        )
+        wanted = {contract.IMAGE} | ({contract.SEEDS} if self.metadata.takes_seeds else set())
         if inputs != wanted or not set(contract.OUTPUTS) <= outputs:
             raise ModelFileError(
                 f"{self.path} has inputs {sorted(inputs)} and outputs {sorted(outputs)}, which is not contract "

@@ -51,6 +51,7 @@ struct Metadata {
   std::int64_t height = 0, width = 0, channels = 0;
   bool float32 = false;  // pixels are float32 rather than uint8
   bool deterministic = false;
+  bool takes_seeds = true;  // a deterministic model does not, nor one whose passes are baked in
   std::int64_t samples = 0;
   std::optional<std::int64_t> calibrated_at;  // the number of passes that the calibration was fitted at
   std::optional<Threshold> reject;
@@ -92,6 +93,8 @@ struct Metadata {
       throw detail::Damage("its inference is " + inference);
     }
     result.deterministic = inference == "deterministic";
+    const detail::Json* baked = document.find("baked");
+    result.takes_seeds = !result.deterministic && (baked == nullptr || baked->number == 0);
     result.samples = document.whole("samples", 1, max_samples);
     if (const detail::Json* map = document.find("calibration"); map != nullptr) {
       const detail::Json* fitted = map->find("samples");
@@ -159,9 +162,14 @@ class Model {
 
   // The passes of a request; without one, the number stored in the file.
   std::vector<std::int32_t> seeds(std::optional<std::int64_t> samples = {}, std::int64_t seed = 0) const {
-    if (metadata_.deterministic && samples.value_or(metadata_.samples) != metadata_.samples) {
-      throw UsageError("Expected `samples` to be left out for a deterministic model, but got " +
+    const char* kind = metadata_.deterministic ? "a deterministic model" : "a model with its passes baked in";
+    if (!metadata_.takes_seeds && samples.value_or(metadata_.samples) != metadata_.samples) {
+      throw UsageError("Expected `samples` to be left out for " + std::string(kind) + ", but got " +
                        std::to_string(*samples) + ".");
+    }
+    if (!metadata_.takes_seeds && !metadata_.deterministic && seed != 0) {
+      throw UsageError("Expected `seed` to be left out for " + std::string(kind) + ", but got " +
+                       std::to_string(seed) + ".");
     }
     return pass_seeds(samples.value_or(metadata_.samples), seed);
   }
@@ -188,7 +196,7 @@ class Model {
                          Ort::Value::CreateTensor<std::int32_t>(memory, passes, seeds.size(), count, 1)};
     std::vector<Ort::Value> found;
     try {
-      const std::size_t fed = m.deterministic ? 1 : 2;
+      const std::size_t fed = m.takes_seeds ? 2 : 1;
       found = session_.Run(Ort::RunOptions{nullptr}, inputs, feed, fed, outputs, std::size(outputs));
     } catch (const Ort::Exception& error) {
       throw Error(path_ + " could not be run: " + error.what());
@@ -242,7 +250,7 @@ class Model {
     for (std::size_t i = 0; i < session_.GetOutputCount(); ++i) {
       given.insert(session_.GetOutputNameAllocated(i, allocator).get());
     }
-    const std::set<std::string> wanted(std::begin(inputs), std::end(inputs) - (metadata_.deterministic ? 1 : 0));
+    const std::set<std::string> wanted(std::begin(inputs), std::end(inputs) - (metadata_.takes_seeds ? 0 : 1));
     const auto is_given = [&](const char* name) { return given.count(name) == 1; };
     const bool complete = std::all_of(std::begin(outputs), std::end(outputs), is_given);
     if (!same || taken != wanted || !complete) throw Error(broken());

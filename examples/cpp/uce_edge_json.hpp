@@ -22,7 +22,7 @@ struct Damage : std::runtime_error {
 struct Json {
   enum class Kind { null, boolean, number, string, array, object };
   Kind kind = Kind::null;
-  double number = 0;
+  double number = 0;  // of a boolean, 1 when it is true
   std::string text;
   std::vector<std::string> keys;  // of an object, beside its items
   std::vector<Json> items;
@@ -100,8 +100,9 @@ class JsonParser {
       ++at_;
       value.kind = Json::Kind::string;
       value.text = string();
-    } else if (literal("true") || literal("false")) {
+    } else if (const bool yes = literal("true"); yes || literal("false")) {
       value.kind = Json::Kind::boolean;
+      value.number = yes ? 1 : 0;
     } else if (!literal("null")) {
       value.kind = Json::Kind::number;
       value.number = number();

@@ -59,12 +59,13 @@ export class Model {
   }
 
   constructor(path, about, session) {
-    Object.assign(this, { path, about, session, deterministic: about.inference === 'deterministic' });
+    const deterministic = about.inference === 'deterministic';
+    Object.assign(this, { path, about, session, deterministic, takesSeeds: !deterministic && !about.baked });
     const { height, width, channels, dtype } = about.image;
     this.shape = [1, height, width, channels];
     const image = session.inputMetadata.find(({ name }) => name === 'image');
     const same = image?.type === dtype && image.shape.slice(1).join() === this.shape.slice(1).join();
-    const names = session.inputNames.toSorted().join() === (this.deterministic ? 'image' : 'image,seeds');
+    const names = session.inputNames.toSorted().join() === (this.takesSeeds ? 'image,seeds' : 'image');
     if (!same || !names || !OUTPUTS.every((name) => session.outputNames.includes(name))) this.#breaks();
   }
 
@@ -74,8 +75,12 @@ export class Model {
 
   /** The passes of a request; without one, the number stored in the file. */
   seeds(samples = this.about.samples, seed = 0) {
-    if (this.deterministic && samples !== this.about.samples) {
-      refuse(`Expected \`samples\` to be left out for a deterministic model, but got ${samples}.`, 2);
+    const kind = this.deterministic ? 'a deterministic model' : 'a model with its passes baked in';
+    if (!this.takesSeeds && samples !== this.about.samples) {
+      refuse(`Expected \`samples\` to be left out for ${kind}, but got ${samples}.`, 2);
+    }
+    if (!this.takesSeeds && !this.deterministic && seed !== 0) {
+      refuse(`Expected \`seed\` to be left out for ${kind}, but got ${seed}.`, 2);
     }
     return passSeeds(samples, seed);
   }
@@ -90,7 +95,7 @@ export class Model {
     if (many < 1 || many > 4096) refuse(`Expected \`seeds\` to be 1 to 4096 numbers, but got ${many}.`, 2);
     const pixels = dtype === 'float32' ? new Float32Array(Uint8Array.from(bytes).buffer) : Uint8Array.from(bytes);
     const feed = { image: new ort.Tensor(dtype, pixels, this.shape) };
-    if (!this.deterministic) feed.seeds = new ort.Tensor('int32', seeds, [many]);
+    if (this.takesSeeds) feed.seeds = new ort.Tensor('int32', seeds, [many]);
     const found = await this.session.run(feed, OUTPUTS);
     const probabilities = Array.from(found.probabilities.data);
     const [class_id] = found.class_id.data;

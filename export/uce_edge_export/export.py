@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch import nn
 
+from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.errors import UsageError
 from uce_edge.files import replacing
@@ -64,6 +65,8 @@ class Options:
     """The weight layer where noise starts, by number or name pattern; None for all noisy layers."""
     expand: Expand = Expand.LATE
     """Where one image becomes N."""
+    bake: bool = False
+    """Make the seeds a constant: N is fixed, and the file takes an image alone."""
     sample_from: str | None = None
     """For moments, the weight layer from which on values are drawn; None for the last one."""
 
@@ -95,6 +98,8 @@ def _refuse(metadata: Metadata, options: Options, labelled: bool = False) -> Non
     """Refuse what does not go together, before anything slow happens."""
     inference, noise = metadata.inference, metadata.noise
     precision.refuse(metadata.precision, inference, labelled)
+    if options.bake and (inference is Inference.DETERMINISTIC or noise is NoiseKind.INPUT):
+        raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
     if inference is not Inference.MOMENTS:
         if options.sample_from is not None:
             raise UsageError("--sample-from goes with --inference moments.")
@@ -129,7 +134,12 @@ def write(
     With `data`, labelled images, a smaller precision is judged by what it costs.
     """
     out = check_name(out)
-    metadata = replace(metadata, noise=metadata.noise if sites else NoiseKind.NONE, tools=_versions() | metadata.tools)
+    metadata = replace(
+        metadata,
+        noise=metadata.noise if sites else NoiseKind.NONE,
+        baked=options.bake,
+        tools=_versions() | metadata.tools,
+    )
     built, metadata = graph.contract_model(
         classifier, sites, metadata, expand_early=options.expand is Expand.EARLY, sample_from=options.sample_from
     )
@@ -149,8 +159,21 @@ def write(
         if metadata.precision is not Precision.FP32:
             change = precision.reduce(path, metadata, data)
             verify.check_again(path, metadata, images[:3])
+        if options.bake:
+            _bake(path, metadata)
     write_description(out, metadata)
     return Exported(out, metadata, parity, change)
+
+
+def _bake(path: Path, metadata: Metadata) -> None:
+    """Turn the input `seeds` into the constant 0, 1, ..., N - 1."""
+    model = ir.load(path)
+    (seeds,) = (value for value in model.graph.inputs if value.name == contract.SEEDS)
+    model.graph.inputs.remove(seeds)
+    seeds.const_value = ir.tensor(np.array(pass_seeds(metadata.samples, 0), np.int32), name=contract.SEEDS)
+    seeds.shape = ir.Shape([metadata.samples])
+    model.graph.register_initializer(seeds)
+    ir.save(model, path)
 
 
 def export_run(
@@ -197,6 +220,11 @@ def export_run(
         )
     elif calibration.samples is None:
         calibration = fit(model, run.image, data, Method.NONE, samples)
+    if options.bake and calibration.samples != samples:
+        raise UsageError(
+            f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate it "
+            f"there first: uce-edge calibrate {folder} --samples {samples}"
+        )
     metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
     reference = twin.torch_reference(model, run.image, sites)
     done = write(classifier, sites, metadata, out, data.images, reference, options, data)

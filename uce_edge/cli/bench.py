@@ -52,8 +52,10 @@ def bench(
     if plot is not None:
         engine.check_plot(plot)
     # A wrong file is told here, in this process, and in full.
-    if Model(model, device).metadata.inference is Inference.DETERMINISTIC and counts != [1]:
-        raise UsageError(expected("`samples`", "1 for a deterministic model", samples, "Use: --samples 1"))
+    metadata = Model(model, device).metadata
+    if not metadata.takes_seeds and counts != [metadata.samples]:
+        rule = f"{metadata.samples} for a model with a fixed number of passes"
+        raise UsageError(expected("`samples`", rule, samples, f"Use: --samples {metadata.samples}"))
     if baseline is not None and Model(baseline, device).metadata.inference is not Inference.DETERMINISTIC:
         raise UsageError(
             f"The baseline {baseline} is not deterministic. Make one with: uce-edge export --inference deterministic"

@@ -47,6 +47,9 @@ def export(
     samples: Annotated[
         int | None, typer.Option(help="Default number of passes; a calibrated run has its own. 25; moments: 100.")
     ] = None,
+    bake_samples: Annotated[
+        int | None, typer.Option(help="Fix the number of passes: the file then takes an image and no seeds.")
+    ] = None,
     precision: Annotated[
         Precision, typer.Option(help="Of the network: fp16 for graphics cards, int8 for processors.")
     ] = Precision.FP32,
@@ -103,8 +106,19 @@ def export(
             raise MissingPartError("Exporting", package, "train,export") from None
     from uce_edge_export.export import Options, default_samples
 
+    if bake_samples is not None:
+        if samples is not None:
+            raise UsageError("Choose one of --samples and --bake-samples.")
+        samples = bake_samples
     passes = default_samples(inference) if samples is None or inference is Inference.DETERMINISTIC else samples
-    wanted = _Wanted(inference, noise, passes, precision, p or ["0.2"], Options(from_layer, expand, sample_from))
+    wanted = _Wanted(
+        inference,
+        noise,
+        passes,
+        precision,
+        p or ["0.2"],
+        Options(from_layer, expand, bake_samples is not None, sample_from),
+    )
     suffix = "" if inference is Inference.MC else f"-{inference}"
     suffix += "" if precision is Precision.FP32 else f"-{precision}"
     if source is not None:

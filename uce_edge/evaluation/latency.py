@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.contract import Inference
 from uce_edge.model import Model, SamplesWarning
 from uce_edge.progress import progress
 
@@ -38,7 +37,7 @@ def measure(model: Model, image: npt.NDArray[Any]) -> Latency:
         model: The model.
         image: One image of its size.
     """
-    fixed = model.metadata.inference is Inference.DETERMINISTIC
+    fixed = not model.metadata.takes_seeds
     wanted = [1] if fixed else sorted({*PASSES, model.metadata.samples})
     rows: list[tuple[int, float, float]] = []
     with warnings.catch_warnings(), progress("timing", len(wanted)) as advance:
