@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ports lint bench noise wheel-check clean
+.PHONY: demo test test-ports test-runtimes lint bench noise wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -38,7 +38,12 @@ test: $(VENV)/.dev
 test-ports: $(VENV)/.dev
 	examples/cpp/get-headers.sh
 	cd examples/node && npm ci
-	$(BIN)/python -m pytest -rs tests/test_port_cpp.py tests/test_port_node.py tests/test_port_ros2.py
+	$(BIN)/python examples/web/fetch.py
+	$(BIN)/python -m pytest -rs tests/test_port_*.py
+
+# Other runtimes on the goldens, from PyPI, each in an environment of its own; and the oldest ONNX Runtime.
+test-runtimes: $(VENV)/.dev
+	PYTHON=$(PYTHON) bash .ci/runtimes
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

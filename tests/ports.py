@@ -68,6 +68,16 @@ def variant(
     return folder / "variant.onnx"
 
 
+def baked(folder: Path) -> Path:
+    """A golden file with its passes baked in."""
+
+    def bake(graph: onnx.GraphProto) -> None:
+        graph.input.remove(next(value for value in graph.input if value.name == contract.SEEDS))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.arange(25, dtype=np.int32), contract.SEEDS))
+
+    return variant(folder, lambda document: document.update(baked=True), bake)
+
+
 def not_a_number(graph: onnx.GraphProto) -> None:
     """Damage a weight, so that every answer is NaN."""
     weight = next(item for item in graph.initializer if item.name == "calibration.temperature")
@@ -212,11 +222,7 @@ class PortTests:
         assert refusal(port, file, IMAGE, "--samples", 25) == rule
 
     def test_passes_that_are_baked_in_need_no_seeds(self, port: Port, tmp_path: Path) -> None:
-        def bake(graph: onnx.GraphProto) -> None:
-            graph.input.remove(next(value for value in graph.input if value.name == contract.SEEDS))
-            graph.initializer.append(onnx.numpy_helper.from_array(np.arange(25, dtype=np.int32), contract.SEEDS))
-
-        file = variant(tmp_path, lambda document: document.update(baked=True), bake)
+        file = baked(tmp_path)
         assert answer(port, file, IMAGE) == answer(port, MODEL, IMAGE)
         rule = "to be left out for a model with its passes baked in, but got"
         assert refusal(port, file, IMAGE, "--samples", 5) == f"Expected `samples` {rule} 5."

@@ -35,6 +35,7 @@ COMMANDS = (
     "reproduce",
     "demo",
     "doctor",
+    "web",
 )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from uce_edge import __version__
-from uce_edge.cli import bench, demo, doctor, evaluate, export, info, predict, rank, reproduce, train
+from uce_edge.cli import bench, demo, doctor, evaluate, export, info, predict, rank, reproduce, train, web
 from uce_edge.errors import UceEdgeError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command(name="info")(info.info)
 app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="web")(web.web)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,1 @@
+"""The browser page of uce-edge: static files that `uce-edge web` serves, and any other web server can."""

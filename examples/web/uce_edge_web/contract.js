@@ -1,0 +1,113 @@
+// The model contract, version 1: what a model file must promise, and which passes may be asked for.
+
+export const VERSION = 1;
+export const MAX_SAMPLES = 4096;
+export const MAX_SEED = 4095;
+const OUTPUTS = [
+  "probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability",
+  "pass_probabilities", "logits",
+];
+const REQUIRED = ["classes", "image", "inference", "samples"];
+const INFERENCE = ["mc", "moments", "deterministic"];
+const AGAIN = "Export the model again: uce-edge export";
+// As the Python runtime: one call holds so many image-passes, and about so many bytes, at most.
+const PASSES_PER_CALL = 32;
+const BYTES_PER_CALL = 256 * 2 ** 20;
+const DRAWN_PER_CALL = 2 ** 20;
+
+/** Something that cannot be done, as a sentence for the user. */
+export class Refusal extends Error {}
+
+/** The one shape of a message about a value: its name, the rule, the value and the way out. */
+export function expected(name, rule, value, remedy) {
+  return new Refusal(`Expected ${name} to be ${rule}, but got ${value}. ${remedy}`);
+}
+
+/** The metadata document of a model, checked. */
+export function readMetadata(text) {
+  let document;
+  try {
+    document = JSON.parse(text);
+  } catch (error) {
+    throw new Refusal(`model.json is damaged (${error.message}). ${AGAIN}`);
+  }
+  if (document?.contract !== VERSION) {
+    throw new Refusal(
+      `The model follows contract ${JSON.stringify(document?.contract ?? null)}, and this page reads contract ` +
+        `${VERSION}. ${AGAIN}, or use the page of the uce-edge that wrote it.`,
+    );
+  }
+  const missing = REQUIRED.filter((key) => !(key in document));
+  if (missing.length) throw new Refusal(`model.json lacks ${missing.join(", ")}. ${AGAIN}`);
+  const wrong = firstWrong(document);
+  if (wrong) throw new Refusal(`model.json cannot be used: ${wrong}. ${AGAIN}`);
+  return { calibration: {}, costs: {}, reject: null, held_out: null, ...document };
+}
+
+function firstWrong({ classes, image, inference, samples, noise }) {
+  if (!Array.isArray(classes) || classes.length < 2) return "it has no list of classes";
+  if (!["height", "width"].every((key) => Number.isInteger(image?.[key]) && image[key] > 0)) {
+    return "the size of its image is unknown";
+  }
+  if (![1, 3].includes(image.channels)) return `an image of ${image.channels} channels is neither gray nor RGB`;
+  if (!["uint8", "float32"].includes(image.dtype ?? "uint8")) return `it takes images of type ${image.dtype}`;
+  if (!INFERENCE.includes(inference)) return `it has the unknown inference ${inference}`;
+  if (!(Number.isInteger(samples) && samples >= 1 && samples <= MAX_SAMPLES)) return `its samples are ${samples}`;
+  if (noise === "input") return "it takes its noise as inputs, for experiments";
+  return null;
+}
+
+/** Whether the graph has the input `seeds`: a deterministic one does not, nor one whose passes are baked in. */
+export function takesSeeds({ inference, baked }) {
+  return inference !== "deterministic" && !baked;
+}
+
+/** Refuses a graph that does not keep what the metadata promises. */
+export function checkSignature(metadata, graph) {
+  const wanted = takesSeeds(metadata) ? ["image", "seeds"] : ["image"];
+  const inputs = [...graph.inputs].sort();
+  const absent = OUTPUTS.filter((name) => !graph.outputs.includes(name));
+  if (inputs.join() !== wanted.join() || absent.length) {
+    throw new Refusal(
+      `model.onnx has the inputs ${inputs.join(", ")} and the outputs ${graph.outputs.join(", ")}, which is not ` +
+        `contract ${VERSION}. ${AGAIN}`,
+    );
+  }
+  const { height, width, channels, dtype } = metadata.image;
+  const promised = [dtype ?? "uint8", height, width, channels, metadata.classes.length];
+  if (graph.shape && graph.shape.join() !== promised.join()) {
+    throw new Refusal(
+      `model.onnx is damaged or of another model than model.json, which promises ${promised.join(", ")} (image type, ` +
+        `height, width, channels; classes): the graph has ${graph.shape.join(", ")}. ${AGAIN}`,
+    );
+  }
+}
+
+/** The seeds of `--samples N --seed S`: the first N of the 4096 passes that S owns. */
+export function passSeeds(samples, seed) {
+  if (!(Number.isInteger(samples) && samples >= 1 && samples <= MAX_SAMPLES)) {
+    throw expected("the number of passes", `a whole number from 1 to ${MAX_SAMPLES}`, shown(samples), "25 is a good start.");
+  }
+  if (!(Number.isInteger(seed) && seed >= 0 && seed <= MAX_SEED)) {
+    throw expected("the seed", `a whole number from 0 to ${MAX_SEED}`, shown(seed), "Any fixed value will do, such as 0.");
+  }
+  return Int32Array.from({ length: samples }, (_, index) => MAX_SAMPLES * seed + index);
+}
+
+export function checkThreshold(threshold) {
+  if (!(threshold >= 0 && threshold <= 1)) {
+    throw expected("the threshold", "a number from 0 to 1", shown(threshold), "For example 0.3.");
+  }
+  return threshold;
+}
+
+const shown = (value) => (Number.isNaN(value) ? "no number" : value);
+
+/** How many passes one call draws: few, so that they can be watched, but all where a pass is only a draw. */
+export function passesPerCall({ baked, classes, costs, inference }, samples) {
+  if (baked) return samples;
+  const { macs_once: once = 0, macs_per_pass: each = 1, bytes_per_pass: bytes = 1 } = costs;
+  if (inference === "moments" && 100 * each < once) return Math.max(PASSES_PER_CALL, Math.floor(DRAWN_PER_CALL / classes.length));
+  const affordable = Math.max(1, Math.floor(BYTES_PER_CALL / bytes));
+  return Math.min(affordable, PASSES_PER_CALL, Math.ceil(samples / 12));
+}

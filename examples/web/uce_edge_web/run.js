@@ -1,0 +1,30 @@
+// Draws the passes of one image, a few at a time, so that they can be watched.
+
+import { passesPerCall } from "./contract.js";
+import { summarise } from "./statistics.js";
+
+/**
+ * Gives the answer after every call; the last one is `complete`.
+ *
+ * The engine may be asked by one run at a time: whoever starts another stops reading this one.
+ */
+export async function* draw(engine, pixels, seeds, seed) {
+  const { metadata } = engine;
+  const deterministic = metadata.inference === "deterministic";
+  const classes = metadata.classes.length;
+  const samples = deterministic ? 1 : seeds.length;
+  const all = new Float32Array(samples * classes);
+  const steps = [];
+  const size = passesPerCall(metadata, samples);
+  for (let done = 0; done < samples; ) {
+    const { values, milliseconds } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
+    all.set(values, done * classes);
+    const fresh = values.length / classes;
+    done += fresh;
+    steps.push({ n: done, ms: (steps.at(-1)?.ms ?? 0) + milliseconds });
+    const passes = all.subarray(0, done * classes);
+    const summary = summarise(passes, classes, { error: metadata.calibration?.error, deterministic });
+    const complete = done === samples;
+    yield { metadata, seeds, seed, samples, passes, fresh, steps, summary, complete, device: engine.name };
+  }
+}

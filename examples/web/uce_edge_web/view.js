@@ -1,0 +1,120 @@
+// Shows an answer, while its passes come and when it is complete.
+
+import { drawGauge, drawLatency, drawPasses, drawRunning, listBars, ranked } from "./charts.js";
+import { entropy } from "./statistics.js";
+import { count, decimal, isRejected, milliseconds, odds, percent, reason, standardError } from "./words.js";
+
+const MOST_BARS = 10;
+const element = (id) => document.getElementById(id);
+
+/** A number as text, with its full precision beside it. */
+function put(id, value, shown) {
+  element(id).textContent = shown;
+  element(id).dataset.value = value;
+}
+
+/** Everything about an answer: `answer` as `Run` keeps it, and the threshold. */
+export function showAnswer(answer, threshold, earlier) {
+  const { summary, metadata, samples, complete } = answer;
+  const deterministic = metadata.inference === "deterministic";
+  const label = metadata.classes[summary.classId];
+  const rejected = isRejected(summary, threshold);
+
+  element("placeholder").hidden = true;
+  for (const id of ["answered", "charts", "record"]) element(id).hidden = false;
+  const box = element("answer");
+  box.dataset.state = rejected ? "reject" : "accept";
+  box.dataset.label = label;
+  box.dataset.classId = summary.classId;
+  box.dataset.source = answer.source;
+  box.dataset.samples = samples;
+  box.dataset.seed = answer.seed;
+  box.dataset.complete = complete;
+  box.ariaBusy = String(!complete);
+
+  element("headline").textContent = rejected ? "Rejected: the model does not know" : `Accepted: ${label}`;
+  element("progress").textContent = complete
+    ? `${count(samples, "pass")}, seed ${answer.seed}`
+    : `${summary.samples} of ${count(samples, "pass")}`;
+  element("reason").textContent = reason(summary, threshold, label, deterministic);
+  put("confidence", summary.confidence, `${percent(summary.confidence)} for ${label}`);
+  put("uncertainty", summary.uncertainty, decimal(summary.uncertainty));
+  put("standard-error", summary.standardError, standardError(summary, deterministic));
+  put("model-uncertainty", summary.modelUncertainty, deterministic ? "none: one pass" : decimal(summary.modelUncertainty));
+  put("error-probability", summary.errorProbability, percent(summary.errorProbability));
+  drawGauge(element("gauge"), summary, threshold, deterministic);
+
+  listBars(element("bars"), summary.probabilities, metadata.classes, MOST_BARS);
+  const more = metadata.classes.length - MOST_BARS;
+  element("bars-more").textContent = more > 0 ? `The other ${count(more, "class")} are less probable.` : "";
+  drawPasses(element("passes"), answer.passes, summary, metadata.classes, answer.fresh);
+  drawRunning(element("running"), answer.passes, metadata.classes.length, threshold, samples);
+  drawLatency(element("latency"), answer.steps, earlier, samples);
+  const { n, ms } = answer.steps.at(-1);
+  element("latency-note").textContent =
+    `${count(n, "pass")} in ${milliseconds(ms)}, ${milliseconds(ms / n)} a pass, on ${answer.device}.` +
+    (earlier.length ? " Rings are earlier runs." : "");
+}
+
+/** Back to the empty page. */
+export function hideAnswer() {
+  element("placeholder").hidden = false;
+  for (const id of ["answered", "charts", "record"]) element(id).hidden = true;
+  element("answer").dataset.state = "empty";
+}
+
+/** The complete answer as one sentence for those who listen. */
+export function speak({ summary, metadata, samples }, threshold) {
+  const label = metadata.classes[summary.classId];
+  const verdict = isRejected(summary, threshold) ? `Rejected. Best guess ${label}` : `Accepted: ${label}`;
+  const sure = `confidence ${percent(summary.confidence)}, uncertainty ${decimal(summary.uncertainty)}`;
+  const wrong = `expected to be wrong ${odds(summary.errorProbability)}`;
+  element("spoken").textContent = `${verdict}, ${sure}, threshold ${decimal(threshold)}, ${wrong}, ${count(samples, "pass")}.`;
+}
+
+/** The passes as a table; made only when it is looked at. */
+export function fillTable({ passes, seeds, summary, metadata }) {
+  const size = metadata.classes.length;
+  const best = ranked(summary.probabilities, 5);
+  const table = element("table");
+  table.replaceChildren();
+  const head = table.createTHead().insertRow();
+  for (const name of ["pass", "entropy", ...best.map((index) => metadata.classes[index])]) {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.textContent = name;
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  for (let i = 0; i < summary.samples; i++) {
+    const row = passes.subarray(i * size, (i + 1) * size);
+    const line = body.insertRow();
+    const values = [String(seeds[i]), decimal(entropy(row)), ...best.map((index) => percent(row[index]))];
+    for (const value of values) line.insertCell().textContent = value;
+  }
+}
+
+/** The complete answer as a document; the names are those of the contract and of `uce-edge predict --json`. */
+export function asDocument({ source, passes, seeds, seed, summary, metadata, steps, device }, threshold) {
+  const size = metadata.classes.length;
+  return {
+    path: source,
+    label: metadata.classes[summary.classId],
+    class_id: summary.classId,
+    confidence: summary.confidence,
+    uncertainty: summary.uncertainty,
+    model_uncertainty: summary.modelUncertainty,
+    standard_error: summary.standardError,
+    error_probability: summary.errorProbability,
+    decision: isRejected(summary, threshold) ? "reject" : "accept",
+    threshold,
+    samples: summary.samples,
+    seed,
+    seeds: [...seeds],
+    classes: metadata.classes,
+    probabilities: [...summary.probabilities],
+    pass_probabilities: Array.from({ length: summary.samples }, (_, i) => [...passes.subarray(i * size, (i + 1) * size)]),
+    milliseconds: steps.at(-1).ms,
+    device,
+  };
+}

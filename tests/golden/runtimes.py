@@ -1,0 +1,94 @@
+"""Another runtime on the goldens: `python runtimes.py onnxruntime`, or openvino, tract, mnn.
+
+Needs numpy and that runtime alone, so that it runs in an empty environment. Prints the largest difference of an output
+that a caller would read, per file; exits with 1 when one is above 1e-5.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+CASES = json.loads((HERE / "cases.json").read_text())
+READ = ("probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability")
+Run = Callable[[np.ndarray, np.ndarray], list[Any]]
+
+
+def with_onnxruntime(path: Path, _: int) -> Run:
+    """ONNX Runtime itself, for other versions of it."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda image, seeds: session.run(list(READ), {"image": image, "seeds": seeds})
+
+
+def with_openvino(path: Path, _: int) -> Run:
+    """OpenVINO on the processor; by itself it may compute in bfloat16 where the processor has it."""
+    import openvino
+
+    model = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+    def run(image: np.ndarray, seeds: np.ndarray) -> list[Any]:
+        found = model({"image": image, "seeds": seeds})
+        return [found[name] for name in READ]
+
+    return run
+
+
+def with_tract(path: Path, samples: int) -> Run:
+    """Sonos' tract; it wants the shapes of the inputs."""
+    import tract
+
+    model = tract.onnx().load(str(path))
+    shape = CASES[0]["shape"]
+    model.set_input_fact(0, ",".join(map(str, shape)) + ",u8")
+    model.set_input_fact(1, f"{samples},i32")
+    runnable = model.into_model().into_runnable()
+    return lambda image, seeds: [value.to_numpy() for value in runnable.run([image, seeds])[: len(READ)]]
+
+
+def with_mnn(path: Path, _: int) -> Run:
+    """MNN, after its own converter, which installs more packages by itself: into this environment, and no other."""
+    import MNN
+
+    converted = Path(tempfile.mkdtemp()) / "model.mnn"
+    command = ["mnnconvert", "-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(converted), "--bizCode", "uce"]
+    tools = Path(sys.executable).parent
+    subprocess.run([tools / command[0], *command[1:]], check=True, capture_output=True, env={"PATH": str(tools)})
+    module = MNN.nn.load_module_from_file(str(converted), ["image", "seeds"], list(READ))
+
+    def run(image: np.ndarray, seeds: np.ndarray) -> list[Any]:
+        pixels = MNN.expr.const(image.tobytes(), list(image.shape), MNN.expr.NCHW, MNN.expr.uint8)
+        passes = MNN.expr.const(seeds, [len(seeds)], MNN.expr.NCHW, MNN.expr.int)
+        return [value.read() for value in module.forward([pixels, passes])]
+
+    return run
+
+
+def main(name: str) -> int:
+    """Run all cases."""
+    opened: dict[tuple[str, int], Run] = {}
+    worst: dict[str, float] = {}
+    for case in CASES:
+        key = (case["model"], len(case["seeds"]))
+        if key not in opened:
+            opened[key] = globals()[f"with_{name}"](HERE / case["model"], key[1])
+        image = np.frombuffer((HERE / case["image"]).read_bytes(), np.uint8).reshape(case["shape"])
+        found = opened[key](image, np.array(case["seeds"], np.int32))
+        for output, value in zip(READ, found, strict=True):
+            wanted = np.array(case["outputs"][output]["values"])
+            difference = np.abs(np.asarray(value, np.float64).ravel() - wanted).max()
+            worst[case["model"]] = max(worst.get(case["model"], 0.0), float(difference))
+    for model, difference in worst.items():
+        print(f"{name}: {model} within {difference:.1e}")
+    return int(max(worst.values()) > 1e-5)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
