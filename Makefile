@@ -32,7 +32,7 @@ demo: $(VENV)/.demo
 	@echo "    $(BIN)/pip install -e '.[cpu,train,export]' -c constraints.txt && $(BIN)/uce-edge demo    # train your own"
 
 test: $(VENV)/.dev
-	UCE_EDGE_KEEP=build/ci $(BIN)/python -m pytest --durations=10
+	UCE_EDGE_KEEP=build/ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations=10
 
 # The ports to other languages: fetches what they need from package registries, then runs their tests on the goldens.
 test-ports: $(VENV)/.dev

@@ -31,8 +31,8 @@ class Digits:
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
-    # CI keeps the files, to predict with them from the installed wheel.
-    keep = os.environ.get("UCE_EDGE_KEEP")
+    # CI keeps the files, to predict with them from the installed wheel; of several processes the first one does.
+    keep = os.environ.get("UCE_EDGE_KEEP") if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" else None
     folder = Path(keep).resolve() if keep else tmp_path_factory.mktemp("digits")
     dataset = data.load("digits")
     run = folder / "run"

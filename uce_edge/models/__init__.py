@@ -7,7 +7,7 @@ from pathlib import Path
 
 from uce_edge.contract import Inference
 
-DEFAULT = Inference.MC
+DEFAULT = Inference.MOMENTS
 """The faster of the two files, which is not worse: see the card."""
 BUNDLED = (Inference.MC, Inference.MOMENTS)
 
