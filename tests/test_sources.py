@@ -185,7 +185,7 @@ def test_a_part_need_not_have_every_class(tmp_path: Path, rng: np.random.Generat
     assert data.load(str(tmp_path)).splits["test"].labels.tolist() == [0, 0, 2, 2, 2]
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(bytes(99))[:-9]])
+@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(bytes(99))[:-9]], ids=["empty", "text", "cut"])
 def test_a_damaged_public_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()
     for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
