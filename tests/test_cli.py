@@ -318,7 +318,9 @@ def test_the_slope_is_that_of_a_line():
 
 
 def test_bench_refuses_models_in_each_other_s_place(digits, refused):
-    assert "1 for a deterministic model" in refused(2, "bench", "--model", digits.twin, "--samples", "1,5")
+    assert "1 for a model with a fixed number of passes" in refused(
+        2, "bench", "--model", digits.twin, "--samples", "1,5"
+    )
     said = refused(2, "bench", "--model", digits.model, "--samples", "1", "--baseline", digits.model)
     assert "is not deterministic" in said
 

@@ -177,9 +177,9 @@ class Model:
         """The number of passes that a request means; None is the file's own."""
         stored = self.metadata.samples
         if samples is not None and samples != stored and not self.metadata.takes_seeds:
-            kind = "with its passes baked in" if self.metadata.baked else "that is deterministic"
+            kind = "model with its passes baked in" if self.metadata.baked else "deterministic model"
             raise UsageError(
-                expected("`samples`", f"{stored} for a model {kind}", samples, "Leave --samples out for this file")
+                expected("`samples`", f"{stored} for a {kind}", samples, "Leave --samples out for this file")
             )
         return stored if samples is None else samples
 
