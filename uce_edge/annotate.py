@@ -76,30 +76,26 @@ def save_sheet(answers: Sequence[tuple[dict[str, Any], bytes | None]], threshold
     columns = 3 if len(groups) > 1 else 6
     cell = max(tile.width for tiles in groups.values() for tile in tiles) + 10
     row = max(tile.height for tiles in groups.values() for tile in tiles) + 10
-    head, gap = 56, 30
-    widths = {name: cell * min(columns, len(tiles)) for name, tiles in groups.items()}
     rows = max(-(-len(tiles) // columns) for tiles in groups.values())
-    width = max(2 * gap + sum(widths.values()) + gap * (len(groups) - 1), 640)
-    canvas = Image.new("RGB", (width, head + rows * row + gap), _PAPER)
-    draw, title = ImageDraw.Draw(canvas), ImageFont.load_default(20)
-    x = gap
+    head, gap, title = 56, 30, ImageFont.load_default(20)
+    titles = {name: _title(name, len(tiles), threshold) for name, tiles in groups.items()}
+    widths = {
+        name: max(cell * min(columns, len(tiles)), round(title.getlength(titles[name])))
+        for name, tiles in groups.items()
+    }
+    canvas = Image.new("RGB", (gap + sum(width + gap for width in widths.values()), head + rows * row + gap), _PAPER)
+    draw, x = ImageDraw.Draw(canvas), gap
     for name, tiles in groups.items():
-        colour, word = _OUTCOME[name]
-        rule = (
-            "" if threshold is None else f": uncertainty {'above' if name == 'reject' else 'at most'} {threshold:.4g}"
-        )
-        draw.text((x, 18), f"{len(tiles)} {word or 'images'}{rule}", colour, title)
+        draw.text((x, 18), titles[name], _OUTCOME[name][0], title)
         for number, tile in enumerate(tiles):
             canvas.paste(tile, (x + cell * (number % columns), head + row * (number // columns)))
-        x += max(widths[name], round(title.getlength(f"{len(tiles)} {word}{rule}"))) + gap
-    canvas = _widened(canvas, x)
+        x += widths[name] + gap
     with replacing(path, "--sheet") as temporary:
         canvas.save(temporary, format="PNG")
 
 
-def _widened(canvas: Image.Image, width: int) -> Image.Image:
-    if canvas.width >= width:
-        return canvas
-    wide = Image.new("RGB", (width, canvas.height), _PAPER)
-    wide.paste(canvas)
-    return wide
+def _title(outcome: str | None, count: int, threshold: float | None) -> str:
+    word = _OUTCOME[outcome][1] or "images"
+    if threshold is None:
+        return f"{count} {word}"
+    return f"{count} {word}: uncertainty {'above' if outcome == 'reject' else 'at most'} {threshold:.4g}"

@@ -34,10 +34,11 @@ class Audit:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # A line that a power cut tore is closed, so that it spoils no other.
-            torn = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-            self._file = path.open("ab")
-            if torn:
-                self._file.write(b"\n")
+            self._file = path.open("a+b")
+            if self._file.tell() > 0:
+                self._file.seek(-1, os.SEEK_END)
+                if self._file.read(1) != b"\n":
+                    self._file.write(b"\n")
         except OSError as error:
             raise self._failed(error) from None
 

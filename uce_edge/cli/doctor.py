@@ -90,7 +90,9 @@ def _try_devices() -> tuple[list[str], dict[str, str | None]]:
 
 def _cuda_remedy() -> str:
     """What ONNX Runtime misses, from the versions it was built with."""
-    ort: Any = __import__("onnxruntime")
+    from uce_edge.providers import onnxruntime
+
+    ort = onnxruntime()
     wanted = getattr(ort, "cuda_version", "") or "12"
     cudnn = getattr(ort, "cudnn_version", "") or "9"
     return (
