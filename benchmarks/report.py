@@ -15,26 +15,19 @@ import tempfile
 import time
 from pathlib import Path
 
-from PIL import Image
+import onnxruntime
+from start import commands
 
 from uce_edge import bench
 from uce_edge.bench import Engine
+from uce_edge.model import Model
 
 THREADS = 2
 SAMPLES = 25
+ROUNDS = 7
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 COMPARED = (Engine.PYTORCH, Engine.PYTORCH_LOOP, Engine.NAIVE, Engine.OPENVINO)
-
-BARE = """
-import sys
-import numpy as np, onnxruntime
-from PIL import Image
-options = onnxruntime.SessionOptions()
-session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-_, height, width, channels = session.get_inputs()[0].shape
-pixels = np.asarray(Image.open(sys.argv[2]).convert("RGB").resize((width, height)), np.uint8)[None]
-print(session.run(["class_id", "uncertainty"], {"image": pixels, "seeds": np.arange(25, dtype=np.int32)}))
-"""
+PLOTTED = (Engine.PYTORCH, Engine.NAIVE, Engine.OPENVINO)
 
 
 def export(network: str, inference: str, folder: Path) -> Path:
@@ -53,7 +46,9 @@ def main(networks: list[str]) -> None:
         for network in networks:
             files = {kind: export(network, kind, folder) for kind in ("mc", "moments", "deterministic")}
             twin = files["deterministic"]
-            found = bench.sweep(files["mc"], [SAMPLES], baseline=twin, compare=COMPARED, device="cpu", threads=THREADS)
+            found = bench.sweep(
+                files["mc"], [SAMPLES], baseline=twin, compare=COMPARED, device="cpu", threads=THREADS, rounds=ROUNDS
+            )
             m = found.measurements[0]
             skipped |= found.skipped
             exact.append(
@@ -63,16 +58,21 @@ def main(networks: list[str]) -> None:
                 engines.append(
                     f"| {network} | {name} | {other.p50_ms:.1f} | {other.speedup_best:.1f}x | {other.speedup:.1f}x |"
                 )
-            moments = bench.sweep(files["moments"], [100], baseline=twin, device="cpu", threads=THREADS)
+            moments = bench.sweep(files["moments"], [100], baseline=twin, device="cpu", threads=THREADS, rounds=ROUNDS)
             o = moments.measurements[0]
             one_pass.append(
                 f"| {network} | {o.p50_ms:.2f} | {o.baseline_p50_ms:.2f} | {o.ratio_best:.2f}x | {o.ratio:.2f}x | "
                 f"{m.best_ms / o.best_ms:.1f}x | {m.p50_ms / o.p50_ms:.1f}x |"
             )
             if not memory:  # a thousand passes of a large network take minutes
+                curve = bench.sweep(
+                    files["mc"], [1, 5, 10, 25, 50], baseline=twin, compare=PLOTTED, device="cpu", threads=THREADS
+                )
+                bench.plot(curve, DOCS / "benchmarks.png")
+                loads = load_time(files)
                 many = bench.sweep(files["mc"], [SAMPLES, 1000], device="cpu", threads=THREADS)
                 few, lots = (row.peak_mb for row in many.measurements)
-                slope = many.ms_per_extra_pass
+                slope = curve.ms_per_extra_pass
                 memory.append(f"| {network} | {few:.0f} | {lots:.0f} | {lots / few:.2f}x | {slope:.3g} |")
             print(exact[-1], one_pass[-1], *memory, *engines, sep="\n", flush=True)
         start = cold_start(export("resnet8", "mc", folder), folder)
@@ -81,26 +81,40 @@ def main(networks: list[str]) -> None:
     page = PAGE.format(
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {THREADS} threads",
         versions=versions, python=platform.python_version(), exact="\n".join(exact), moments="\n".join(one_pass),
-        engines="\n".join(engines), memory="\n".join(memory), start=start, notes="\n".join(notes), n=SAMPLES,
+        engines="\n".join(engines), memory="\n".join(memory), start=start, loads=loads, notes="\n".join(notes),
+        n=SAMPLES, first=networks[0],
     )  # fmt: skip
     (DOCS / "benchmarks.md").write_text(page)
     print("Wrote docs/benchmarks.md")
 
 
+def load_time(files: dict[str, Path]) -> str:
+    """From a file to a model that can answer, beside a bare session, taking turns."""
+    ways = {
+        "`Model`, exact passes": lambda: Model(files["mc"], "cpu"),
+        "`Model`, moments": lambda: Model(files["moments"], "cpu"),
+        "a bare session, exact passes": lambda: onnxruntime.InferenceSession(files["mc"]),
+        "a bare session, twin": lambda: onnxruntime.InferenceSession(files["deterministic"]),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(15):
+        for name, load in ways.items():
+            begin = time.perf_counter()
+            load()
+            seconds[name].append(time.perf_counter() - begin)
+    return "\n".join(
+        f"| {name} | {min(v) * 1e3:.0f} | {statistics.median(v) * 1e3:.0f} |" for name, v in seconds.items()
+    )
+
+
 def cold_start(model: Path, folder: Path) -> str:
     """`uce-edge predict one.png` against a bare script, end to end, taking turns."""
-    image, script = folder / "one.png", folder / "bare.py"
-    Image.new("RGB", (32, 32), "gray").save(image)
-    script.write_text(BARE)
-    commands = {
-        "`uce-edge predict one.png`": [sys.executable, "-m", "uce_edge", "predict", "--model", str(model), str(image)],
-        "a bare script": [sys.executable, str(script), str(model), str(image)],
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    lines = commands(model, folder)
+    seconds: dict[str, list[float]] = {name: [] for name in lines}
     for _ in range(15):
-        for name, command in commands.items():
+        for name, line in lines.items():
             begin = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run(line, check=True, capture_output=True)
             seconds[name].append(time.perf_counter() - begin)
     ours, bare = seconds.values()
     rows = [f"| {name} | {min(v) * 1e3:.0f} | {statistics.median(v) * 1e3:.0f} |" for name, v in seconds.items()]
@@ -122,6 +136,8 @@ The floor is 2.0x of the deterministic network on {n} images: every noisy layer 
 | --- | --- | --- | --- | --- |
 {exact}
 
+![Milliseconds against N for the file, its twin and other engines](benchmarks.png)
+
 How many times faster the file is than other engines with the same {n} passes:
 
 | network | engine | ms | faster, best | faster, median |
@@ -142,9 +158,15 @@ How many times faster the file is than other engines with the same {n} passes:
 | --- | --- | --- | --- | --- |
 {memory}
 
-## Cold start
+## Loading and cold start
 
-ResNet-8, N = {n}, from the shell and back.
+Loading {first}:
+
+| | best, ms | median, ms |
+| --- | --- | --- |
+{loads}
+
+ResNet-8, N = {n}, from the shell and back:
 
 | | best, ms | median, ms |
 | --- | --- | --- |

@@ -29,6 +29,7 @@ ROUNDS = 3  # model and baseline take turns, so that a slow minute of the machin
 _SECONDS = 0.4  # per worker, after warm-up
 _MIN_RUNS, _MAX_RUNS = 5, 200
 PICTURES = (".png", ".svg", ".pdf")
+_OURS = "#1f5fa8"
 
 
 class Engine(StrEnum):
@@ -103,6 +104,7 @@ def sweep(
     compare: Sequence[Engine] = (),
     device: str = "auto",
     threads: int | None = None,
+    rounds: int = ROUNDS,
 ) -> Report:
     """Measure every N and every batch, each engine in a process of its own, taking turns.
 
@@ -115,6 +117,7 @@ def sweep(
         compare: Other engines, for one image.
         device: As in `Model`.
         threads: Of every engine; None for all cores.
+        rounds: How many times the engines take their turns, each time in a new process.
     """
     import numpy as np
 
@@ -124,7 +127,7 @@ def sweep(
     provider = ""
     with (
         tempfile.TemporaryDirectory() as folder,
-        progress("measuring", len(samples) * len(batches) * ROUNDS) as advance,
+        progress("measuring", len(samples) * len(batches) * rounds) as advance,
     ):
         naive = Path(folder) / "naive.onnx"
         for n, batch in product(samples, batches):
@@ -140,7 +143,7 @@ def sweep(
                         skipped[str(engine)] = str(error)
             seconds: dict[str, list[float]] = {name: [] for name in jobs}
             peak = None
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 for name, job in jobs.items():
                     result = _in_own_process(job)
                     seconds[name] += result["seconds"]
@@ -153,7 +156,7 @@ def sweep(
             measurements.append(_measurement(n, batch, seconds, peak))
     slope, interval = _slope(medians)
     return Report(
-        str(model), None if baseline is None else str(baseline), provider, threads, ROUNDS, measurements, slope,
+        str(model), None if baseline is None else str(baseline), provider, threads, rounds, measurements, slope,
         interval, skipped,
     )  # fmt: skip
 
@@ -270,28 +273,45 @@ def plot(report: Report, path: Path) -> None:
 
     alone = [m for m in report.measurements if m.batch == 1]
     n = [m.samples for m in alone]
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    axes.plot(n, [m.p50_ms for m in alone], "o-", color="#1f5fa8", label="one image, median")
-    axes.fill_between(
-        n, [m.best_ms for m in alone], [m.p95_ms for m in alone],
-        color="#1f5fa8", alpha=0.15, linewidth=0, label="best to 95th percentile",
-    )  # fmt: skip
+    lines: dict[str, tuple[list[float], str, str]] = {Path(report.model).stem: ([m.p50_ms for m in alone], "o-", _OURS)}
     if report.baseline is not None:
-        twin = [m.baseline_p50_ms or 0.0 for m in alone]
-        axes.plot(n, twin, "s--", color="#8a8a8a", label="deterministic twin")
-    for name, marker, colour in zip(Engine, "^vDX", ("#c1440e", "#e08a3c", "#5b8c3a", "#7a4fa3"), strict=True):
-        values = [m.others[name].p50_ms for m in alone if name in m.others]
-        if values:
-            axes.plot(n, values, f"{marker}-", color=colour, label=str(name), linewidth=1)
-    axes.set(xlabel="Monte Carlo passes N", ylabel="milliseconds", xlim=(0, None), ylim=(0, None))
+        lines["deterministic twin"] = ([m.baseline_p50_ms or 0.0 for m in alone], "s--", "#6b6b6b")
+    for engine, marker, colour in zip(Engine, "^vDX", ("#c1440e", "#b06a1c", "#4b7a2c", "#7a4fa3"), strict=True):
+        if all(engine in m.others for m in alone):
+            lines[engine] = ([m.others[engine].p50_ms for m in alone], f"{marker}-", colour)
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    axes.fill_between(n, [m.best_ms for m in alone], [m.p95_ms for m in alone], color=_OURS, alpha=0.15, linewidth=0)
+    for i, (values, style, colour) in enumerate(lines.values()):
+        axes.plot(n, values, style, color=colour, linewidth=1.2 if i else 2.4, markersize=5 if i else 7)
+    axes.set(xlabel="Monte Carlo passes N", ylabel="milliseconds, one image", xlim=(0, None), ylim=(0, None))
+    axes.margins(x=0)
+    top = axes.get_ylim()[1]
+    heights = _apart([values[-1] for values, _, _ in lines.values()], 0.11 * top)
+    for i, ((name, (values, _, colour)), height) in enumerate(zip(lines.items(), heights, strict=True)):
+        axes.annotate(
+            f"{name}\n{values[-1] / alone[-1].p50_ms:.1f}x the time" if i else name, (1, height),
+            xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points", color=colour, va="center",
+            weight="normal" if i else "bold", size=10,
+        )  # fmt: skip
+    threads = f"{report.threads} threads" if report.threads else "all cores"
+    note = f"median, band from best to 95th percentile; {report.provider.removesuffix('ExecutionProvider')}, {threads}"
     if report.ms_per_extra_pass is not None:
-        axes.set_title(f"One more pass costs {report.ms_per_extra_pass:.3g} ms", loc="left")
-    axes.grid(alpha=0.3)
+        figure.suptitle(f"One more pass costs {report.ms_per_extra_pass:.3g} ms", x=0.01, ha="left", size=15)
+    axes.set_title(note, loc="left", size=9, color="#555555")
+    axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper left")
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())
     plt.close(figure)
+
+
+def _apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Heights of labels, moved up as little as keeps them from covering each other."""
+    placed = list(heights)
+    below = -math.inf
+    for i in sorted(range(len(placed)), key=lambda i: heights[i]):
+        placed[i] = below = max(placed[i], below + gap)
+    return placed
 
 
 def _in_own_process(job: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""How long until the first answer: a whole process, and the loading of a file."""
+
+import subprocess
+from pathlib import Path
+
+import onnxruntime
+import pytest
+from start import commands
+
+from uce_edge.contract import Inference
+from uce_edge.model import Model
+
+
+@pytest.mark.parametrize("command", ["uce-edge predict one.png", "a bare script"])
+def test_cold_start(benchmark, models: dict[Inference, Model], tmp_path: Path, command: str) -> None:
+    line = commands(models[Inference.MC].path, tmp_path)[command]
+    done = benchmark.pedantic(subprocess.run, (line,), {"capture_output": True, "check": True}, rounds=7)
+    assert done.stdout
+
+
+@pytest.mark.parametrize("inference", list(Inference))
+def test_load(benchmark, models: dict[Inference, Model], inference: Inference) -> None:
+    path = models[inference].path
+    assert benchmark(Model, path, "cpu", threads=2).metadata.inference is inference
+
+
+def test_load_with_onnxruntime_alone(benchmark, models: dict[Inference, Model]) -> None:
+    path = models[Inference.MC].path
+    assert benchmark(onnxruntime.InferenceSession, path, providers=["CPUExecutionProvider"]).get_inputs()
