@@ -1,4 +1,4 @@
-"""Another runtime on the goldens: `python runtimes.py onnxruntime`, or openvino, tract, mnn.
+"""Another runtime on the goldens: `python runtimes.py onnxruntime`, or uce_edge, openvino, tract, mnn.
 
 Needs numpy and that runtime alone, so that it runs in an empty environment. Prints the largest difference of an output
 that a caller would read, per file; exits with 1 when one is above 1e-5.
@@ -26,6 +26,20 @@ def with_onnxruntime(path: Path, _: int) -> Run:
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return lambda image, seeds: session.run(list(READ), {"image": image, "seeds": seeds})
+
+
+def with_uce_edge(path: Path, samples: int) -> Run:
+    """This package, with whatever ONNX Runtime is beside it."""
+    import uce_edge
+    from uce_edge import contract
+
+    model = uce_edge.Model(path, "cpu")
+
+    def run(image: np.ndarray, seeds: np.ndarray) -> list[Any]:
+        found = model.predict(image, samples, int(seeds[0]) // contract.MAX_SAMPLES)
+        return [found.class_ids if name == "class_id" else getattr(found, name) for name in READ]
+
+    return run
 
 
 def with_openvino(path: Path, _: int) -> Run:
