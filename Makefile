@@ -50,8 +50,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Some 15 minutes on two cores. What takes gigabytes runs with: pytest benchmarks -m large
 bench: $(VENV)/.dev
-	$(BIN)/python -m pytest benchmarks --benchmark-columns=min,median,rounds --benchmark-sort=name
+	$(BIN)/python -m pytest benchmarks -m "not large" --benchmark-columns=min,median,rounds --benchmark-sort=name
 	$(BIN)/python benchmarks/report.py
 
 # Measures the noise table and writes docs/noise.md.

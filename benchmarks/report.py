@@ -78,12 +78,12 @@ def main(networks: list[str]) -> None:
                 memory.append(f"| {network} | {few:.0f} | {lots:.0f} | {lots / few:.2f}x | {slope:.3g} |")
             print(exact[-1], one_pass[-1], *memory, *engines, sep="\n", flush=True)
         start = cold_start(export("resnet8", "mc", folder), folder)
-    notes = [f"{name} was skipped: {reason}." for name, reason in skipped.items()]
+    notes = [f"\n{name} was skipped: {reason}." for name, reason in skipped.items()]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("onnxruntime", "torch", "numpy"))
     page = PAGE.format(
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {THREADS} threads",
         versions=versions, python=platform.python_version(), exact="\n".join(exact), moments="\n".join(one_pass),
-        engines="\n".join(engines), memory="\n".join(memory), start=start, loads=loads, notes="\n".join(notes),
+        engines="\n".join([*engines, *notes]), memory="\n".join(memory), start=start, loads=loads,
         n=SAMPLES, first=networks[0],
     )  # fmt: skip
     (DOCS / "benchmarks.md").write_text(page)
@@ -151,8 +151,6 @@ How many times faster the file is than other engines with the same {n} passes:
 | network | engine | ms | faster, best | faster, median |
 | --- | --- | --- | --- | --- |
 {engines}
-
-{notes}
 
 Where the rest above 2.0x goes: squaring, square root, noise, product, sum, ReLU, and the way out of ONNX Runtime's
 blocked layout and back, each of which reads and writes every activation. ResNet-20 has few channels, so that this is a

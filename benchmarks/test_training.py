@@ -49,6 +49,7 @@ def test_a_gaussian_step_against_a_deterministic_one(benchmark, capsys, arch: st
     assert best <= LIMIT
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("method", [Method.TEMPERATURE, Method.VECTOR])
 def test_calibration_of_a_billion_logits(benchmark, capsys, method: Method) -> None:
     """50,000 images x 1,000 classes x 25 passes: 5 GB on disk, and a bounded part of it in memory."""
