@@ -19,10 +19,12 @@ from uce_edge_export.precision import PrecisionError
 )
 @pytest.mark.parametrize("inference", [Inference.MC, Inference.DETERMINISTIC])
 def test_a_smaller_file_answers_nearly_the_same(
-    digits: Digits, tmp_path: Path, numbers: Precision, kind: int, inference: Inference
-) -> None:
+    digits: Digits, tmp_path: Path, numbers: Precision, kind: int, inference: Inference,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     out = tmp_path / "small.onnx"
     done = export_run(digits.run, out, digits.dataset, inference, numbers=numbers)
+    assert "onnxruntime" not in capfd.readouterr().err  # where sessions write past Python
     assert done.metadata.precision is numbers
     full, small = Model(digits.model if inference is Inference.MC else digits.twin, "cpu"), Model(out, "cpu")
     test = digits.dataset.splits["test"].images[:100]

@@ -220,9 +220,13 @@ def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Me
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the advice that quantisation logs: the graph is prepared already."""
+    """Without the advice that quantisation and its sessions log: the graph is prepared already."""
+    import onnxruntime
+
     logging.disable(logging.WARNING)
+    onnxruntime.set_default_logger_severity(3)  # errors
     try:
         yield
     finally:
+        onnxruntime.set_default_logger_severity(2)  # warnings, as ever
         logging.disable(logging.NOTSET)
