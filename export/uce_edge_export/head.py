@@ -126,5 +126,6 @@ def _emit_standard_error(g: Builder, cross_entropy: ir.Value, samples: ir.Value 
         return squares  # one pass without noise: exactly 0
     one = g.constant(np.float32(1))
     count = g.Cast(samples, to=ir.DataType.FLOAT)
-    variance = g.Div(squares, g.Mul(count, g.Max(g.Sub(count, one), one)))
+    # Not a Div: MNN takes a divisor that was computed from a shape for 1.
+    variance = g.Mul(squares, g.Reciprocal(g.Mul(count, g.Max(g.Sub(count, one), one))))
     return g.Where(g.Equal(count, one), one, g.Min(g.Sqrt(variance), one))
