@@ -168,7 +168,7 @@ def test_wrong_usage_is_told_before_anything_slow(call, line):
 
 def test_other_wrong_requests(digits, call, tmp_path):
     assert "has no images" in call("rank", tmp_path, "--model", digits.model).err
-    assert call("rank", tmp_path, "--model", digits.model).code == 2
+    assert call("rank", tmp_path, "--model", digits.model).code == 1  # as in `predict`
     assert call("rank", tmp_path, "--model", digits.model, "--by", "size").code == 2
     assert call("rank").code == 2
     assert call("rank", digits.image, "--model", tmp_path / "absent.onnx").code == 1

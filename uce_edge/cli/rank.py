@@ -15,7 +15,7 @@ from uce_edge.cli import show
 from uce_edge.cli.options import DeviceOption, JsonOption, MemoryOption, ThreadsOption, say
 from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request
 from uce_edge.cli.records import Request, each_record
-from uce_edge.errors import ImageError, UsageError, expected
+from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
 _COLUMNS = ("path", "label", "confidence", "uncertainty", "model_uncertainty", "standard_error")
@@ -84,10 +84,7 @@ def rank(
     from uce_edge.model import Model
     from uce_edge.progress import progress
 
-    try:
-        paths = collect(images)
-    except ImageError as error:
-        raise UsageError(str(error)) from None
+    paths = collect(images)
     loaded = Model(model, device, threads=threads, max_memory=max_memory)
     if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
         raise UsageError(
