@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ from uce_edge.cli import records as cli_records
 
 FIELDS = [
     "path", "status", "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "decision", "samples", "seed", "error",
+    "error_probability", "threshold", "decision", "samples", "seed", "error",
 ]  # fmt: skip
 COMMANDS = (
     "predict",
@@ -289,6 +290,13 @@ def test_bench_table(digits, call, monkeypatch):
     head, row = call("bench", "--model", digits.twin, "--samples", "1", "--threads", 1).out.splitlines()
     assert head.split()[0] == "N"
     assert row.split()[0] == "1"
+
+
+def test_a_price_that_cannot_be_measured_is_not_a_number() -> None:
+    report = bench.Report("m", None, "CPU", 2, 3, [], -0.05, (-0.17, 0.07), {})
+    assert report.price() == "One more pass costs too little to measure, at most 0.07 ms"
+    assert replace(report, ms_per_extra_pass=1.28, slope_interval=(1.1, 1.4)).price() == "One more pass costs 1.28 ms"
+    assert replace(report, ms_per_extra_pass=None, slope_interval=None).price() is None
 
 
 def test_bench_compares_engines_and_batches(digits, call, tmp_path, monkeypatch):

@@ -1,7 +1,9 @@
 """The C++ example on every golden, and what it refuses."""
 
 import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,6 +46,16 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Port:
 
 class TestCpp(PortTests):
     """All of it, and what only a reader of ONNX metadata meets."""
+
+    def test_the_readme_shows_what_its_command_prints(self, port: Port) -> None:
+        text = (ROOT / "examples" / "cpp" / "README.md").read_text()
+        shown = dict(re.findall(r'"(\w+)": ([-+.e0-9]+|"\w+")', text[: text.index("(broken here)")]))
+        done = port(MODEL, ROOT / "tests" / "golden" / "digit-0.raw", "--reject", "auto")
+        found = json.loads(done.stdout)
+        assert len(shown) == 9
+        for name, value in shown.items():
+            wanted = json.loads(value)
+            assert found[name] == (pytest.approx(wanted, rel=1e-5) if isinstance(wanted, float) else wanted), name
 
     def test_a_file_without_our_metadata_is_refused(self, port: Port, tmp_path: Path) -> None:
         model = onnx.load(MODEL)

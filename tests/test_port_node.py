@@ -29,8 +29,9 @@ class TestNode(PortTests):
     def test_a_model_without_its_description_is_refused(self, port: Port, tmp_path: Path) -> None:
         file = tmp_path / "alone.onnx"
         shutil.copy(MODEL, file)
-        rule = f"has no description beside it: {tmp_path / 'alone.json'} is missing."
-        assert refusal(port, file, IMAGE) == f"{file} {rule}"
+        rule = f"has no description beside it: {tmp_path / 'alone.json'} is missing. Write it with: "
+        remedy = f"uce-edge info {file} --json > {tmp_path / 'alone.json'}"
+        assert refusal(port, file, IMAGE) == f"{file} {rule}{remedy}"
 
     def test_a_damaged_description_is_refused(self, port: Port, tmp_path: Path) -> None:
         file = variant(tmp_path)

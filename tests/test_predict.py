@@ -16,6 +16,7 @@ from conftest import Call, Digits
 from PIL import Image
 
 from uce_edge import annotate
+from uce_edge.model import SamplesWarning
 
 
 @pytest.fixture
@@ -83,6 +84,40 @@ def test_annotated_copies_show_the_image_and_differ_by_outcome(digits: Digits, c
             left = (image.width - 320) // 2
             assert image.getpixel((left + 310, 6 + 310)) == corner
     assert edges["digit-0"] != edges["noise"] == edges["noise-2"]
+    assert said.err.startswith(f"Wrote 4 annotated images to {out}\n")
+
+
+@pytest.mark.parametrize("option", ["--save .", "--sheet noise.png", "--save ../mixed", "--watch . --save ."])
+def test_the_images_themselves_are_never_overwritten(
+    digits: Digits, call: Call, mixed: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.chdir(mixed)
+    before = {path.name: path.read_bytes() for path in mixed.iterdir()}
+    images = [] if "--watch" in option else ["noise.png", "digit-0.png"]
+    said = call("predict", "--model", digits.model, *images, *option.replace("../mixed", f"../{mixed.name}").split())
+    assert (said.code, said.out) == (2, "")
+    assert "which would be overwritten" in said.err or "one of which would be overwritten" in said.err
+    assert {path.name: path.read_bytes() for path in mixed.iterdir()} == before
+
+
+def test_a_file_is_no_folder_for_copies(digits: Digits, call: Call, mixed: Path) -> None:
+    said = call("predict", "--model", digits.model, mixed / "noise.png", "--save", mixed / "digit-0.png")
+    assert said.code == 1
+    assert "digit-0.png: it is a file, not a folder. Choose a folder with --save." in said.err
+
+
+def test_the_table_tells_the_passes_that_were_drawn_early(digits: Digits, call: Call, mixed: Path) -> None:
+    asked = ("predict", "--model", digits.model, mixed, "--reject", "0.1", "--samples", "100", "--adaptive", "0.1")
+    with pytest.warns(SamplesWarning, match="runs with at most 100"):
+        said = call(*asked)
+    head, *lines = said.out.splitlines()
+    assert head.endswith("passes  decision")
+    with pytest.warns(SamplesWarning):
+        records = json.loads(call(*asked, "--json").out)
+    assert [record["threshold"] for record in records] == [0.1] * len(records)
+    passes = [str(record["samples"]) for record in records]
+    assert passes[0] == "5"
+    assert [line.split(" accept")[0].split(" reject")[0].split()[-1] for line in lines] == passes
 
 
 def test_the_sheet_has_every_image(digits: Digits, call: Call, mixed: Path) -> None:
@@ -162,3 +197,4 @@ def test_a_folder_that_is_not_there_cannot_be_watched(digits: Digits, call: Call
     said = call("predict", "--model", digits.model, "--watch", tmp_path / "absent", "--jsonl")
     assert said.code == 1
     assert "cannot be watched: No such file or directory" in said.err
+    assert "Watching" not in said.err

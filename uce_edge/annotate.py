@@ -95,7 +95,7 @@ def save_sheet(answers: Sequence[tuple[dict[str, Any], bytes | None]], threshold
 
 
 def _title(outcome: str | None, count: int, threshold: float | None) -> str:
-    word = _OUTCOME[outcome][1] or "images"
+    word = _OUTCOME[outcome][1] or ("image" if count == 1 else "images")
     if threshold is None:
         return f"{count} {word}"
     return f"{count} {word}: uncertainty {'above' if outcome == 'reject' else 'at most'} {threshold:.4g}"

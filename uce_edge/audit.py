@@ -14,14 +14,13 @@ from uce_edge.errors import UceEdgeError
 class Audit:
     """Appends to a file; lines that are there stay."""
 
-    def __init__(self, path: Path, model: Path, provider: str, threshold: float | None) -> None:
+    def __init__(self, path: Path, model: Path, provider: str) -> None:
         """Open the log.
 
         Args:
             path: The file; it is made when it is not there.
             model: The model file.
             provider: What it really runs on.
-            threshold: What the uncertainty is compared with.
         """
         self._path = path
         self._same = {
@@ -29,7 +28,6 @@ class Audit:
             "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
             "provider": provider,
             "uce_edge": __version__,
-            "threshold": threshold,
         }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -94,6 +94,14 @@ class Report:
         """Plain values for JSON."""
         return asdict(self)
 
+    def price(self) -> str | None:
+        """What one more pass costs, in words; None when only one N was measured."""
+        if self.ms_per_extra_pass is None or self.slope_interval is None:
+            return None
+        if self.slope_interval[0] <= 0:
+            return f"One more pass costs too little to measure, at most {self.slope_interval[1]:.2g} ms"
+        return f"One more pass costs {self.ms_per_extra_pass:.3g} ms"
+
 
 def sweep(
     model: Path,
@@ -295,8 +303,8 @@ def plot(report: Report, path: Path) -> None:
         )  # fmt: skip
     threads = f"{report.threads} threads" if report.threads else "all cores"
     note = f"median, band from best to 95th percentile; {report.provider.removesuffix('ExecutionProvider')}, {threads}"
-    if report.ms_per_extra_pass is not None:
-        figure.suptitle(f"One more pass costs {report.ms_per_extra_pass:.3g} ms", x=0.01, ha="left", size=15)
+    if (price := report.price()) is not None:
+        figure.suptitle(price, x=0.01, ha="left", size=15)
     axes.set_title(note, loc="left", size=9, color="#555555")
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -9,14 +9,18 @@ from pathlib import Path
 from uce_edge.errors import UceEdgeError
 
 
-def writable_folder(folder: str | Path) -> None:
-    """Refuse early a folder that cannot be made or written to."""
+def writable_folder(folder: str | Path, option: str = "--out") -> None:
+    """Refuse early a folder that cannot be made or written to; `option` is as in `replacing`."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+    except FileExistsError:
+        raise UceEdgeError(
+            f"Cannot write to {folder}: it is a file, not a folder. Choose a folder with {option}."
+        ) from None
     except OSError as error:
-        raise UceEdgeError(f"Cannot write to {folder}: {error.strerror}. Choose another place with --out.") from None
+        raise UceEdgeError(f"Cannot write to {folder}: {error.strerror}. Choose another place with {option}.") from None
 
 
 @contextmanager

@@ -76,7 +76,10 @@ class Model:
                 f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
             )
         if not Path(path).is_file():
-            raise ModelFileError(f"There is no model file {path}. Make one with: uce-edge export --out model.onnx")
+            raise ModelFileError(
+                f"There is no model file {path}. Check its spelling; without --model, the bundled model answers; "
+                "one of your own is made with: uce-edge export"
+            )
         check_memory(max_memory)
         self._session = open_session(self.path, device, threads)
         self._runner = Runner(self._session)
@@ -122,7 +125,7 @@ class Model:
         elif reject is not None:
             contract.check_threshold(reject)
         reject = self.threshold(reject)
-        self._announce(samples)
+        self._announce(samples, adaptive is not None)
         seeds = self._seeds(samples, seed)
         batch = self._as_batch(images)
         drawn = np.full(len(batch), samples, np.int32)
@@ -202,11 +205,11 @@ class Model:
                 stacklevel=3,
             )
 
-    def _announce(self, samples: int) -> None:
+    def _announce(self, samples: int, early: bool) -> None:
         fitted = self.metadata.calibration.samples
         if fitted is not None and samples != fitted:
             warnings.warn(
-                f"this model was calibrated at {fitted} samples and runs with {samples}: "
+                f"this model was calibrated at {fitted} samples and runs with {'at most ' if early else ''}{samples}: "
                 "its probabilities are a little off",
                 SamplesWarning,
                 stacklevel=3,

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -134,7 +135,11 @@ def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         reason = str(error).splitlines()[0]
         name = path if isinstance(path, str) else "The model"
-        raise ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). Is it an .onnx file?") from None
+        weights = Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
+        remedy = (
+            "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
+        )
+        raise ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}") from None
     finally:
         ort.set_default_logger_severity(2)
 

@@ -30,14 +30,18 @@ def arrivals(folder: str | Path) -> Iterator[list[str]]:
         time.sleep(INTERVAL)
 
 
+def list_images(folder: Path) -> list[Path]:
+    """The images in a folder, or why it cannot be watched."""
+    try:
+        return [path for path in folder.iterdir() if is_image(path)]
+    except OSError as error:
+        raise ImageError(f"The folder {folder} cannot be watched: {error.strerror}. Check its name.") from None
+
+
 def _states(folder: Path) -> dict[Path, tuple[int, int]]:
     """Time and size of every image."""
     found = {}
-    try:
-        paths = [path for path in folder.iterdir() if is_image(path)]
-    except OSError as error:
-        raise ImageError(f"The folder {folder} cannot be watched: {error.strerror}. Check its name.") from None
-    for path in paths:
+    for path in list_images(folder):
         try:
             state = path.stat()
         except OSError:  # gone again

@@ -35,7 +35,7 @@ export function passSeeds(samples, seed) {
 function describe(model) {
   if (!existsSync(model)) refuse(`There is no model file ${model}.`);
   const path = model.replace(/\.onnx$/, '') + '.json';
-  if (!existsSync(path)) refuse(`${model} has no description beside it: ${path} is missing.`);
+  if (!existsSync(path)) refuse(`${model} has no description beside it: ${path} is missing. Write it with: uce-edge info ${model} --json > ${path}`);
   let about;
   try {
     about = JSON.parse(readFileSync(path, 'utf8'));

@@ -92,12 +92,9 @@ def print_report(report: "Report") -> None:
             line += f"  {f'{other.p50_ms:.1f} ms {other.speedup:.1f}x':>14}" if other else f"  {'-':>14}"
         typer.echo(line)
     threads = f"{report.threads} threads" if report.threads else "all cores"
-    if report.ms_per_extra_pass is not None and report.slope_interval is not None:
+    if (price := report.price()) is not None and report.slope_interval is not None:
         low, high = report.slope_interval
-        typer.echo(
-            f"One more pass costs {report.ms_per_extra_pass:.3g} ms, 95 % interval {low:.3g} to {high:.3g} "
-            f"({report.provider}, {threads})."
-        )
+        typer.echo(f"{price}, 95 % interval {low:.3g} to {high:.3g} ({report.provider}, {threads}).")
     for name, reason in report.skipped.items():
         say(f"{name} was skipped: {reason}")
 

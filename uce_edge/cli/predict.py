@@ -111,9 +111,10 @@ def predict(
     from uce_edge.model import Model
 
     paths = collect(images or [])
+    _spare_inputs(paths, watch, save, sheet)
     loaded = Model(model, device, threads=threads, max_memory=max_memory)
     threshold = loaded.threshold(request.reject)
-    with closing(_Answers(loaded, request, threshold, save, audit, keep=sheet is not None)) as answers:
+    with closing(_Answers(loaded, request, save, audit, keep=sheet is not None)) as answers:
         if watch is not None:
             records = _watched(answers, watch, jsonl)
         else:
@@ -126,7 +127,11 @@ def predict(
                         _line(record)
             if sort is Sort.UNCERTAINTY:
                 records.sort(key=lambda record: record["uncertainty"] if record["status"] == "ok" else -1, reverse=True)
-            _print(records, threshold, as_json, jsonl and sort is not Sort.GIVEN, silent=jsonl)
+            _print(
+                records, threshold, as_json, jsonl and sort is not Sort.GIVEN, silent=jsonl, passes=adaptive is not None
+            )
+    if save is not None:
+        say(f"Wrote {answers.saved} annotated {'image' if answers.saved == 1 else 'images'} to {save}")
     if sheet is not None:
         from uce_edge.annotate import save_sheet
 
@@ -150,7 +155,6 @@ class _Answers:
         self,
         model: "Model",
         request: Request,
-        threshold: float | None,
         save: Path | None,
         audit: Path | None,
         *,
@@ -160,11 +164,16 @@ class _Answers:
         from uce_edge.files import writable_folder
 
         if save is not None:
-            writable_folder(save)
+            writable_folder(save, "--save")
         self._model, self._request, self._save, self._keep = model, request, save, keep
-        self._audit = None if audit is None else Audit(audit, Path(model.path), model.provider, threshold)
+        self._audit = None if audit is None else Audit(audit, Path(model.path), model.provider)
         self._names: set[str] = set()
         self.kept: list[tuple[dict[str, Any], bytes | None]] = []
+
+    @property
+    def saved(self) -> int:
+        """How many annotated copies were written."""
+        return len(self._names)
 
     def close(self) -> None:
         """Nothing more will be answered."""
@@ -188,9 +197,10 @@ class _Answers:
 
 def _watched(answers: _Answers, folder: Path, jsonl: bool) -> list[dict[str, Any]]:
     """Answer until somebody stops it."""
-    from uce_edge.watch import arrivals
+    from uce_edge.watch import arrivals, list_images
 
     records: list[dict[str, Any]] = []
+    list_images(folder)  # a wrong name is told before it is watched
     say(f"Watching {folder}; Ctrl-C ends it.")
     try:
         for paths in arrivals(folder):
@@ -207,7 +217,9 @@ def _line(record: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _print(records: list[dict[str, Any]], threshold: float | None, as_json: bool, lines: bool, *, silent: bool) -> None:
+def _print(
+    records: list[dict[str, Any]], threshold: float | None, as_json: bool, lines: bool, *, silent: bool, passes: bool
+) -> None:
     if as_json:
         typer.echo(json.dumps(records, indent=2))
     elif lines:
@@ -218,7 +230,7 @@ def _print(records: list[dict[str, Any]], threshold: float | None, as_json: bool
     elif len(records) == 1:
         show.card(records[0], threshold)
     else:
-        show.table(records, "decision", threshold)
+        show.table(records, "decision", threshold, passes=passes)
 
 
 def _progress(total: int, shown: bool) -> Any:
@@ -243,6 +255,18 @@ def _refuse(
         raise UsageError("--watch never ends, so --json, --sheet and --sort do not go with it. Use: --jsonl")
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise UsageError(expected("`sheet`", "a file name ending in .png", str(sheet), "Use: --sheet answers.png"))
+
+
+def _spare_inputs(paths: list[str], watch: Path | None, save: Path | None, sheet: Path | None) -> None:
+    """Refuse to write over the images: an annotated copy has the name of its image."""
+    files = [Path(path) for path in paths if path != "-"]
+    folders = {path.parent.resolve() for path in files} | ({watch.resolve()} if watch is not None else set())
+    if save is not None and save.resolve() in folders:
+        rule = "another folder than that of the images, which would be overwritten"
+        raise UsageError(expected("`save`", rule, str(save), "Use: --save annotated/"))
+    if sheet is not None and sheet.resolve() in {path.resolve() for path in files}:
+        rule = "another file than the images, one of which would be overwritten"
+        raise UsageError(expected("`sheet`", rule, str(sheet), "Use: --sheet answers.png"))
 
 
 def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":

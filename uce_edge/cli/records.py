@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 FIELDS = (
     "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "decision", "samples", "seed",
+    "error_probability", "threshold", "decision", "samples", "seed",
 )  # fmt: skip
 CHUNK = 32  # images that are decoded before the model runs
 
@@ -42,6 +42,7 @@ def each_answer(
 
     from uce_edge.images import load, read
 
+    threshold = model.threshold(request.reject)
     for start in range(0, len(paths), CHUNK):
         chunk = paths[start : start + CHUNK]
         errors: dict[int, str] = {}
@@ -65,9 +66,10 @@ def each_answer(
         results = iter(said)
         for index, path in enumerate(chunk):
             if index in errors:
-                record = {"path": path, "status": "error"} | dict.fromkeys(FIELDS) | {"error": errors[index]}
+                record = {"path": path, "status": "error"} | dict.fromkeys(FIELDS)
+                record |= {"threshold": threshold, "error": errors[index]}
             else:
                 answer = next(results)
-                values = answer.as_dict() | {"top": answer.top(model.classes, request.top)}
+                values = answer.as_dict() | {"top": answer.top(model.classes, request.top), "threshold": threshold}
                 record = {"path": path, "status": "ok"} | {name: values[name] for name in FIELDS} | {"error": None}
             yield record, contents.get(index)

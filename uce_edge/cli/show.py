@@ -26,11 +26,12 @@ def card(record: dict[str, Any], threshold: float | None) -> None:
         typer.secho(f"  {record['decision']}: {reason(record, threshold)}", fg=colour)
 
 
-def table(records: list[dict[str, Any]], last: str, threshold: float | None = None) -> None:
-    """Many images: what each is, how sure, and one more field, such as what to do with it."""
+def table(records: list[dict[str, Any]], last: str, threshold: float | None = None, *, passes: bool = False) -> None:
+    """Many images: what each is, how sure, and one more field, such as what to do with it; and the passes it took."""
     width = max([len(record["path"]) for record in records] + [5])
     names = max([len(str(record["label"])) for record in records] + [5])
-    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty    wrong about  {last.replace('_', ' ')}"
+    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty    wrong about  "
+    head += f"{'passes  ' if passes else ''}{last.replace('_', ' ')}"
     typer.secho(head, bold=True)
     for record in records:
         if record["status"] == "error":
@@ -42,6 +43,7 @@ def table(records: list[dict[str, Any]], last: str, threshold: float | None = No
             shown += f": above {threshold:.4g}"
         line = f"{record['path']:<{width}}  {record['label']:<{names}}  {record['confidence']:>10.1%}"
         line += f"  {_spread(record)}  {odds(record['error_probability']):<11}  "
+        line += f"{record['samples']:>6}  " if passes else ""
         typer.echo(line + typer.style(shown, fg=_COLOURS.get(str(value))))
 
 
