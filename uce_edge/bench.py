@@ -99,7 +99,7 @@ class Report:
         if self.ms_per_extra_pass is None or self.slope_interval is None:
             return None
         if self.slope_interval[0] <= 0:
-            return f"One more pass costs too little to measure, at most {self.slope_interval[1]:.2g} ms"
+            return "One more pass costs too little to be measured"
         return f"One more pass costs {self.ms_per_extra_pass:.3g} ms"
 
 
