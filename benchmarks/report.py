@@ -159,7 +159,7 @@ quarter of its time; the twin has ReLU and residual sums inside its convolutions
 - Entering the blocked layout by an identity (a 1x1 depthwise convolution or a 1x1 pooling of the noise), so that sum,
   residual sum and ReLU fuse into convolutions and the square stays blocked: three passes over memory fewer, 3 to 4 %
   faster here; but runtimes without that layout, such as WebAssembly, would pay for a convolution more.
-- Calls of 3, 5, 9 or 13 passes, to stay in the cache: slower on ResNet-20, no difference on ResNet-34.
+- Calls of 5, 9 or 13 passes, to stay in the cache: slower on ResNet-20, no difference on ResNet-34, where 3 are slower.
 - Adding the residual to mu first; table rows of 128 or 512 numbers; ONNX Runtime's parallel execution mode (1.8 times
   the time).
 

@@ -94,6 +94,10 @@ class Report:
         """Plain values for JSON."""
         return asdict(self)
 
+    def cores(self) -> str:
+        """What it was measured with, in words."""
+        return f"{self.threads} threads" if self.threads else "all cores"
+
     def price(self) -> str | None:
         """What one more pass costs, in words; None when only one N was measured."""
         if self.ms_per_extra_pass is None or self.slope_interval is None:
@@ -301,10 +305,10 @@ def plot(report: Report, path: Path) -> None:
             xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points", color=colour, va="center",
             weight="normal" if i else "bold", size=10,
         )  # fmt: skip
-    threads = f"{report.threads} threads" if report.threads else "all cores"
-    note = f"median, band from best to 95th percentile; {report.provider.removesuffix('ExecutionProvider')}, {threads}"
     if (price := report.price()) is not None:
         figure.suptitle(price, x=0.01, ha="left", size=15)
+    provider = report.provider.removesuffix("ExecutionProvider")
+    note = f"median, band from best to 95th percentile; {provider}, {report.cores()}"
     axes.set_title(note, loc="left", size=9, color="#555555")
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -91,10 +91,9 @@ def print_report(report: "Report") -> None:
             other = m.others.get(name)
             line += f"  {f'{other.p50_ms:.1f} ms {other.speedup:.1f}x':>14}" if other else f"  {'-':>14}"
         typer.echo(line)
-    threads = f"{report.threads} threads" if report.threads else "all cores"
     if (price := report.price()) is not None and report.slope_interval is not None:
         low, high = report.slope_interval
-        typer.echo(f"{price}, 95 % interval {low:.3g} to {high:.3g} ({report.provider}, {threads}).")
+        typer.echo(f"{price}, 95 % interval {low:.3g} to {high:.3g} ({report.provider}, {report.cores()}).")
     for name, reason in report.skipped.items():
         say(f"{name} was skipped: {reason}")
 
