@@ -39,7 +39,7 @@ test-ports: $(VENV)/.dev
 	examples/cpp/get-headers.sh
 	cd examples/node && npm ci
 	$(BIN)/python examples/web/fetch.py
-	$(BIN)/python -m pytest -rs tests/test_port_*.py
+	$(BIN)/python -m pytest -rs tests/ports
 
 # Other runtimes on the goldens, from PyPI, each in an environment of its own; and the oldest ONNX Runtime.
 test-runtimes: $(VENV)/.dev

@@ -9,8 +9,8 @@ import torch
 from uce_edge.contract import Inference
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.model import Model
-from uce_edge_export.export import export_module
 from uce_edge_train import architectures, gaussianize
+from uce_edge_train.export import export_module
 
 
 @pytest.fixture(scope="session", params=["resnet8", "resnet20"])

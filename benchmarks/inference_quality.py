@@ -20,7 +20,7 @@ from uce_edge import metrics
 from uce_edge.contract import Inference
 from uce_edge.model import Model
 from uce_edge.prediction import Decision, Prediction
-from uce_edge_export.export import export_run
+from uce_edge_train.export import export_run
 from uce_edge_train.runs import Run
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
+from uce_edge.calibration.maps import probabilities
 from uce_edge.contract import MAX_SAMPLES, Method
+from uce_edge.datasets import splits
 from uce_edge.metrics import normalized_entropy
 from uce_edge.model import Model
-from uce_edge_export import noise
-from uce_edge_export.export import export_run
-from uce_edge_train import calibrate, data, fit
-from uce_edge_train.logits import mc_logits
-from uce_edge_train.maps import probabilities
+from uce_edge_export import noise_table
+from uce_edge_train import calibrate, training
+from uce_edge_train.export import export_run
+from uce_edge_train.passes import mc_logits
 from uce_edge_train.runs import Run, load_model
 
 RESNET20 = (16384,) * 6 + (8192,) * 7 + (4096,) * 7 + (10,)  # outputs of its noisy layers on 32x32 images
@@ -70,8 +71,8 @@ def largest_z(left: np.ndarray, right: np.ndarray | None) -> tuple[float, int]:
 
 
 def correlations() -> list[str]:
-    plan = noise.Plan(RESNET20)
-    layers = noise.layer_noise(range(PASSES), plan)
+    plan = noise_table.Plan(RESNET20)
+    layers = noise_table.layer_noise(range(PASSES), plan)
     control = np.random.default_rng(0)
     columns = np.random.default_rng(1).choice(16384, 64, replace=False)
     first, second, deep = layers[0], layers[1], layers[10]
@@ -80,11 +81,11 @@ def correlations() -> list[str]:
     def normal(like: np.ndarray) -> np.ndarray:
         return control.standard_normal(like.shape)
 
-    following = noise.layer_noise(range(MAX_SAMPLES, MAX_SAMPLES + PASSES), plan)[0]
+    following = noise_table.layer_noise(range(MAX_SAMPLES, MAX_SAMPLES + PASSES), plan)[0]
     cases = {
         "outputs of one layer": (first[:, columns], None),
         "the same pixel in different channels": (first[:, 5::plane], None),
-        "blocks of one layer, same column": (first[:, 7 :: noise.WIDTH], None),
+        "blocks of one layer, same column": (first[:, 7 :: noise_table.WIDTH], None),
         "two layers, same outputs": (first[:, columns], second[:, columns]),
         "two layers of different size": (first[:, columns], deep[:, columns % 8192]),
         "consecutive passes": (first[1:, columns], first[:-1, columns]),
@@ -103,7 +104,9 @@ def correlations() -> list[str]:
 
 
 def moments() -> list[str]:
-    values = np.concatenate([layer[:512].ravel() for layer in noise.layer_noise(range(512), noise.Plan(RESNET20))])
+    values = np.concatenate(
+        [layer[:512].ravel() for layer in noise_table.layer_noise(range(512), noise_table.Plan(RESNET20))]
+    )
     control = np.random.default_rng(2).standard_normal(values.size)
     lines = ["| moment | ideal | table | control |", "| --- | --- | --- | --- |"]
     for name, power, ideal in (("mean", 1, 0), ("variance", 2, 1), ("skewness", 3, 0), ("kurtosis", 4, 3)):
@@ -114,9 +117,9 @@ def moments() -> list[str]:
 
 def bias() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        dataset = data.load("digits")
+        dataset = splits.load("digits")
         run_folder, path = Path(folder) / "run", Path(folder) / "digits.onnx"
-        fit.train(dataset, run_folder)
+        training.train(dataset, run_folder)
         calibrate.calibrate(run_folder, method=Method.TEMPERATURE)
         export_run(run_folder, path, dataset)
         run = Run.load(run_folder)
@@ -148,11 +151,15 @@ def bias() -> list[str]:
 
 
 def main() -> None:
-    table = noise.table()
+    table = noise_table.table()
     text = INTRODUCTION.format(
-        rows=noise.ROWS, width=noise.WIDTH, last=noise.ROWS - 1, rounds=noise.ROUNDS, largest=float(table.max())
+        rows=noise_table.ROWS,
+        width=noise_table.WIDTH,
+        last=noise_table.ROWS - 1,
+        rounds=noise_table.ROUNDS,
+        largest=float(table.max()),
     )
-    covariance = np.abs(table.T.astype(np.float64) @ table / noise.ROWS - np.eye(noise.WIDTH)).max()
+    covariance = np.abs(table.T.astype(np.float64) @ table / noise_table.ROWS - np.eye(noise_table.WIDTH)).max()
     parts = [
         "### Moments",
         "",

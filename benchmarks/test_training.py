@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from uce_edge.calibration.logits import StoredLogits, images_per_block
+from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Method
-from uce_edge_train.fit import _Loop
-from uce_edge_train.logits import StoredLogits, images_per_block
-from uce_edge_train.maps import fit_map
+from uce_edge_train.training import _Loop
 
 ROUNDS = 7
 LIMIT = 2.3  # of a deterministic step
@@ -66,13 +66,13 @@ def step(arch: str, kind: str) -> dict[str, float]:
     from contextlib import nullcontext
     from pathlib import Path
 
+    from uce_edge.datasets.splits import SPLITS, Dataset, Split
     from uce_edge.metadata import ImageSpec
     from uce_edge_train.checkpoint import Training
-    from uce_edge_train.data import SPLITS, Dataset, Split
+    from uce_edge_train.draws import NoisePool
     from uce_edge_train.group import Group
     from uce_edge_train.journal import Journal
     from uce_edge_train.layers import deterministic, noise_from
-    from uce_edge_train.noise import NoisePool
     from uce_edge_train.recipe import Recipe
 
     rng = np.random.default_rng(0)

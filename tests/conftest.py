@@ -12,8 +12,13 @@ from PIL import Image
 
 from uce_edge import cli
 from uce_edge.contract import Inference, Method
-from uce_edge_export.export import Exported, export_run
-from uce_edge_train import calibrate, data, fit
+from uce_edge.datasets import splits
+from uce_edge_export.export import Exported
+from uce_edge_train import calibrate, training
+from uce_edge_train.export import export_run
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Digits:
     twin: Path
     image: Path
     """A test digit, 8x8."""
-    dataset: data.Dataset
+    dataset: splits.Dataset
     exported: Exported
 
 
@@ -34,9 +39,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     # CI keeps the files, to predict with them from the installed wheel; of several processes the first one does.
     keep = os.environ.get("UCE_EDGE_KEEP") if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" else None
     folder = Path(keep).resolve() if keep else tmp_path_factory.mktemp("digits")
-    dataset = data.load("digits")
+    dataset = splits.load("digits")
     run = folder / "run"
-    fit.train(dataset, run)
+    training.train(dataset, run)
     calibrate.calibrate(run, method=Method.TEMPERATURE)
     model, twin, image = folder / "digits.onnx", folder / "twin.onnx", folder / "digit.png"
     exported = export_run(run, model, dataset)

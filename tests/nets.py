@@ -9,8 +9,9 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from uce_edge.metadata import ImageSpec
-from uce_edge_export import foreign
-from uce_edge_export.export import Exported, Options, export_foreign
+from uce_edge_export import third_party
+from uce_edge_export.export import Exported, export_third_party
+from uce_edge_export.options import Options
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 IR_VERSION = 10
@@ -108,11 +109,11 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def export(
     proto: onnx.ModelProto, folder: Path, p: tuple[str, ...] = ("0.2",), options: Options = Options(), **how: object
-) -> tuple[foreign.Foreign, Exported]:
+) -> tuple[third_party.Foreign, Exported]:
     source = folder / "source" / "net.onnx"
     source.parent.mkdir(exist_ok=True)
     source.write_bytes(proto.SerializeToString())
-    found = foreign.load(source, **{key: how.pop(key) for key in ("layout", "output_is", "size") if key in how})
+    found = third_party.load(source, **{key: how.pop(key) for key in ("layout", "output_is", "size") if key in how})
     colour = {"mean": MEAN, "std": STD} if found.channels == 3 else {"mean": (0.5,), "std": (0.25,)}
-    metadata = foreign.metadata(found, source, **(colour | how))
-    return found, export_foreign(found, metadata, folder / "out" / "m.onnx", list(p), options)
+    metadata = third_party.metadata(found, source, **(colour | how))
+    return found, export_third_party(found, metadata, folder / "out" / "m.onnx", list(p), options)

@@ -11,8 +11,8 @@ from PIL import Image
 
 from uce_edge import adaptive as sequential
 from uce_edge import contract, images
+from uce_edge.calibration.error_map import ErrorMap
 from uce_edge.contract import Inference, NoiseKind
-from uce_edge.error_map import ErrorMap
 from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
 from uce_edge.metadata import Metadata
 from uce_edge.prediction import Decision, Prediction, Summary, summarise

@@ -11,7 +11,7 @@ from onnx_ir.passes import common
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge_export import gaussian, head, noise
+from uce_edge_export import head, noise_table, sampling
 from uce_edge_export.builder import Builder
 from uce_edge_export.sites import Site, largest_state, layer_number, per_image_shape, weight_layers
 
@@ -68,7 +68,7 @@ def contract_model(
     classes = len(metadata.classes)
     if metadata.inference is Inference.DETERMINISTIC:
         samples = None
-        logits, costs = gaussian.Pass(g, classifier.graph, batch, None).run(pixels, [], None)
+        logits, costs = sampling.Pass(g, classifier.graph, batch, None).run(pixels, [], None)
         logits = g.Unsqueeze(logits, g.constant(np.array([0])))
     else:
         seeds = ir.val(contract.SEEDS, ir.DataType.INT32, ("samples",))
@@ -79,14 +79,14 @@ def contract_model(
             layers = list(weight_layers(classifier.graph))
             start = len(layers) - 1 if sample_from is None else layer_number(classifier.graph, sample_from)
             sampled_from = layers[start:]
-            drawn = gaussian.drawn(classifier.graph, sites, sampled_from)
+            drawn = sampling.drawn(classifier.graph, sites, sampled_from)
             noisy = [(value, per_image_shape(value, f"{value.name}")) for value in drawn]
             noisy += [(site.node, site.shape) for site in sites if site.node in sampled_from]
             scale = metadata.calibration.parameters.get("variance_scale", [1.0])
             variance_scale = g.constant(np.asarray(scale, np.float32), contract.VARIANCE_SCALE)
         source, extra = _noise_source(g, metadata.noise, seeds, batch, noisy)
         inputs += [seeds, *extra]
-        passes = gaussian.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale)
+        passes = sampling.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale)
         logits, costs = passes.run(pixels, sites, source, expand_early=expand_early)
         logits = g.Reshape(logits, g.Concat(samples, g.constant(np.array([-1, classes])), axis=0))
     outputs = head.emit(g, logits, samples, classes, metadata.calibration)
@@ -130,17 +130,17 @@ Noisy = Sequence[tuple[ir.Node | ir.Value, tuple[int, ...]]]
 
 def _noise_source(
     g: Builder, kind: NoiseKind, seeds: ir.Value, batch: ir.Value, noisy: Noisy
-) -> tuple[gaussian.Noise, list[ir.Value]]:
+) -> tuple[sampling.Noise, list[ir.Value]]:
     """Their noise, and the graph inputs it needs beyond the contract's."""
     if kind is NoiseKind.RANDN:
         return lambda _, mu: g.RandomNormalLike(mu, dtype=1), []
     sizes = [math.prod(shape) for _, shape in noisy]
     extra: list[ir.Value] = []
     if kind is NoiseKind.TABLE:
-        flat = noise.emit(g, seeds, batch, noise.Plan(tuple(sizes)))
+        flat = noise_table.emit(g, seeds, batch, noise_table.Plan(tuple(sizes)))
     else:
         extra = [ir.val(f"noise.{i}", ir.DataType.FLOAT, ("samples", size)) for i, size in enumerate(sizes)]
-        flat = [noise.emit_repeat(g, value, batch, size) for value, size in zip(extra, sizes, strict=True)]
+        flat = [noise_table.emit_repeat(g, value, batch, size) for value, size in zip(extra, sizes, strict=True)]
     shaped = {
         key: g.Reshape(value, g.constant(np.array([-1, *shape])))
         for (key, shape), value in zip(noisy, flat, strict=True)

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from uce_edge import contract, error_map
+from uce_edge import contract
+from uce_edge.calibration import error_map
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration
 from uce_edge_export.builder import Builder

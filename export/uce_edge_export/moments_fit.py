@@ -14,16 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import torch
-from torch import nn
 
+from uce_edge.calibration.logits import StoredLogits, images_per_block
+from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Inference, Method
+from uce_edge.datasets.splits import Split
 from uce_edge.metadata import Calibration, Metadata
 from uce_edge.model import Model
-from uce_edge_export import graph, twin
+from uce_edge_export import gate, graph
 from uce_edge_export.sites import Site
-from uce_edge_train.data import Split
-from uce_edge_train.logits import StoredLogits, images_per_block
-from uce_edge_train.maps import fit_map
 
 SAMPLES = 100  # drawing one more costs a small matrix product, not a pass
 _IMAGES, _PASSES = 500, 25  # exact passes that the spread is compared with
@@ -33,10 +32,10 @@ _RANGE = (0.1, 100.0)
 
 
 def fit(
-    model: nn.Module,
     classifier: graph.Classifier,
     sites: list[Site],
     metadata: Metadata,
+    reference: gate.Reference,
     data: Split,
     method: Method,
     sample_from: str | None = None,
@@ -44,10 +43,10 @@ def fit(
     """Fit the variance scale and the calibration map of a moments graph.
 
     Args:
-        model: The Gaussian-dropout network.
-        classifier: The same without noise, as a graph.
+        classifier: The network without noise.
         sites: Its noisy layers.
         metadata: What the file will say of itself; its `samples` are drawn.
+        reference: The network with noise, computed by somebody else.
         data: Calibration images.
         method: The calibration map.
         sample_from: As in `graph.contract_model`.
@@ -65,7 +64,7 @@ def fit(
         low, high = (_spread(built(scale).logits(few, SAMPLES, 0)) for scale in _SCALES)
         scale, slope = _SCALES[0], (high - low) / (_SCALES[1] - _SCALES[0])
         if slope > 1e-6 * low:  # otherwise nothing is drawn: all noise is behind the cut
-            target = _spread(_exact(model, metadata, sites, few))
+            target = _spread(_exact(reference, sites, few))
             scale = float(np.clip(scale + (target - low) / slope, *_RANGE))
         final = built(scale)
         step = images_per_block(len(data), metadata.samples, len(metadata.classes))
@@ -75,11 +74,9 @@ def fit(
     return replace(fitted, parameters=fitted.parameters | {"variance_scale": [scale]})
 
 
-def _exact(
-    model: nn.Module, metadata: Metadata, sites: list[Site], images: npt.NDArray[Any]
-) -> npt.NDArray[np.float32]:
-    """PyTorch's logits [passes, images, classes] with noise in the noisy layers of this export, and in no other."""
-    reference, rng = twin.torch_reference(model, metadata.image, sites), np.random.default_rng(0)
+def _exact(reference: gate.Reference, sites: list[Site], images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Exact logits [passes, images, classes] with noise in the noisy layers of this export, and in no other."""
+    rng = np.random.default_rng(0)
     parts = []
     for start in range(0, len(images), _AT_ONCE):
         noises = [rng.standard_normal((_PASSES, site.size), np.float32) for site in sites]

@@ -17,13 +17,13 @@ import onnx_ir as ir
 
 from uce_edge import contract, metrics
 from uce_edge.contract import Inference, Precision
+from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge_export.builder import Builder
 from uce_edge_export.sites import weight_of
 from uce_edge_export.tidy import infer_shapes
-from uce_edge_train.data import Split
 
 NLL_BOUND = 0.02
 UCE_BOUND = 0.02

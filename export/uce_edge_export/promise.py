@@ -5,11 +5,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from uce_edge import guarantee
-from uce_edge.guarantee import Counts, Guarantee, NoGuaranteeError
+from uce_edge.calibration import guarantee
+from uce_edge.calibration.guarantee import Counts, Guarantee, NoGuaranteeError
+from uce_edge.datasets.splits import Split
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
-from uce_edge_train.data import Split
 
 
 def measure(

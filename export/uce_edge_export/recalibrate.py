@@ -8,23 +8,23 @@ import onnx_ir as ir
 import torch
 
 from uce_edge import contract
+from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
+from uce_edge.calibration.logits import StoredLogits, images_per_block
+from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.datasets import overlap
+from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError, expected
 from uce_edge.files import replacing
-from uce_edge.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import head
 from uce_edge_export.builder import Builder
 from uce_edge_export.description import check_name, write_description
+from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
 from uce_edge_export.promise import measure, store
-from uce_edge_export.verify import ParityError
-from uce_edge_train import overlap
-from uce_edge_train.data import Split
-from uce_edge_train.logits import StoredLogits, images_per_block
-from uce_edge_train.maps import fit_map
 
 
 @dataclass(frozen=True)

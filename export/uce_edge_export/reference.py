@@ -12,9 +12,9 @@ from onnx.reference import ReferenceEvaluator
 
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import ImageSpec
+from uce_edge_export.gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph import OPSET, Classifier
 from uce_edge_export.sites import Site, weight_of
-from uce_edge_export.verify import FloatArray, Pixels, Reference
 
 Array = npt.NDArray[Any]
 

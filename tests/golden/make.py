@@ -19,7 +19,7 @@ import onnxruntime
 
 from uce_edge import Model, contract
 from uce_edge.contract import Inference, pass_seeds
-from uce_edge_export.export import export_run
+from uce_edge_train.export import export_run
 from uce_edge_train.runs import Run
 
 HERE = Path(__file__).resolve().parent

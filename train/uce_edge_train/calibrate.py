@@ -6,18 +6,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from uce_edge import guarantee
+from uce_edge.calibration import guarantee
+from uce_edge.calibration.maps import apply_map, averaged_nll, fit_map, initial, probabilities
 from uce_edge.contract import Method
+from uce_edge.datasets import overlap
+from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
 from uce_edge.progress import progress
-from uce_edge_train import overlap, rates
+from uce_edge_train import rates
 from uce_edge_train.choices import Rates
-from uce_edge_train.data import Split
 from uce_edge_train.layers import noise_from
-from uce_edge_train.logits import classes_of, mc_logits
-from uce_edge_train.maps import apply_map, averaged_nll, fit_map, initial, probabilities
+from uce_edge_train.passes import classes_of, mc_logits
 from uce_edge_train.pixels import normalise
 from uce_edge_train.runs import Run, load_model
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge.errors import UsageError, expected
-from uce_edge_train.noise import standard_normal
+from uce_edge_train.draws import standard_normal
 
 Noise = Callable[[str, Tensor], Tensor]
 """Given a layer's name and its mean output, standard normal noise of the same shape."""

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
+from uce_edge.datasets import splits
+from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ImageSpec
-from uce_edge_train import data
-from uce_edge_train.data import Dataset
 from uce_edge_train.layers import gaussian_layers
 from uce_edge_train.recipe import Recipe
 
@@ -58,7 +58,7 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The data this run was trained on, from where they were then."""
-        return data.load(self.data, self.root, (self.image.height, self.image.width))
+        return splits.load(self.data, self.root, (self.image.height, self.image.width))
 
     def save(self, folder: str | Path) -> None:
         """Write the description."""

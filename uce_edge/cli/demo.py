@@ -60,8 +60,8 @@ def _write_images(digit: Path, other: Path) -> str:
     from PIL import Image
     from sklearn.datasets import load_sample_image
 
+    from uce_edge.datasets.splits import digits
     from uce_edge.files import replacing
-    from uce_edge_train.data import digits
 
     dataset = digits()
     test = dataset.splits["test"]

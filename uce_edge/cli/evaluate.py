@@ -69,10 +69,10 @@ def evaluate(
     if report is not None:
         _check_report(report)
     from uce_edge import evaluation
+    from uce_edge.datasets import labelled, overlap
     from uce_edge.files import replacing
     from uce_edge.model import Model
     from uce_edge.report import page, summary
-    from uce_edge_train import labelled, overlap
 
     loaded = Model(model, device, threads=threads, max_memory=max_memory)
     if threshold == "auto":

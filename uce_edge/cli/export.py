@@ -11,10 +11,11 @@ from uce_edge.cli.options import describe, parse_size, quote, say
 from uce_edge.cli.train import need_torch
 from uce_edge.contract import Inference, NoiseKind, Precision
 from uce_edge.errors import MissingPartError, UsageError, expected
-from uce_edge_export.choices import Expand, Layout, OutputIs
+from uce_edge_export.options import Expand, Layout, OutputIs
 
 if TYPE_CHECKING:
-    from uce_edge_export.export import Exported, Options
+    from uce_edge_export.export import Exported
+    from uce_edge_export.options import Options
 
 _FOREIGN = "Third-party models"
 _FOREIGN_DEFAULTS = (None, 255.0, "0", "1", Layout.AUTO, None, OutputIs.AUTO)
@@ -104,7 +105,8 @@ def export(
             import_module(package)
         except ImportError:
             raise MissingPartError("Exporting", package, "train,export") from None
-    from uce_edge_export.export import Options, default_samples
+    from uce_edge_export.export import default_samples
+    from uce_edge_export.options import Options
 
     if bake_samples is not None:
         if samples is not None:
@@ -141,7 +143,7 @@ def export(
 
 def _export_run(run: Path | None, out: Path | None, suffix: str, wanted: _Wanted) -> tuple[Path, str]:
     """Returns the file and a threshold to try."""
-    from uce_edge_export.export import export_run
+    from uce_edge_train.export import export_run
     from uce_edge_train.runs import Run, newest
 
     if run is None:
@@ -175,16 +177,16 @@ def _export_foreign(
     size: tuple[int, int] | None,
     output_is: OutputIs,
 ) -> None:
-    from uce_edge_export import foreign
+    from uce_edge_export import third_party
     from uce_edge_export.description import check_name
-    from uce_edge_export.export import export_foreign
+    from uce_edge_export.export import export_third_party
 
     check_name(out)
-    found = foreign.load(source, layout=layout, output_is=output_is, size=size)
+    found = third_party.load(source, layout=layout, output_is=output_is, size=size)
     description |= {"samples": wanted.samples, "inference": wanted.inference, "noise": wanted.noise}
-    metadata = foreign.metadata(found, source, **description)
+    metadata = third_party.metadata(found, source, **description)
     metadata = replace(metadata, precision=wanted.precision)
-    done = export_foreign(found, metadata, out, wanted.p, wanted.options)
+    done = export_third_party(found, metadata, out, wanted.p, wanted.options)
     for note in found.notes:
         say(f"Note: {note}.")
     if wanted.inference is not Inference.DETERMINISTIC:
@@ -198,8 +200,8 @@ def _export_untrained(name: str, out: Path, wanted: _Wanted) -> None:
 
     from uce_edge.contract import pass_seeds
     from uce_edge.metadata import ImageSpec, Metadata
-    from uce_edge_export.export import export_module
     from uce_edge_train import architectures, gaussianize
+    from uce_edge_train.export import export_module
 
     if len(wanted.p) > 1 or "=" in wanted.p[0]:
         raise UsageError(expected("`p`", "one rate for an untrained network", wanted.p, "Use: --p 0.2"))

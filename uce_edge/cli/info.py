@@ -24,8 +24,8 @@ def info(
     Example: uce-edge info digits.onnx --reject 0.3
     """
     model = choose_model(model, inference)
-    from uce_edge.error_map import ErrorMap
-    from uce_edge.guarantee import Counts, Guarantee
+    from uce_edge.calibration.error_map import ErrorMap
+    from uce_edge.calibration.guarantee import Counts, Guarantee
     from uce_edge.model import Model
 
     if as_json and reject:

@@ -9,7 +9,7 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
 if TYPE_CHECKING:
-    from uce_edge.guarantee import Guarantee
+    from uce_edge.calibration.guarantee import Guarantee
 
 DeviceOption = Annotated[
     Device, typer.Option(help="auto takes CUDA when it works; the others fail rather than fall back.")

@@ -114,8 +114,8 @@ def train(
     if unfinished and not (resume or overwrite):
         raise UsageError(f"{out} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
     need_torch("Training")
-    from uce_edge_train import data as datasets
-    from uce_edge_train import fit
+    from uce_edge.datasets import splits as datasets
+    from uce_edge_train import training
     from uce_edge_train.recipe import Recipe
 
     recipe = Recipe(
@@ -125,7 +125,7 @@ def train(
         seed=seed,
     )  # fmt: skip
     dataset = datasets.load(data, root, parse_size(size), download)
-    run = fit.train(dataset, out, recipe, device=device, resume=resume, tensorboard=tensorboard)
+    run = training.train(dataset, out, recipe, device=device, resume=resume, tensorboard=tensorboard)
     if os.environ.get("RANK", "0") != "0":
         return
     say(
@@ -216,7 +216,7 @@ def _promise(target_error: float | None, confidence: float | None) -> dict[str, 
         if confidence is not None:
             raise UsageError("--confidence is that of a promised error: add --target-error 0.05")
         return None
-    from uce_edge.guarantee import images_needed
+    from uce_edge.calibration.guarantee import images_needed
 
     promise = {"target_error": target_error, "confidence": 0.95 if confidence is None else confidence}
     images_needed(**promise)  # refuses impossible numbers
@@ -232,8 +232,8 @@ def _calibrate_run(
     data: str | None,
     promise: dict[str, float] | None,
 ) -> "tuple[Calibration, str]":
+    from uce_edge.datasets import labelled
     from uce_edge_train import calibrate as calibration
-    from uce_edge_train import labelled
     from uce_edge_train.runs import Run
 
     run = Run.load(folder)
@@ -260,9 +260,9 @@ def _calibrate_file(
 ) -> "tuple[Calibration, str]":
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
+    from uce_edge.datasets import labelled
     from uce_edge.model import Model
     from uce_edge_export.recalibrate import recalibrate
-    from uce_edge_train import labelled
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")

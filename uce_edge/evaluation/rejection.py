@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import guarantee, metrics
+from uce_edge import metrics
+from uce_edge.calibration import guarantee
+from uce_edge.calibration.guarantee import Guarantee
 from uce_edge.evaluation.answers import Answers
-from uce_edge.guarantee import Guarantee
 
 EXAMPLE = 0.3
 """The threshold that is shown when none is stored and none was asked for."""

@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from uce_edge.datasets import downloads, labelled, splits
 from uce_edge.errors import UsageError
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import data, downloads, labelled
 from uce_edge_train.choices import Experiment, Scale, TrainDevice
 from uce_edge_train.reproduce import ood, rejection, reliability, scorecard, table1
 from uce_edge_train.reproduce.report import Record
@@ -45,7 +45,7 @@ def reproduce(
     Returns:
         The experiments that were done.
     """
-    dataset = data.load(name, root, download=download)
+    dataset = splits.load(name, root, download=download)
     chosen = setting(dataset, name, scale, arch, epochs, samples, ood_images, seed)
     wanted: list[Experiment] = list(EXPERIMENTS) if experiment is Experiment.ALL else [experiment]
     foreign = None

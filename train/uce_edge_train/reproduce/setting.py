@@ -3,8 +3,8 @@
 import shlex
 from dataclasses import dataclass, fields, replace
 
+from uce_edge.datasets.splits import Dataset
 from uce_edge_train.choices import Scale, Schedule
-from uce_edge_train.data import Dataset
 from uce_edge_train.recipe import Recipe
 
 PENALTY = 0.1  # the paper's beta

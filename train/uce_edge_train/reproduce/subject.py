@@ -9,18 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from uce_edge.calibration.logits import ArrayLogits
+from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method
+from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration
 from uce_edge.metrics import normalized_entropy
-from uce_edge_train import fit
+from uce_edge_train import training
 from uce_edge_train.choices import Experiment, TrainDevice
-from uce_edge_train.data import Dataset, Split
 from uce_edge_train.group import pick
 from uce_edge_train.layers import deterministic
-from uce_edge_train.logits import ArrayLogits, mc_blocks
-from uce_edge_train.maps import fit_map, probabilities
+from uce_edge_train.passes import mc_blocks
 from uce_edge_train.reproduce.setting import PENALTY, Setting
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
@@ -101,7 +102,7 @@ class Subject:
                     f"{folder} holds a network that was trained otherwise ({what}). Choose another --out, or delete it."
                 )
         else:
-            fit.train(self.dataset, folder, recipe, device=self._device, resume=True)
+            training.train(self.dataset, folder, recipe, device=self._device, resume=True)
         return folder
 
     def _compute_logits(self, kind: str, inference: Inference, split: str) -> ArrayLogits:

@@ -1,0 +1,199 @@
+"""The parity gate: an exported file must do what the original model does, or it is not written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import contract
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import Metadata
+from uce_edge.providers import Device, open_session
+from uce_edge_export import noise_table
+
+TOLERANCE = 1e-4  # on logits of unit scale
+MOMENTS_TOLERANCE = 0.25  # on mean probabilities, of which 32 exact passes leave about 0.05 open
+_Z_LIMIT = 6.0  # two-sided, over some dozens of comparisons: a false alarm in a hundred million exports
+_STATISTIC_PASSES = 32
+
+Pixels = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float32]
+Reference = Callable[[Pixels, list[FloatArray] | None], FloatArray]
+"""The original model: logits [samples, batch, classes] of images under the layers' noise [samples, size], or none."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """What the gate measured."""
+
+    largest_difference: float
+    """Largest |logit difference| to the original under the same noise, on logits of unit scale; for moments, of a mean
+    probability to that of exact passes."""
+    largest_z: float | None
+    """Largest deviation of a mean probability from that under ordinary random noise, in standard errors."""
+
+
+class ParityError(UceEdgeError):
+    """The file does not do what the model does."""
+
+
+def check(
+    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
+) -> Parity:
+    """Run a contract file against the model it was made from; see `_check`."""
+    try:
+        return _check(path, metadata, images, reference, sizes, fed)
+    except UceEdgeError:
+        raise
+    except Exception as error:  # ONNX Runtime has a class per failure, and all mean that the graph does not run
+        reason = str(error).splitlines()[0]
+        raise ParityError(f"The exported graph does not run: {reason} Nothing was written.") from error
+
+
+def check_again(path: str | Path, metadata: Metadata, images: Pixels) -> None:
+    """What must hold of a file whatever its precision: finite answers that do not depend on the neighbours."""
+    session = open_session(str(path), Device.CPU)
+    if metadata.inference is Inference.DETERMINISTIC or metadata.noise is not NoiseKind.TABLE:
+        return
+    seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
+    ours = session.run([contract.LOGITS], {contract.IMAGE: images, contract.SEEDS: seeds})[0]
+    _require(bool(np.isfinite(ours).all()), f"its answers are not finite in {metadata.precision}")
+    _check_neighbours(session, images, seeds)
+
+
+def _check(
+    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
+) -> Parity:
+    """Run a contract file against the model it was made from.
+
+    Args:
+        path: The file.
+        metadata: What the file says of itself.
+        images: At least two images as the file takes them.
+        reference: The model it was made from, computed by somebody else.
+        sizes: Outputs per image of the noisy layers, in graph order.
+        fed: The same model with its noise as graph inputs; None for a deterministic file.
+    """
+    session = open_session(str(path), Device.CPU)
+    if metadata.inference is Inference.DETERMINISTIC:
+        ours = session.run([contract.LOGITS], {contract.IMAGE: images})[0]
+        return Parity(_compare(ours, reference(images, None)), None)
+    assert fed is not None
+    fed_session = open_session(fed, Device.CPU)
+
+    def with_noise(batch: Pixels, noises: list[FloatArray]) -> FloatArray:
+        feed: dict[str, npt.NDArray[Any]] = {f"noise.{i}": values for i, values in enumerate(noises)}
+        feed |= {contract.IMAGE: batch, contract.SEEDS: np.zeros(len(noises[0]), np.int32)}
+        return fed_session.run([contract.LOGITS], feed)[0]  # type: ignore[no-any-return]
+
+    def from_file(batch: Pixels, seeds: npt.NDArray[np.int32]) -> FloatArray:
+        if metadata.noise is NoiseKind.INPUT:
+            return with_noise(batch, noise_table.layer_noise(seeds.astype(np.int64), plan))
+        return session.run([contract.LOGITS], {contract.IMAGE: batch, contract.SEEDS: seeds})[0]  # type: ignore[no-any-return]
+
+    plan = noise_table.Plan(tuple(sizes))
+    seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
+    noises = noise_table.layer_noise(seeds.astype(np.int64), plan)
+    one = images[:1]
+    truth = reference(one, noises)
+    ours = from_file(one, seeds)
+    if metadata.inference is Inference.MOMENTS:
+        _compare(with_noise(one, noises), truth)
+        return _check_moments(session, metadata, images, from_file, with_noise, sizes)
+    if metadata.noise is NoiseKind.RANDN:
+        difference = _compare(with_noise(one, noises), truth)
+        _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise")
+    else:
+        difference = _compare(ours, truth)
+        split = np.concatenate([from_file(one, seeds[:1]), from_file(one, seeds[1:])])
+        _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
+        _require(np.array_equal(ours, from_file(one, seeds)), "one seed gives two different answers")
+    indistinct = np.allclose(ours[0], ours[1], atol=1e-6 * float(np.abs(ours).max()))
+    _require(not indistinct, "two seeds give the same answer")
+    if metadata.noise is NoiseKind.TABLE:
+        _check_neighbours(session, images, seeds)
+    many = np.arange(_STATISTIC_PASSES, dtype=np.int32)
+    rng = np.random.default_rng(1)
+    random = [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes]
+    z = _statistics(from_file(images[:2], many), with_noise(images[:2], random))
+    return Parity(difference, z)
+
+
+def _check_moments(
+    session: Any,
+    metadata: Metadata,
+    images: Pixels,
+    from_file: Callable[[Pixels, npt.NDArray[np.int32]], FloatArray],
+    exact: Callable[[Pixels, list[FloatArray]], FloatArray],
+    sizes: list[int],
+) -> Parity:
+    """An approximation has no parity: its mean probabilities must only be near those of exact passes."""
+    two, seeds = images[:2], np.arange(_STATISTIC_PASSES, dtype=np.int32)
+    ours = from_file(two, seeds)
+    _require(bool(np.isfinite(ours).all()), "means or variances are not finite")
+    _require(not np.allclose(ours[0], ours[1], atol=1e-6 * float(np.abs(ours).max())), "two seeds give the same answer")
+    if metadata.noise is NoiseKind.TABLE:
+        split = np.concatenate([from_file(two, seeds[:3]), from_file(two, seeds[3:])])
+        _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
+        _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers")
+        _check_neighbours(session, images, seeds[:2])
+    rng = np.random.default_rng(1)
+    passes = exact(two, [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes])
+    difference = float(np.abs(softmax(ours).mean(0) - softmax(passes).mean(0)).max())
+    _require(
+        difference <= MOMENTS_TOLERANCE,
+        f"its mean probabilities differ from those of {_STATISTIC_PASSES} exact passes by {difference:.2f} (allowed: "
+        f"{MOMENTS_TOLERANCE:g}): mean and variance do not describe this network. Use --inference mc, or --sample-from "
+        "an earlier layer",
+    )
+    return Parity(difference, None)
+
+
+def _check_neighbours(session: Any, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:
+    """An image's whole answer must be the same, to the bit, alone and among others."""
+    names = [contract.LOGITS, contract.PROBABILITIES, contract.UNCERTAINTY, contract.STANDARD_ERROR]
+    together = session.run(names, {contract.IMAGE: images, contract.SEEDS: seeds})
+    for i in range(len(images)):
+        alone = session.run(names, {contract.IMAGE: images[i : i + 1], contract.SEEDS: seeds})
+        pairs = [
+            (alone[0][:, 0], together[0][:, i]),
+            *((a[0], t[i]) for a, t in zip(alone[1:], together[1:], strict=True)),
+        ]
+        same = all(np.array_equal(one, many) for one, many in pairs)
+        _require(same, "an image's answer depends on its neighbours in the batch")
+
+
+def _compare(ours: FloatArray, theirs: FloatArray) -> float:
+    scale = max(float(theirs.std()), 1e-6)
+    difference = float(np.abs(ours - theirs).max()) / scale
+    # Written so that NaN fails, too.
+    _require(
+        difference <= TOLERANCE,
+        f"its logits differ from the original's by {difference:.2g} under the same noise (allowed: {TOLERANCE:g})",
+    )
+    return difference
+
+
+def _statistics(ours: FloatArray, theirs: FloatArray) -> float:
+    """Mean probabilities under the file's noise against those under ordinary random noise, in standard errors."""
+    p, q = softmax(ours), softmax(theirs)
+    spread = np.sqrt((p.var(0, ddof=1) + q.var(0, ddof=1)) / len(p))
+    # Where no pass moves the probability by 1e-4 there is no statistic, only rounding.
+    z = float((np.abs(p.mean(0) - q.mean(0)) / np.maximum(spread, 1e-4)).max())
+    _require(z <= _Z_LIMIT, f"its mean probabilities are {z:.1f} standard errors from those under random noise")
+    return z
+
+
+def softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
+    """Over the last axis, in double precision."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)  # type: ignore[no-any-return]
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ParityError(f"The exported graph failed its check: {otherwise}. Nothing was written.")

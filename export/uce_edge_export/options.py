@@ -1,0 +1,49 @@
+"""Choices a user makes at export. No heavy imports: the command line reads them to show its help."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OutputIs(StrEnum):
+    """What a classifier's output means."""
+
+    AUTO = "auto"
+    """A final Softmax means probabilities; otherwise values that are never negative and sum to 1 do."""
+    LOGITS = "logits"
+    """Scores before the softmax."""
+    PROBABILITIES = "probabilities"
+    """After a softmax."""
+
+
+class Layout(StrEnum):
+    """The order of the dimensions of a classifier's input."""
+
+    AUTO = "auto"
+    """Channels are where the 1 or the 3 is."""
+    NCHW = "nchw"
+    """Channels first."""
+    NHWC = "nhwc"
+    """Channels last."""
+
+
+class Expand(StrEnum):
+    """Where one image becomes N."""
+
+    LATE = "late"
+    """At the first noisy layer: what has no noise runs once per image."""
+    EARLY = "early"
+    """At the image itself, for runtimes that cannot broadcast later."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the noise gets into the graph."""
+
+    from_layer: str | None = None
+    """The weight layer where noise starts, by number or name pattern; None for all noisy layers."""
+    expand: Expand = Expand.LATE
+    """Where one image becomes N."""
+    bake: bool = False
+    """Make the seeds a constant: N is fixed, and the file takes an image alone."""
+    sample_from: str | None = None
+    """For moments, the weight layer from which on values are drawn; None for the last one."""

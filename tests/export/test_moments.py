@@ -1,0 +1,356 @@
+"""Mean and variance instead of samples: every rule against integration, whole networks against exact passes."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from conftest import Call, Digits
+from scipy import integrate, special, stats
+from torch import nn
+
+from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge.metrics import nll
+from uce_edge.model import Model
+from uce_edge_export import moments
+from uce_edge_export.builder import Builder
+from uce_edge_export.moments import Uncertain
+from uce_edge_export.options import Expand, Options
+from uce_edge_export.recalibrate import recalibrate
+from uce_edge_train import architectures, gaussianize
+from uce_edge_train.export import export_module, export_run
+
+MEANS = np.array([-30.0, -4, -1.5, -0.3, 0, 1e-3, 0.4, 1, 3, 5.9, 6.2, 25], np.float32)
+DEVIATIONS = np.array([1e-6, 1e-2, 0.5, 1, 3], np.float32)
+
+
+class Bench:
+    """Rules as a graph that ONNX Runtime runs."""
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        self.g = Builder()
+        self.inputs: list[ir.Value] = []
+        self.given: list[Uncertain] = []
+        for i, shape in enumerate(shapes):
+            mean, variance = (ir.val(f"{name}{i}", ir.DataType.FLOAT, shape) for name in "mv")
+            self.inputs += [mean, variance]
+            self.given.append(Uncertain(mean, variance))
+
+    def apply(self, kind: str, *operands: Uncertain | ir.Value | None, **attributes: object) -> Uncertain:
+        node = ir.node(kind, [ir.val(f"x{i}") for i in range(len(operands))], attributes)
+        for value, operand in zip(node.inputs, operands, strict=True):
+            if isinstance(operand, Uncertain):
+                value.shape = operand.mean.shape  # type: ignore[union-attr]
+            elif operand is not None:
+                value.const_value = operand.const_value  # type: ignore[union-attr]
+        node.outputs[0].shape = ir.Shape([1, 2, 1, 1])  # what pools to one position leaves
+        return moments.propagate(self.g, node, operands)[0]
+
+    def constant(self, value: object) -> ir.Value:
+        return self.g.constant(np.asarray(value))
+
+    def run(self, result: Uncertain, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        outputs = [self.g.Identity(result.mean), self.g.Identity(result.variance)]
+        for value in outputs:
+            value.dtype = ir.DataType.FLOAT
+        graph = ir.Graph(
+            self.inputs, outputs, nodes=self.g.nodes, initializers=self.g.initializers, opset_imports={"": 18}, name="g"
+        )
+        proto = ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString()
+        feed = {value.name: array.astype(np.float32) for value, array in zip(self.inputs, arrays, strict=True)}
+        mean, variance = onnxruntime.InferenceSession(proto).run(None, feed)
+        return mean, variance
+
+
+def exact(function: Callable[[np.ndarray], np.ndarray], mean: float, deviation: float) -> tuple[float, float]:
+    """Mean and variance of a function of a Gaussian, by adaptive integration."""
+
+    def expectation(power: Callable[[np.ndarray], np.ndarray]) -> float:
+        corners = [(c - mean) / deviation for c in (0.0, 6.0, -3.0, 3.0) if abs(c - mean) < 9 * deviation]
+        value, _ = integrate.quad(
+            lambda z: power(function(np.float64(mean + deviation * z))) * stats.norm.pdf(z),
+            -9, 9, limit=400, points=corners or None, epsabs=1e-11,
+        )  # fmt: skip
+        return float(value)
+
+    first = expectation(lambda y: y)
+    return first, expectation(lambda y: (y - first) ** 2)
+
+
+SMOOTH = {
+    "silu": lambda x: x * special.expit(x),
+    "gelu": lambda x: x * special.ndtr(x),
+    "tanh": np.tanh,
+    "sigmoid": special.expit,
+}
+CORNERED = {
+    "relu": lambda x: np.maximum(x, 0),
+    "leaky": lambda x: np.where(x > 0, x, 0.1 * x),
+    "relu6": lambda x: np.clip(x, 0, 6),
+}
+
+
+def activation(bench: Bench, name: str) -> Uncertain:
+    x = bench.given[0]
+    match name:
+        case "relu":
+            return bench.apply("Relu", x)
+        case "leaky":
+            return bench.apply("LeakyRelu", x, alpha=0.1)
+        case "relu6":
+            return bench.apply("Clip", x, bench.constant(np.float32(0)), bench.constant(np.float32(6)))
+        case "silu":
+            return bench.apply("Mul", x, bench.apply("Sigmoid", x))
+        case "gelu":  # as PyTorch exports it
+            scaled = bench.apply("Div", x, bench.constant(np.float32(math.sqrt(2))))
+            cdf = bench.apply("Add", bench.apply("Erf", scaled), bench.constant(np.float32(1)))
+            return bench.apply("Mul", bench.apply("Mul", x, bench.constant(np.float32(0.5))), cdf)
+    return bench.apply(name.capitalize(), x)
+
+
+@pytest.mark.parametrize("name", [*CORNERED, *SMOOTH])
+def test_activations_are_those_of_a_gaussian(name: str) -> None:
+    m, s = (grid.ravel() for grid in np.meshgrid(MEANS, DEVIATIONS))
+    bench = Bench((len(m),))
+    mean, variance = bench.run(activation(bench, name), m, s.astype(np.float64) ** 2)
+    function = (CORNERED | SMOOTH)[name]
+    wanted = np.array([exact(function, float(a), float(b)) for a, b in zip(m, s, strict=True)])
+    assert (variance >= 0).all()
+    # Five points are exact for polynomials up to degree 9; a function that bends within a deviation is not one.
+    for deviation, rough in ((1e-6, 0.0), (0.01, 1e-3), (0.5, 0.01), (1, 0.1), (3, 0.4)):
+        here, exactly = s == np.float32(deviation), name in CORNERED
+        miss = np.abs(np.stack([mean, variance], 1) - wanted)[here]
+        assert miss[:, 0].max() <= (1e-5 if exactly else rough / 5) * deviation + 2e-6
+        assert miss[:, 1].max() <= (1e-4 if exactly else rough) * wanted[here, 1].max() + 1e-9
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 3.4e38), (-3.4e38, 6), (0, None), (None, 6)])
+def test_a_clip_may_have_one_side(low: float | None, high: float | None) -> None:
+    bench = Bench((len(MEANS),))
+    bounds = [None if bound is None else bench.constant(np.float32(bound)) for bound in (low, high)]
+    mean, variance = bench.run(bench.apply("Clip", bench.given[0], *bounds), MEANS, np.full(len(MEANS), 4.0))
+    low, high = (-np.inf if low is None else low), (np.inf if high is None else high)
+    wanted = np.array([exact(lambda x: np.clip(x, low, high), float(m), 2.0) for m in MEANS])
+    np.testing.assert_allclose(np.stack([mean, variance], 1), wanted, atol=2e-4)
+
+
+def test_sums_products_and_constants(rng: np.random.Generator) -> None:
+    arrays = [rng.normal(size=7), rng.uniform(0.1, 2, 7), rng.normal(size=7), rng.uniform(0.1, 2, 7)]
+    m1, v1, m2, v2 = arrays
+    two = np.float32(2)
+    for kind, mean, variance in (
+        ("Add", m1 + m2, v1 + v2),
+        ("Sub", m1 - m2, v1 + v2),
+        ("Mul", m1 * m2, v1 * v2 + v1 * m2**2 + v2 * m1**2),
+    ):
+        bench = Bench((7,), (7,))
+        found = bench.run(bench.apply(kind, *bench.given), *arrays)
+        np.testing.assert_allclose(found, [mean, variance], rtol=1e-4, atol=1e-5)
+    for kind, mean, variance in (
+        ("Add", m1 + 2, v1), ("Sub", m1 - 2, v1), ("Mul", m1 * 2, v1 * 4), ("Div", m1 / 2, v1 / 4),
+    ):  # fmt: skip
+        bench = Bench((7,))
+        found = bench.run(bench.apply(kind, bench.given[0], bench.constant(two)), m1, v1)
+        np.testing.assert_allclose(found, [mean, variance], rtol=1e-4)
+    bench = Bench((7, 1))  # a larger operand spreads mean and variance
+    found = bench.run(
+        bench.apply("Add", bench.given[0], bench.constant(np.ones((1, 3), np.float32))), m1[:, None], v1[:, None]
+    )
+    assert found[0].shape == found[1].shape == (7, 3)
+    bench = Bench((7,))  # x + x is 2 x, not a sum of two independent ones
+    found = bench.run(bench.apply("Add", bench.given[0], bench.given[0]), m1, v1)
+    np.testing.assert_allclose(found, [2 * m1, 4 * v1], rtol=1e-4, atol=1e-5)
+
+
+def test_pools_pads_and_batch_norm(rng: np.random.Generator) -> None:
+    m, v = rng.normal(size=(1, 2, 4, 4)), rng.uniform(0.1, 1, (1, 2, 4, 4))
+
+    def found(kind: str, *rest: object, **attributes: object) -> tuple[np.ndarray, np.ndarray]:
+        bench = Bench((1, 2, 4, 4))
+        return bench.run(bench.apply(kind, bench.given[0], *map(bench.constant, rest), **attributes), m, v)
+
+    mean, variance = found("GlobalAveragePool")
+    np.testing.assert_allclose(mean, m.mean((2, 3), keepdims=True), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(variance, v.mean((2, 3), keepdims=True) / 16, rtol=1e-4)
+    blocks = v.reshape(1, 2, 2, 2, 2, 2).mean((3, 5)) / 4
+    np.testing.assert_allclose(found("AveragePool", kernel_shape=[2, 2], strides=[2, 2])[1], blocks, rtol=1e-4)
+    corner = found("AveragePool", kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1])[1]
+    np.testing.assert_allclose(corner[:, :, 0, 0], v[:, :, 0, 0], rtol=1e-4)  # one cell
+    np.testing.assert_allclose(corner[:, :, 0, 1], v[:, :, 0, 1:3].sum(-1) / 4, rtol=1e-4)  # two
+    np.testing.assert_allclose(corner[:, :, 1, 1], v[:, :, 1:3, 1:3].sum((-1, -2)) / 16, rtol=1e-4)
+    mean, variance = found("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    sampled = m.reshape(1, 2, 2, 2, 2, 2).max((3, 5))
+    assert (mean >= sampled - 1e-5).all()  # a maximum is above the maximum of the means
+    assert (variance > 0).all()
+    padded = found("Pad", np.array([0, 0, 1, 1, 0, 0, 1, 1]), np.float32(5))
+    assert padded[0].shape == (1, 2, 6, 6)
+    assert padded[0][0, 0, 0, 0] == 5
+    assert padded[1][0, 0, 0, 0] == 0
+    gamma, beta, mu, var = (rng.uniform(0.5, 2, 2).astype(np.float32) for _ in range(4))
+    mean, variance = found("BatchNormalization", gamma, beta, mu, var)
+    factor = (gamma / np.sqrt(var + 1e-5)).reshape(1, 2, 1, 1)
+    np.testing.assert_allclose(mean, (m - mu.reshape(1, 2, 1, 1)) * factor + beta.reshape(1, 2, 1, 1), rtol=1e-3)
+    np.testing.assert_allclose(variance, v * factor**2, rtol=1e-3)
+
+
+def classifier_file(network: nn.Module, tmp_path: Path, inference: Inference, channels: int = 3, **options) -> Model:
+    metadata = Metadata(
+        tuple("0123456789"), ImageSpec(16, 16, channels), inference=inference, samples=25, architecture="test"
+    )
+    done = export_module(network, metadata, tmp_path / f"{inference}.onnx", options=Options(**options))
+    return Model(done.path, "cpu")
+
+
+def test_two_layers_are_exact(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Hidden units whose only noise is their own are independent: nothing is approximated."""
+    torch.manual_seed(0)
+    network = gaussianize(
+        nn.Sequential(nn.Flatten(), nn.Linear(256, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 10)), 0.4
+    )
+    images = rng.integers(0, 256, (3, 16, 16, 1), dtype=np.uint8)
+    ours = classifier_file(network, tmp_path, Inference.MOMENTS, 1).logits(images, 4096, 0)
+    exact_ = classifier_file(network, tmp_path, Inference.MC, 1).logits(images, 4096, 0)
+    error = exact_.std(0) / math.sqrt(4096)
+    assert (np.abs(ours.mean(0) - exact_.mean(0)) < 6 * error).all()
+    np.testing.assert_allclose(ours.std(0), exact_.std(0), rtol=0.07)
+
+
+class Mixed(nn.Module):
+    """One of every kind: pools, SiLU, GELU, leaky ReLU, a residual sum, a concatenation, a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+        self.gate, self.c, self.head = nn.Linear(8, 8), nn.Conv2d(16, 12, 3, padding=1), nn.Linear(12, 10)
+        self.norm = nn.BatchNorm2d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(nn.functional.silu(self.stem(x)), 2)
+        x = nn.functional.gelu(self.a(x)) + x
+        x = nn.functional.max_pool2d(x, 2)
+        y = nn.functional.leaky_relu(self.b(x), 0.1)
+        y = y * torch.sigmoid(self.gate(y.mean((2, 3))))[:, :, None, None]
+        x = nn.functional.avg_pool2d(torch.relu(self.norm(torch.cat([x, y], 1))), 2)
+        return self.head(torch.flatten(nn.functional.relu6(self.c(x)).mean((2, 3)), 1))  # type: ignore[no-any-return]
+
+
+def test_every_kind_of_layer_goes_through(tmp_path: Path, rng: np.random.Generator) -> None:
+    torch.manual_seed(0)
+    network = gaussianize(Mixed(), 0.1).eval()
+    images = rng.integers(0, 256, (4, 16, 16, 3), dtype=np.uint8)
+    ours = classifier_file(network, tmp_path, Inference.MOMENTS).logits(images, 1000, 0)
+    passes = classifier_file(network, tmp_path, Inference.MC).logits(images, 1000, 0)
+    assert np.abs(ours.mean(0) - passes.mean(0)).max() < 0.5 * passes.std(0).mean()
+    assert 0.5 < ours.std(0).mean() / passes.std(0).mean() < 1.3
+
+
+def test_what_has_no_rule_is_named(tmp_path: Path) -> None:
+    class Cumulated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(768, 9), nn.Linear(9, 9), nn.Linear(9, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.b(torch.relu(self.a(x.flatten(1))))
+            return self.c(torch.cumsum(hidden, 1))  # type: ignore[no-any-return]
+
+    network = gaussianize(Cumulated())
+    with pytest.raises(UceEdgeError, match=r"CumSum.*--inference mc.*--sample-from"):
+        classifier_file(network, tmp_path, Inference.MOMENTS)
+    assert not list(tmp_path.iterdir())
+    classifier_file(network, tmp_path, Inference.MOMENTS, sample_from="1")  # drawn before it
+
+
+@pytest.fixture(scope="module")
+def one_pass(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("moments") / "digits.onnx"
+    done = export_run(digits.run, out, digits.dataset, Inference.MOMENTS)
+    assert abs(done.file_nll - done.torch_nll) < 0.02
+    return out
+
+
+def test_the_digits_in_one_pass(digits: Digits, one_pass: Path) -> None:
+    model, mc = Model(one_pass, "cpu"), Model(digits.model, "cpu")
+    test = digits.dataset.splits["test"]
+    ours = model.predict(test.images)
+    with pytest.warns(UserWarning, match="calibrated"):
+        reference, few = mc.predict(test.images, 200, 1), mc.predict(test.images, 25, 2)
+    assert ours.samples == 100
+    assert model.metadata.calibration.parameters["variance_scale"][0] > 0
+    assert nll(ours.probabilities, test.labels) < nll(few.probabilities, test.labels) + 0.01
+    distance = np.abs(ours.uncertainty - reference.uncertainty).mean()
+    assert distance < 1.5 * np.abs(few.uncertainty - reference.uncertainty).mean()
+    # Far from the network without noise.
+    assert ours.model_uncertainty.mean() > 0.5 * reference.model_uncertainty.mean()
+
+
+def test_the_contract_holds(digits: Digits, one_pass: Path) -> None:
+    model, images = Model(one_pass, "cpu"), digits.dataset.splits["test"].images[:5]
+    assert model.metadata.inference is Inference.MOMENTS
+    assert model.metadata.costs["macs_per_pass"] < 0.01 * model.metadata.costs["macs_once"]
+    together, alone = model.predict(images), model.predict(images[3:4])
+    np.testing.assert_array_equal(together.probabilities[3], alone.probabilities[0])
+    with pytest.warns(UserWarning, match="calibrated"):
+        other = model.predict(images, 50, seed=3)
+    assert not np.array_equal(together.uncertainty, other.uncertainty)
+    assert model.metadata.held_out is not None
+
+
+def test_recalibrating_keeps_the_variance(digits: Digits, one_pass: Path, tmp_path: Path) -> None:
+    done = recalibrate(one_pass, tmp_path / "new.onnx", digits.dataset.splits["calibration"], Method.VECTOR)
+    before = Model(one_pass, "cpu").metadata.calibration.parameters["variance_scale"]
+    assert done.metadata.calibration.parameters["variance_scale"] == before
+    images = digits.dataset.splits["test"].images[:3]
+    np.testing.assert_array_equal(
+        Model(one_pass, "cpu").logits(images, 7, 0), Model(tmp_path / "new.onnx", "cpu").logits(images, 7, 0)
+    )
+
+
+def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "m.onnx"
+    said = call("export", digits.run, "--inference", "moments", "--out", out)
+    assert said.code == 0, said.err
+    assert "of 32 exact passes" in said.err
+    assert "inference                  moments, 100 passes by default" in call("info", out).out
+    record = json.loads(call("predict", "--model", out, digits.image, "--reject", 0.3, "--json").out)[0]
+    assert (record["samples"], record["status"]) == (100, "ok")
+    said = call("export", "--untrained", "resnet8", "--inference", "moments", "--out", tmp_path / "u.onnx")
+    assert said.code == 0, said.err
+    assert "--sample-from goes with" in call("export", digits.run, "--sample-from", "1").err
+    said = call("export", digits.run, "--inference", "moments", "--sample-from", "99", "--out", out)
+    assert (said.code, "`sample_from`" in said.err) == (2, True)
+
+
+def test_noise_in_the_last_layers_alone(digits: Digits, tmp_path: Path) -> None:
+    """Nothing to draw leaves the scale at 1; one draw is enough for a file."""
+    for layer, drawn in (("classifier*", False), ("blocks.2*", True)):
+        out = tmp_path / "m.onnx"
+        export_run(digits.run, out, digits.dataset, Inference.MOMENTS, samples=1, options=Options(from_layer=layer))
+        metadata = Model(out, "cpu").metadata
+        assert (metadata.calibration.parameters["variance_scale"] != [1.0]) == drawn
+        assert metadata.samples == 1
+
+
+def test_what_does_not_go_together_is_refused(digits: Digits, tmp_path: Path) -> None:
+    for options, noise in ((Options(expand=Expand.EARLY), NoiseKind.TABLE), (Options(), NoiseKind.INPUT)):
+        with pytest.raises(UsageError, match="--inference mc"):
+            export_run(digits.run, tmp_path / "m.onnx", digits.dataset, Inference.MOMENTS, noise, options=options)
+    with pytest.raises(UsageError, match="`samples`"):
+        export_run(digits.run, tmp_path / "m.onnx", digits.dataset, Inference.MOMENTS, samples=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_runtime_s_own_noise(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    noise, network = NoiseKind.RANDN, gaussianize(architectures.build("resnet8", 10, 3))
+    metadata = Metadata(tuple("0123456789"), ImageSpec(16, 16, 3), inference=Inference.MOMENTS, noise=noise, samples=9)
+    model = Model(export_module(network, metadata, tmp_path / "m.onnx").path, "cpu")
+    images = np.zeros((1, 16, 16, 3), np.uint8)
+    assert not np.array_equal(model.logits(images, 9, 0), model.logits(images, 9, 0))

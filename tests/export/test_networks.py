@@ -1,0 +1,280 @@
+"""Whole families of networks, built from torch layers, equal PyTorch under the same noise."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge.model import Model
+from uce_edge_export.options import Expand, Options
+from uce_edge_train import architectures, gaussianize
+from uce_edge_train.export import export_module
+
+CLASSES = tuple("0123456789")
+
+
+def vgg11() -> nn.Module:
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M"):
+        if width == "M":
+            layers.append(nn.MaxPool2d(2))
+        else:
+            layers += [nn.Conv2d(channels, int(width), 3, padding=1), nn.BatchNorm2d(int(width)), nn.ReLU()]
+            channels = int(width)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512 * 4, 256), nn.ReLU(), nn.Dropout(), nn.Linear(256, 10))
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = inputs * expansion
+        self.shortcut = stride == 1 and inputs == outputs
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, hidden, 1, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6(),
+            nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6(),
+            nn.Conv2d(hidden, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.body(x) if self.shortcut else self.body(x)
+
+
+def mobilenet_v2() -> nn.Module:
+    blocks = [InvertedResidual(16, 24, 2, 6), InvertedResidual(24, 24, 1, 6), InvertedResidual(24, 32, 2, 6)]
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU6(), *blocks, nn.Conv2d(32, 64, 1), nn.ReLU6(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1).permute(0, 2, 3, 1, 4).unbind(1)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(batch, tokens, width))
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self, width: int = 48, depth: int = 3) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, 8)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.position = nn.Parameter(torch.randn(1, 17, width))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm1": nn.LayerNorm(width),
+                    "attention": Attention(width, 4),
+                    "norm2": nn.LayerNorm(width),
+                    "mlp": nn.Sequential(nn.Linear(width, 96), nn.GELU(), nn.Linear(96, width)),
+                }
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.position
+        for block in self.blocks:
+            x = x + block["attention"](block["norm1"](x))
+            x = x + block["mlp"](block["norm2"](x))
+        return self.head(self.norm(x)[:, 0])
+
+
+class ConvNeXtBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.project = nn.Linear(4 * width, width)
+        self.scale = nn.Parameter(torch.full((width,), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = self.scale * self.project(nn.functional.gelu(self.expand(y)))
+        return x + y.permute(0, 3, 1, 2)
+
+
+def convnext() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 24, 4, 4), ConvNeXtBlock(24), ConvNeXtBlock(24), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.LayerNorm(24), nn.Linear(24, 10),
+    )  # fmt: skip
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(width, width // 4, 1)
+        self.expand = nn.Conv2d(width // 4, width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(self.expand(nn.functional.silu(self.reduce(x.mean((2, 3), keepdim=True)))))
+
+
+def efficientnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1), nn.SiLU(), nn.Conv2d(16, 16, 5, padding=2, groups=16, bias=False),
+        nn.BatchNorm2d(16), nn.SiLU(), SqueezeExcite(16), nn.Conv2d(16, 24, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(24, 10),
+    )  # fmt: skip
+
+
+NETWORKS = {
+    "resnet20": lambda: architectures.resnet20(10),
+    "densenet": lambda: architectures.DenseNet([2, 4, 4, 2], 10),
+    "vgg11": vgg11,
+    "mobilenet_v2": mobilenet_v2,
+    "vit": VisionTransformer,
+    "convnext": convnext,
+    "efficientnet": efficientnet,
+}
+
+
+def metadata(**changes: object) -> Metadata:
+    return Metadata(CLASSES, ImageSpec(32, 32, 3, mean=(0.5,), std=(0.25,)), **changes)
+
+
+def build(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    model = NETWORKS[name]()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.8, 1.2)
+            nn.init.normal_(module.running_mean, std=0.1)
+            nn.init.uniform_(module.running_var, 0.7, 1.3)
+    return gaussianize(model)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_equals_pytorch_under_the_same_noise(name: str, tmp_path: Path) -> None:
+    done = export_module(build(name), metadata(), tmp_path / "m.onnx")
+    assert done.parity.largest_difference < 1e-4
+    assert done.parity.largest_z < 5
+    # Every Conv and Linear layer but the first is noisy.
+    assert (
+        len(done.metadata.layers) == sum(isinstance(m, nn.Conv2d | nn.Linear) for m in NETWORKS[name]().modules()) - 1
+    )
+
+
+@pytest.mark.parametrize("noise", [NoiseKind.RANDN, NoiseKind.INPUT])
+def test_other_sources_of_noise_pass_the_gate(noise: NoiseKind, tmp_path: Path) -> None:
+    done = export_module(build("mobilenet_v2"), metadata(noise=noise), tmp_path / "m.onnx")
+    assert done.metadata.noise is noise
+    assert done.parity.largest_difference < 1e-4
+
+
+def test_noise_can_start_deeper_and_then_less_runs_per_pass(tmp_path: Path) -> None:
+    def export(from_layer: str | None) -> Metadata:
+        return export_module(
+            build("resnet20"), metadata(), tmp_path / "m.onnx", options=Options(from_layer=from_layer)
+        ).metadata
+
+    everywhere, deeper, last = export(None), export("blocks.6.*"), export("21")
+    assert [layer.name for layer in last.layers] == ["classifier.weight"]
+    assert deeper.layers == everywhere.layers[-len(deeper.layers) :]
+    assert deeper.layers[0].name == "blocks.6.conv1.weight"
+    assert everywhere.costs["macs_per_pass"] > deeper.costs["macs_per_pass"] > last.costs["macs_per_pass"]
+    # mu and sigma of the only noisy layer run once, too: a pass costs no multiplication at all.
+    assert last.costs["macs_per_pass"] == 0
+
+
+def test_costs_count_multiplications_and_bytes(tmp_path: Path) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, stride=2), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(),
+        nn.Linear(4 * 13 * 13, 10),
+    )  # fmt: skip
+    done = export_module(gaussianize(model), metadata(), tmp_path / "m.onnx")
+    first, second = 32 * 32 * 8 * 27, 15 * 15 * 4 * 72
+    third, last = 13 * 13 * 4 * 18, 4 * 13 * 13 * 10
+    # The most that lives at once is the first layer's output beside the second's, in four copies of four bytes.
+    assert done.metadata.costs == {
+        "macs_once": first + 2 * second,
+        "macs_per_pass": 2 * (third + last),
+        "bytes_per_pass": 4 * 4 * (8 * 32 * 32 + 4 * 15 * 15),
+    }
+
+
+def test_expanding_early_gives_the_same_answer(tmp_path: Path) -> None:
+    answers = []
+    for expand in Expand:
+        out = tmp_path / f"{expand}.onnx"
+        export_module(build("mobilenet_v2"), metadata(), out, options=Options(expand=expand))
+        images = np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+        answers.append(Model(out, "cpu").logits(images, 4))
+    assert np.allclose(*answers, atol=1e-5)
+
+
+def test_a_module_used_twice_gets_fresh_noise_each_time(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 8, 3, padding=1)
+            self.body = nn.Conv2d(8, 8, 3, padding=1)
+            self.head = nn.Linear(8, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body(torch.relu(self.body(self.stem(x)))).mean((2, 3)))
+
+    done = export_module(gaussianize(Twice()), metadata(), tmp_path / "m.onnx")
+    assert [layer.name for layer in done.metadata.layers] == ["body.weight", "body.weight", "head.weight"]
+
+
+def test_a_network_that_mixes_its_batch_is_refused_by_name(tmp_path: Path) -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 32)
+            self.hidden = nn.Linear(8, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.hidden(self.conv(x).flatten(1))
+            return y - y.mean(0, keepdim=True)
+
+    with pytest.raises(UceEdgeError, match=r"ReduceMean .* across the images of a batch"):
+        export_module(gaussianize(Mixing()), metadata(), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("from_layer", ["99", "nothing*"])
+def test_a_layer_that_does_not_exist_is_refused(from_layer: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="from_layer"):
+        export_module(build("convnext"), metadata(), tmp_path / "m.onnx", options=Options(from_layer=from_layer))
+
+
+def test_a_deterministic_file_has_no_layers(tmp_path: Path) -> None:
+    done = export_module(build("vit"), metadata(inference=Inference.DETERMINISTIC, samples=1), tmp_path / "m.onnx")
+    assert done.metadata.layers == ()
+    assert done.metadata.noise is NoiseKind.NONE
+
+
+def test_a_mean_over_tokens_does_not_depend_on_the_number_of_images_or_passes(tmp_path: Path) -> None:
+    class MeanOverTokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patches = nn.Conv2d(3, 24, 4, 4)
+            self.mix = nn.Linear(24, 24)
+            self.head = nn.Linear(24, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.mix(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+    torch.manual_seed(0)
+    done = export_module(gaussianize(MeanOverTokens()), metadata(), tmp_path / "m.onnx")
+    assert done.parity.largest_difference < 1e-5

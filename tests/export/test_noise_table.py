@@ -1,0 +1,98 @@
+"""The noise table and its hash: the graph equals the reference, and the noise is white."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from uce_edge_export import noise_table
+from uce_edge_export.builder import Builder
+
+PLAN = noise_table.Plan((10, 256, 700, 256 * 1021 + 5))  # smaller than a row, one row, several, more than one lane
+
+
+def run_graph(plan: noise_table.Plan, seeds: np.ndarray, batch: int) -> list[np.ndarray]:
+    g = Builder()
+    inputs = [ir.val("seeds", ir.DataType.INT32, ("samples",)), ir.val("batch", ir.DataType.INT64, (1,))]
+    outputs = noise_table.emit(g, *inputs, plan)
+    for value in outputs:
+        value.dtype = ir.DataType.FLOAT
+    graph = ir.Graph(inputs, outputs, nodes=g.nodes, initializers=g.initializers, opset_imports={"": 18}, name="n")
+    model = ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return session.run(None, {"seeds": seeds.astype(np.int32), "batch": np.array([batch])})
+
+
+def test_the_graph_draws_exactly_the_reference_noise() -> None:
+    seeds = np.array([0, 1, 4095, 4096, 2**24 - 1])
+    for ours, reference in zip(run_graph(PLAN, seeds, 1), noise_table.layer_noise(seeds, PLAN), strict=True):
+        assert np.array_equal(ours, reference)
+
+
+def test_seeds_count_modulo_2_to_the_24() -> None:
+    seeds = np.array([2**24 + 5, -3])
+    for ours, reference in zip(
+        run_graph(PLAN, seeds, 1), noise_table.layer_noise(np.array([5, 2**24 - 3]), PLAN), strict=True
+    ):
+        assert np.array_equal(ours, reference)
+
+
+def test_all_images_of_a_pass_share_their_noise() -> None:
+    seeds = np.array([3, 9])
+    for many, one in zip(run_graph(PLAN, seeds, 3), run_graph(PLAN, seeds, 1), strict=True):
+        assert np.array_equal(many, np.repeat(one, 3, axis=0))
+
+
+def test_a_layer_keeps_its_noise_when_layers_are_added_behind_it() -> None:
+    longer = noise_table.Plan((*PLAN.sizes, 99))
+    for short, long in zip(
+        noise_table.layer_noise(range(4), PLAN), noise_table.layer_noise(range(4), longer), strict=False
+    ):
+        assert np.array_equal(short, long)
+
+
+def test_the_table_is_white_and_gaussian() -> None:
+    table = noise_table.table().astype(np.float64)
+    assert np.abs(table.mean(0)).max() < 1e-6
+    assert np.abs(table.T @ table / len(table) - np.eye(noise_table.WIDTH)).max() < 1e-5
+    assert np.abs((table**3).mean(0)).max() < 0.01
+    assert np.abs((table**4).mean(0) - 3).max() < 0.05
+
+
+def test_rows_are_uniform_and_uncorrelated_between_seeds_and_lanes() -> None:
+    passes, layers = 40000, 24
+    rows = noise_table.rows(range(passes), noise_table.Plan((10,) * layers))
+    expected = passes / noise_table.ROWS
+    for lane in rows.T:
+        chi2 = ((np.bincount(lane, minlength=noise_table.ROWS) - expected) ** 2 / expected).sum()
+        assert abs(chi2 - noise_table.ROWS) < 5 * np.sqrt(2 * noise_table.ROWS)
+    u = (rows - rows.mean(0)) / rows.std(0)
+    between_lanes = u.T @ u / np.sqrt(passes)
+    np.fill_diagonal(between_lanes, 0)
+    assert np.abs(between_lanes).max() < 5  # 276 standard normal values
+    for lag in (1, 2, 64, 4096):
+        assert np.abs(u[lag:].T @ u[:-lag] / np.sqrt(passes - lag)).max() < 5.5  # 576 values each
+
+
+def test_any_two_blocks_of_a_lane_are_uncorrelated() -> None:
+    passes, blocks = 3000, 40
+    values = noise_table.layer_noise(range(passes), noise_table.Plan((blocks * noise_table.WIDTH,)))[0]
+    for column in (
+        0,
+        100,
+        noise_table.WIDTH - 1,
+    ):  # the same column of different rows is where a short table would show
+        block = values[:, column :: noise_table.WIDTH]
+        correlation = block.T @ block / np.sqrt(passes)
+        np.fill_diagonal(correlation, 0)
+        assert np.abs(correlation).max() < 5
+
+
+@pytest.mark.parametrize("group", [64, 4096])
+def test_sums_over_a_large_layer_have_the_variance_of_independent_noise(group: int) -> None:
+    passes = 2000
+    values = noise_table.layer_noise(range(passes), noise_table.Plan((65536,)))[0].astype(np.float64)
+    sums = values.reshape(passes, -1, group).sum(-1) / np.sqrt(group)
+    spread = sums.var(0).mean()
+    assert abs(spread - 1) < 6 * np.sqrt(2 / passes)
+    assert abs(sums.mean()) < 6 / np.sqrt(sums.size)

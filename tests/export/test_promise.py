@@ -1,0 +1,171 @@
+"""A threshold with a promise: found for the file as it ships, stored in it, and used by `--reject auto`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Call, Digits, Said
+from PIL import Image
+
+from uce_edge.calibration import guarantee
+from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
+from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.datasets.splits import Split
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
+from uce_edge.prediction import Decision
+from uce_edge.report import words
+from uce_edge_export.recalibrate import recalibrate
+from uce_edge_train import calibrate
+from uce_edge_train.export import export_run
+from uce_edge_train.runs import Run
+
+
+def refused(code: int, said: Said) -> str:
+    assert said.code == code, said.err
+    return said.err
+
+
+PROMISE = {"target_error": 0.03, "confidence": 0.9}
+
+
+@pytest.fixture(scope="module")
+def promised(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits model with a threshold for 3 % errors."""
+    folder = tmp_path_factory.mktemp("promise")
+    shutil.copytree(digits.run, folder / "run")
+    calibrate.calibrate(folder / "run", promise=PROMISE)
+    done = export_run(folder / "run", folder / "model.onnx", digits.dataset)
+    assert isinstance(done.promised, Guarantee)
+    return folder / "model.onnx"
+
+
+def test_the_file_has_the_threshold_of_its_own_guarantee_images(digits: Digits, promised: Path) -> None:
+    model = Model(promised, "cpu")
+    kept = digits.dataset.splits["guarantee"]
+    said = model.predict(kept.images)
+    wanted = guarantee.find(said.uncertainty, said.class_ids != kept.labels, **PROMISE)
+    stored = model.metadata.reject
+    assert stored is not None
+    assert Guarantee.from_dict(stored) == wanted
+    assert (stored["samples"], stored["seed"], stored["data"]) == (25, 0, kept.sha256())
+    document = json.loads(promised.with_suffix(".json").read_text())
+    assert document["reject"] == stored
+    # Only the metadata differ from the file without a promise.
+    np.testing.assert_array_equal(said.probabilities, Model(digits.model, "cpu").predict(kept.images).probabilities)
+
+
+def test_reject_auto_uses_it(digits: Digits, promised: Path) -> None:
+    model = Model(promised, "cpu")
+    assert model.metadata.reject is not None
+    test = digits.dataset.splits["test"]
+    said = model.predict(test.images, reject="auto")
+    accepted = np.array([decision is Decision.ACCEPT for decision in said.decisions])
+    assert np.array_equal(accepted, said.uncertainty <= np.float32(model.metadata.reject["threshold"]))
+    assert (said.class_ids != test.labels)[accepted].mean() <= PROMISE["target_error"]
+    assert accepted.mean() > 0.5
+
+
+def test_other_passes_are_announced(digits: Digits, promised: Path) -> None:
+    model = Model(promised, "cpu")
+    images = digits.dataset.splits["test"].images[:1]
+    with pytest.warns(GuaranteeWarning, match="25 samples and seed 0"):
+        model.predict(images, seed=1, reject="auto")
+    with pytest.warns(GuaranteeWarning, match="with 5 and seed 0"), pytest.warns(SamplesWarning):
+        model.predict(images, samples=5, reject="auto")
+
+
+def test_without_a_stored_threshold_auto_is_refused(digits: Digits) -> None:
+    with pytest.raises(UsageError, match=r"has no stored threshold.*--target-error"):
+        Model(digits.model, "cpu").predict(digits.dataset.splits["test"].images[:1], reject="auto")
+
+
+def test_a_promise_that_cannot_be_kept_is_told(digits: Digits, tmp_path: Path) -> None:
+    run = shutil.copytree(digits.run, tmp_path / "run")
+    before = (run / "run.json").read_bytes()
+    with pytest.raises(NoGuaranteeError, match="images"):
+        calibrate.calibrate(run, promise={"target_error": 0.0001, "confidence": 0.95})
+    assert (run / "run.json").read_bytes() == before
+
+
+def test_the_twin_gets_a_threshold_of_its_own(digits: Digits, promised: Path, tmp_path: Path) -> None:
+    done = export_run(promised.parent / "run", tmp_path / "twin.onnx", digits.dataset, Inference.DETERMINISTIC)
+    stored = Model(tmp_path / "twin.onnx", "cpu").metadata.reject
+    assert stored is not None
+    assert stored["samples"] == 1
+    assert isinstance(done.promised, Guarantee)
+    assert stored["threshold"] != Model(promised, "cpu").metadata.reject["threshold"]  # type: ignore[index]
+
+
+def test_a_model_file_is_given_a_promise_from_half_of_the_images(digits: Digits, tmp_path: Path) -> None:
+    parts = [digits.dataset.splits[name] for name in ("calibration", "guarantee", "test")]
+    data = Split(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
+    out = tmp_path / "new.onnx"
+    done = recalibrate(digits.model, out, data, Method.TEMPERATURE, promise=PROMISE)
+    fitted, kept = data.halves()
+    assert done.metadata.calibration.report["images"] == len(fitted)
+    assert done.promised is not None
+    assert done.promised.images == len(kept)
+    assert len(fitted) + len(kept) == len(data)
+    assert Model(out, "cpu").metadata == done.metadata
+    assert json.loads(out.with_suffix(".json").read_text())["reject"]["data"] == kept.sha256()
+    with pytest.raises(UceEdgeError):
+        recalibrate(digits.model, tmp_path / "no.onnx", data, Method.NONE, promise=PROMISE | {"target_error": 1e-5})
+    assert not (tmp_path / "no.onnx").exists()
+
+
+def test_calibrating_again_without_a_promise_drops_it(promised: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(promised.parent / "run", tmp_path / "run")
+    assert Run.load(run).promise == PROMISE
+    assert calibrate.calibrate(run, samples=5).promise is None
+    done = recalibrate(promised, tmp_path / "new.onnx", Run.load(run).dataset().splits["calibration"], Method.NONE)
+    assert done.metadata.reject is None
+    assert done.metadata.held_out is None
+
+
+def test_every_export_knows_what_a_threshold_lets_through(digits: Digits, tmp_path: Path, call: Call) -> None:
+    model = Model(digits.model, "cpu")
+    kept = digits.dataset.splits["guarantee"]
+    said = model.predict(kept.images)
+    wanted = guarantee.error_at(said.uncertainty, said.class_ids != kept.labels, 0.3, 0.95)
+    out = call("info", digits.model, "--reject", 0.3).out
+    line = next(line for line in out.splitlines() if line.startswith("reject 0.3 "))
+    assert f"accepts {wanted.coverage:.1%}".removesuffix("%") in line
+    assert f"at most {words.at_most(wanted.error_bound)} are wrong, with 95 % confidence" in line
+    assert f"({wanted.accepted} of {len(kept)} held-out images" in line
+    assert "reject 0.1 " in call("info", digits.model).out
+    assert "two decimals" in refused(2, call("info", digits.model, "--reject", 0.333))
+    export_run(digits.run, tmp_path / "input.onnx", digits.dataset, noise=NoiseKind.INPUT)
+    recalibrate(digits.model, tmp_path / "new.onnx", digits.dataset.splits["calibration"], Method.NONE)
+    assert "uce-edge evaluate" in refused(2, call("info", tmp_path / "new.onnx", "--reject", 0.3))
+
+
+def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> None:
+    folder = shutil.copytree(digits.run, tmp_path / "run")
+    said = call("calibrate", folder, "--target-error", 0.03, "--confidence", 0.9).err
+    assert "The guarantee images allow a threshold" in said
+    out = tmp_path / "m.onnx"
+    said = call("export", folder, "--out", out).err
+    stored = Model(out, "cpu").metadata.reject
+    assert stored is not None
+    assert f"Rejecting above {stored['threshold']:.4g} accepts" in said
+    assert "--reject auto" in said
+    test = digits.dataset.splits["test"]
+    Image.fromarray(test.images[0, :, :, 0]).save(tmp_path / "one.png")
+    record = json.loads(call("predict", "--model", out, tmp_path / "one.png", "--reject", "auto", "--json").out)
+    assert record[0]["decision"] == ("accept" if record[0]["uncertainty"] <= stored["threshold"] else "reject")
+    assert "reject auto" in call("info", out).out
+    again = tmp_path / "again.onnx"
+    said = call("calibrate", out, "--data", "digits", "--target-error", 0.1, "--out", again).err
+    assert "at most 10.0 % are wrong, with 95 % confidence" in said
+    for arguments, words_ in (
+        (("--target-error", 0), "strictly between 0 and 1"),
+        (("--target-error", 0.05, "--confidence", 0.2), "strictly between 0.5 and 1"),
+        (("--confidence", 0.9), "--target-error"),
+    ):
+        assert words_ in refused(2, call("calibrate", folder, *arguments))
+    told = refused(1, call("calibrate", folder, "--target-error", 0.001))
+    assert "cannot promise" in told
+    assert "that takes at least 2995" in told

@@ -1,0 +1,288 @@
+"""A model file calibrated anew: the network to the bit as it was, the map as fitted, the old file untouched."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from conftest import Digits
+from nets import Net, export, wide
+from PIL import Image
+
+from uce_edge import contract
+from uce_edge.calibration.maps import apply_map, fit_map
+from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.datasets.splits import Split
+from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
+from uce_edge.metrics import nll
+from uce_edge.model import Model
+from uce_edge_export import recalibrate as module
+from uce_edge_export.recalibrate import recalibrate
+
+
+def some(digits: Digits, count: int = 40) -> Split:
+    split = digits.dataset.splits["calibration"]
+    return Split(split.images[:count], split.labels[:count])
+
+
+def initializers(path: Path) -> dict[str, np.ndarray]:
+    """The constants that belong to the map, every name of which must be there once."""
+    tensors = [tensor for tensor in onnx.load(path).graph.initializer if "calibration" in tensor.name]
+    assert len({tensor.name for tensor in tensors}) == len(tensors)
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+
+
+def is_contract(path: Path) -> None:
+    proto = onnx.load(path)
+    onnx.checker.check_model(proto, full_check=True)
+    assert tuple(output.name for output in proto.graph.output) == contract.OUTPUTS
+    assert (proto.ir_version, [(entry.domain, entry.version) for entry in proto.opset_import]) == (9, [("", 18)])
+    names = [name for node in proto.graph.node for name in node.output]
+    assert len(names) == len(set(names))
+    used = {name for node in proto.graph.node for name in node.input}
+    assert {tensor.name for tensor in proto.graph.initializer} <= used
+    assert not [name for name in (*names, *used) if name.endswith(".old")]
+
+
+PARAMETERS = {
+    Method.NONE: set(),
+    Method.TEMPERATURE: {"calibration.temperature"},
+    Method.VECTOR: {"calibration.vector"},
+    Method.AUX: {f"calibration.aux.{name}" for name in ("w1", "b1", "w2", "b2")},
+}
+
+
+def follows(old: Path, new: Path, data: Split) -> None:
+    """The logits are the old ones to the bit, and the probabilities follow from them by the map."""
+    is_contract(new)
+    fresh = Model(new, "cpu")
+    fitted = fresh.metadata.calibration
+    logits = fresh.logits(data.images)
+    assert np.array_equal(logits, Model(old, "cpu").logits(data.images, len(logits)))
+    kept = {contract.VARIANCE_SCALE} if fresh.metadata.inference is Inference.MOMENTS else set()
+    assert set(initializers(new)) == PARAMETERS[fitted.method] | {"calibration.error"} | kept
+    parameters = {name: torch.tensor(value).double() for name, value in fitted.parameters.items()}
+    passes = torch.softmax(apply_map(fitted.method, parameters, torch.from_numpy(logits).double()), -1).numpy()
+    assert np.allclose(fresh.predict(data.images).probabilities, passes.mean(0), atol=1e-5)
+
+
+def test_a_new_temperature(digits: Digits, tmp_path: Path) -> None:
+    before = digits.model.read_bytes()
+    data, out = digits.dataset.splits["calibration"], tmp_path / "new.onnx"
+    done = recalibrate(digits.model, out, data, Method.TEMPERATURE)
+    assert digits.model.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.json", "new.onnx"]
+    follows(digits.model, out, data)
+    old, new = Model(digits.model, "cpu"), Model(out, "cpu")
+    assert new.metadata == done.metadata
+    assert new.metadata.calibration == fit_map(Method.TEMPERATURE, old.logits(data.images), data.labels)
+    temperature = new.metadata.calibration.parameters["temperature"]
+    assert initializers(out)["calibration.temperature"] == pytest.approx(temperature)
+    logits = old.logits(data.images).astype(np.float64) / temperature[0]
+    passes = np.exp(logits - logits.max(-1, keepdims=True))
+    passes /= passes.sum(-1, keepdims=True)
+    assert np.allclose(new.predict(data.images).probabilities, passes.mean(0), atol=1e-5)
+    assert done.file_nll == pytest.approx(nll(passes.mean(0), data.labels), abs=1e-4)
+
+
+def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_path: Path) -> None:
+    data, out = some(digits), tmp_path / "new.onnx"
+    recalibrate(digits.model, out, data, Method.VECTOR, samples=7, seed=3)
+    document = json.loads(out.with_suffix(".json").read_text())
+    old = json.loads(digits.model.with_suffix(".json").read_text())
+    assert document == json.loads(Model(out, "cpu").metadata.to_json())
+    assert (document["calibration"]["method"], document["calibration"]["samples"], document["samples"]) == (
+        "vector",
+        7,
+        7,
+    )
+    assert document["calibration"]["report"]["images"] == 40
+    pixels = hashlib.sha256(data.images.tobytes())
+    pixels.update(data.labels.tobytes())
+    assert document["hashes"] == old["hashes"] | {"calibration_data": pixels.hexdigest()}
+    changed = {"calibration", "samples", "hashes", "held_out"}
+    assert {key: value for key, value in document.items() if key not in changed} == {
+        key: value for key, value in old.items() if key not in changed
+    }
+
+
+def test_a_stored_threshold_is_dropped_with_the_map_it_was_made_for(digits: Digits, tmp_path: Path) -> None:
+    proto, stored = onnx.load(digits.model), {"threshold": 0.2, "risk": 0.05}
+    metadata = replace(Model(digits.model, "cpu").metadata, reject=stored)
+    del proto.metadata_props[:]
+    onnx.helper.set_model_props(proto, metadata.to_properties())
+    onnx.save(proto, tmp_path / "old.onnx")
+    recalibrate(tmp_path / "old.onnx", tmp_path / "new.onnx", some(digits), Method.TEMPERATURE)
+    assert Model(tmp_path / "old.onnx", "cpu").metadata.reject == stored
+    assert Model(tmp_path / "new.onnx", "cpu").metadata.reject is None
+    assert "reject_threshold" not in {entry.key for entry in onnx.load(tmp_path / "new.onnx").metadata_props}
+
+
+@pytest.mark.parametrize("first", Method)
+@pytest.mark.parametrize("second", Method)
+def test_every_map_replaces_every_other(digits: Digits, first: Method, second: Method, tmp_path: Path) -> None:
+    data, middle, last = some(digits), tmp_path / "1.onnx", tmp_path / "2.onnx"
+    recalibrate(digits.model, middle, data, first, samples=5)
+    recalibrate(middle, last, data, second)
+    follows(digits.model, last, data)
+    fitted = fit_map(second, Model(digits.model, "cpu").logits(data.images, 5), data.labels)
+    assert Model(last, "cpu").metadata.calibration == fitted
+
+
+@pytest.mark.parametrize("method", Method)
+def test_the_deterministic_twin(digits: Digits, method: Method, tmp_path: Path) -> None:
+    data = some(digits)
+    done = recalibrate(digits.twin, tmp_path / "new.onnx", data, method)
+    follows(digits.twin, done.path, data)
+    assert (done.metadata.samples, done.metadata.inference) == (1, Inference.DETERMINISTIC)
+    with pytest.raises(UsageError, match="1 for a deterministic model"):
+        recalibrate(digits.twin, tmp_path / "other.onnx", data, method, samples=25)
+
+
+@pytest.mark.parametrize("inference", Inference)
+@pytest.mark.parametrize("method", [Method.TEMPERATURE, Method.AUX])
+def test_a_third_party_network(inference: Inference, method: Method, tmp_path: Path) -> None:
+    _, exported = export(wide(), tmp_path, inference=inference, samples=6)
+    rng = np.random.default_rng(0)
+    data = Split(rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), rng.integers(0, 4, 30))
+    done = recalibrate(exported.path, tmp_path / "new.onnx", data, method)
+    follows(exported.path, done.path, data)
+    assert done.metadata.hashes["source"] == exported.metadata.hashes["source"]
+    assert done.metadata.calibration.report["nll_after"] <= done.metadata.calibration.report["nll_before"]
+
+
+def test_weights_named_like_parameters_survive(tmp_path: Path) -> None:
+    net = Net()
+    weight = net.weight(6, 4, name="calibration.temperature")
+    _, exported = export(net.model(net.MatMul(net.pool(net.stem()), weight)), tmp_path, samples=3)
+    rng = np.random.default_rng(0)
+    data = Split(rng.integers(0, 256, (9, 8, 8, 3), dtype=np.uint8), rng.integers(0, 4, 9))
+    for i in range(2):
+        done = recalibrate(exported.path, tmp_path / f"{i}.onnx", data, Method.TEMPERATURE)
+        assert np.array_equal(
+            Model(done.path, "cpu").logits(data.images), Model(exported.path, "cpu").logits(data.images)
+        )
+
+
+def test_random_noise_is_calibrated_without_a_bit_for_bit_check(tmp_path: Path) -> None:
+    _, exported = export(wide(), tmp_path, noise=NoiseKind.RANDN, samples=6)
+    data = Split(np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8), np.arange(9) % 4)
+    done = recalibrate(exported.path, tmp_path / "new.onnx", data, Method.TEMPERATURE)
+    is_contract(done.path)
+    assert Model(done.path, "cpu").metadata.noise is NoiseKind.RANDN
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ([0, 1, 10], "between 0 and 9, but got 10"),
+        ([0, -1, 1], "got -1"),
+        ([0, 1], "one per image"),
+        ([], "at least one image"),
+    ],
+)
+def test_labels_that_do_not_fit(digits: Digits, labels: list[int], sentence: str, tmp_path: Path) -> None:
+    images = digits.dataset.splits["test"].images[: 3 if labels else 0]
+    with pytest.raises(UceEdgeError, match=sentence):
+        recalibrate(digits.model, tmp_path / "new.onnx", Split(images, np.array(labels, np.int64)), Method.TEMPERATURE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_that_do_not_do(digits: Digits, tmp_path: Path) -> None:
+    copy, other, link = tmp_path / "m.onnx", tmp_path / "other.onnx", tmp_path / "link.onnx"
+    shutil.copy(digits.model, copy)
+    link.symlink_to(copy)
+    for out in (copy, link):
+        with pytest.raises(UsageError, match="`out` to be a new file"):
+            recalibrate(copy, out, some(digits), Method.TEMPERATURE)
+    with pytest.raises(UsageError, match=r"ending in \.onnx"):
+        recalibrate(copy, tmp_path / "new.bin", some(digits), Method.TEMPERATURE)
+    with pytest.raises(ModelFileError, match="no model file"):
+        recalibrate(tmp_path / "absent.onnx", copy, some(digits), Method.TEMPERATURE)
+    other.write_bytes(wide().SerializeToString())
+    with pytest.raises(ModelFileError, match="not a uce-edge model"):
+        recalibrate(other, tmp_path / "new.onnx", some(digits), Method.TEMPERATURE)
+    assert copy.read_bytes() == digits.model.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.onnx", "m.onnx", "other.onnx"]
+
+
+@pytest.mark.parametrize("damage", ["logits", "map"])
+def test_a_rewrite_that_went_wrong_leaves_nothing(digits, damage: str, tmp_path: Path, monkeypatch) -> None:
+    honest = module.replace_head
+
+    def wrong(model, metadata):
+        model = honest(model, metadata)
+        name = "calibration.temperature" if damage == "map" else metadata.layers[-1].name
+        value = model.graph.initializers[name]
+        value.const_value = ir.tensor(value.const_value.numpy() * np.float32(1.5), name=name)
+        return model
+
+    monkeypatch.setattr(module, "replace_head", wrong)
+    with pytest.raises(UceEdgeError, match="other logits" if damage == "logits" else "has NLL"):
+        recalibrate(digits.model, tmp_path / "new.onnx", some(digits), Method.TEMPERATURE)
+    assert list(tmp_path.iterdir()) == []
+
+
+# The command line.
+
+
+@pytest.fixture
+def calibrating(digits, call, monkeypatch, tmp_path):
+    """`uce-edge calibrate` where there are a model and labelled images."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(digits.model, "m.onnx")
+    for image, label in zip(some(digits).images, some(digits).labels, strict=True):
+        Path("data", str(label)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(Path("data", str(label), f"{len(list(Path('data').rglob('*')))}.png"))
+    return partial(call, "calibrate")
+
+
+def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, calibrating) -> None:
+    done = calibrating("m.onnx", "--data", "data")
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[0] == "Wrote m-calibrated.onnx and m-calibrated.json."
+    assert done.err.splitlines()[-1] == "Next: uce-edge predict --model m-calibrated.onnx image.png --reject 0.3"
+    assert "On 40 calibration images" in done.err
+    np.savez("data.npz", x=some(digits).images, y=some(digits).labels)
+    done = calibrating("m.onnx", "--data", "data.npz", "--out", "new.onnx", "--samples", "9", "--json")
+    report = json.loads(done.out)
+    assert report["nll_after"] <= report["nll_before"]
+    assert (report["samples"], report["images"], report["method"]) == (9, 40, "temperature")
+    assert Model("new.onnx", "cpu").metadata.samples == 9
+    assert calibrating("m.onnx", "--data", "digits", "--out", "whole.onnx").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["m.onnx"], 2, "add --data FOLDER"),
+        (["RUN", "--out", "new.onnx"], 2, "--out goes with a model file"),
+        (["RUN", "--samples", "0"], 2, "`samples` to be between 1 and 4096"),
+        (["m.onnx", "--data", "data", "--out", "m.onnx"], 2, "`out` to be a new file"),
+        (["m.onnx", "--data", "data", "--out", "new"], 2, "ending in .onnx"),
+        (["m.onnx", "--data", "data", "--samples", "0"], 2, "`samples` to be between 1 and 4096"),
+        (["m.onnx", "--data", "data", "--seed", "4096"], 2, "`seed` to be between 0 and 4095"),
+        (["m.onnx", "--data", "absent"], 2, "but got 'absent'"),
+        (["m.onnx", "--data", "wrong.npz"], 2, "between 0 and 9, but got 10"),
+        (["absent.onnx", "--data", "data"], 1, "no model file absent.onnx"),
+    ],
+)
+def test_wrong_requests(digits: Digits, calibrating, arguments: list[str], code: int, sentence: str) -> None:
+    np.savez("wrong.npz", x=some(digits).images, y=np.arange(40) % 11)
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for top in (Path(), digits.run) for path in top.rglob("*") if path.is_file()}
+
+    before = files()
+    done = calibrating(*[digits.run if argument == "RUN" else argument for argument in arguments])
+    assert done.code == code, done.err
+    assert sentence in done.err
+    assert (done.out, done.err.count("\n")) == ("", 1)
+    assert files() == before

@@ -1,0 +1,243 @@
+"""What the command of every port must pass: all goldens, and what it must refuse."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from conftest import GOLDEN
+
+from uce_edge import contract
+
+CASES = json.loads((GOLDEN / "cases.json").read_text())
+MODEL, IMAGE = GOLDEN / "digits-mc.onnx", GOLDEN / "digit-0.raw"
+NUMBERS = contract.OUTPUTS[2:6]
+
+Port = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def command(*prefix: object) -> Port:
+    """A port's program, to be called with its arguments."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+
+    def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+        words = [str(word) for word in (*prefix, *arguments)]
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+    return run
+
+
+def answer(port: Port, *arguments: object) -> dict[str, Any]:
+    said = port(*arguments)
+    assert said.returncode == 0, said.stderr
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+def refusal(port: Port, *arguments: object) -> str:
+    """The one sentence on stderr; nothing may be on stdout."""
+    said = port(*arguments)
+    assert said.returncode in (1, 2)
+    assert said.stdout == ""
+    assert said.stderr.startswith("error: ")
+    assert said.stderr.count("\n") == 1
+    return said.stderr.removeprefix("error: ").strip()
+
+
+def variant(
+    folder: Path,
+    document: Callable[[dict[str, Any]], object] = lambda _: None,
+    graph: Callable[[onnx.GraphProto], object] = lambda _: None,
+) -> Path:
+    """A golden file with another metadata document or graph, and its description beside it."""
+    model = onnx.load(MODEL)
+    entry = next(item for item in model.metadata_props if item.key == contract.KEY)
+    metadata = json.loads(entry.value)
+    document(metadata)
+    graph(model.graph)
+    entry.value = json.dumps(metadata)
+    onnx.save(model, folder / "variant.onnx")
+    (folder / "variant.json").write_text(json.dumps(metadata))
+    return folder / "variant.onnx"
+
+
+def baked(folder: Path) -> Path:
+    """A golden file with its passes baked in."""
+
+    def bake(graph: onnx.GraphProto) -> None:
+        graph.input.remove(next(value for value in graph.input if value.name == contract.SEEDS))
+        graph.initializer.append(onnx.numpy_helper.from_array(np.arange(25, dtype=np.int32), contract.SEEDS))
+
+    return variant(folder, lambda document: document.update(baked=True), bake)
+
+
+def not_a_number(graph: onnx.GraphProto) -> None:
+    """Damage a weight, so that every answer is NaN."""
+    weight = next(item for item in graph.initializer if item.name == "calibration.temperature")
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.array([np.nan], np.float32), weight.name))
+
+
+def reference(model: Path, feed: dict[str, Any]) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return dict(zip(contract.OUTPUTS[:6], session.run(list(contract.OUTPUTS[:6]), feed), strict=True))
+
+
+def check_numbers(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found["class_id"] == int(wanted[contract.CLASS_ID][0])
+    differences = {
+        name: float(np.abs(np.array(found[name], np.float32) - np.array(wanted[name], np.float32).ravel()).max())
+        for name in (contract.PROBABILITIES, *NUMBERS)
+    }
+    print("largest difference", max(differences.values()))  # shown by pytest -rP
+    assert max(differences.values()) <= 1e-6, differences
+
+
+class PortTests:
+    """Inherited by the tests of each port, whose module has the fixture `port`."""
+
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['model']}-{case['image']}-{case['seeds'][0]}")
+    def test_every_golden_is_answered_as_python_does(self, port: Port, case: dict[str, Any]) -> None:
+        seed, samples = case["seeds"][0] // contract.MAX_SAMPLES, len(case["seeds"])
+        files = GOLDEN / case["model"], GOLDEN / case["image"]
+        found = answer(port, *files, "--seed", seed, "--samples", samples, "--reject", case["threshold"])
+        assert (found["label"], found["decision"]) == (case["label"], case["decision"])
+        assert (found["samples"], found["seed"]) == (samples, seed)
+        check_numbers(found, {name: output["values"] for name, output in case["outputs"].items()})
+
+    def test_the_file_itself_says_how_many_passes_and_which_threshold(self, port: Port) -> None:
+        plain, stored = port(MODEL, IMAGE), port(MODEL, IMAGE, "--reject", "auto")
+        assert (plain.stderr, stored.stderr) == ("", "")
+        assert json.loads(plain.stdout)["samples"] == 25
+        assert json.loads(plain.stdout)["decision"] is None
+        assert json.loads(stored.stdout)["decision"] == "accept"
+
+    def test_an_uncertainty_equal_to_the_threshold_is_accepted(self, port: Port) -> None:
+        image = GOLDEN / "noise.raw"
+        exact = np.float32(answer(port, MODEL, image)["uncertainty"])
+        below = np.nextafter(exact, np.float32(0))
+        assert answer(port, MODEL, image, "--reject", f"{exact:.9g}")["decision"] == "accept"
+        assert answer(port, MODEL, image, "--reject", f"{below:.9g}")["decision"] == "reject"
+
+    def test_an_uncertainty_that_is_not_a_number_is_rejected(self, port: Port, tmp_path: Path) -> None:
+        found = answer(port, variant(tmp_path, graph=not_a_number), IMAGE, "--reject", 1)
+        assert (found["uncertainty"], found["decision"]) == (None, "reject")
+
+    def test_other_passes_than_the_fitted_ones_are_announced(self, port: Port) -> None:
+        said = port(MODEL, IMAGE, "--samples", 3, "--reject", "auto")
+        assert said.returncode == 0
+        assert "calibrated at 25 samples and runs with 3" in said.stderr
+        assert "promise" in said.stderr
+
+    @pytest.mark.parametrize(
+        ("option", "value", "rule"),
+        [
+            ("samples", "0", "between 1 and 4096"),
+            ("samples", "4097", "between 1 and 4096"),
+            ("samples", "2.5", "between 1 and 4096"),
+            ("samples", "99999999999999999999", "between 1 and 4096"),
+            ("samples", "", "between 1 and 4096"),
+            ("seed", "-1", "between 0 and 4095"),
+            ("seed", "4096", "between 0 and 4095"),
+            ("seed", "x", "between 0 and 4095"),
+            ("reject", "1.5", "between 0 and 1, or auto"),
+            ("reject", "-0.1", "between 0 and 1, or auto"),
+            ("reject", "nan", "between 0 and 1, or auto"),
+            ("reject", "0.3x", "between 0 and 1, or auto"),
+        ],
+    )
+    def test_a_wrong_request_is_refused(self, port: Port, option: str, value: str, rule: str) -> None:
+        said = refusal(port, MODEL, IMAGE, f"--{option}", value)
+        assert said == f"Expected `{option}` to be {rule}, but got {value}."
+
+    def test_the_ends_of_the_seeds_are_served(self, port: Port) -> None:
+        assert answer(port, MODEL, IMAGE, "--samples", 1, "--seed", 4095)["standard_error"] == 1
+        assert answer(port, GOLDEN / "digits-moments.onnx", IMAGE, "--samples", 4096)["samples"] == 4096
+
+    def test_a_wrong_number_of_arguments_is_refused(self, port: Port) -> None:
+        assert refusal(port, MODEL).startswith("Usage: ")
+        assert refusal(port, MODEL, IMAGE, "--seed").startswith("Usage: ")
+
+    @pytest.mark.parametrize("size", [0, 63, 65, 192])
+    def test_an_image_of_the_wrong_size_is_refused(self, port: Port, tmp_path: Path, size: int) -> None:
+        image = tmp_path / "image.raw"
+        image.write_bytes(bytes(size))
+        assert refusal(port, MODEL, image) == f"Expected `image` to be 64 bytes (8 x 8 x 1, uint8), but got {size}."
+
+    def test_files_that_are_not_there_are_named(self, port: Port, tmp_path: Path) -> None:
+        nothing = tmp_path / "nothing"
+        assert refusal(port, nothing, IMAGE) == f"There is no model file {nothing}."
+        assert refusal(port, MODEL, nothing) == f"There is no image file {nothing}."
+
+    @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda _: b"", lambda _: b"text"])
+    def test_a_damaged_model_is_refused(self, port: Port, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+        file = variant(tmp_path)
+        file.write_bytes(damage(file.read_bytes()))
+        rule = "is not an ONNX file that can be loaded: it is damaged, incomplete or something else."
+        assert refusal(port, file, IMAGE) == f"{file} {rule}"
+
+    @pytest.mark.parametrize(("version", "shown"), [(2, "2"), (None, "null")])
+    def test_another_contract_is_refused(self, port: Port, tmp_path: Path, version: int | None, shown: str) -> None:
+        file = variant(tmp_path, lambda document: document.update(contract=version))
+        said = refusal(port, file, IMAGE)
+        assert said == f"{file} follows model contract {shown}, and this program reads contract 1."
+
+    @pytest.mark.parametrize("key", ["classes", "image", "inference", "samples"])
+    def test_metadata_that_lacks_something_is_refused(self, port: Port, tmp_path: Path, key: str) -> None:
+        file = variant(tmp_path, lambda document: document.pop(key))
+        assert f"has damaged metadata: it lacks the key {key}." in refusal(port, file, IMAGE)
+
+    def test_a_graph_that_is_not_what_the_metadata_says_is_refused(self, port: Port, tmp_path: Path) -> None:
+        rule = "breaks the contract: its graph is not what its metadata says."
+        for change in (
+            lambda document: document["image"].update(height=9),
+            lambda document: document.update(inference="deterministic"),
+            lambda document: document["classes"].pop(),
+        ):
+            file = variant(tmp_path, change)
+            (tmp_path / "image.raw").write_bytes(bytes(64))
+            assert refusal(port, file, tmp_path / "image.raw") == f"{file} {rule}"
+
+    def test_without_a_stored_threshold_auto_is_refused(self, port: Port, tmp_path: Path) -> None:
+        file = variant(tmp_path, lambda document: document.update(reject=None))
+        assert refusal(port, file, IMAGE, "--reject", "auto").startswith(f"{file} has no stored threshold")
+
+    def test_any_class_name_survives(self, port: Port, tmp_path: Path) -> None:
+        name = 'Käse "\\/\n\t\x01 猫 🐈'
+        file = variant(tmp_path, lambda document: document.update(classes=[name] * 10, unknown=[{}, [], True, -1e-3]))
+        assert answer(port, file, IMAGE)["label"] == name
+
+    def test_a_deterministic_model_takes_no_seeds(self, port: Port, tmp_path: Path) -> None:
+        def freeze(graph: onnx.GraphProto) -> None:
+            graph.input.remove(next(value for value in graph.input if value.name == contract.SEEDS))
+            graph.initializer.append(onnx.numpy_helper.from_array(np.array([5], np.int32), contract.SEEDS))
+
+        file = variant(tmp_path, lambda document: document.update(inference="deterministic", samples=1), freeze)
+        pixels = np.frombuffer(IMAGE.read_bytes(), np.uint8).reshape(1, 8, 8, 1)
+        check_numbers(answer(port, file, IMAGE), reference(file, {contract.IMAGE: pixels}))
+        rule = "Expected `samples` to be left out for a deterministic model, but got 25."
+        assert refusal(port, file, IMAGE, "--samples", 25) == rule
+
+    def test_passes_that_are_baked_in_need_no_seeds(self, port: Port, tmp_path: Path) -> None:
+        file = baked(tmp_path)
+        assert answer(port, file, IMAGE) == answer(port, MODEL, IMAGE)
+        rule = "to be left out for a model with its passes baked in, but got"
+        assert refusal(port, file, IMAGE, "--samples", 5) == f"Expected `samples` {rule} 5."
+        assert refusal(port, file, IMAGE, "--seed", 1) == f"Expected `seed` {rule} 1."
+
+    def test_a_model_may_take_float32(self, port: Port, tmp_path: Path) -> None:
+        def widen(graph: onnx.GraphProto) -> None:
+            image = next(value for value in graph.input if value.name == contract.IMAGE)
+            image.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+
+        file = variant(tmp_path, lambda document: document["image"].update(dtype="float32"), widen)
+        pixels = np.frombuffer(IMAGE.read_bytes(), np.uint8).reshape(1, 8, 8, 1).astype("<f4") + np.float32(0.25)
+        (tmp_path / "image.raw").write_bytes(pixels.tobytes())
+        wanted = reference(file, {contract.IMAGE: pixels, contract.SEEDS: np.arange(25, dtype=np.int32)})
+        check_numbers(answer(port, file, tmp_path / "image.raw"), wanted)
+        assert "256 bytes (8 x 8 x 1, float32), but got 64." in refusal(port, file, IMAGE)

@@ -1,0 +1,85 @@
+"""The C++ example on every golden, and what it refuses."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import onnx
+import pytest
+from conftest import ROOT
+from port_cases import IMAGE, MODEL, Port, PortTests, command, refusal
+
+from uce_edge import contract
+
+
+def _library() -> Path | None:
+    """The shared library that is inside the Python wheel, unless the environment names another."""
+    given = os.environ.get("ONNXRUNTIME_LIBRARY")
+    spec = importlib.util.find_spec("onnxruntime")
+    folder = Path(spec.origin).parent / "capi" if spec and spec.origin else Path()
+    return Path(given) if given else next(iter(sorted(folder.glob("libonnxruntime.so.*"))), None)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Port:
+    """The example, built as its README says."""
+    headers = Path(os.environ.get("ONNXRUNTIME_INCLUDE", ROOT / "build" / "onnxruntime" / "include"))
+    library = _library()
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    if all(shutil.which(name) is None for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
+        pytest.skip("there is no C++ compiler")
+    if not (headers / "onnxruntime_cxx_api.h").is_file():
+        pytest.skip("ONNX Runtime's headers are absent: run examples/cpp/get-headers.sh")
+    if library is None:
+        pytest.skip("the onnxruntime wheel has no shared library to link with")
+    folder = tmp_path_factory.mktemp("cpp")
+    options = [f"-DONNXRUNTIME_INCLUDE={headers}", f"-DONNXRUNTIME_LIBRARY={library}"]
+    for step in (["-S", ROOT / "examples" / "cpp", "-B", folder, *options], ["--build", folder]):
+        said = subprocess.run(["cmake", *map(str, step)], capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+    return command(folder / "uce_edge_predict")
+
+
+class TestCpp(PortTests):
+    """All of it, and what only a reader of ONNX metadata meets."""
+
+    def test_the_readme_shows_what_its_command_prints(self, port: Port) -> None:
+        text = (ROOT / "examples" / "cpp" / "README.md").read_text()
+        shown = dict(re.findall(r'"(\w+)": ([-+.e0-9]+|"\w+")', text[: text.index("(broken here)")]))
+        done = port(MODEL, ROOT / "tests" / "golden" / "digit-0.raw", "--reject", "auto")
+        found = json.loads(done.stdout)
+        assert len(shown) == 9
+        for name, value in shown.items():
+            wanted = json.loads(value)
+            assert found[name] == (pytest.approx(wanted, rel=1e-5) if isinstance(wanted, float) else wanted), name
+
+    def test_a_file_without_our_metadata_is_refused(self, port: Port, tmp_path: Path) -> None:
+        model = onnx.load(MODEL)
+        del model.metadata_props[:]
+        onnx.save(model, tmp_path / "foreign.onnx")
+        rule = "is an ONNX file, but not a uce-edge model: it has no metadata under uce_edge."
+        assert refusal(port, tmp_path / "foreign.onnx", IMAGE) == f"{tmp_path / 'foreign.onnx'} {rule}"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"contract": 1',
+            '{"contract": 1} x',
+            '{"a": "\\ud800"}',
+            '{"a": "\\q"}',
+            "{'a': 1}",
+            '{"a": 1-2}',
+            "[" * 999,
+        ],
+    )
+    def test_damaged_metadata_is_refused(self, port: Port, tmp_path: Path, text: str) -> None:
+        model = onnx.load(MODEL)
+        next(item for item in model.metadata_props if item.key == contract.KEY).value = text
+        onnx.save(model, tmp_path / "damaged.onnx")
+        said = refusal(port, tmp_path / "damaged.onnx", IMAGE)
+        assert said.startswith(f"{tmp_path / 'damaged.onnx'} has damaged metadata: ")

@@ -1,0 +1,41 @@
+"""The Node example on every golden, and what it refuses."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from port_cases import IMAGE, MODEL, Port, PortTests, command, refusal, variant
+
+FOLDER = ROOT / "examples" / "node"
+
+
+@pytest.fixture(scope="module")
+def port() -> Port:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version.lstrip("v").split(".")[0]) < 20:
+        pytest.skip(f"node is {version.strip()}, and the example needs 20")
+    if not (FOLDER / "node_modules" / "onnxruntime-node").is_dir():
+        pytest.skip("onnxruntime-node is absent: run npm ci in examples/node")
+    return command(node, FOLDER / "index.mjs")
+
+
+class TestNode(PortTests):
+    """All of it, and what only a reader of the description beside the file meets."""
+
+    def test_a_model_without_its_description_is_refused(self, port: Port, tmp_path: Path) -> None:
+        file = tmp_path / "alone.onnx"
+        shutil.copy(MODEL, file)
+        rule = f"has no description beside it: {tmp_path / 'alone.json'} is missing. Write it with: "
+        remedy = f"uce-edge info {file} --json > {tmp_path / 'alone.json'}"
+        assert refusal(port, file, IMAGE) == f"{file} {rule}{remedy}"
+
+    def test_a_damaged_description_is_refused(self, port: Port, tmp_path: Path) -> None:
+        file = variant(tmp_path)
+        file.with_suffix(".json").write_text('{"contract": 1')
+        said = refusal(port, file, IMAGE)
+        assert said == f"{file.with_suffix('.json')} has damaged metadata: it is not JSON."

@@ -1,0 +1,505 @@
+"""The command line as a user meets it: what it prints where, its exit codes, and what it leaves on disk."""
+
+import importlib.util
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from pictures import encoded, png_header
+from PIL import Image
+
+import uce_edge
+from uce_edge import bench, contract
+from uce_edge.cli import records as cli_records
+
+FIELDS = [
+    "path", "status", "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
+    "error_probability", "threshold", "decision", "samples", "seed", "error",
+]  # fmt: skip
+COMMANDS = (
+    "predict",
+    "rank",
+    "train",
+    "calibrate",
+    "export",
+    "evaluate",
+    "bench",
+    "info",
+    "reproduce",
+    "demo",
+    "doctor",
+    "web",
+)
+
+
+def run(*arguments, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """The command line in a process of its own, for what only a process shows."""
+    command = [sys.executable, "-m", "uce_edge", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, check=False)
+
+
+@pytest.fixture
+def refused(call):
+    """Call and expect one sentence on stderr, nothing on stdout; returns the sentence."""
+
+    def called(code: int, *arguments) -> str:
+        done = call(*arguments)
+        assert done.code == code, done.err
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1
+        assert done.out == ""
+        return done.err
+
+    return called
+
+
+@pytest.fixture
+def folder(digits, tmp_path):
+    """Five test digits, the third of them broken."""
+    for index, pixels in enumerate(digits.dataset.splits["test"].images[:5]):
+        Image.fromarray(pixels[..., 0]).save(tmp_path / f"{index}.png")
+    (tmp_path / "2.png").write_bytes(b"no image")
+    return tmp_path
+
+
+def hidden(folder) -> list:
+    return [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+# predict
+
+
+def test_predict_json_has_exactly_the_documented_fields(digits, call):
+    done = call("predict", "--model", digits.model, digits.image, digits.image, "--json")
+    assert (done.code, done.err) == (0, "")
+    records = json.loads(done.out)
+    assert [list(record) for record in records] == [FIELDS, FIELDS]
+    record = records[0]
+    assert record["path"] == str(digits.image)
+    assert (record["status"], record["error"], record["decision"]) == ("ok", None, None)
+    assert record["label"] == str(digits.dataset.splits["test"].labels[0])
+    assert (record["samples"], record["seed"]) == (25, 0)
+    assert records[1] == record
+
+
+def test_predict_table_is_for_people(digits, call):
+    done = call("predict", "--model", digits.model, digits.image, digits.image, "--reject", "0.3")
+    head, row, again = done.out.splitlines()
+    assert head.split() == ["image", "label", "confidence", "uncertainty", "wrong", "about", "decision"]
+    assert row.split()[0] == str(digits.image)
+    assert re.search(r"\d%  0\.\d{3} ± 0\.\d{3}  (< )?1 in \d+ +accept$", row)
+    assert again == row
+    assert done.err == "2 accepted, 0 rejected.\n"
+
+
+@pytest.mark.parametrize(("threshold", "decision", "code"), [("0", "reject", 3), ("1", "accept", 0)])
+def test_reject_decides_and_exit_code_tells(digits, call, threshold, decision, code):
+    asked = ("predict", "--model", digits.model, digits.image, "--json", "--reject", threshold)
+    plain = call(*asked)
+    assert plain.code == 0
+    assert json.loads(plain.out)[0]["decision"] == decision
+    assert call(*asked, "--exit-code").code == code
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 32])
+def test_one_bad_image_among_many_does_not_stop_the_others(digits, call, folder, monkeypatch, chunk):
+    monkeypatch.setattr(cli_records, "CHUNK", chunk)
+    done = call("predict", "--model", digits.model, folder, "--jsonl", "--reject", "0", "--exit-code")
+    assert done.code == 1  # a failure outranks the rejections
+    assert done.err == "error: 1 of 5 images could not be used.\n"
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert [record["path"] for record in records] == [str(folder / f"{index}.png") for index in range(5)]
+    assert [record["status"] for record in records] == ["ok", "ok", "error", "ok", "ok"]
+    assert all(list(record) == FIELDS for record in records)
+    assert str(folder / "2.png") in records[2]["error"]
+    assert records[2]["label"] is None
+    alone = call("predict", "--model", digits.model, folder / "3.png", "--jsonl")
+    assert json.loads(alone.out)["label"] == records[3]["label"]
+    table = call("predict", "--model", digits.model, folder)
+    assert table.code == 1
+    assert "2.png is not an image" in table.out.splitlines()[3]
+
+
+def test_two_processes_agree_to_the_byte_and_two_seeds_do_not(digits):
+    asked = ("predict", "--model", digits.model, digits.image, "--json", "--seed")
+    first, again, other = run(*asked, 7), run(*asked, 7), run(*asked, 8)
+    assert first.returncode == 0
+    assert first.stdout == again.stdout
+    assert json.loads(first.stdout)[0]["uncertainty"] != json.loads(other.stdout)[0]["uncertainty"]
+
+
+def test_image_from_stdin_equals_the_file(digits, call):
+    asked = ("predict", "--model", digits.model, "--jsonl")
+    piped = run(*asked, "-", stdin=digits.image.read_bytes())
+    assert (piped.returncode, piped.stderr) == (0, b"")
+    record = json.loads(piped.stdout)
+    assert record["path"] == "-"
+    assert record == json.loads(call(*asked, digits.image).out) | {"path": "-"}
+    empty = run(*asked, "-", stdin=b"")
+    assert empty.returncode == 1
+    assert "empty" in json.loads(empty.stdout)["error"]
+
+
+def test_other_samples_are_announced_on_stderr_only(digits):
+    done = run("predict", "--model", digits.model, digits.image, "--samples", 5, "--json")
+    assert done.returncode == 0
+    assert done.stderr.startswith(b"warning: this model was calibrated at 25 samples and runs with 5")
+    assert done.stderr.count(b"\n") == 1
+    assert json.loads(done.stdout)[0]["samples"] == 5
+
+
+FRAMES = [Image.new("P", (9, 9), value) for value in (0, 200)]
+UNUSUAL = {
+    "16-bit": encoded(Image.fromarray(np.full((9, 9), 40_000, np.uint16)), "PNG"),
+    "CMYK": encoded(Image.new("CMYK", (9, 9), (0, 99, 99, 0)), "JPEG"),
+    "palette with alpha": encoded(Image.new("P", (9, 9), 1), "PNG", transparency=bytes([0, 128])),
+    "RGB": encoded(Image.new("RGB", (300, 5), (1, 2, 3)), "PNG"),
+    "animated": encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_unusual_images_are_classified(digits, call, tmp_path, kind):
+    path = tmp_path / "image"
+    path.write_bytes(UNUSUAL[kind])
+    done = call("predict", "--model", digits.model, path, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)[0]["status"] == "ok"
+
+
+UNUSABLE = {
+    "missing": (None, "does not exist"),
+    "text": (b"hello", "is not an image"),
+    "empty": (b"", "is empty"),
+    "truncated": (encoded(Image.effect_noise((99, 99), 50), "PNG")[:2000], "truncated"),
+    "bomb": (png_header(30_000, 30_000), "900 megapixels"),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_unusable_image_fails_with_its_reason(digits, call, tmp_path, kind):
+    content, reason = UNUSABLE[kind]
+    path = tmp_path / "image.png"
+    if content is not None:
+        path.write_bytes(content)
+    done = call("predict", "--model", digits.model, path, "--json")
+    assert done.code == 1
+    assert done.err == "error: 1 of 1 images could not be used.\n"
+    record = json.loads(done.out)[0]
+    assert record["status"] == "error"
+    assert record["error"].startswith(str(path))
+    assert reason in record["error"]
+
+
+def test_folder_without_images_is_refused(digits, refused, tmp_path):
+    assert "has no images" in refused(1, "predict", "--model", digits.model, tmp_path)
+
+
+# Model files
+
+
+def foreign(path) -> None:
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Abs", ["x"], ["y"])], "foreign", [value], [output])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9), path)
+
+
+def with_metadata(source, path, **changes) -> None:
+    model = onnx.load(source)
+    (entry,) = (entry for entry in model.metadata_props if entry.key == contract.KEY)
+    entry.value = changes.get("text") or json.dumps(json.loads(entry.value) | changes)
+    onnx.save(model, path)
+
+
+IMAGE = {"height": 8, "width": 8, "channels": 3, "dtype": "uint8", "scale": 255.0, "mean": [0.0], "std": [1.0]}
+BROKEN_MODELS = {
+    "absent": (lambda digits, path: None, "There is no model file"),
+    "text": (lambda digits, path: path.write_text("hello"), "is not a model ONNX Runtime can load"),
+    "foreign": (lambda digits, path: foreign(path), "is an ONNX file, but not a uce-edge model"),
+    "contract": (lambda digits, path: with_metadata(digits.model, path, contract=2), "contract 2, .* reads contract 1"),
+    "json": (lambda digits, path: with_metadata(digits.model, path, text="{"), "damaged metadata"),
+    "no object": (lambda digits, path: with_metadata(digits.model, path, text="[]"), "contract None"),
+    "type": (lambda digits, path: with_metadata(digits.model, path, inference="magic"), "cannot read"),
+    "inputs": (lambda digits, path: with_metadata(digits.twin, path, inference="mc"), r"has inputs \['image'\]"),
+    "classes": (lambda digits, path: with_metadata(digits.model, path, classes=["a"]), "metadata promises"),
+    "shape": (lambda digits, path: with_metadata(digits.model, path, image=IMAGE), "metadata promises"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_MODELS)
+def test_broken_model_file_is_refused(digits, refused, tmp_path, kind):
+    make, message = BROKEN_MODELS[kind]
+    path = tmp_path / "model.onnx"
+    make(digits, path)
+    said = refused(1, "predict", "--model", path, digits.image, "--json")
+    assert re.search(message, said)
+    assert str(path) in said
+    assert refused(1, "info", path) == said
+
+
+def test_info_shows_what_the_file_says(digits, call):
+    told = call("info", digits.model)
+    assert (told.code, told.err) == (0, "")
+    rows = dict(line.split(maxsplit=1) for line in told.out.splitlines())
+    assert rows["classes"] == "10: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert rows["inference"] == "mc, 25 passes by default"
+    assert rows["image"] == "8 x 8 x 1 uint8"
+    assert re.search(r"temperature, fitted at N = 25, T = \d", rows["calibration"])
+    assert "none" in dict(line.split(maxsplit=1) for line in call("info", digits.twin).out.splitlines())["noise"]
+    document = json.loads(call("info", digits.model, "--json").out)
+    assert document == json.loads(digits.model.with_suffix(".json").read_text())
+
+
+# bench
+
+
+def test_bench_measures_and_draws(digits, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+    picture = tmp_path / "latency.png"
+    done = call(
+        "bench", "--model", digits.model, "--samples", "1,5", "--baseline", digits.twin, "--threads", 1, "--json",
+        "--plot", picture,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["provider"] == "CPUExecutionProvider"
+    assert report["ms_per_extra_pass"] is not None
+    assert [measured["samples"] for measured in report["measurements"]] == [1, 5]
+    for measured in report["measurements"]:
+        assert all(value > 0 for name, value in measured.items() if name != "others")
+        assert measured["best_ms"] <= measured["p50_ms"] <= measured["p95_ms"]
+        ratio = measured["p50_ms"] / measured["baseline_p50_ms"]
+        assert measured["ratio"] == pytest.approx(ratio, rel=0.02)
+    with Image.open(io.BytesIO(picture.read_bytes())) as image:
+        assert image.format == "PNG"
+    assert f"Wrote {picture}" in done.err
+    assert hidden(tmp_path) == []
+
+
+def test_bench_table(digits, call, monkeypatch):
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+    head, row = call("bench", "--model", digits.twin, "--samples", "1", "--threads", 1).out.splitlines()
+    assert head.split()[0] == "N"
+    assert row.split()[0] == "1"
+
+
+def test_a_price_that_cannot_be_measured_is_not_a_number() -> None:
+    report = bench.Report("m", None, "CPU", 2, 3, [], -0.05, (-0.17, 0.07), {})
+    assert report.price() == "One more pass costs too little to be measured"
+    assert replace(report, ms_per_extra_pass=1.28, slope_interval=(1.1, 1.4)).price() == "One more pass costs 1.28 ms"
+    assert replace(report, ms_per_extra_pass=None, slope_interval=None).price() is None
+
+
+def test_bench_compares_engines_and_batches(digits, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+    plot = tmp_path / "p.png"
+    done = call(
+        "bench", "--model", digits.model, "--samples", "2", "--batch", "1,3", "--threads", 1, "--json",
+        "--plot", plot, "--compare", "pytorch-loop,naive,openvino",
+    )  # fmt: skip
+    report = json.loads(done.out)
+    assert [(m["samples"], m["batch"]) for m in report["measurements"]] == [(2, 1), (2, 3)]
+    engines = {"pytorch-loop", "naive"}
+    installed = importlib.util.find_spec("openvino") is not None
+    for m in report["measurements"]:
+        assert set(m["others"]) - {"openvino"} == (engines if m["batch"] == 1 else set())
+        assert all(other["speedup"] > 0 for other in m["others"].values())
+    assert ("pip install openvino" in report["skipped"].get("openvino", "")) is not installed
+    assert report["slope_interval"] is None  # one N
+    assert plot.stat().st_size > 10_000
+
+
+def test_the_slope_is_that_of_a_line():
+    slope, (low, high) = bench._slope({1: [3.0, 3.2], 11: [23.1, 22.9], 21: [43.0, 43.1]})
+    assert slope == pytest.approx(1.998, abs=0.01)
+    assert 0.003 < high - low < 0.1
+    assert bench._slope({5: [1.0, 2.0]}) == (None, None)
+
+
+def test_bench_refuses_models_in_each_other_s_place(digits, refused):
+    assert "1 for a model with a fixed number of passes" in refused(
+        2, "bench", "--model", digits.twin, "--samples", "1,5"
+    )
+    said = refused(2, "bench", "--model", digits.model, "--samples", "1", "--baseline", digits.model)
+    assert "is not deterministic" in said
+
+
+# train, calibrate, export
+
+
+def test_from_training_to_a_model_file(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trained = call("train", "--data", "digits", "--epochs", 1, "--out", "runs/a")
+    assert trained.code == 0, trained.err
+    assert trained.out == ""
+    assert trained.err.splitlines()[-1] == "Next: uce-edge calibrate runs/a --method temperature"
+    shutil.copytree("runs/a", "runs/older")
+    os.utime("runs/older/run.json", (0, 0))
+    calibrated = call("calibrate", "runs/a", "--samples", 5, "--json")
+    report = json.loads(calibrated.out)
+    assert (report["method"], report["samples"]) == ("temperature", 5)
+    assert report["nll_after"] <= report["nll_before"] + 1e-3
+    assert calibrated.err.splitlines()[-1] == "Next: uce-edge export runs/a --out a.onnx"
+    exported = call("export")
+    assert exported.code == 0, exported.err
+    assert exported.out == ""
+    assert exported.err.splitlines()[0] == f"Exporting the newest run: {os.path.join('runs', 'a')}"  # noqa: PTH118
+    assert exported.err.splitlines()[-1] == "Next: uce-edge predict --model a.onnx image.png --reject 0.3"
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    runs = {f"runs/{name}/{file}" for name in ("a", "older") for file in ("run.json", "log.csv", "weights.safetensors")}
+    assert written == runs | {"a.onnx", "a.json"}
+    assert json.loads(call("info", "a.onnx", "--json").out)["samples"] == 5
+
+
+def test_a_run_is_calibrated_with_its_rate_and_on_other_images(digits, call, refused, tmp_path):
+    run = shutil.copytree(digits.run, tmp_path / "run")
+    tuned = call("calibrate", run, "--rates", "model", "--samples", 5)
+    assert tuned.code == 0, tuned.err
+    assert "Dropout rate p, mean over the layers" in tuned.err
+    test, train = digits.dataset.splits["test"], digits.dataset.splits["train"]
+    np.savez(tmp_path / "field.npz", x=test.images, y=test.labels)
+    other = call("calibrate", run, "--data", tmp_path / "field.npz", "--samples", 5)
+    assert f"On {len(test)} calibration images" in other.err
+    np.savez(tmp_path / "seen.npz", x=train.images[:50], y=train.labels[:50])
+    for target in (run, digits.model):
+        assert "50 of the 50 images" in refused(2, "calibrate", target, "--data", tmp_path / "seen.npz")
+    assert "--rates goes with a training run" in refused(2, "calibrate", digits.model, "--rates", "model")
+    assert "--out goes with a model file" in refused(2, "calibrate", run, "--out", tmp_path / "x.onnx")
+
+
+def test_export_is_named_after_the_folder_it_runs_in(digits, call, tmp_path, monkeypatch):
+    here = shutil.copytree(digits.run, tmp_path / "mine")
+    monkeypatch.chdir(here)
+    done = call("export", ".", "--inference", "deterministic")
+    assert done.code == 0, done.err
+    assert (here / "mine-deterministic.onnx").is_file()
+    assert hidden(here) == []
+
+
+@pytest.mark.parametrize("name", ["digits.txt", "digits"])
+def test_export_writes_onnx_files_only(digits, refused, tmp_path, name):
+    assert "ending in .onnx" in refused(2, "export", digits.run, "--out", tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Wrong usage, told before anything slow happens: the files that these requests name do not exist
+
+WRONG = {
+    "predict -m x.png --samples 0": "Expected `samples` to be between 1 and 4096, but got 0.",
+    "predict -m x.png --samples 5000": "Expected `samples` to be between 1 and 4096, but got 5000.",
+    "predict -m x.png --seed -1": "Expected `seed` to be between 0 and 4095, but got -1.",
+    "predict -m x.png --seed 4096": "Expected `seed` to be between 0 and 4095, but got 4096.",
+    "predict -m x.png --reject 1.5": "Expected `reject` to be between 0 and 1, but got 1.5.",
+    "predict -m x.png --reject nan": "Expected `reject` to be between 0 and 1, but got nan.",
+    "predict -m x.png --reject often": "Expected `reject` to be between 0 and 1, or auto, but got 'often'.",
+    "predict -m x.png --json --jsonl": "Choose one of --json and --jsonl.",
+    "predict -m x.png --threads 0": "Expected `threads` to be at least 1, but got 0.",
+    "predict -m x.png --adaptive 1.5": "Expected `adaptive` to be strictly between 0 and 1, but got 1.5.",
+    "predict": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
+    "predict -m x.png --watch d": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
+    "predict -m --watch d --json": "--watch never ends, so --json, --sheet and --sort do not go with it.",
+    "predict -m x.png --sheet s.jpg": "Expected `sheet` to be a file name ending in .png, but got 's.jpg'.",
+    "predict -m x.png --inference mc": "--inference goes without --model",
+    "predict x.png --inference deterministic": "Expected `inference` to be one of mc, moments for the bundled model",
+    "bench -m --samples abc": "whole numbers separated by commas, but got 'abc'",
+    "bench -m --samples 1,,5": "whole numbers separated by commas",
+    "bench -m --samples 1,0": "between 1 and 4096, but got 0",
+    "bench -m --batch 0": "Expected `batch` to be at least 1",
+    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be with 1 among them",
+    "bench -m --compare tensorrt": "Choose among pytorch, pytorch-loop, naive, openvino",
+    "bench -m --threads 0": "Expected `threads` to be at least 1",
+    "bench -m --plot latency.xyz": "ending in .png",
+    "train --data nonsense": "Expected `data`",
+    "train --arch nonsense": "Expected `arch`",
+    "train --p 1.5": "Expected `p`",
+    "train --epochs 0": "Expected `epochs` to be at least 1",
+    "train --learning-rate nan": "Expected `learning_rate`",
+    "calibrate .": "is not a training run",
+    "export absent": "is not a training run",
+    "export": "There is no training run under runs/",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_usage_says_the_rule_and_leaves_nothing_on_disk(refused, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    assert WRONG[line] in refused(2, *line.replace("-m", "--model absent.onnx").split())
+    assert list(tmp_path.iterdir()) == []
+
+
+PARSED = ["predict x --samples abc", "predict x --device gpu", "predict x --top 0", "train --seed 5000000000"]
+
+
+@pytest.mark.parametrize("line", PARSED)
+def test_what_the_parser_refuses_is_wrong_usage_too(call, line):
+    done = call(*line.split())
+    assert (done.code, done.out) == (2, "")
+    assert "Usage: " in done.err
+    assert "Error" in done.err
+
+
+# Help, version and parts that are not installed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(call, command):
+    done = call(command, "--help")
+    assert done.code == 0
+    assert f"Example: uce-edge {command}" in done.out
+
+
+def test_root_help_lists_commands_and_completion(call):
+    told = call("--help").out
+    for word in (*COMMANDS, "--version", "--install-completion", "--show-completion"):
+        assert word in told
+
+
+def test_version(call):
+    version = f"uce-edge {uce_edge.__version__}\n"
+    assert call("--version").out == version
+    assert run("--version").stdout.decode().splitlines() == version.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("imports", "heavy"),
+    [
+        ("uce_edge, uce_edge.cli", {"torch", "onnx", "matplotlib", "numpy", "onnxruntime", "PIL"}),
+        ("uce_edge.model, uce_edge.metrics, uce_edge.images, uce_edge.bench", {"torch", "onnx", "matplotlib"}),
+    ],
+)
+def test_import_stays_light(imports, heavy):
+    code = f"import sys, {imports}; found = {heavy} & set(sys.modules); assert not found, found"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (["info", "MODEL"], "onnxruntime", "cpu"),
+        (["predict", "--model", "MODEL", "IMAGE"], "onnxruntime", "cpu"),
+        (["bench", "--model", "MODEL", "--plot", "x.png"], "matplotlib", "train"),
+        (["demo"], "torch", "train,export"),
+        (["train"], "torch", "train,export"),
+        (["train"], "safetensors", "train,export"),
+        (["calibrate", "RUN"], "torch", "train,export"),
+        (["export", "RUN"], "onnxscript", "train,export"),
+    ],
+)
+def test_missing_part_is_named_with_its_command(digits, refused, tmp_path, monkeypatch, arguments, package, extra):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    places = {"MODEL": digits.model, "IMAGE": digits.image, "RUN": digits.run}
+    said = refused(1, *(places.get(argument, argument) for argument in arguments))
+    assert f"needs {package}, which is not installed" in said
+    assert f'Run: pip install "uce-edge[{extra}]"' in said
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,75 @@
+"""The model in the box: it answers at once, keeps its promises of size and cost, and says what it is."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from conftest import ROOT, Call
+
+from uce_edge import Model
+from uce_edge.models import BUNDLED, DEFAULT, bundled
+
+IMAGES = ROOT / "examples" / "images"
+OWN = sorted(path for path in IMAGES.glob("*.png") if not path.name.startswith("other-"))
+OTHER = sorted(IMAGES.glob("other-*.png"))
+
+
+def test_both_files_are_small_and_cheap() -> None:
+    assert sum(bundled(kind).stat().st_size for kind in BUNDLED) < 5e6
+    for kind in BUNDLED:
+        model = Model(bundled(kind), "cpu")
+        assert model.metadata.inference is kind
+        assert model.metadata.reject is not None
+        assert model.metadata.calibration.method == "temperature"
+        # Two products for every deterministic one, but for the first layer: a pass without noise costs half.
+        costs = model.metadata.costs
+        assert (costs["macs_once"] + costs["macs_per_pass"]) / 2 < 45e6
+
+
+def test_the_first_line_of_the_readme(call: Call) -> None:
+    said = call("predict", IMAGES / "ship.png", "--reject", "0.3")
+    assert said.code == 0
+    assert said.out.splitlines()[1].split()[0] == "ship"
+    assert "accept: its uncertainty is at most 0.3" in said.out
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_its_own_classes_are_known_and_others_are_doubted(kind: str) -> None:
+    model = Model(bundled(kind), "cpu")
+    own, other = model.predict(OWN), model.predict(OTHER)
+    right = [label == path.stem for label, path in zip(own.labels, OWN, strict=True)]
+    assert sum(right) >= 8
+    assert own.uncertainty.mean() < other.uncertainty.mean() - 0.1
+    # What it gets wrong, it is unsure about.
+    assert all(ok or h > 0.1 for ok, h in zip(right, own.uncertainty, strict=True))
+
+
+def test_both_files_agree_as_far_as_one_is_an_approximation() -> None:
+    answers = [Model(bundled(kind), "cpu").predict(OWN + OTHER) for kind in BUNDLED]
+    assert np.abs(answers[0].uncertainty - answers[1].uncertainty).mean() < 0.05
+
+
+def test_the_card_is_inside_the_file_and_in_the_docs(call: Call) -> None:
+    shown = call("info").out
+    for word in ("accuracy", "limits", "licence", "torchrun", "reject auto"):
+        assert word in shown
+    card = (IMAGES.parent.parent / "docs" / "model-card.md").read_text()
+    accuracy = Model(bundled(), "cpu").metadata.metrics["accuracy"]
+    assert f"{100 * accuracy['value']:.1f} %" in card
+    assert accuracy["value"] >= 0.85
+
+
+def test_the_default_is_one_of_both(call: Call) -> None:
+    asked = ("predict", IMAGES / "cat.png", "--json")
+    plain, named = json.loads(call(*asked).out), json.loads(call(*asked, "--inference", str(DEFAULT)).out)
+    assert plain == named
+
+
+@pytest.mark.skipif("UCE_EDGE_DATA" not in os.environ, reason="needs CIFAR-10 under UCE_EDGE_DATA")
+def test_the_card_tells_the_truth(call: Call) -> None:
+    said = call("evaluate", "--data", "cifar10", "--no-latency", "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)["metrics"]
+    for name, score in Model(bundled(), "cpu").metadata.metrics.items():
+        assert found[name]["value"] == pytest.approx(score["value"], abs=1e-4)

@@ -1,0 +1,402 @@
+"""The Python API: what `uce_edge.Model` answers, and what it refuses."""
+
+import dataclasses
+import json
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+import port_cases
+import pytest
+from PIL import Image
+
+import uce_edge
+from uce_edge import Decision, Model, Prediction, contract, metrics, providers
+from uce_edge.calibration.error_map import ErrorMap
+from uce_edge.errors import ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
+from uce_edge.metadata import Metadata
+from uce_edge.model import SamplesWarning
+from uce_edge.prediction import summarise
+from uce_edge.providers import Device
+from uce_edge.runner import Runner
+
+PER_IMAGE = ("probabilities", "uncertainty", "model_uncertainty", "standard_error", "error_probability")
+CUDA = "CUDAExecutionProvider"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The test digits and what the shared model says of them at the stored N."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    prediction: Prediction
+
+
+@pytest.fixture(scope="module")
+def model(digits) -> Model:
+    return Model(digits.model, "cpu")
+
+
+@pytest.fixture(scope="module")
+def twin(digits) -> Model:
+    return Model(digits.twin, "cpu")
+
+
+@pytest.fixture(scope="module")
+def answer(digits, model) -> Answer:
+    test = digits.dataset.splits["test"]
+    return Answer(test.images, test.labels, model.predict(test.images, reject=0.3))
+
+
+def raw_passes(model: Model, images: np.ndarray, seeds: range, output: str = contract.PASS_PROBABILITIES) -> np.ndarray:
+    feed = {contract.IMAGE: images, contract.SEEDS: np.array(seeds, np.int32)}
+    return model._session.run([output], feed)[0]
+
+
+def assert_same(left: Prediction, right: Prediction) -> None:
+    for name in (*PER_IMAGE, "class_ids"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name), err_msg=name)
+
+
+def test_public_names_are_reachable_and_others_are_not():
+    assert all(hasattr(uce_edge, name) for name in uce_edge.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Modell'"):
+        _ = uce_edge.Modell
+
+
+def test_shapes_and_dtypes(model, answer):
+    count, classes = len(answer.images), len(model.classes)
+    prediction = answer.prediction
+    assert len(prediction) == count
+    assert (prediction.samples, prediction.seed) == (25, 0)
+    assert prediction.class_ids.dtype == np.int32
+    assert prediction.probabilities.shape == (count, classes)
+    for name in PER_IMAGE:
+        values = getattr(prediction, name)
+        assert values.dtype == np.float32, name
+        assert values.shape[:1] == (count,), name
+        assert np.isfinite(values).all(), name
+        assert ((values >= 0) & (values <= 1)).all(), name
+
+
+def test_answers_are_consistent_with_each_other(model, answer):
+    prediction = answer.prediction
+    np.testing.assert_allclose(prediction.probabilities.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(prediction.uncertainty, metrics.normalized_entropy(prediction.probabilities), atol=1e-5)
+    np.testing.assert_array_equal(prediction.class_ids, prediction.probabilities.argmax(-1))
+    wrong = ErrorMap(*model.metadata.calibration.error)(prediction.uncertainty)
+    np.testing.assert_allclose(prediction.error_probability, wrong, rtol=1e-4, atol=1e-7)
+    assert (prediction.model_uncertainty <= prediction.uncertainty + 1e-6).all()
+    assert prediction.labels == [model.classes[index] for index in prediction.class_ids]
+
+
+def test_items_are_plain_values(answer):
+    items = list(answer.prediction)
+    assert len(items) == len(answer.images)
+    written = json.loads(json.dumps([item.as_dict() for item in items]))
+    for item, plain in zip(items, written, strict=True):
+        assert "probabilities" not in plain
+        assert plain["confidence"] == pytest.approx(float(item.probabilities.max()), abs=1e-7)
+        assert plain["decision"] in ("accept", "reject")
+    assert answer.prediction[-1].as_dict() == items[-1].as_dict()
+
+
+def test_numpy_integers_stay_serialisable(model, answer):
+    item = model.predict(answer.images[:1], samples=np.int64(25), seed=np.int64(3))[0]
+    assert json.loads(json.dumps(item.as_dict()))["seed"] == 3
+
+
+def test_predictions_can_be_compared_without_an_error(answer):
+    # Arrays have no truth value, so the comparison that dataclasses write would raise.
+    assert answer.prediction == answer.prediction
+    assert answer.prediction[0] != answer.prediction[1]
+
+
+def test_every_kind_of_image_gives_the_answer_of_its_pixels(model, answer, tmp_path):
+    pixels = answer.images[0]
+    path = tmp_path / "digit.png"
+    picture = Image.fromarray(pixels[..., 0])
+    picture.save(path)
+    given = [str(path), path, path.read_bytes(), picture, pixels, pixels[..., 0]]
+    assert_same(model.predict(given), model.predict(np.stack([pixels] * len(given))))
+    assert_same(model.predict(tuple(given)), model.predict(given))
+
+
+def test_answer_does_not_depend_on_the_batch(model, answer):
+    for index in range(8):
+        alone = model.predict(answer.images[index : index + 1])
+        for name in PER_IMAGE:
+            np.testing.assert_array_equal(getattr(alone, name)[0], getattr(answer.prediction, name)[index])
+
+
+def test_seed_repeats_and_seeds_differ(model, answer):
+    images = answer.images[:4]
+    assert_same(model.predict(images, seed=7), model.predict(images, seed=7))
+    assert (model.predict(images, seed=7).probabilities != model.predict(images, seed=8).probabilities).any()
+    assert_same(model.predict(images), model.predict(images, samples=25, seed=0))
+
+
+def test_summary_equals_what_the_graph_computes(model, answer):
+    images = answer.images[:32]
+    summary = summarise(
+        np.concatenate([raw_passes(model, images, range(start, start + 5)) for start in range(0, 25, 5)])
+    )
+    graph = model.predict(images)
+    for name in ("probabilities", "uncertainty", "model_uncertainty", "standard_error"):
+        np.testing.assert_allclose(getattr(summary, name), getattr(graph, name), atol=1e-5, err_msg=name)
+
+
+def test_many_samples_are_split_over_calls_and_merged(model, answer):
+    images = answer.images[:5]
+    with pytest.warns(SamplesWarning):
+        prediction = model.predict(images, samples=100, seed=2)
+    passes = raw_passes(model, images, contract.pass_seeds(100, 2))
+    assert passes.shape == (100, 5, 10)
+    summary = summarise(passes)
+    assert prediction.samples == 100
+    assert prediction.class_ids.dtype == np.int32
+    for name in ("probabilities", "uncertainty", "model_uncertainty", "standard_error"):
+        np.testing.assert_allclose(getattr(prediction, name), getattr(summary, name), atol=1e-6, err_msg=name)
+    wrong = ErrorMap(*model.metadata.calibration.error)(summary.uncertainty)
+    np.testing.assert_allclose(prediction.error_probability, wrong, rtol=1e-4, atol=1e-7)
+
+
+def test_logits_are_the_raw_passes(model, answer):
+    images = answer.images[:3]
+    logits = model.logits(images, seed=1)
+    assert (logits.shape, logits.dtype) == ((25, 3, 10), np.float32)
+    np.testing.assert_array_equal(logits, raw_passes(model, images, contract.pass_seeds(25, 1), contract.LOGITS))
+
+
+@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+def test_one_sample_knows_nothing_of_its_error(model, answer):
+    prediction = model.predict(answer.images[:3], samples=1)
+    np.testing.assert_array_equal(prediction.standard_error, 1)
+    np.testing.assert_array_equal(prediction.model_uncertainty, 0)
+
+
+def test_standard_error_is_the_spread_over_seeds(model, answer):
+    images = answer.images[:32]
+    runs = [model.predict(images, seed=seed) for seed in range(40)]
+    spread = np.stack([run.uncertainty for run in runs]).std(axis=0, ddof=1).mean()
+    claimed = np.stack([run.standard_error for run in runs]).mean()
+    assert 0.5 < claimed / spread < 2
+
+
+@pytest.mark.parametrize("samples", [1, 24, 100])
+def test_samples_other_than_the_calibration_s_warn_the_caller(model, answer, samples):
+    with pytest.warns(SamplesWarning, match=f"calibrated at 25 samples and runs with {samples}") as caught:
+        model.predict(answer.images[:1], samples=samples)
+    assert caught[0].filename == __file__
+
+
+def test_rejection_compares_uncertainty_with_the_threshold(model, answer):
+    images = answer.images[:16]
+    assert model.predict(images).decisions == [None] * 16
+    assert set(model.predict(images, reject=0).decisions) == {Decision.REJECT}
+    assert set(model.predict(images, reject=1).decisions) == {Decision.ACCEPT}
+    threshold = float(str(model.predict(images).uncertainty.max()))
+    assert set(model.predict(images, reject=threshold).decisions) == {Decision.ACCEPT}
+    for item in model.predict(images, reject=0.05):
+        assert item.decision == (Decision.REJECT if item.uncertainty > 0.05 else Decision.ACCEPT)
+
+
+def test_twin_has_the_same_api_and_no_model_uncertainty(model, twin, answer):
+    assert twin.classes == model.classes
+    prediction = twin.predict(answer.images, samples=1, reject=0.3)
+    assert prediction.samples == 1
+    np.testing.assert_array_equal(prediction.model_uncertainty, 0)
+    np.testing.assert_array_equal(prediction.standard_error, 0)
+    np.testing.assert_allclose(prediction.uncertainty, metrics.normalized_entropy(prediction.probabilities), atol=1e-5)
+    assert_same(twin.predict(answer.images, seed=5), prediction)
+    assert twin.logits(answer.images[:2]).shape == (1, 2, 10)
+    with pytest.raises(UsageError, match="1 for a deterministic model, but got 25"):
+        twin.predict(answer.images[:1], samples=25)
+
+
+def test_accuracy_on_unseen_digits(answer):
+    assert metrics.accuracy(answer.prediction.probabilities, answer.labels) >= 0.96
+
+
+def test_calibration_lowers_the_nll_on_unseen_digits(model, answer):
+    logits = model.logits(answer.images).astype(np.float64)
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    uncalibrated = (exponentials / exponentials.sum(-1, keepdims=True)).mean(0)
+    assert metrics.nll(answer.prediction.probabilities, answer.labels) <= metrics.nll(uncalibrated, answer.labels)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((8, 8, 1), np.uint8), r"uint8 of shape \[batch, 8, 8, 1\]"),
+        (np.zeros((1, 9, 8, 1), np.uint8), r"got 'uint8 \[1, 9, 8, 1\]'"),
+        (np.zeros((1, 8, 8, 3), np.uint8), r"got 'uint8 \[1, 8, 8, 3\]'"),
+        (np.zeros((1, 8, 8, 1), np.float32), "got 'float32"),
+        (np.zeros((0, 8, 8, 1), np.uint8), "batch >= 1"),
+        ([], "at least one image"),
+        ([np.zeros((8, 8), np.float32)], "uint8 array"),
+        ([np.zeros((8, 8, 2), np.uint8)], "uint8 array"),
+        ([3], "a Pillow image or an array"),
+        ("digit.png", r"predict\(\[image\]\)"),
+        (b"png", r"predict\(\[image\]\)"),
+        (Image.new("L", (8, 8)), r"predict\(\[image\]\)"),
+        (["missing.png"], "missing.png does not exist"),
+    ],
+)
+def test_unusable_images_are_refused(model, images, message):
+    for ask in (model.predict, model.logits):
+        with pytest.raises(ImageError, match=message):
+            ask(images)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"samples": 0}, "samples"),
+        ({"samples": 4097}, "samples"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 4096}, "seed"),
+        ({"reject": 1.5}, "reject"),
+        ({"reject": float("nan")}, "reject"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+def test_options_out_of_range_are_refused(model, answer, options, name):
+    with pytest.raises(UsageError, match=f"Expected `{name}` to be between"):
+        model.predict(answer.images[:1], **options)
+
+
+def test_missing_model_file_names_the_remedy(tmp_path):
+    with pytest.raises(ModelFileError, match=r"There is no model file .*uce-edge export"):
+        Model(tmp_path / "absent.onnx")
+
+
+@pytest.mark.parametrize("device", [Device.CPU, "cpu"])
+def test_cpu_is_always_there(digits, device):
+    assert Model(digits.model, device, threads=1).provider == "CPUExecutionProvider"
+
+
+def test_threads_do_not_change_the_answer(digits, model, answer):
+    images = answer.images[:4]
+    assert_same(
+        Model(digits.model, "cpu", threads=2).predict(images), Model(digits.model, "cpu", threads=1).predict(images)
+    )
+
+
+def test_unknown_device_is_refused(digits):
+    with pytest.raises(
+        UsageError, match="Expected `device` to be one of auto, cpu, cuda, tensorrt, openvino, but got 'gpu'"
+    ):
+        Model(digits.model, "gpu")
+
+
+def test_cuda_without_a_cuda_build_names_the_remedy(digits, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(UceEdgeError, match=r'CUDA build.* onnxruntime is installed.*pip install "uce-edge\[gpu\]"'):
+        Model(digits.model, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("device", "remedy"),
+    [
+        ("tensorrt", r'a TensorRT build.* onnxruntime is installed.*pip install "uce-edge\[gpu\]"'),
+        ("openvino", r"an OpenVINO build.* onnxruntime is installed.*pip install onnxruntime-openvino"),
+    ],
+)
+def test_a_provider_that_the_wheel_lacks_names_the_one_that_has_it(digits, device, remedy):
+    if len(onnxruntime.get_available_providers()) > 2:
+        pytest.skip("this build of ONNX Runtime has more than the CPU")
+    with pytest.raises(UceEdgeError, match=remedy):
+        Model(digits.model, device)
+
+
+def test_bound_inputs_give_the_same_answer(digits, answer):
+    """The way inputs reach a card, on the processor's own memory: a card is not everywhere."""
+    plain, bound = Model(digits.model, "cpu"), Model(digits.model, "cpu")
+    bound._runner = Runner(bound._session, "cpu")
+    assert_same(bound.predict(answer.images[:3]), plain.predict(answer.images[:3]))
+    assert np.array_equal(bound.logits(answer.images[:3], 100), plain.logits(answer.images[:3], 100))
+
+
+def test_a_budget_of_memory_splits_the_work_and_keeps_the_answer(digits, answer):
+    free = Model(digits.model, "cpu")
+    each = free.metadata.costs["bytes_per_pass"] / 2**20
+    tight = Model(digits.model, "cpu", max_memory=math.ceil(3 * each))
+    sizes = []
+    real = tight._runner.run
+    tight._runner.run = lambda names, feed: sizes.append(len(feed["image"]) * len(feed["seeds"])) or real(names, feed)
+    split, whole = tight.predict(answer.images[:5]), free.predict(answer.images[:5])
+    assert max(sizes) * each <= math.ceil(3 * each)
+    assert sum(sizes) == 5 * 25
+    np.testing.assert_allclose(split.probabilities, whole.probabilities, atol=1e-6)
+    np.testing.assert_allclose(split.uncertainty, whole.uncertainty, atol=1e-6)
+
+
+def test_a_budget_that_no_pass_fits_in_names_the_least(digits, monkeypatch):
+    costs = {"bytes_per_pass": 5 * 2**20}
+    real = Metadata.from_properties
+    monkeypatch.setattr(Metadata, "from_properties", lambda *a: dataclasses.replace(real(*a), costs=costs))
+    with pytest.raises(UsageError, match=r"`max_memory` to be at least 5 MB, which one pass of .* takes, but got 4"):
+        Model(digits.model, "cpu", max_memory=4)
+    assert Model(digits.model, "cpu", max_memory=5)._rows == 1
+    with pytest.raises(UsageError, match="`max_memory` to be at least 1 MB, but got 0"):
+        Model(digits.model, "cpu", max_memory=0)
+
+
+def test_an_uncertainty_that_is_not_a_number_is_rejected(tmp_path, answer):
+    file = port_cases.variant(tmp_path, graph=port_cases.not_a_number)
+    pixels = answer.images[:2]
+    for options in ({}, {"adaptive": 0.1}):
+        assert Model(file, "cpu").predict(pixels, reject=1.0, **options).decisions == [Decision.REJECT] * 2
+
+
+def silent_fallback(real, *arguments, providers, **options):
+    """The GPU wheel without CUDA libraries: asks for CUDA, gets the CPU, says nothing."""
+    return real(*arguments, providers=[name for name in providers if name != CUDA], **options)
+
+
+def refused_start(real, *arguments, providers, **options):
+    """The GPU wheel without a device: the session itself fails."""
+    if CUDA in providers:
+        raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected")
+    return real(*arguments, providers=providers, **options)
+
+
+@pytest.fixture(params=[silent_fallback, refused_start])
+def unusable_cuda(request, monkeypatch):
+    real = onnxruntime.InferenceSession
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *a, **k: request.param(real, *a, **k))
+
+
+@pytest.mark.usefixtures("unusable_cuda")
+def test_auto_says_that_listed_cuda_does_not_work_and_goes_on(digits, answer, capfd):
+    model = Model(digits.model)
+    assert model.provider == "CPUExecutionProvider"
+    said = capfd.readouterr()
+    assert said.err == "uce-edge: CUDA is not usable here; running on the CPU.\n"
+    assert said.out == ""
+    assert_same(model.predict(answer.images[:1]), Model(digits.model, "cpu").predict(answer.images[:1]))
+
+
+@pytest.mark.usefixtures("unusable_cuda")
+def test_cuda_never_falls_back(digits):
+    with pytest.raises(UceEdgeError, match=r"could not start CUDA.*--device cpu"):
+        Model(digits.model, "cuda")
+
+
+@pytest.mark.usefixtures("unusable_cuda")
+def test_broken_file_is_blamed_on_the_file_and_not_on_cuda(tmp_path, capfd):
+    (tmp_path / "text.onnx").write_text("not a model")
+    with pytest.raises(ModelFileError, match="not a model ONNX Runtime can load"):
+        Model(tmp_path / "text.onnx", "cuda")
+    assert capfd.readouterr().out == ""
+
+
+def test_missing_onnxruntime_names_the_command(digits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingPartError, match=r'needs onnxruntime.* Run: pip install "uce-edge\[cpu\]"'):
+        providers.open_session(str(digits.model))

@@ -1,0 +1,199 @@
+"""The experiments: every number follows from the networks, nothing is trained twice, and each cell has its command."""
+
+import csv
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+from uce_edge import metrics
+from uce_edge.cli import app
+from uce_edge.contract import Inference
+from uce_edge.datasets import labelled, splits
+from uce_edge.datasets.sources import SkippedImagesWarning
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge_train import training
+from uce_edge_train.choices import Experiment, Scale, Schedule, TrainDevice
+from uce_edge_train.reproduce import ood, scorecard
+from uce_edge_train.reproduce.run import reproduce
+from uce_edge_train.reproduce.setting import setting
+from uce_edge_train.reproduce.subject import Row, Subject
+from uce_edge_train.runs import Run
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All experiments on the digits, with noise pictures as foreign images."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    pictures = folder / "noise"
+    pictures.mkdir()
+    rng = np.random.default_rng(0)
+    for index in range(40):
+        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(pictures / f"{index}.png")
+    call = [
+        "reproduce", "all", "--data", "digits", "--ood", str(pictures), "--out", str(folder / "out"),
+        "--epochs", "4", "--samples", "10",
+    ]  # fmt: skip
+    done = CliRunner().invoke(app, call, catch_exceptions=False)
+    assert done.exit_code == 0
+    return folder / "out"
+
+
+def rows(folder: Path, name: str) -> list[dict[str, str]]:
+    with (folder / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def subject(folder: Path) -> Subject:
+    dataset = splits.load("digits")
+    chosen = setting(dataset, "digits", Scale.LAPTOP, epochs=4, samples=10)
+    return Subject(chosen, dataset, None, folder, TrainDevice.CPU)
+
+
+def test_every_experiment_writes_its_files(results: Path) -> None:
+    for kind in Experiment:
+        if kind is not Experiment.ALL:
+            assert (results / f"{kind}.csv").stat().st_size > 100
+            assert (results / f"{kind}.md").read_text().startswith("## ")
+    for kind in (Experiment.TABLE1, Experiment.RELIABILITY, Experiment.REJECTION, Experiment.OOD):
+        with Image.open(results / f"{kind}.png") as picture:
+            assert picture.width > 600
+            assert len(picture.convert("RGB").getcolors(1 << 24) or []) > 20, "the figure is empty"
+    page = (results / "README.md").read_text()
+    assert page.index("Scorecard") < page.index("Table 1") < page.index("Out of distribution")
+
+
+def test_the_table_is_what_the_metrics_say(results: Path) -> None:
+    table = {(row["inference"], row["method"]): row for row in rows(results, "table1")}
+    assert len(table) == 10
+    again = subject(results)
+    labels = again.labels()
+    for inference in (Inference.DETERMINISTIC, Inference.MC):
+        for kind in (Row.UNCALIBRATED, Row.PENALTY, Row.VECTOR):
+            found, cell = again.probabilities(kind, inference), table[str(inference), str(kind)]
+            assert float(cell["cuce"]) == pytest.approx(metrics.classwise_uce(found, labels), rel=1e-5)
+            assert float(cell["nll"]) == pytest.approx(metrics.nll(found, labels), rel=1e-5)
+            assert float(cell["cece_twin"]) > 0
+            assert float(cell["uce_low"]) <= float(cell["uce_high"])
+    assert float(table["mc", "temperature"]["nll"]) < float(table["mc", "uncalibrated"]["nll"])
+    assert table["mc", "confidence penalty"]["nll"] != table["mc", "uncalibrated"]["nll"]
+
+
+def test_every_cell_records_commands_that_the_program_understands(results: Path) -> None:
+    for name in ("table1", "reliability", "rejection", "rejection-areas", "ood", "ood-detection"):
+        for row in rows(results, name)[:20]:
+            for line in (row["command"], row["trained_by"]):
+                words = shlex.split(line)
+                assert words[0] == "uce-edge"
+                command = typer.main.get_command(app)
+                found = command.get_command(None, words[1])  # type: ignore[attr-defined,arg-type]
+                found.make_context(words[1], words[2:])
+    recipes = {Run.load(results / "work" / "runs" / kind).recipe.penalty for kind in ("nll", "penalty")}
+    assert recipes == {0.0, 0.1}
+
+
+def test_the_recorded_commands_make_the_cell_again(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = next(row for row in rows(results, "table1") if row["method"] == "confidence penalty")
+    for line in (cell["trained_by"], cell["command"].replace(str(results), "again")):
+        assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
+    name = "weights.safetensors"
+    wanted = (results / "work/runs/penalty" / name).read_bytes()
+    assert (tmp_path / "runs/penalty" / name).read_bytes() == wanted
+    assert (tmp_path / "again/work/runs/penalty" / name).read_bytes() == wanted
+    other = [row | {"command": ""} for row in rows(tmp_path / "again", "table1")]
+    assert other == [row | {"command": ""} for row in rows(results, "table1")]
+
+
+def test_a_second_experiment_trains_and_asks_nothing_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("trained or asked again")
+
+    before = [row | {"command": ""} for row in rows(results, "table1")]
+    monkeypatch.setattr(training, "train", never)
+    monkeypatch.setattr("uce_edge_train.reproduce.subject.mc_blocks", never)
+    reproduce(Experiment.TABLE1, "digits", results, epochs=4, samples=10)
+    assert [row | {"command": ""} for row in rows(results, "table1")] == before
+
+
+def test_networks_of_another_setting_are_refused(results: Path) -> None:
+    with pytest.raises(UsageError, match=r"trained otherwise \(epochs\)"):
+        reproduce(Experiment.TABLE1, "digits", results, epochs=7, samples=10)
+
+
+def test_the_ood_experiment_needs_foreign_images(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Which images are foreign to digits"):
+        reproduce(Experiment.OOD, "digits", tmp_path, epochs=1)
+    with pytest.raises(UceEdgeError, match="nowhere"):
+        reproduce(Experiment.OOD, "digits", tmp_path, epochs=1, ood_images="nowhere")
+    assert not (tmp_path / "work").exists(), "it trained before it looked for the images"
+
+
+def test_the_ood_curve_goes_from_one_mean_to_the_other() -> None:
+    rng = np.random.default_rng(1)
+    inside, outside = rng.beta(1, 5, 3000), rng.beta(5, 1, 3000)
+    mean, spread = ood.curve(inside, outside)
+    assert mean[0] == pytest.approx(inside.mean(), abs=0.01)
+    assert mean[-1] == pytest.approx(outside.mean(), abs=0.01)
+    assert bool((np.diff(mean) > 0).all())
+    assert float(spread.max()) < 0.05
+
+
+def test_the_scorecard_judges_all_eight_claims(results: Path) -> None:
+    found = rows(results, "scorecard")
+    assert [row["claim"] for row in found] == [str(number) for number in range(1, 9)]
+    assert {row["verdict"] for row in found} <= {"confirmed", "partly", "undecided", "not confirmed", "not tested"}
+    assert found[3]["verdict"] == "not tested", "ten classes are few"
+    again = subject(results)
+    gap = scorecard._overconfidence(again.probabilities(Row.PENALTY, Inference.MC), again.labels())
+    assert (found[4]["verdict"] == "confirmed") <= (gap < 0)
+
+
+def test_a_calibrated_prediction_is_neither_over_nor_underconfident(rng: np.random.Generator) -> None:
+    """With two classes the error is far from mean H at perfect calibration; the scorecard must not be fooled."""
+    p = rng.beta(5, 1, 20_000)
+    table = np.stack([p, 1 - p], -1)
+    labels = (rng.random(20_000) > p).astype(np.int64)
+    assert abs(scorecard._overconfidence(table, labels)) < 0.01
+    sharp = table**2 / (table**2).sum(-1, keepdims=True)
+    assert scorecard._overconfidence(sharp, labels) > 0.03
+    flat = table**0.5 / (table**0.5).sum(-1, keepdims=True)
+    assert scorecard._overconfidence(flat, labels) < -0.03
+
+
+def test_verdicts() -> None:
+    assert scorecard._verdict([True, True]) == "confirmed"
+    assert scorecard._verdict([True, None]) == scorecard._verdict([True, False]) == "partly"
+    assert scorecard._verdict([None, False]) == "not confirmed"
+    assert scorecard._verdict([None, None]) == "undecided"
+
+
+def test_the_scales_are_those_of_the_paper_and_of_a_laptop() -> None:
+    digits = splits.load("digits")
+    paper = setting(digits, "cifar100", Scale.PAPER)
+    assert (paper.recipe.arch, paper.recipe.schedule, paper.recipe.batch_size) == ("resnet101", Schedule.PLATEAU, 256)
+    assert paper.recipe.flip
+    assert setting(digits, "svhn", Scale.PAPER).ood == "cifar10"
+    laptop = setting(digits, "digits", Scale.LAPTOP, arch="resnet20")
+    assert (laptop.recipe.arch, laptop.recipe.epochs, laptop.recipe.flip) == ("resnet20", 20, False)
+
+
+def test_foreign_images_come_from_folders_with_and_without_classes(tmp_path: Path) -> None:
+    from uce_edge.metadata import ImageSpec
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (20, 10), (name == "a" and "white") or "black").save(tmp_path / name / "x.png")
+    (tmp_path / "b" / "broken.png").write_bytes(b"no image")
+    with pytest.warns(SkippedImagesWarning, match=r"1 images were left out.*b/broken\.png"):
+        found = labelled.foreign(str(tmp_path), ImageSpec(8, 8, 1))
+    assert found.images.shape == (2, 8, 8, 1)
+    assert found.images[:, 0, 0, 0].tolist() == [255, 0]
+    np.savez(tmp_path / "other_test.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.zeros(3, np.int64))
+    assert len(labelled.foreign("other", ImageSpec(8, 8, 1), tmp_path)) == 3

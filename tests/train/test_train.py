@@ -1,0 +1,371 @@
+"""Training: recipes do what they say, a killed training goes on unchanged, and nothing good is lost."""
+
+import csv
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from uce_edge.datasets import splits
+from uce_edge.datasets.splits import Dataset, Split
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge_train import rates, training
+from uce_edge_train.augment import Augmentation
+from uce_edge_train.checkpoint import CHECKPOINT
+from uce_edge_train.choices import Optimiser, Precision, Rates, Schedule, TrainDevice
+from uce_edge_train.journal import Journal
+from uce_edge_train.recipe import Recipe
+from uce_edge_train.runs import Run, load_model
+
+
+@pytest.fixture(scope="module")
+def few() -> Dataset:
+    """A quarter of the digits, for trainings of a second."""
+    whole = splits.load("digits")
+    return dataclasses.replace(
+        whole, splits={name: Split(part.images[::4], part.labels[::4]) for name, part in whole.splits.items()}
+    )
+
+
+SHORT = Recipe(epochs=4, batch_size=32)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "weights.safetensors")
+
+
+def log(folder: Path) -> list[dict[str, str]]:
+    with (folder / "log.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
+    """Stop in the middle of an epoch, when the checkpoint of `epochs` epochs is on disk."""
+    step, calls = training._Loop._step, 0
+
+    def counted(self: training._Loop, *arguments: object) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > self.steps * epochs + self.steps // 2:
+            raise KeyboardInterrupt
+        return step(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training._Loop, "_step", counted)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        SHORT,
+        dataclasses.replace(SHORT, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU, flip=True, erase=0.5),
+        dataclasses.replace(SHORT, rates=Rates.LAYER, patience=3, schedule=Schedule.COSINE, penalty=0.1, clip=1.0),
+    ],
+    ids=["adamw", "sgd", "learned rates"],
+)
+def test_a_resumed_training_ends_as_the_uninterrupted_one(
+    recipe: Recipe, few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = training.train(few, tmp_path / "whole", recipe)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            training.train(few, tmp_path / "broken", recipe)
+    assert (tmp_path / "broken" / CHECKPOINT).exists()
+    assert not (tmp_path / "broken" / "run.json").exists()
+    again = training.train(few, tmp_path / "broken", recipe, resume=True)
+    assert not (tmp_path / "broken" / CHECKPOINT).exists()
+    for name, value in weights(tmp_path / "whole").items():
+        assert torch.equal(value, weights(tmp_path / "broken")[name]), name
+    assert again.rates == whole.rates
+    assert again.metrics == whole.metrics
+    assert len(log(tmp_path / "broken")) == len(log(tmp_path / "whole"))
+
+
+def test_a_process_that_was_killed_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "uce_edge", "train", "--data", "digits", "--epochs", "3", "--out"]
+    subprocess.run([*command, tmp_path / "whole"], check=True, capture_output=True)
+    process = subprocess.Popen([*command, tmp_path / "killed"], stderr=subprocess.DEVNULL)
+    while not (tmp_path / "killed" / CHECKPOINT).exists():
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "run.json").exists()
+    refused = subprocess.run([*command, tmp_path / "killed"], check=False, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr
+    subprocess.run([*command, tmp_path / "killed", "--resume"], check=True, capture_output=True)
+    for name, value in weights(tmp_path / "whole").items():
+        assert torch.equal(value, weights(tmp_path / "killed")[name]), name
+    # A new start over the finished run that is killed again goes on too.
+    (tmp_path / "killed" / CHECKPOINT).write_bytes(b"torn")
+    torn = subprocess.run([*command, tmp_path / "killed", "--resume"], check=False, capture_output=True, text=True)
+    assert "cannot be read" in torn.stderr
+    (tmp_path / "killed" / CHECKPOINT).unlink()
+    finished = subprocess.run([*command, tmp_path / "killed", "--resume"], check=True, capture_output=True, text=True)
+    assert "is finished" in finished.stderr
+
+
+def test_two_processes_learn_like_one(tmp_path: Path) -> None:
+    options = ["train", "--data", "digits", "--epochs", "4", "--device", "cpu", "--out"]
+    alone = [sys.executable, "-m", "uce_edge", *options, str(tmp_path / "one")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(alone, check=True, capture_output=True)
+    done = subprocess.run(
+        [*torchrun, "-m", "uce_edge", *options, str(tmp_path / "two")],
+        check=True, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.stderr.count("Trained resnet8") == 1, "every process talks"
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["tools"]["processes"] == "2"
+    one, two = ([float(row["train_nll"]) for row in log(tmp_path / name)] for name in ("one", "two"))
+    # Other noise and batch statistics over half a batch: the same curve, not the same numbers.
+    np.testing.assert_allclose(two, one, rtol=0.15)
+    assert two[-1] < 0.5 * two[0]
+
+
+def test_several_processes_need_a_batch_they_can_share(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, "-m", "uce_edge", "train", "--batch-size", "63", "--out", str(tmp_path / "run")],
+        check=False, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "a multiple of the 2 processes" in done.stderr
+
+
+def test_a_diverged_training_keeps_the_last_good_checkpoint(few: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(UceEdgeError, match=r"No epoch was finished\. Start again with a smaller --learning-rate"):
+        training.train(few, tmp_path / "at-once", dataclasses.replace(SHORT, learning_rate=1e30))
+    calm = dataclasses.replace(SHORT, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_after(patch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            training.train(few, tmp_path, calm)
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    with pytest.raises(UceEdgeError, match=r"in epoch 2.*holds the end of epoch 1: go on from it with --resume"):
+        training.train(few, tmp_path, dataclasses.replace(calm, learning_rate=1e30), resume=True)
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+    training.train(few, tmp_path, dataclasses.replace(calm, learning_rate=0.001), resume=True)
+    assert len(log(tmp_path)) == 4
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Files of this process may not grow past 100 kB: a write fails half-way, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_intact(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_disk: None
+) -> None:
+    add = Journal.add
+
+    def fill_the_disk(self: Journal, rows: list[dict[str, float]]) -> None:
+        add(self, rows)
+        if len(rows) == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", fill_the_disk)
+        with pytest.raises(UceEdgeError, match=r"Cannot write .*The old file, if any, is intact"):
+            training.train(few, tmp_path, SHORT)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT, "log.csv"]
+    training.train(few, tmp_path, SHORT, resume=True)
+    assert [row["epoch"] for row in log(tmp_path)] == ["1", "2", "3", "4"]
+
+
+@pytest.fixture
+def interrupted(few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            training.train(few, tmp_path, SHORT)
+    return tmp_path
+
+
+def test_a_checkpoint_of_another_training_is_refused(few: Dataset, interrupted: Path) -> None:
+    with pytest.raises(UsageError, match=r"another training \(arch resnet8 there, resnet20 here\)"):
+        training.train(few, interrupted, dataclasses.replace(SHORT, arch="resnet20"), resume=True)
+    other = dataclasses.replace(few, splits=few.splits | {"train": few.splits["test"]})
+    with pytest.raises(UsageError, match="other images"):
+        training.train(other, interrupted, SHORT, resume=True)
+    (interrupted / CHECKPOINT).write_bytes(b"torn")
+    with pytest.raises(UceEdgeError, match="cannot be read"):
+        training.train(few, interrupted, SHORT, resume=True)
+
+
+def test_weights_of_another_architecture_are_refused(few: Dataset, tmp_path: Path) -> None:
+    run = training.train(few, tmp_path, dataclasses.replace(SHORT, epochs=1))
+    with pytest.raises(UceEdgeError, match="resnet20 has other layers"):
+        load_model(dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, arch="resnet20")), tmp_path)
+    wide = dataclasses.replace(run, class_names=(*run.class_names, "ten"))
+    with pytest.raises(UceEdgeError, match="does not fit resnet8"):
+        load_model(wide, tmp_path)
+
+
+def test_weights_broken_by_the_last_step_are_not_kept(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, calls = training._Loop._step, 0
+
+    def poisoned(self: training._Loop, *arguments: object) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        nll = step(self, *arguments)  # type: ignore[arg-type]
+        if calls == 2 * self.steps:
+            torch.nn.init.constant_(next(self.training.model.parameters()), float("nan"))
+        return nll
+
+    monkeypatch.setattr(training._Loop, "_step", poisoned)
+    with pytest.raises(UceEdgeError, match=r"nan in epoch 2\. .*holds the end of epoch 1"):
+        training.train(few, tmp_path, SHORT)
+    assert not (tmp_path / "run.json").exists()
+    assert all(bool(torch.isfinite(value).all()) for value in load_file(tmp_path / CHECKPOINT).values())
+
+
+def test_every_epoch_is_logged(few: Dataset, tmp_path: Path) -> None:
+    run = training.train(few, tmp_path, SHORT, tensorboard=True)
+    rows = log(tmp_path)
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert float(rows[-1]["train_nll"]) < float(rows[0]["train_nll"])
+    assert float(rows[-1]["held_out_accuracy"]) == run.metrics["held_out_accuracy"]
+    events = EventAccumulator(str(tmp_path)).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("train_nll")]
+    assert [step for step, _ in found] == [1, 2, 3, 4]
+    np.testing.assert_allclose([value for _, value in found], [float(row["train_nll"]) for row in rows], rtol=1e-6)
+
+
+def test_schedules_end_where_they_should() -> None:
+    rate = {kind: Recipe(schedule=kind, learning_rate=0.5).learning_rate_at for kind in Schedule}
+    assert rate[Schedule.COSINE](0, 0) == 0.5
+    assert rate[Schedule.COSINE](0.5, 0) == pytest.approx(0.25)
+    assert rate[Schedule.COSINE](1, 0) == pytest.approx(0)
+    assert rate[Schedule.ONE_CYCLE](0, 0) == pytest.approx(0.02)
+    assert rate[Schedule.ONE_CYCLE](0.3, 0) == pytest.approx(0.5)
+    assert rate[Schedule.ONE_CYCLE](1, 0) == pytest.approx(5e-6)
+    assert rate[Schedule.PLATEAU](0.9, 2) == pytest.approx(0.005)
+
+
+def test_the_learning_rate_falls_on_a_plateau(few: Dataset, tmp_path: Path) -> None:
+    # With a learning rate this small nothing improves by much, and with one this large nothing improves at all.
+    recipe = dataclasses.replace(
+        SHORT, epochs=14, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU, learning_rate=3.0, clip=100.0
+    )
+    training.train(few, tmp_path, recipe)
+    seen = [float(row["learning_rate"]) for row in log(tmp_path)]
+    assert seen[0] == 3.0
+    assert 0.3 in [round(value, 6) for value in seen]
+
+
+def test_training_stops_early_and_takes_the_best_epoch(few: Dataset, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(SHORT, epochs=60, patience=3, schedule=Schedule.PLATEAU, learning_rate=0.02)
+    run = training.train(few, tmp_path, recipe)
+    rows = log(tmp_path)
+    assert len(rows) < 60
+    best = min(rows, key=lambda row: float(row["held_out_nll"]))
+    assert run.metrics["epochs"] == int(best["epoch"]) == len(rows) - 3
+    nll, accuracy = training.evaluate(load_model(run, tmp_path), run.image, few.splits["calibration"])
+    assert nll == pytest.approx(float(best["held_out_nll"]), rel=1e-4)
+    assert accuracy == pytest.approx(float(best["held_out_accuracy"]))
+
+
+def test_the_confidence_penalty_raises_the_entropy() -> None:
+    recipe, logits = Recipe(penalty=0.1), torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64, requires_grad=True)
+    loss, nll = recipe.loss(logits, torch.tensor([0]))
+    p = torch.softmax(logits.detach(), -1)
+    entropy = -(p * p.log()).sum()
+    assert nll.item() == pytest.approx(-p[0, 0].log().item())
+    assert loss.item() == pytest.approx(nll.item() - 0.1 * entropy.item())
+
+
+@pytest.mark.parametrize("kind", [Rates.MODEL, Rates.LAYER])
+def test_learned_rates_move_and_are_kept(kind: Rates, few: Dataset, tmp_path: Path) -> None:
+    run = training.train(few, tmp_path, dataclasses.replace(SHORT, rates=kind))
+    found = set(run.rates.values())
+    assert 0.2 not in found
+    assert (len(found) == 1) == (kind is Rates.MODEL)
+    assert all(0.001 <= p <= 0.5 for p in found)
+    loaded = load_model(Run.load(tmp_path), tmp_path)
+    assert rates.current(loaded) == run.rates
+    assert float(log(tmp_path)[-1]["mean_p"]) == pytest.approx(np.mean(list(run.rates.values())), abs=1e-5)
+
+
+def test_mixed_precision_trains(few: Dataset, tmp_path: Path) -> None:
+    run = training.train(few, tmp_path, dataclasses.replace(SHORT, epochs=8, precision=Precision.BFLOAT16))
+    assert run.metrics["train_nll"] < 1.5
+    assert all(value.dtype in (torch.float32, torch.int64) for value in weights(tmp_path).values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_absent_hardware_is_refused(few: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(UceEdgeError, match=r"has no cuda\. Use --device cpu"):
+        training.train(few, tmp_path, SHORT, device=TrainDevice.CUDA)
+    with pytest.raises(UsageError, match="float16"):
+        training.train(few, tmp_path, dataclasses.replace(SHORT, precision=Precision.FLOAT16))
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epochs", 0), ("batch_size", 0), ("patience", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
+        ("clip", -1.0), ("erase", 1.5), ("penalty", -0.1), ("penalty", float("inf")), ("weight_decay", -1.0),
+        ("shift", -1),
+    ],
+)  # fmt: skip
+def test_wrong_recipes_are_refused(field: str, value: float) -> None:
+    with pytest.raises(UsageError, match=rf"`{field}`.*As in --{field.replace('_', '-')}"):
+        Recipe(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_shift_past_the_image_is_refused(few: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="`shift` to be 0 to 7 pixels"):
+        training.train(few, tmp_path, dataclasses.replace(SHORT, shift=8))
+
+
+def test_augmentation_moves_mirrors_and_erases() -> None:
+    images = torch.rand(400, 2, 9, 12) + 1
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(Augmentation()(images, generator), images)
+    mirrored = Augmentation(flip=True)(images, generator)
+    same, turned = (mirrored == images).flatten(1).all(1), (mirrored == images.flip(3)).flatten(1).all(1)
+    assert bool((same ^ turned).all())
+    assert 140 < int(turned.sum()) < 260
+    moved = Augmentation(shift=2)(images, generator)
+    padded = torch.nn.functional.pad(images, [2] * 4, mode="reflect")
+    offsets = set()
+    for image, frame in zip(moved, padded, strict=True):
+        place = [(t, s) for t in range(5) for s in range(5) if torch.equal(image, frame[:, t : t + 9, s : s + 12])]
+        assert len(place) == 1
+        offsets.add(place[0])
+    assert len(offsets) == 25
+    erased = Augmentation(erase=0.5)(images, generator)
+    gone = erased == 0
+    assert torch.equal(gone[:, 0], gone[:, 1])
+    assert torch.equal(erased[~gone], images[~gone])
+    share = gone[:, 0].float().mean((1, 2))
+    assert 140 < int((share > 0).sum()) < 260
+    assert 0 < float(share[share > 0].min()) < 0.1
+    assert 0.2 < float(share.max()) <= 0.4
+    filled = [
+        bool(image[rows][:, columns].all()) for image in gone[:, 0] for rows, columns in [(image.any(1), image.any(0))]
+    ]
+    assert all(filled), "what is erased is a rectangle"

@@ -1,0 +1,163 @@
+"""Export a PyTorch network, or a trained run with its calibration, as a contract file."""
+
+import math
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
+from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
+from uce_edge.datasets.splits import Dataset
+from uce_edge.errors import UsageError
+from uce_edge.files import replacing
+from uce_edge.metadata import Calibration, ImageSpec, Metadata
+from uce_edge.metrics import nll
+from uce_edge.model import Model
+from uce_edge_export import graph, moments_fit
+from uce_edge_export.description import check_name, write_description
+from uce_edge_export.export import Exported, default_samples, refuse, write
+from uce_edge_export.options import Options
+from uce_edge_export.promise import measure, store
+from uce_edge_export.sites import Site, select
+from uce_edge_train import graphs
+from uce_edge_train.calibrate import fit
+from uce_edge_train.layers import deterministic
+from uce_edge_train.runs import Run, load_model, weights_sha256
+
+_COUNTED = 1000  # held-out images that say what a threshold lets through, when nothing is promised
+
+
+@dataclass(frozen=True)
+class ExportedRun(Exported):
+    """An export of a run, judged on its calibration images."""
+
+    file_nll: float = math.nan
+    """NLL of the written file."""
+    torch_nll: float | None = None
+    """NLL of the PyTorch model with exact passes and its own calibration map, at the fit; None if it has none."""
+    promised: Guarantee | NoGuaranteeError | None = None
+    """The stored threshold, or why there is none, where the calibration asked for one."""
+
+
+def export_module(
+    model: nn.Module,
+    metadata: Metadata,
+    out: str | Path,
+    images: npt.NDArray[np.uint8] | None = None,
+    options: Options = Options(),
+) -> Exported:
+    """Write a Gaussian-dropout model as a contract file; nothing is written unless it passes the parity gate.
+
+    Args:
+        model: A classifier after `gaussianize`, from normalised pixels [batch, channels, height, width] to logits.
+        metadata: Classes, image, inference, noise, calibration; layers and costs are filled in.
+        out: The `.onnx` file; `NAME.json` is written beside it for runtimes that cannot read ONNX metadata.
+        images: Images for the gate, as the file takes them; None for random pixels.
+        options: How the noise gets into the graph.
+    """
+    check_name(out)
+    refuse(metadata, options)
+    classifier, sites = _noisy_graph(model, metadata.image, metadata.inference, options)
+    reference = graphs.torch_reference(model, metadata.image, sites)
+    return write(classifier, sites, metadata, out, images, reference, options)
+
+
+def _noisy_graph(
+    model: nn.Module, image: ImageSpec, inference: Inference, options: Options
+) -> tuple[graph.Classifier, list[Site]]:
+    classifier = graphs.export_twin(model, image)
+    if inference is Inference.DETERMINISTIC:
+        return classifier, []
+    return classifier, select(graphs.noisy_sites(classifier, model), classifier.graph, options.from_layer)
+
+
+def export_run(
+    folder: str | Path,
+    out: str | Path,
+    dataset: Dataset,
+    inference: Inference = Inference.MC,
+    noise: NoiseKind = NoiseKind.TABLE,
+    samples: int | None = None,
+    options: Options = Options(),
+    numbers: Precision = Precision.FP32,
+) -> ExportedRun:
+    """Export a trained run with its calibration.
+
+    Args:
+        folder: The run.
+        out: The `.onnx` file.
+        dataset: The run's dataset; its calibration images feed the gate.
+        inference: The kind of graph.
+        noise: Where the noise comes from.
+        samples: The default number of passes, used when the run is not calibrated at one; None for 25, or for the
+            draws of a moments graph.
+        options: How the noise gets into the graph.
+        numbers: The precision of the network.
+    """
+    check_name(out)
+    run = Run.load(folder)
+    model = load_model(run, folder)
+    data = dataset.splits["calibration"]
+    calibration = run.calibration
+    metadata = replace(metadata_of(run, model, inference, noise, calibration), precision=numbers)
+    refuse(metadata, options, labelled=noise is not NoiseKind.INPUT)
+    samples = default_samples(inference) if samples is None else samples
+    pass_seeds(samples, 0)
+    classifier, sites = _noisy_graph(model, run.image, inference, options)
+    reference = graphs.torch_reference(model, run.image, sites)
+    if inference is Inference.DETERMINISTIC:
+        # Without noise the logits have another scale: the same map needs parameters of its own.
+        with deterministic(model):
+            calibration = fit(model, run.image, data, calibration.method, 1)
+    elif inference is Inference.MOMENTS:
+        described = replace(metadata, samples=samples)
+        calibration = moments_fit.fit(
+            classifier, sites, described, reference, data, calibration.method, options.sample_from
+        )
+    elif calibration.samples is None:
+        calibration = fit(model, run.image, data, Method.NONE, samples)
+    if options.bake and calibration.samples != samples:
+        raise UsageError(
+            f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate it "
+            f"there first: uce-edge calibrate {folder} --samples {samples}"
+        )
+    metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
+    done = write(classifier, sites, metadata, out, data.images, reference, options, data)
+    file_nll = math.nan
+    promised: Guarantee | NoGuaranteeError | None = None
+    if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
+        written = Model(out, "cpu")
+        file_nll = nll(written.predict(data.images).probabilities, data.labels)
+        kept = dataset.splits["guarantee"]
+        kept = kept if run.promise else kept.at_most(_COUNTED)
+        promised, metadata = measure(written, kept, run.promise)
+        with replacing(out) as path:
+            shutil.copyfile(out, path)
+            store(path, metadata)
+        write_description(Path(out), metadata)
+        done = replace(done, metadata=metadata)
+    exact = run.calibration if inference is Inference.MOMENTS else calibration
+    torch_nll = exact.report.get("nll_after")
+    return ExportedRun(done.path, done.metadata, done.parity, done.change, file_nll, torch_nll, promised)
+
+
+def metadata_of(
+    run: Run, model: nn.Module, inference: Inference, noise: NoiseKind, calibration: Calibration
+) -> Metadata:
+    """What the file of a run says of itself."""
+    return Metadata(
+        classes=run.class_names,
+        image=run.image,
+        inference=inference,
+        noise=noise,
+        architecture=run.recipe.arch,
+        samples=calibration.samples or 1,
+        calibration=calibration,
+        trained_on=run.trained_on,
+        hashes={"weights": weights_sha256(model), "splits": run.split_hashes},
+        tools=run.tools,
+    )

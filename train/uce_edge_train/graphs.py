@@ -1,0 +1,124 @@
+"""The deterministic twin of a PyTorch classifier, and PyTorch itself as the reference of the parity gate."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import ImageSpec
+from uce_edge_export import tidy
+from uce_edge_export.gate import FloatArray, Pixels, Reference
+from uce_edge_export.graph import OPSET, Classifier
+from uce_edge_export.sites import Site, sites_with_rates
+from uce_edge_train.layers import deterministic, gaussian_layers, noise_from
+from uce_edge_train.pixels import normalise
+
+
+def export_twin(model: nn.Module, spec: ImageSpec) -> Classifier:
+    """Export a model without its noise, batch-norm folded; weights keep their parameter names."""
+    broken = [name for name, value in model.state_dict().items() if not torch.isfinite(value).all()]
+    if broken:
+        raise UceEdgeError(
+            f"The weights hold NaN or infinity (first in {broken[0]}); nothing was written. "
+            "Train again, for example with a smaller --learning-rate."
+        )
+    model.eval()
+    example = torch.zeros(2, spec.channels, spec.height, spec.width)  # 2: a batch of 1 would be specialised away
+    with deterministic(model), torch.no_grad(), _quiet():
+        try:
+            program = torch.onnx.export(
+                model,
+                (example,),
+                dynamo=True,
+                opset_version=OPSET,
+                optimize=True,
+                verbose=False,
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
+        except Exception as error:  # the exporter raises many kinds; each is a model it cannot trace
+            raise UceEdgeError(f"PyTorch could not export the model: {str(error).splitlines()[0]}") from error
+    assert program is not None
+    shape = program.model.graph.inputs[0].shape
+    if shape is not None and isinstance(shape[0], int):
+        raise UceEdgeError(
+            "The model's forward pass fixes the batch size while it is traced. "
+            "Does it use len(x)? Write x.shape[0] instead, and keep the batch out of Python branches."
+        )
+    # Shapes that PyTorch computes at run time, as attention does, become constants again.
+    inferred = tidy.infer_shapes(program.model)
+    _restore_names(inferred.graph, model)
+    return Classifier(inferred)
+
+
+def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
+    """The weight layers that are Gaussian in the PyTorch model, in graph order."""
+    rates = {f"{name}.weight": layer.p for name, layer in gaussian_layers(model).items()}
+    return sites_with_rates(classifier.graph, rates)
+
+
+def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Reference:
+    """PyTorch's own logits under given noise."""
+
+    def logits(images: Pixels, noises: list[FloatArray] | None) -> FloatArray:
+        pixels = normalise(torch.from_numpy(np.ascontiguousarray(images)), spec)
+        model.eval()
+        if noises is None:
+            with torch.no_grad(), deterministic(model):
+                return model(pixels).numpy()[None]  # type: ignore[no-any-return]
+        samples = len(noises[0])
+        # A module may be used twice in a forward pass: its sites come in the order of the calls.
+        queues: dict[str, list[FloatArray]] = defaultdict(list)
+        for site, values in zip(sites, noises, strict=True):
+            queues[site.layer.name.removesuffix(".weight")].append(values)
+        calls: dict[str, int] = defaultdict(int)
+
+        def given(name: str, mu: Tensor) -> Tensor:
+            if name not in queues:  # a Gaussian layer before the first noisy one of this export
+                return torch.zeros_like(mu)
+            values = torch.from_numpy(queues[name][calls[name]])
+            calls[name] += 1
+            return values.repeat_interleave(len(pixels), 0).reshape(mu.shape)
+
+        with torch.no_grad(), noise_from(model, given):
+            result = model(pixels.repeat(samples, 1, 1, 1))
+        return result.reshape(samples, len(pixels), -1).numpy()  # type: ignore[no-any-return]
+
+    return logits
+
+
+def _restore_names(graph: ir.Graph, model: nn.Module) -> None:
+    """Rename weights that the exporter transposed into new constants after the parameter they come from."""
+    names = {value.name for value in graph.initializers.values()}
+    for name, layer in gaussian_layers(model).items():
+        weight_name = f"{name}.weight"
+        if weight_name in names or not isinstance(layer.weight, Tensor) or layer.weight.ndim != 2:
+            continue
+        transposed = layer.weight.detach().numpy().T
+        for value in list(graph.initializers.values()):
+            constant = value.const_value
+            if constant is None or value.name is None or not value.name.startswith("val_"):
+                continue
+            if constant.shape == transposed.shape and np.array_equal(constant.numpy(), transposed):
+                value.name = weight_name
+                break
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter reports every step and missing optional packages; a failure is an exception anyway."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

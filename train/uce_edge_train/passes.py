@@ -1,0 +1,63 @@
+"""Monte Carlo passes of a PyTorch network: the logits of many images, a block at a time."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from uce_edge.calibration.logits import StoredLogits, images_per_block
+from uce_edge.contract import MAX_SAMPLES
+from uce_edge.datasets.splits import Split
+from uce_edge.errors import UsageError, expected
+from uce_edge.metadata import ImageSpec
+from uce_edge.progress import progress
+from uce_edge_train.draws import PassNoise
+from uce_edge_train.layers import deterministic, noise_from
+from uce_edge_train.pixels import normalise
+
+_BATCH = 64  # images in one pass of the network: larger ones leave the processor's caches
+
+
+def classes_of(model: nn.Module, image: ImageSpec) -> int:
+    """The number of classes of a network, from what it says of a black image."""
+    with torch.no_grad(), deterministic(model):
+        black = torch.zeros(1, image.channels, image.height, image.width, device=next(model.parameters()).device)
+        return int(model(black).shape[-1])
+
+
+def mc_blocks(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> Iterator[Tensor]:
+    """Logits of stochastic passes in blocks.
+
+    Args:
+        model: A Gaussian-dropout network, on the device where it shall run.
+        data: The images.
+        image: How they are normalised.
+        samples: Passes per image.
+        seed: Of the noise. An image's logits depend on the image, the seed and the pass alone.
+    """
+    if not 1 <= samples <= MAX_SAMPLES:
+        raise UsageError(expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "For example: --samples 25"))
+    device = next(model.parameters()).device
+    model.eval()
+    block = images_per_block(len(data), samples, classes_of(model, image))
+    with progress("Monte Carlo passes", len(data)) as advance:
+        for start in range(0, len(data), block):
+            parts = []
+            for first in range(start, min(start + block, len(data)), _BATCH):
+                pixels = data.images[first : min(first + _BATCH, start + block)]
+                batch = normalise(torch.from_numpy(pixels).to(device), image)
+                passes = [_one_pass(model, batch, PassNoise(device, seed, index)) for index in range(samples)]
+                parts.append(torch.stack(passes).float().cpu())
+                advance(len(batch))
+            yield torch.cat(parts, dim=1)
+
+
+def _one_pass(model: nn.Module, batch: Tensor, noise: PassNoise) -> Tensor:
+    with torch.no_grad(), noise_from(model, noise):
+        logits: Tensor = model(batch)
+    return logits
+
+
+def mc_logits(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> StoredLogits:
+    """All of them, in a temporary file."""
+    return StoredLogits(mc_blocks(model, data, image, samples, seed))

@@ -1,0 +1,92 @@
+"""Monte Carlo logits of many images, kept and read a block of images at a time."""
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uce_edge.errors import UceEdgeError, UsageError, expected
+
+_BLOCK = 2**22  # numbers in a block: 32 MB in float64, and a few times that while a map is fitted
+
+
+class Logits(ABC):
+    """Logits [samples, images, classes] as a sequence of blocks of images."""
+
+    samples: int
+    images: int
+    classes: int
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Tensor]:
+        """The blocks [samples, some images, classes], in order; every iteration starts anew."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of blocks."""
+
+
+class ArrayLogits(Logits):
+    """Logits that are in memory."""
+
+    def __init__(self, logits: Tensor) -> None:
+        if logits.ndim != 3 or 0 in logits.shape:
+            rule = "[samples, images, classes] with at least one image"
+            raise UsageError(expected("`logits`", rule, tuple(logits.shape), "Add images"))
+        self.samples, self.images, self.classes = logits.shape
+        self._blocks = torch.split(logits, images_per_block(self.images, self.samples, self.classes), dim=1)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._blocks)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+
+class StoredLogits(Logits):
+    """Logits in a temporary file, which goes away with the object.
+
+    They are read, not mapped: the pages of a mapped file count as memory of the process.
+    """
+
+    def __init__(self, blocks: Iterable[Tensor]) -> None:
+        self._sizes: list[int] = []
+        self._file = tempfile.TemporaryFile(prefix="uce-edge-logits-")  # noqa: SIM115 (it lives as long as the object)
+        try:
+            for block in blocks:
+                self.samples, count, self.classes = block.shape
+                self._sizes.append(count)
+                self._file.write(block.float().contiguous().numpy().data)
+            self._file.flush()
+        except OSError as error:
+            raise UceEdgeError(
+                f"The logits cannot be stored in {tempfile.gettempdir()}: {error.strerror}. "
+                "Name a roomier folder by the environment variable TMPDIR."
+            ) from None
+        self.images = sum(self._sizes)
+        if not self.images:
+            raise UsageError(expected("`logits`", "those of at least one image", "none", "Add images"))
+
+    def __del__(self) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        place = 0
+        for count in self._sizes:
+            shape = (self.samples, count, self.classes)
+            self._file.seek(place)
+            values = np.fromfile(self._file, np.float32, int(np.prod(shape)))
+            place = self._file.tell()
+            yield torch.from_numpy(values.reshape(shape))
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+
+def images_per_block(images: int, samples: int, classes: int) -> int:
+    """How many images' logits make a block; blocks are about equal, because a map may take one step for each."""
+    blocks = max(1, -(-images * samples * classes // _BLOCK))
+    return max(1, -(-images // blocks))
