@@ -78,7 +78,7 @@ def is_image(path: Path) -> bool:
 
 
 def load(source: str | Path | bytes, spec: ImageSpec, name: str = "The image data") -> Pixels:
-    """Read one image file, or its bytes, and `fit` it; of several frames or pages the first is used.
+    """Read one image file, or its bytes, and `prepare` it; of several frames or pages the first is used.
 
     Args:
         source: A path, or the content of a file.
@@ -89,13 +89,13 @@ def load(source: str | Path | bytes, spec: ImageSpec, name: str = "The image dat
         ImageError: Whatever is wrong with it, in one sentence with the remedy.
     """
     if isinstance(source, bytes):
-        return _fit(_decode(io.BytesIO(source), name), spec, name)
+        return _prepared(_decode(io.BytesIO(source), name), spec, name)
     if not isinstance(source, str | Path):
         raise ImageError(
-            expected("`source`", "a path or bytes", source, "For pixels or Pillow images, call fit instead.")
+            expected("`source`", "a path or bytes", source, "For pixels or Pillow images, call prepare instead.")
         )
     with _opened(Path(source)) as stream:
-        return _fit(_decode(stream, str(source)), spec, str(source))
+        return _prepared(_decode(stream, str(source)), spec, str(source))
 
 
 def read(path: str | Path) -> bytes:
@@ -137,7 +137,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise ImageError(f"{path} cannot be read: {reason}. Check its name and permissions.") from None
 
 
-def fit(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
+def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
     """Bring pixels into the model's shape, [height, width, channels], and dtype.
 
     Upright by EXIF, transparent parts on white, gray repeated or colour made gray, then resized.
@@ -155,7 +155,7 @@ def fit(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
         image = _from_array(image)
     elif not isinstance(image, Image.Image):
         raise ImageError(expected("`image`", "a Pillow image or an array", image, "For a file, call load instead."))
-    return _fit(image, spec, "The image")
+    return _prepared(image, spec, "The image")
 
 
 def _is_folder(path: Path) -> bool:
@@ -185,7 +185,7 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image:
         raise ImageError(_damage(name, error)) from None
 
 
-def _fit(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
+def _prepared(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
     return _resize(_viewed(image, spec, name), spec)
 
 

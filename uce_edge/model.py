@@ -233,13 +233,13 @@ class Model:
             raise ImageError(
                 expected("`images`", "a sequence of images", type(given).__name__, "Use: predict([image])")
             )
-        fitted = [
-            images.load(item, spec) if isinstance(item, str | Path | bytes) else images.fit(item, spec)
+        prepared = [
+            images.load(item, spec) if isinstance(item, str | Path | bytes) else images.prepare(item, spec)
             for item in given
         ]
-        if not fitted:
+        if not prepared:
             raise ImageError(expected("`images`", "at least one image", [], "Pass an image: predict([image])"))
-        return np.stack(fitted)
+        return np.stack(prepared)
 
     def _run(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
         """All outputs that have one entry per image, with the passes split over calls when there are many."""

@@ -33,7 +33,8 @@ class ImagePrediction:
     standard_error: float
     error_probability: float
     decision: Decision | None
-    samples: int
+    passes: int
+    """The passes that the image took: fewer than were asked for, where they were drawn adaptively."""
     seed: int
     probabilities: FloatArray
 
@@ -43,10 +44,19 @@ class ImagePrediction:
         return [{"label": classes[index], "probability": _short(self.probabilities[index])} for index in order]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without the probabilities of all classes."""
-        values = {name: value for name, value in self.__dict__.items() if name != "probabilities"}
-        values["decision"] = None if self.decision is None else str(self.decision)
-        return values
+        """Plain values for JSON, without the probabilities of all classes; the passes are called `samples` there."""
+        return {
+            "label": self.label,
+            "class_id": self.class_id,
+            "confidence": self.confidence,
+            "uncertainty": self.uncertainty,
+            "model_uncertainty": self.model_uncertainty,
+            "standard_error": self.standard_error,
+            "error_probability": self.error_probability,
+            "decision": None if self.decision is None else str(self.decision),
+            "samples": self.passes,
+            "seed": self.seed,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +93,7 @@ class Prediction:
             standard_error=_short(self.standard_error[index]),
             error_probability=_short(self.error_probability[index]),
             decision=self.decisions[index],
-            samples=int(self.drawn[index]),
+            passes=int(self.drawn[index]),
             seed=self.seed,
             probabilities=self.probabilities[index],
         )

@@ -422,7 +422,7 @@ def test_the_page_resizes_as_pillow_does(
     channels = 3 if mode == "RGB" else 1
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], channels)).astype(np.uint8)
     pixels[: size[1] // 2] = 255 * (pixels[: size[1] // 2] > 127)  # with hard edges
-    wanted = images.fit(pixels, ImageSpec(to[1], to[0], channels, dtype))
+    wanted = images.prepare(pixels, ImageSpec(to[1], to[0], channels, dtype))
     script = """async ([data, width, height, channels, to, whole]) => {
         const {resizeRows} = await import("/resize.js");
         const pixels = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));

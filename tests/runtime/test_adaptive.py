@@ -79,7 +79,7 @@ def test_an_answer_is_that_of_the_passes_it_took(digits: Digits) -> None:
             np.testing.assert_allclose(said.error_probability[chosen], same.error_probability, atol=1e-5)
             assert [said.decisions[i] for i in np.flatnonzero(chosen)] == same.decisions
         alone = model.predict(images[7:8], 64, seed=1, reject=0.3, adaptive=0.1)
-    assert (said[7].samples, said[7].uncertainty) == (alone[0].samples, alone[0].uncertainty)
+    assert (said[7].passes, said[7].uncertainty) == (alone[0].passes, alone[0].uncertainty)
 
 
 def test_wrong_requests(digits: Digits, call: Call) -> None:

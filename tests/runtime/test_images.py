@@ -187,18 +187,18 @@ def test_first_frame_is_used(kind):
 def test_resize_is_bilinear_with_antialias():
     pixels = noise()
     small = Image.fromarray(pixels).resize(SIZE, Image.Resampling.BILINEAR)
-    np.testing.assert_array_equal(images.fit(pixels, RGB), np.asarray(small))
+    np.testing.assert_array_equal(images.prepare(pixels, RGB), np.asarray(small))
     # Antialias means area averages: no noise is left at this reduction.
-    assert np.ptp(images.fit(pixels, RGB).astype(int)) < 60
+    assert np.ptp(images.prepare(pixels, RGB).astype(int)) < 60
 
 
 def test_float_resize_does_not_round():
     ramp = np.arange(0, 60000, 100, dtype=np.uint16).reshape(1, -1).repeat(4, axis=0)
-    wide = images.fit(Image.fromarray(ramp), ImageSpec(2, 7, 1, dtype="float32"))
+    wide = images.prepare(Image.fromarray(ramp), ImageSpec(2, 7, 1, dtype="float32"))
     expected = Image.fromarray(ramp.astype(np.float32)).resize((7, 2), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(wide[..., 0], np.asarray(expected))
-    colour = images.fit(noise(), FLOAT_RGB)
-    np.testing.assert_allclose(colour, images.fit(noise(), RGB), atol=1)
+    colour = images.prepare(noise(), FLOAT_RGB)
+    np.testing.assert_allclose(colour, images.prepare(noise(), RGB), atol=1)
     assert (colour != np.rint(colour)).any()
 
 
@@ -212,17 +212,17 @@ def test_float_resize_does_not_round():
         ((2, 3, 3), FLOAT_GRAY, (9,)),
     ],
 )
-def test_array_is_fitted(shape, spec, pixel):
+def test_an_array_takes_the_model_s_shape(shape, spec, pixel):
     array = np.full(shape, 9, np.uint8)
-    np.testing.assert_array_equal(images.fit(array, spec), np.full((2, 3, spec.channels), pixel))
+    np.testing.assert_array_equal(images.prepare(array, spec), np.full((2, 3, spec.channels), pixel))
 
 
-def test_fit_neither_changes_nor_shares_its_input():
+def test_preparing_neither_changes_nor_shares_its_input():
     array = noise(2, 3)
     before = array.copy()
-    images.fit(array, RGB)[:] = 0
+    images.prepare(array, RGB)[:] = 0
     np.testing.assert_array_equal(array, before)
-    np.testing.assert_array_equal(images.fit(array[:, ::-1], RGB), before[:, ::-1])
+    np.testing.assert_array_equal(images.prepare(array[:, ::-1], RGB), before[:, ::-1])
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_fit_neither_changes_nor_shares_its_input():
         (Image.new("La", SIZE), "cannot be decoded"),
     ],
 )
-def test_pixels_that_cannot_be_fitted_are_refused_by_rule(image, found):
+def test_pixels_that_cannot_be_prepared_are_refused_by_rule(image, found):
     with pytest.raises(ImageError, match=r"image") as caught:
-        images.fit(image, RGB)
+        images.prepare(image, RGB)
     assert found in str(caught.value)
 
 
@@ -298,10 +298,10 @@ def test_truncated_image_is_refused(tmp_path, kind, share):
         assert "is truncated: its data ends before the image does" in message
 
 
-def test_truncated_image_given_to_fit_is_refused():
+def test_truncated_image_that_is_to_be_prepared_is_refused():
     data = encoded(Image.fromarray(noise()), "PNG")
     with pytest.raises(ImageError, match="The image is truncated"):
-        images.fit(Image.open(io.BytesIO(data[:5000])), RGB)
+        images.prepare(Image.open(io.BytesIO(data[:5000])), RGB)
 
 
 @pytest.mark.parametrize("kind", images.FORMATS)

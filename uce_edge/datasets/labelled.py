@@ -77,7 +77,7 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Spl
     """
     path, place = Path(source), _root(root)
     if source == "digits":
-        pixels = _fitted(digits().splits["test"].images, spec)
+        pixels = _prepared(digits().splits["test"].images, spec)
     elif path.is_dir():
         pixels = sources.read_unlabelled(path, spec)
     else:
@@ -90,7 +90,7 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None) -> Spl
             raise UsageError(expected("`ood`", rule, source, "Check --ood, and --root for a dataset's name"))
         found = sources.read_named(source, place) if known else sources.read_npz(archive)
         name = next(name for name in ("test", "all", "val", "train") if name in found.parts)
-        pixels = _fitted(found.parts[name][0], spec)
+        pixels = _prepared(found.parts[name][0], spec)
     return Split(pixels, np.zeros(len(pixels), np.int64))
 
 
@@ -152,10 +152,10 @@ def _chosen(
         )
     pixels, labels = found.parts[part]
     index = np.array([list(classes).index(name) for name in found.class_names])
-    return Split(_fitted(pixels, spec), index[labels]), part
+    return Split(_prepared(pixels, spec), index[labels]), part
 
 
-def _fitted(pixels: npt.NDArray[Any], spec: ImageSpec) -> npt.NDArray[Any]:
+def _prepared(pixels: npt.NDArray[Any], spec: ImageSpec) -> npt.NDArray[Any]:
     if pixels.shape[1:] == (spec.height, spec.width, spec.channels) and str(pixels.dtype) == spec.dtype:
         return pixels
-    return np.stack([images.fit(image, spec) for image in pixels])
+    return np.stack([images.prepare(image, spec) for image in pixels])
