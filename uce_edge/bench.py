@@ -257,7 +257,7 @@ def _job_of(
         _in_own_process(job | {"samples": 1})  # is the network one that can be built from its name?
         return job
     if not naive.exists():
-        _start(job | {"worker": "uce_edge_export.naive", "out": str(naive)})
+        _start(job | {"worker": "uce_edge_train.naive", "out": str(naive)})
     return _job(naive, samples, 1, "cpu", threads)
 
 

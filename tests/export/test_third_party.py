@@ -281,7 +281,7 @@ def test_other_sources_of_noise(tmp_path: Path) -> None:
 # Files other people made.
 
 
-def third_party(package: str, *inside: str) -> Path:
+def installed_file(package: str, *inside: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"the package {package} is not installed")
@@ -289,13 +289,13 @@ def third_party(package: str, *inside: str) -> Path:
 
 
 def test_a_text_direction_classifier_from_pypi(tmp_path: Path) -> None:
-    path = third_party("rapidocr", "models", "ch_ppocr_mobile_v2.0_cls_mobile.onnx")
+    path = installed_file("rapidocr", "models", "ch_ppocr_mobile_v2.0_cls_mobile.onnx")
     found = reproduces(onnx.load(path), tmp_path, left=1e-4, size=(48, 192), mean=(0.5,), std=(0.5,))
     assert found.classes == 2
 
 
 def test_a_shufflenet_from_the_onnx_package() -> None:
-    path = third_party("onnx", "backend", "test", "data", "light", "light_shufflenet.onnx")
+    path = installed_file("onnx", "backend", "test", "data", "light", "light_shufflenet.onnx")
     found = third_party.load(path)
     spec = third_party.metadata(found, path).image
     assert (spec.height, found.classes, found.original_is) == (224, 1000, OutputIs.PROBABILITIES)

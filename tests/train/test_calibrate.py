@@ -222,8 +222,8 @@ def test_logits_need_no_more_memory_than_a_block(tmp_path: Path) -> None:
 import resource, sys
 import numpy as np, torch
 from uce_edge.contract import Method
-from uce_edge_train.logits import StoredLogits
-from uce_edge_train.maps import fit_map
+from uce_edge.calibration.logits import StoredLogits
+from uce_edge.calibration.maps import fit_map
 small, rng = int(sys.argv[1]), np.random.default_rng(0)
 blocks = (torch.from_numpy(rng.standard_normal((5, 100, 1000), np.float32)) for _ in range(4 if small else 60))
 stored = StoredLogits(blocks)

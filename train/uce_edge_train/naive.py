@@ -1,6 +1,6 @@
 """A network by its name as a file whose noise is the runtime's own: what `uce-edge bench --compare naive` measures.
 
-Run as a module: `python -m uce_edge_export.naive JSON`.
+Run as a module: `python -m uce_edge_train.naive JSON`.
 """
 
 import json
