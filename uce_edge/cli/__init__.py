@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from uce_edge import __version__
-from uce_edge.cli import bench, demo, doctor, evaluate, export, info, predict, rank, reproduce, train, web
+from uce_edge.cli import bench, calibrate, demo, doctor, evaluate, export, info, predict, rank, reproduce, train, web
 from uce_edge.errors import UceEdgeError
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
 app.command(name="predict")(predict.predict)
 app.command(name="rank")(rank.rank)
 app.command(name="train")(train.train)
-app.command(name="calibrate")(train.calibrate)
+app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="export")(export.export)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="bench")(bench.bench)

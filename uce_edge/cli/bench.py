@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DeviceOption, JsonOption, ThreadsOption, say
-from uce_edge.cli.predict import InferenceOption, ModelOption, choose_model
+from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelOption, ThreadsOption, choose_model
+from uce_edge.cli.words import say
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads

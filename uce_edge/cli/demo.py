@@ -1,58 +1,52 @@
 """`uce-edge demo`: the whole path on the embedded digits."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import say
+from uce_edge.cli.parts import need_torch
+from uce_edge.cli.words import quote, say
 
 
 def demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="The folder for everything the demo makes.")] = Path("demo"),
 ) -> None:
     """Train, calibrate, export, predict and bench on the embedded digits, in about a minute.
 
     Example: uce-edge demo
     """
-    from uce_edge.cli.bench import bench
-    from uce_edge.cli.export import export
-    from uce_edge.cli.predict import predict
-    from uce_edge.cli.train import calibrate, need_torch, train
-
     need_torch("The demo")
     started = time.monotonic()
-    run, model = out / "run", out / "digits.onnx"
+    run, model = quote(out / "run"), quote(out / "digits.onnx")
     digit, other = out / "digit.png", out / "no-digit.png"
+    label = _write_images(digit, other)
     commands = [
-        f"uce-edge train --data digits --out {run}",
+        f"uce-edge train --data digits --out {run} --overwrite",
         f"uce-edge calibrate {run} --method temperature",
         f"uce-edge export {run} --out {model}",
-        f"uce-edge predict --model {model} {digit} {other} --reject 0.3",
+        f"uce-edge predict --model {model} {quote(digit)} {quote(other)} --reject 0.3",
         f"uce-edge bench --model {model} --samples 1,5,10,25,50,100",
     ]
-    steps = iter(enumerate(commands, 1))
-
-    def announce() -> None:
-        number, command = next(steps)
+    for number, command in enumerate(commands, 1):
         typer.secho(f"\n[{number}/{len(commands)}] {command}", bold=True, err=True)
-
-    announce()
-    train(data="digits", out=run, overwrite=True)
-    announce()
-    calibrate(run)
-    announce()
-    export(run, model)
-    label = _write_images(digit, other)
-    announce()
-    predict([str(digit), str(other)], model, reject="0.3")
-    say(f"{digit} is a handwritten {label} that the network never saw; {other} is a photo of a flower.")
-    announce()
-    bench(model)
+        _run(context, command)
+        if command.startswith("uce-edge predict"):
+            say(f"{digit} is a handwritten {label} that the network never saw; {other} is a photo of a flower.")
     say(f"\nDone in {time.monotonic() - started:.0f} s. The same by hand:")
     for command in commands:
         say(f"    {command}")
+
+
+def _run(context: typer.Context, command: str) -> None:
+    """Run a command as it is printed, through the program that this one is a command of."""
+    program = context.find_root()
+    code = program.command.main(shlex.split(command)[1:], program.info_name, standalone_mode=False)
+    if code:
+        raise typer.Exit(code)
 
 
 def _write_images(digit: Path, other: Path) -> str:

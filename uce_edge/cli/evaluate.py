@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DeviceOption, JsonOption, MemoryOption, RootOption, ThreadsOption, say
-from uce_edge.cli.predict import (
+from uce_edge.cli.options import (
+    DataOption,
+    DeviceOption,
     InferenceOption,
+    JsonOption,
+    MemoryOption,
     ModelArgument,
+    RootOption,
     SamplesOption,
     SeedOption,
+    ThreadsOption,
     check_request,
     parse_threshold,
 )
+from uce_edge.cli.words import say
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from uce_edge.cli.options import describe, parse_size, quote, say
-from uce_edge.cli.train import need_torch
+from uce_edge.cli.options import parse_size
+from uce_edge.cli.parts import need_torch
+from uce_edge.cli.words import describe, quote, say
 from uce_edge.contract import Inference, NoiseKind, Precision
 from uce_edge.errors import MissingPartError, UsageError, expected
 from uce_edge_export.options import Expand, Layout, OutputIs

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from uce_edge.cli.options import JsonOption, describe, quote
-from uce_edge.cli.predict import InferenceOption, ModelArgument, choose_model
+from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, choose_model
+from uce_edge.cli.words import describe, quote
 from uce_edge.contract import Precision
 from uce_edge.errors import UsageError
 

@@ -1,16 +1,26 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from uce_edge import contract, models
+from uce_edge.contract import Inference
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
-if TYPE_CHECKING:
-    from uce_edge.calibration.guarantee import Guarantee
-
+ModelOption = Annotated[
+    Path | None, typer.Option(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
+]
+ModelArgument = Annotated[
+    Path | None, typer.Argument(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
+]
+InferenceOption = Annotated[
+    Inference | None, typer.Option(help="Which bundled model: moments (default, one pass) or mc (25 exact passes).")
+]
+SamplesOption = Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")]
+SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")]
 DeviceOption = Annotated[
     Device, typer.Option(help="auto takes CUDA when it works; the others fail rather than fall back.")
 ]
@@ -38,28 +48,29 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     return int(height), int(width)
 
 
-def describe(found: "Guarantee") -> str:
-    """What a threshold lets through, or what is promised of it, as a sentence."""
-    from uce_edge.report.words import at_most, percent
-
-    start = f"Rejecting above {found.threshold:.4g} accepts"
-    if found.error is None:
-        return f"{start} none of {found.images:,} held-out images."
-    bound = found.error_bound if found.target_error is None else found.target_error
-    return (
-        f"{start} {percent(found.coverage)} of the images, of which at most {at_most(bound)} are wrong, with "
-        f"{percent(found.confidence, 0)} confidence ({found.accepted:,} of {found.images:,} held-out images, "
-        f"{percent(found.error, 2)} wrong)."
-    )
+def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
+    """The value of --reject."""
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return contract.check_threshold(float(text))
+    except ValueError:
+        raise UsageError(expected("`reject`", "between 0 and 1, or auto", text, "For example: --reject 0.3")) from None
 
 
-def quote(path: object) -> str:
-    """A path as one shell word, for commands to paste."""
-    import shlex
+def check_request(model: Path | None, samples: int | None, seed: int, inference: Inference | None = None) -> Path:
+    """Refuse passes that do not exist; returns the model, which is a bundled one unless it is named."""
+    contract.pass_seeds(samples if samples is not None else 1, seed)
+    return choose_model(model, inference)
 
-    return shlex.quote(str(path))
 
-
-def say(text: str) -> None:
-    """Tell a person; stdout is for data."""
-    typer.echo(text, err=True)
+def choose_model(model: Path | None, inference: Inference | None = None) -> Path:
+    """The named file, or the bundled one of a kind of inference."""
+    if model is not None:
+        if inference is not None:
+            raise UsageError("A file has the inference it was exported with: --inference goes without --model.")
+        return model
+    if inference is not None and inference not in models.BUNDLED:
+        rule = f"one of {', '.join(models.BUNDLED)} for the bundled model"
+        raise UsageError(expected("`inference`", rule, str(inference), "Leave it out for the default"))
+    return models.bundled(inference)

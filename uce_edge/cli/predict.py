@@ -6,15 +6,26 @@ from collections.abc import Iterator
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uce_edge import contract, models
+from uce_edge import contract
 from uce_edge.cli import show
-from uce_edge.cli.options import DeviceOption, JsonOption, MemoryOption, ThreadsOption, say
+from uce_edge.cli.options import (
+    DeviceOption,
+    InferenceOption,
+    JsonOption,
+    MemoryOption,
+    ModelOption,
+    SamplesOption,
+    SeedOption,
+    ThreadsOption,
+    check_request,
+    parse_threshold,
+)
 from uce_edge.cli.records import Request, each_answer
-from uce_edge.contract import Inference
+from uce_edge.cli.words import say
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
@@ -22,18 +33,6 @@ if TYPE_CHECKING:
     from uce_edge.model import Model
 
 _PICTURES = "Pictures and logs"
-
-ModelOption = Annotated[
-    Path | None, typer.Option(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
-]
-ModelArgument = Annotated[
-    Path | None, typer.Argument(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
-]
-InferenceOption = Annotated[
-    Inference | None, typer.Option(help="Which bundled model: moments (default, one pass) or mc (25 exact passes).")
-]
-SamplesOption = Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")]
-SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")]
 
 
 class Sort(StrEnum):
@@ -267,31 +266,3 @@ def _spare_inputs(paths: list[str], watch: Path | None, save: Path | None, sheet
     if sheet is not None and sheet.resolve() in {path.resolve() for path in files}:
         rule = "another file than the images, one of which would be overwritten"
         raise UsageError(expected("`sheet`", rule, str(sheet), "Use: --sheet answers.png"))
-
-
-def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
-    """The value of --reject."""
-    if text is None or text == "auto":
-        return "auto" if text else None
-    try:
-        return contract.check_threshold(float(text))
-    except ValueError:
-        raise UsageError(expected("`reject`", "between 0 and 1, or auto", text, "For example: --reject 0.3")) from None
-
-
-def check_request(model: Path | None, samples: int | None, seed: int, inference: Inference | None = None) -> Path:
-    """Refuse passes that do not exist; returns the model, which is a bundled one unless it is named."""
-    contract.pass_seeds(samples if samples is not None else 1, seed)
-    return choose_model(model, inference)
-
-
-def choose_model(model: Path | None, inference: Inference | None = None) -> Path:
-    """The named file, or the bundled one of a kind of inference."""
-    if model is not None:
-        if inference is not None:
-            raise UsageError("A file has the inference it was exported with: --inference goes without --model.")
-        return model
-    if inference is not None and inference not in models.BUNDLED:
-        rule = f"one of {', '.join(models.BUNDLED)} for the bundled model"
-        raise UsageError(expected("`inference`", rule, str(inference), "Leave it out for the default"))
-    return models.bundled(inference)

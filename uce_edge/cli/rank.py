@@ -12,9 +12,18 @@ import typer
 
 from uce_edge import contract
 from uce_edge.cli import show
-from uce_edge.cli.options import DeviceOption, JsonOption, MemoryOption, ThreadsOption, say
-from uce_edge.cli.predict import ModelOption, SamplesOption, SeedOption, check_request
+from uce_edge.cli.options import (
+    DeviceOption,
+    JsonOption,
+    MemoryOption,
+    ModelOption,
+    SamplesOption,
+    SeedOption,
+    ThreadsOption,
+    check_request,
+)
 from uce_edge.cli.records import Request, each_record
+from uce_edge.cli.words import say
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 

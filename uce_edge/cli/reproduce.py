@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DownloadOption, RootOption, quote, say
-from uce_edge.cli.train import need_torch
+from uce_edge.cli.options import DataOption, DownloadOption, RootOption
+from uce_edge.cli.parts import need_torch
+from uce_edge.cli.words import quote, say
 from uce_edge_train.choices import Experiment, Scale, TrainDevice
 
 

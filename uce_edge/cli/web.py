@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from uce_edge.cli.options import quote, say
-from uce_edge.cli.predict import InferenceOption, ModelOption, choose_model
+from uce_edge.cli.options import InferenceOption, ModelOption, choose_model
+from uce_edge.cli.words import quote, say
 from uce_edge.errors import MissingPartError, UceEdgeError, UsageError, expected
 
 if TYPE_CHECKING:

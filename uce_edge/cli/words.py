@@ -1,0 +1,35 @@
+"""What commands say to a person."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from uce_edge.calibration.guarantee import Guarantee
+
+
+def describe(guarantee: "Guarantee") -> str:
+    """What a threshold lets through, or what is promised of it, as a sentence."""
+    from uce_edge.report.words import at_most, percent
+
+    start = f"Rejecting above {guarantee.threshold:.4g} accepts"
+    if guarantee.error is None:
+        return f"{start} none of {guarantee.images:,} held-out images."
+    bound = guarantee.error_bound if guarantee.target_error is None else guarantee.target_error
+    return (
+        f"{start} {percent(guarantee.coverage)} of the images, of which at most {at_most(bound)} are wrong, with "
+        f"{percent(guarantee.confidence, 0)} confidence ({guarantee.accepted:,} of "
+        f"{guarantee.images:,} held-out images, {percent(guarantee.error, 2)} wrong)."
+    )
+
+
+def quote(path: object) -> str:
+    """A path as one shell word, for commands to paste."""
+    import shlex
+
+    return shlex.quote(str(path))
+
+
+def say(text: str) -> None:
+    """Tell a person; stdout is for data."""
+    typer.echo(text, err=True)
