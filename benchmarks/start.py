@@ -6,7 +6,8 @@ from pathlib import Path
 from PIL import Image
 
 BARE = """
-import sys
+import os, sys
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np, onnxruntime
 from PIL import Image
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])

@@ -3,12 +3,12 @@
 import subprocess
 from pathlib import Path
 
-import onnxruntime
 import pytest
 from start import commands
 
 from uce_edge.contract import Inference
 from uce_edge.model import Model
+from uce_edge.providers import onnxruntime
 
 
 @pytest.mark.parametrize("command", ["uce-edge predict one.png", "a bare script"])
@@ -26,4 +26,4 @@ def test_load(benchmark, models: dict[Inference, Model], inference: Inference) -
 
 def test_load_with_onnxruntime_alone(benchmark, models: dict[Inference, Model]) -> None:
     path = models[Inference.MC].path
-    assert benchmark(onnxruntime.InferenceSession, path, providers=["CPUExecutionProvider"]).get_inputs()
+    assert benchmark(onnxruntime().InferenceSession, path, providers=["CPUExecutionProvider"]).get_inputs()

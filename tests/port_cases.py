@@ -24,11 +24,15 @@ Port = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def command(*prefix: object) -> Port:
     """A port's program, to be called with its arguments."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # Ports switch ONNX Runtime's telemetry off by themselves.
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment["OMP_NUM_THREADS"] = "1"
 
-    def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    def run(*arguments: object, **variables: str) -> "subprocess.CompletedProcess[str]":
         words = [str(word) for word in (*prefix, *arguments)]
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=60, env=environment | variables
+        )
 
     return run
 
@@ -116,6 +120,16 @@ class PortTests:
         assert json.loads(plain.stdout)["samples"] == 25
         assert json.loads(plain.stdout)["decision"] is None
         assert json.loads(stored.stdout)["decision"] == "accept"
+
+    @pytest.mark.parametrize(("allowed", "names"), [({}, []), ({"ORT_DISABLE_TELEMETRY": "0"}, ["deviceid"])])
+    def test_a_device_id_is_left_on_disk_only_where_the_user_allows_it(
+        self, port: Port, tmp_path: Path, allowed: dict[str, str], names: list[str]
+    ) -> None:
+        places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
+        said = port(MODEL, IMAGE, **places, **allowed)
+        assert said.returncode == 0, said.stderr
+        left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+        assert [name for name in left if name == "deviceid" or not names] == names
 
     def test_an_uncertainty_equal_to_the_threshold_is_accepted(self, port: Port) -> None:
         image = GOLDEN / "noise.raw"

@@ -1,4 +1,4 @@
-"""What a user is told when something cannot be done, and the exit code that goes with it."""
+"""What a user is told when something cannot be done, or is done otherwise; and the exit code that goes with it."""
 
 
 class UceEdgeError(Exception):
@@ -19,6 +19,18 @@ class ImageError(UceEdgeError):
 
 class ModelFileError(UceEdgeError):
     """A file is not a model this version can run."""
+
+
+class UceEdgeWarning(UserWarning):
+    """The work goes on, otherwise than one may think; the command line says it in one line on stderr."""
+
+
+class DeviceWarning(UceEdgeWarning):
+    """A model runs on another device than it could have had."""
+
+
+class TelemetryWarning(UceEdgeWarning):
+    """ONNX Runtime was imported before this package could keep it from reporting."""
 
 
 def expected(argument: str, rule: str, value: object, remedy: str) -> str:

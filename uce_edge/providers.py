@@ -1,22 +1,24 @@
 """Choosing an ONNX Runtime execution provider, and being honest about the one obtained."""
 
-import sys
+import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from uce_edge.errors import MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
+from uce_edge import telemetry
+from uce_edge.errors import DeviceWarning, MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
 
 _CPU = "CPUExecutionProvider"
+_log_is_silent = False
 
 
 class Device(StrEnum):
     """Where a model runs."""
 
     AUTO = "auto"
-    """CUDA when it really works, otherwise the CPU; says which on stderr if CUDA was offered and failed."""
+    """CUDA when it really works, otherwise the CPU; warns if CUDA was offered and failed."""
     CPU = "cpu"
     """The CPU."""
     CUDA = "cuda"
@@ -65,13 +67,23 @@ _ACCELERATORS = {
 
 
 def onnxruntime() -> ModuleType:
-    """The installed ONNX Runtime, or the command that installs it."""
+    """The installed ONNX Runtime without its telemetry, or the command that installs it."""
+    telemetry.switch_off()
     try:
         import onnxruntime
     except ImportError:
         raise MissingPartError("Running a model", "onnxruntime", "cpu") from None
     module: ModuleType = onnxruntime
     return module
+
+
+def silence_log() -> None:
+    """Keep ONNX Runtime's own log off stderr for good: for a program that tells all failures itself.
+
+    A library leaves that log as it is: ONNX Runtime does not tell what level its user has chosen.
+    """
+    global _log_is_silent  # noqa: PLW0603 - decided before ONNX Runtime is imported, which takes a while
+    _log_is_silent = True
 
 
 def check_threads(threads: int | None) -> None:
@@ -118,7 +130,7 @@ def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads:
             f"`--device {device}` was asked for, but ONNX Runtime could not start {wanted.name} ({wanted.missing}). "
             f"Run with --device cpu, or {wanted.libraries}"
         )
-    print(f"uce-edge: {wanted.name} is not usable here; running on the CPU.", file=sys.stderr)
+    warnings.warn(f"{wanted.name} is not usable here; running on the CPU", DeviceWarning, stacklevel=3)
     return session
 
 
@@ -127,8 +139,9 @@ def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int
     options.log_severity_level = 4  # failures come back as exceptions; warnings about fallbacks are said above
     if threads is not None:
         options.intra_op_num_threads = threads
-    # The global logger reports a failed CUDA start on stderr in a dozen lines; one sentence says the same.
-    ort.set_default_logger_severity(4)
+    if _log_is_silent:
+        # The process-wide log reports a failed CUDA start in a dozen lines; one sentence says the same.
+        ort.set_default_logger_severity(4)
     try:
         # ONNX Runtime's own fallback prints a banner on stdout, which is for data.
         return ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
@@ -140,8 +153,6 @@ def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int
             "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
         )
         raise ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}") from None
-    finally:
-        ort.set_default_logger_severity(2)
 
 
 def installed() -> str:

@@ -1,6 +1,7 @@
 // Classifies one raw image with a uce-edge model file and prints the answer as JSON.
 
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -126,6 +127,8 @@ void run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int count, char** values) {
+  // Before the environment of ONNX Runtime is made, which would write a device id to disk and report; 0 keeps what is set.
+  setenv("ORT_DISABLE_TELEMETRY", "1", 0);
   try {
     run({values + 1, values + count});
   } catch (const uce_edge::UsageError& error) {

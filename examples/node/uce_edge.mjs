@@ -1,4 +1,5 @@
 // Runs a uce-edge model file (docs/contract.md, version 1) with onnxruntime-node.
+import './telemetry.mjs'; // before onnxruntime-node, which reads it once
 import { existsSync, readFileSync } from 'node:fs';
 import * as ort from 'onnxruntime-node';
 

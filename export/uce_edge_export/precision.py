@@ -21,6 +21,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
+from uce_edge.providers import onnxruntime
 from uce_edge_export.builder import Builder
 from uce_edge_export.sites import weight_of
 from uce_edge_export.tidy import infer_shapes
@@ -182,6 +183,7 @@ def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Me
 
     Weights get 7 bits: processors without VNNI add pairs of 8-bit products in 16 bits, which overflow in silence.
     """
+    onnxruntime()  # before its parts: it comes without telemetry that way
     from onnxruntime import quantization
 
     feeds: list[dict[str, npt.NDArray[Any]]] = [
@@ -221,12 +223,11 @@ def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Me
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """Without the advice that quantisation and its sessions log: the graph is prepared already."""
-    import onnxruntime
-
+    ort = onnxruntime()
     logging.disable(logging.WARNING)
-    onnxruntime.set_default_logger_severity(3)  # errors
+    ort.set_default_logger_severity(3)  # errors
     try:
         yield
     finally:
-        onnxruntime.set_default_logger_severity(2)  # warnings, as ever
+        ort.set_default_logger_severity(2)  # warnings, as ever
         logging.disable(logging.NOTSET)

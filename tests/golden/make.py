@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 
 from uce_edge import Model, contract
 from uce_edge.contract import Inference, pass_seeds
+from uce_edge.providers import onnxruntime
 from uce_edge_train.export import export_run
 from uce_edge_train.runs import Run
 
@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
         export_run(folder, HERE / file, run.dataset(), inference)
         model = Model(HERE / file, "cpu")
         threshold = model.metadata.reject["threshold"] if model.metadata.reject else 0.3
-        session = onnxruntime.InferenceSession(HERE / file, providers=["CPUExecutionProvider"])
+        session = onnxruntime().InferenceSession(HERE / file, providers=["CPUExecutionProvider"])
         for name, pixels in named.items():
             for seed, count in SEEDS.values() if name == "digit-0" else [SEEDS["default"]]:
                 seeds = pass_seeds(count or model.metadata.samples, seed)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from uce_edge import __version__
+from uce_edge import __version__, providers
 from uce_edge.cli import bench, calibrate, demo, doctor, evaluate, export, info, predict, rank, reproduce, train, web
 from uce_edge.errors import UceEdgeError
 
@@ -49,6 +49,7 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a known failure becomes one sentence on stderr and an exit code."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    providers.silence_log()
     try:
         app(arguments)
     except UceEdgeError as error:

@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from uce_edge import __version__, models
+from uce_edge import __version__, models, telemetry
 from uce_edge.cli.options import JsonOption
 from uce_edge.errors import UceEdgeError
-from uce_edge.providers import Device
+from uce_edge.providers import Device, onnxruntime
 
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 _PACKAGES = ("numpy", "pillow", "typer", "torch", "onnx", "matplotlib", "scikit-learn")
@@ -18,6 +18,8 @@ _PACKAGES = ("numpy", "pillow", "typer", "torch", "onnx", "matplotlib", "scikit-
 
 def doctor(as_json: JsonOption = False) -> None:
     """Say what is installed, what a model really runs on, and how to mend what does not work.
+
+    Also tells whether ONNX Runtime may report to its maker; uce-edge forbids it unless ORT_DISABLE_TELEMETRY=0 is set.
 
     Exits with 1 when something is wrong.
 
@@ -28,9 +30,11 @@ def doctor(as_json: JsonOption = False) -> None:
     problems = _problems_of(runtimes)
     providers: list[str] = []
     obtained: dict[str, str | None] = {}
+    reporting = "unknown"
     if runtimes:
         try:
             providers, obtained = _try_devices()
+            reporting = telemetry.state(onnxruntime())
         except UceEdgeError as error:
             problems.append(str(error))
     if "CUDAExecutionProvider" in providers and obtained.get("cuda") is None:
@@ -42,6 +46,7 @@ def doctor(as_json: JsonOption = False) -> None:
         "packages": found,
         "providers listed": providers,
         "sessions obtained": obtained,
+        "telemetry": reporting,
         "problems": problems,
     }
     if as_json:
@@ -77,7 +82,6 @@ def _problems_of(runtimes: list[str]) -> list[str]:
 def _try_devices() -> tuple[list[str], dict[str, str | None]]:
     """What is listed, and the provider that the bundled model gets on every device; None where it is refused."""
     from uce_edge.model import Model
-    from uce_edge.providers import onnxruntime
 
     obtained: dict[str, str | None] = {}
     for device in (Device.CPU, Device.CUDA, Device.TENSORRT, Device.OPENVINO):
@@ -90,8 +94,6 @@ def _try_devices() -> tuple[list[str], dict[str, str | None]]:
 
 def _cuda_remedy() -> str:
     """What ONNX Runtime misses, from the versions it was built with."""
-    from uce_edge.providers import onnxruntime
-
     ort = onnxruntime()
     wanted = getattr(ort, "cuda_version", "") or "12"
     cudnn = getattr(ort, "cudnn_version", "") or "9"
@@ -110,6 +112,7 @@ def _print(report: dict[str, Any]) -> None:
         "packages": ", ".join(f"{name} {version}" for name, version in report["packages"].items()),
         "listed": ", ".join(report["providers listed"]) or "none",
         "obtained": obtained or "none",
+        "telemetry": report["telemetry"],
     }
     for name, value in rows.items():
         typer.echo(f"{name:<10}{value}")

@@ -3,9 +3,12 @@
 ros2 run uce_edge_ros uce_edge_node --ros-args -p model:=digits.onnx -p reject:=0.3 -r image:=/camera/image_raw
 """
 
+import os
 import sys
 import warnings
 from typing import Any
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before anything here imports onnxruntime, which reads it once
 
 import rclpy
 from rcl_interfaces.msg import ParameterDescriptor
