@@ -20,6 +20,7 @@ from uce_edge.contract import Inference
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge.models import BUNDLED, DEFAULT, bundled
+from uce_edge.report.words import percent
 from uce_edge_export.promise import store
 from uce_edge_train.runs import Run
 
@@ -111,10 +112,6 @@ def _sizes(run: Run) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sizes.items())
 
 
-def _percent(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{100 * value:.{digits}f} %"
-
-
 def _page(
     run: Run,
     results: dict[Inference, dict[str, Any]],
@@ -126,7 +123,7 @@ def _page(
         cells = []
         for kind in BUNDLED:
             score = results[kind]["metrics"][name]
-            shown = (lambda x: f"{x:.4f}") if name in ("nll", "brier") else _percent
+            shown = (lambda x: f"{x:.4f}") if name in ("nll", "brier") else percent
             twin = "" if score["twin"] is None else f", *{shown(score['twin'])}*"
             cells.append(f"{shown(score['value'])} ({shown(score['low'])} to {shown(score['high'])}){twin}")
         rows.append(f"| {title} | {' | '.join(cells)} |")
@@ -135,17 +132,17 @@ def _page(
         outside, point = results[kind]["ood"], results[kind]["rejection"][0]
         auroc = outside["detection"]["uncertainty"]["auroc"]
         foreign.append(
-            f"| {kind} | {_percent(auroc['value'])} ({_percent(auroc['low'])} to {_percent(auroc['high'])}) | "
-            f"{_percent(outside['accepted'])} | {outside['mean_inside']:.3f} | {outside['mean_outside']:.3f} |"
+            f"| {kind} | {percent(auroc['value'])} ({percent(auroc['low'])} to {percent(auroc['high'])}) | "
+            f"{percent(outside['accepted'])} | {outside['mean_inside']:.3f} | {outside['mean_outside']:.3f} |"
         )
         target = (files[kind].reject or {}).get("target_error")
         promised.append(
-            f"| {kind} | {point['threshold']:.4g} | {_percent(target)} | {_percent(point['coverage'])} | "
-            f"{_percent(point['error'], 2)} | {_percent(point['error_bound'], 2)} |"
+            f"| {kind} | {point['threshold']:.4g} | {percent(target)} | {percent(point['coverage'])} | "
+            f"{percent(point['error'], 2)} | {percent(point['error_bound'], 2)} |"
         )
     damaged = [
         f"| {what} | "
-        + " | ".join(f"{_percent(one['coverage'], 0)} / {_percent(one['error'], 0)}" for one in curve[1:])
+        + " | ".join(f"{percent(one['coverage'], 0)} / {percent(one['error'], 0)}" for one in curve[1:])
         + " |"
         for what, curve in results[DEFAULT]["shift"]["curves"].items()
     ]

@@ -2,7 +2,9 @@
 
 import csv
 import shlex
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,13 @@ from uce_edge.cli import app
 from uce_edge.contract import Inference
 from uce_edge.datasets import labelled, splits
 from uce_edge.datasets.sources import SkippedImagesWarning
+from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.evaluation import ood
+from uce_edge.metadata import ImageSpec
 from uce_edge_train import training
 from uce_edge_train.choices import Experiment, Scale, Schedule, TrainDevice
-from uce_edge_train.reproduce import ood, scorecard
+from uce_edge_train.reproduce import rejection, scorecard
 from uce_edge_train.reproduce.run import reproduce
 from uce_edge_train.reproduce.setting import setting
 from uce_edge_train.reproduce.subject import Row, Subject
@@ -48,10 +53,10 @@ def rows(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def subject(folder: Path) -> Subject:
+def subject(folder: Path, foreign: Split | None = None) -> Subject:
     dataset = splits.load("digits")
     chosen = setting(dataset, "digits", Scale.LAPTOP, epochs=4, samples=10)
-    return Subject(chosen, dataset, None, folder, TrainDevice.CPU)
+    return Subject(chosen, dataset, foreign, folder, TrainDevice.CPU)
 
 
 def test_every_experiment_writes_its_files(results: Path) -> None:
@@ -135,14 +140,22 @@ def test_the_ood_experiment_needs_foreign_images(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists(), "it trained before it looked for the images"
 
 
-def test_the_ood_curve_goes_from_one_mean_to_the_other() -> None:
-    rng = np.random.default_rng(1)
-    inside, outside = rng.beta(1, 5, 3000), rng.beta(5, 1, 3000)
-    mean, spread = ood.curve(inside, outside)
-    assert mean[0] == pytest.approx(inside.mean(), abs=0.01)
-    assert mean[-1] == pytest.approx(outside.mean(), abs=0.01)
-    assert bool((np.diff(mean) > 0).all())
-    assert float(spread.max()) < 0.05
+def test_the_ood_curve_is_that_of_an_evaluation(results: Path) -> None:
+    noise = labelled.foreign(str(results.parent / "noise"), ImageSpec(8, 8, 1))
+    again = subject(results, noise)
+    inside, outside = (
+        metrics.normalized_entropy(again.probabilities(Row.TEMPERATURE, Inference.MC, split))
+        for split in ("test", "ood")
+    )
+    mean, deviation = ood.mixture(inside, outside, ood.FRACTIONS)
+    curve = [row for row in rows(results, "ood") if (row["inference"], row["method"]) == ("mc", "temperature")]
+    assert [float(row["fraction"]) for row in curve] == ood.FRACTIONS.tolist()
+    assert [float(row["mean_uncertainty"]) for row in curve] == pytest.approx(mean.tolist(), rel=1e-5)
+    assert [float(row["batch_std"]) for row in curve] == pytest.approx(deviation.tolist(), rel=1e-5)
+    told = {(row["inference"], row["method"]): row for row in rows(results, "ood-detection")}
+    assert float(told["mc", "temperature"]["auroc H"]) == pytest.approx(metrics.ood_auroc(inside, outside), rel=1e-5)
+    assert float(told["mc", "temperature"]["mean_foreign"]) == pytest.approx(float(outside.mean()), rel=1e-5)
+    assert told["deterministic", "temperature"]["auroc model part"] == "nan", "one pass has no model part"
 
 
 def test_the_scorecard_judges_all_eight_claims(results: Path) -> None:
@@ -153,6 +166,32 @@ def test_the_scorecard_judges_all_eight_claims(results: Path) -> None:
     again = subject(results)
     gap = scorecard._overconfidence(again.probabilities(Row.PENALTY, Inference.MC), again.labels())
     assert (found[4]["verdict"] == "confirmed") <= (gap < 0)
+
+
+@pytest.mark.parametrize(
+    ("left", "reason"),
+    [(0.01, "0 of the 9 thresholds on H from 0.1 to 0.9 accept an image"), (None, "the error is 0.0 % at every")],
+)
+def test_thresholds_that_tell_nothing_leave_the_claim_untested(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: float | None, reason: str
+) -> None:
+    shutil.copytree(results / "work", tmp_path / "work")
+    again = subject(tmp_path)
+    told, labels = again.probabilities, again.labels()
+
+    def changed(*asked: Any, **how: Any) -> np.ndarray:
+        table = told(*asked, **how)
+        if left is None:  # every label right and every image certain
+            return np.where(np.arange(10) == labels[:, None], 0.999, 0.001 / 9)
+        return left * table + (1 - left) / 10
+
+    monkeypatch.setattr(again, "probabilities", changed)
+    claim = scorecard.run(again)[5]
+    assert claim["text"].startswith("Lowering H_max")
+    assert claim["verdict"] == "not tested"
+    assert reason in claim["evidence"]
+    rejection.run(again)
+    assert (tmp_path / "rejection.png").stat().st_size > 100
 
 
 def test_a_calibrated_prediction_is_neither_over_nor_underconfident(rng: np.random.Generator) -> None:
@@ -185,8 +224,6 @@ def test_the_scales_are_those_of_the_paper_and_of_a_laptop() -> None:
 
 
 def test_foreign_images_come_from_folders_with_and_without_classes(tmp_path: Path) -> None:
-    from uce_edge.metadata import ImageSpec
-
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (20, 10), (name == "a" and "white") or "black").save(tmp_path / name / "x.png")

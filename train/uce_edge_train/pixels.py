@@ -17,7 +17,7 @@ def normalise(images: Tensor, spec: ImageSpec) -> Tensor:
     return ((images.float() / spec.scale - mean) / std).permute(0, 3, 1, 2).contiguous()
 
 
-def moments(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel of pixels in [0, 1], from histograms of a few images at a time."""
     means, deviations = [], []
     values = np.arange(256) / 255

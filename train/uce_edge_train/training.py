@@ -25,7 +25,7 @@ from uce_edge_train.draws import NoisePool, generator
 from uce_edge_train.group import Group, join
 from uce_edge_train.journal import Journal, open_journal
 from uce_edge_train.layers import deterministic, noise_from
-from uce_edge_train.pixels import moments, normalise
+from uce_edge_train.pixels import channel_statistics, normalise
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, save_weights, tool_versions
 
@@ -58,7 +58,7 @@ def train(
         The description of the run, as saved.
     """
     out = Path(out)
-    mean, std = moments(dataset.splits["train"].images)
+    mean, std = channel_statistics(dataset.splits["train"].images)
     image = ImageSpec(*dataset.image_shape, mean=mean, std=std)
     recipe.augmentation(image.height, image.width)
     model = recipe.build(len(dataset.class_names), image.channels)

@@ -19,9 +19,9 @@ _CHUNK = 128  # images per request: the passes and the decoded answers of more t
 class Answers:
     """The model's answers, image by image, without the passes they are made of."""
 
-    probabilities: npt.NDArray[np.float32]
-    uncertainty: npt.NDArray[np.float32]
-    model_uncertainty: npt.NDArray[np.float32]
+    probabilities: npt.NDArray[np.floating]
+    uncertainty: npt.NDArray[np.floating]
+    model_uncertainty: npt.NDArray[np.floating]
 
     def __len__(self) -> int:
         return len(self.uncertainty)

@@ -10,6 +10,8 @@ from uce_edge.evaluation.answers import Answers
 from uce_edge.evaluation.scores import Score, separation
 
 BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged
+FRACTIONS = np.round(np.linspace(0, 1, 21), 2)
+"""The foreign shares of a batch that a curve is drawn through."""
 _BINS = 20
 
 
@@ -54,8 +56,7 @@ def compare(
     """Both kinds of images, seen by the same model."""
     own, foreign = inside.scores(passes), outside.scores(passes)
     detection = {key: _detection(own[key], foreign[key], resamples) for key in own}
-    fractions = np.round(np.linspace(0, 1, 21), 2)
-    mean, deviation = mixture(inside.uncertainty, outside.uncertainty, fractions)
+    mean, deviation = mixture(inside.uncertainty, outside.uncertainty, FRACTIONS)
     edges = np.arange(_BINS + 1) / _BINS
     shares = [np.histogram(answers.uncertainty, edges)[0] / len(answers) for answers in (inside, outside)]
     return OutOfDistribution(
@@ -65,7 +66,7 @@ def compare(
         accepted=float(np.mean(outside.uncertainty <= np.float32(threshold))),
         mean_inside=float(inside.uncertainty.mean(dtype=np.float64)),
         mean_outside=float(outside.uncertainty.mean(dtype=np.float64)),
-        fractions=fractions,
+        fractions=FRACTIONS,
         mean_uncertainty=mean,
         batch_deviation=deviation,
         edges=edges,
@@ -82,10 +83,11 @@ def mixture(
     What was replaced once stays replaced as the fraction grows, as in the paper's figure.
     """
     rng = np.random.default_rng(seed)
-    own, foreign = (
-        np.pad(rng.choice(np.asarray(values, np.float64), (BATCHES, BATCH)).cumsum(axis=1), ((0, 0), (1, 0)))
-        for values in (inside, outside)
-    )
+    kinds = [np.asarray(values, np.float64) for values in (inside, outside)]
+    # Batch by batch, its own images before the foreign ones: the order in which the published curves were drawn.
+    drawn = np.array([[rng.choice(values, BATCH) for values in kinds] for _ in range(BATCHES)])
+    sums = np.pad(drawn.cumsum(axis=2), ((0, 0), (0, 0), (1, 0)))
+    own, foreign = sums[:, 0], sums[:, 1]
     replaced = np.rint(fractions * BATCH).astype(int)
     means = (foreign[:, replaced] + own[:, -1:] - own[:, replaced]) / BATCH
     return means.mean(axis=0), means.std(axis=0, ddof=1)

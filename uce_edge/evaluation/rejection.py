@@ -16,7 +16,7 @@ EXAMPLE = 0.3
 """The threshold that is shown when none is stored and none was asked for."""
 
 CONFIDENCE = 0.95
-GRID = np.round(np.linspace(0.02, 1, 50), 2)
+THRESHOLDS = np.round(np.linspace(0.02, 1, 50), 2)
 _POINTS = 200  # of a curve: a screen shows no more
 
 
@@ -81,12 +81,12 @@ def operating_points(
 
 def against_threshold(answers: Answers, wrong: npt.NDArray[np.bool_]) -> Thresholds:
     """Error, its bound and the coverage over a grid of thresholds."""
-    points = [guarantee.error_at(answers.uncertainty, wrong, float(limit), CONFIDENCE) for limit in GRID]
+    points = [guarantee.error_at(answers.uncertainty, wrong, float(limit), CONFIDENCE) for limit in THRESHOLDS]
     error, bound = (
         np.array([getattr(point, name) if point.accepted else np.nan for point in points], np.float64)
         for name in ("error", "error_bound")
     )
-    return Thresholds(GRID, error, bound, np.array([point.coverage for point in points]))
+    return Thresholds(THRESHOLDS, error, bound, np.array([point.coverage for point in points]))
 
 
 def risk_curves(answers: Answers, labels: npt.NDArray[np.int64], passes: int) -> dict[str, RiskCurve]:

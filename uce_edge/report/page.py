@@ -97,9 +97,11 @@ def _command(evaluation: Evaluation) -> str:
     if evaluation.ood is not None:
         parts += ["--ood", evaluation.ood.name]
     if evaluation.rejection[0].origin is Origin.ASKED:
-        parts += ["--reject", f"{evaluation.rejection[0].found.threshold:g}"]
+        parts += ["--reject", str(evaluation.rejection[0].found.threshold)]
     if evaluation.shift is not None:
-        parts.append("--corrupt")
+        parts += ["--corrupt", "--corrupt-images", str(evaluation.shift.images)]
+    if evaluation.latency is None:
+        parts.append("--no-latency")
     if evaluation.samples != evaluation.metadata.samples:
         parts += ["--samples", str(evaluation.samples)]
     if evaluation.seed:

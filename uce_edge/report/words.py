@@ -69,15 +69,21 @@ SCORES = {
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """A share as percent, never rounded to a certainty that was not measured."""
+    """A share with its unit: 0.1234 is 12.3 %."""
+    text = percentage(value, digits)
+    return text if text == MISSING else f"{text} %"
+
+
+def percentage(value: float | None, digits: int = 1) -> str:
+    """A share in percent, never rounded to a certainty that was not measured; for tables that name the unit."""
     if value is None or math.isnan(value):
         return MISSING
     text, step = f"{100 * value:.{digits}f}", 10.0**-digits
     if value > 0 and float(text) == 0:
-        return f"< {step:.{digits}f} %"
+        return f"< {step:.{digits}f}"
     if value < 1 and float(text) == 100:
-        return f"> {100 - step:.{digits}f} %"
-    return f"{text} %"
+        return f"> {100 - step:.{digits}f}"
+    return text
 
 
 def at_most(value: float | None) -> str:

@@ -287,6 +287,19 @@ def test_the_mixture_goes_from_one_mean_to_the_other(rng):
     assert ood.mixture([0.25], [0.5], np.array([0.0, 0.5, 1.0]))[0] == pytest.approx([0.25, 0.375, 0.5])
 
 
+def test_the_mixture_replaces_the_images_of_a_batch_one_after_the_other(rng):
+    inside, outside, fractions = rng.beta(1, 5, 300), rng.beta(5, 1, 200), ood.FRACTIONS
+    means, draws = np.empty((ood.BATCHES, len(fractions))), np.random.default_rng(3)
+    for batch in means:
+        own, foreign = draws.choice(inside, ood.BATCH), draws.choice(outside, ood.BATCH)
+        for index, fraction in enumerate(fractions):
+            replaced = round(fraction * ood.BATCH)
+            batch[index] = np.concatenate([foreign[:replaced], own[replaced:]]).mean()
+    mean, deviation = ood.mixture(inside, outside, fractions, seed=3)
+    np.testing.assert_allclose(mean, means.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(deviation, means.std(0, ddof=1), rtol=1e-9)
+
+
 def test_damage_is_evaluated_on_the_same_images(model, hard):
     found = evaluate(model, hard.images, hard.labels, corrupt=12, reject=0.2, resamples=2).shift
     assert list(found.curves) == ["noise", "blur", "brightness", "contrast", "jpeg", "pixelate"]

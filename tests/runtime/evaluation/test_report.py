@@ -4,11 +4,14 @@ import dataclasses
 import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
+import port_cases
 import pytest
 
 from uce_edge.evaluation import evaluate
@@ -207,6 +210,41 @@ def test_findings_read_the_calibration_against_the_twin(evaluated):
     assert "as good as calibration can make it" in said("Uncertainty", uce=calm)
     assert "even nearer to the error" in said("Uncertainty", uce=off | {"value": 0.02, "twin": 0.2})
     assert "does not yet follow" in said("Uncertainty", uce=off)
+
+
+def test_the_last_line_writes_the_same_report_again(digits, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "__kwdefaults__", evaluate.__kwdefaults__ | {"resamples": 5})
+    monkeypatch.chdir(tmp_path)
+    test = digits.dataset.splits["test"]
+    shutil.copy(digits.model, "digits.onnx")
+    np.savez("test.npz", x=test.images[:60], y=test.labels[:60])
+    asked = [
+        "digits.onnx", "--data", "test.npz", "--ood", "test.npz", "--reject", "0.123456789", "--corrupt",
+        "--corrupt-images", "7", "--samples", "3", "--seed", "2", "--no-latency", "--report", "first.html",
+    ]  # fmt: skip
+    assert call("evaluate", *asked).code == 0
+    first = Path("first.html").read_text(encoding="utf-8")
+    program, *again = shlex.split(html.unescape(re.search(r"<footer>.*<code>(.*)</code>", first)[1]))
+    assert program == "uce-edge"
+    assert call(*again).code == 0
+    assert Path("report.html").read_text(encoding="utf-8") == first
+
+
+def test_a_file_with_baked_passes_is_reported_with_their_number(digits, tmp_path):
+    test = digits.dataset.splits["test"]
+    both = [
+        evaluate(Model(path, "cpu"), test.images[:80], test.labels[:80], timed=True, resamples=5)
+        for path in (port_cases.MODEL, port_cases.baked(tmp_path))
+    ]
+    plain, fixed = both
+    assert fixed.samples == 25
+    assert fixed.latency.passes == (25,)
+    assert set(fixed.risk_coverage) == {"uncertainty", "confidence", "model_uncertainty"}
+    assert fixed.metrics["uce"].value == pytest.approx(plain.metrics["uce"].value, rel=1e-5)
+    shown = page.render(fixed)
+    assert "25 passes, seed 0" in shown
+    assert re.search(r"One image takes [\d.]+ ms at N = 25\.", shown)
+    assert "at N = 1." not in shown
 
 
 # The pieces.

@@ -2,19 +2,17 @@
 
 import math
 
-import numpy as np
-import numpy.typing as npt
-
 from uce_edge import metrics
 from uce_edge.contract import Inference
+from uce_edge.evaluation.ood import BATCH, BATCHES, FRACTIONS, mixture
+from uce_edge.report.words import percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
-from uce_edge_train.reproduce.report import Record, markdown_table, percent, write_csv, write_section
+from uce_edge_train.reproduce.report import Record, markdown_table, write_csv, write_section
 from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
 
-BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged
-SCORES = ("H", "max p", "model part")
-FRACTIONS = np.round(np.linspace(0, 1, 21), 2)
+SCORES = {"uncertainty": "H", "confidence": "max p", "model_uncertainty": "model part"}
+"""What may tell foreign images from own ones, and the name of its columns."""
 
 
 def run(subject: Subject) -> list[Record]:
@@ -23,10 +21,8 @@ def run(subject: Subject) -> list[Record]:
     curves = {}
     for inference in INFERENCES:
         for row in Row:
-            inside, outside = (
-                metrics.normalized_entropy(subject.probabilities(row, inference, split)) for split in ("test", "ood")
-            )
-            mean, spread = curve(inside, outside)
+            inside, outside = (subject.answers(row, inference, split).uncertainty for split in ("test", "ood"))
+            mean, spread = mixture(inside, outside, FRACTIONS)
             curves[row, inference] = mean, spread
             for fraction, value, deviation in zip(FRACTIONS, mean, spread, strict=True):
                 records.append(
@@ -57,40 +53,23 @@ def run(subject: Subject) -> list[Record]:
     return records
 
 
-def curve(
-    inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean and standard deviation, over random batches, of the batch's mean uncertainty at every fraction."""
-    rng = np.random.default_rng(0)
-    means = np.empty((BATCHES, len(FRACTIONS)))
-    for batch in means:
-        own, foreign = rng.choice(inside, BATCH), rng.choice(outside, BATCH)
-        for index, fraction in enumerate(FRACTIONS):
-            replaced = round(fraction * BATCH)  # stepwise: what was replaced once stays replaced
-            batch[index] = np.concatenate([foreign[:replaced], own[replaced:]]).mean()
-    return means.mean(0), means.std(0, ddof=1)
-
-
-def scores(subject: Subject, row: Row, inference: Inference, split: str) -> dict[str, npt.NDArray[np.float64]]:
-    """Per image, what may tell foreign images from own ones; higher is more foreign."""
-    table = subject.probabilities(row, inference, split)
-    found = {"H": metrics.normalized_entropy(table), "max p": 1 - table.max(-1)}
-    if inference is Inference.MC:
-        found["model part"] = subject.model_part(row, split)
-    return found
-
-
 def _detection(subject: Subject, row: Row, inference: Inference) -> Record:
     """Mean uncertainty of own and foreign images, and how well each score tells them apart."""
-    inside, outside = (scores(subject, row, inference, split) for split in ("test", "ood"))
+    passes = subject.setting.samples if inference is Inference.MC else 1
+    inside, outside = (subject.answers(row, inference, split) for split in ("test", "ood"))
+    own, foreign = inside.scores(passes), outside.scores(passes)
     record: Record = {
-        "inference": str(inference), "method": str(row), "mean_own": float(inside["H"].mean()),
-        "mean_foreign": float(outside["H"].mean()),
+        "inference": str(inference), "method": str(row), "mean_own": float(inside.uncertainty.mean()),
+        "mean_foreign": float(outside.uncertainty.mean()),
     }  # fmt: skip
-    for name in SCORES:
-        there = name in inside
-        record[f"auroc {name}"] = metrics.ood_auroc(inside[name], outside[name]) if there else math.nan
-        record[f"fpr95 {name}"] = metrics.ood_fpr_at_95(inside[name], outside[name]) if there else math.nan
+    for score, column in SCORES.items():
+        own_values, foreign_values = own[score], foreign[score]
+        area = accepted = math.nan
+        if own_values is not None and foreign_values is not None:
+            area, accepted = (
+                metric(own_values, foreign_values) for metric in (metrics.ood_auroc, metrics.ood_fpr_at_95)
+            )
+        record |= {f"auroc {column}": area, f"fpr95 {column}": accepted}
     return record | subject.commands(Experiment.OOD, row)
 
 
@@ -98,11 +77,11 @@ def _section(subject: Subject, detection: list[Record]) -> str:
     rows = [
         [
             r["inference"], r["method"], f"{r['mean_own']:.3f}", f"{r['mean_foreign']:.3f}",
-            *(_pair(r[f"auroc {name}"], r[f"fpr95 {name}"]) for name in SCORES),
+            *(_pair(r[f"auroc {column}"], r[f"fpr95 {column}"]) for column in SCORES.values()),
         ]
         for r in detection
     ]  # fmt: skip
-    header = ["", "", "mean H, own", "mean H, foreign", *SCORES]
+    header = ["", "", "mean H, own", "mean H, foreign", *SCORES.values()]
     images = len(subject.probabilities(Row.UNCALIBRATED, Inference.MC, "ood"))
     return (
         "## Out of distribution\n\n"
@@ -117,4 +96,4 @@ def _section(subject: Subject, detection: list[Record]) -> str:
 
 
 def _pair(area: float, accepted: float) -> str:
-    return "–" if math.isnan(area) else f"{percent(area)} / {percent(accepted)}"
+    return "–" if math.isnan(area) else f"{percentage(area)} / {percentage(accepted)}"

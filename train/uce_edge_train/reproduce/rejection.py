@@ -1,15 +1,13 @@
 """Rejection: the error of the images that are kept, as the threshold on the uncertainty falls."""
 
-import numpy as np
-
 from uce_edge import metrics
 from uce_edge.contract import Inference
+from uce_edge.evaluation.rejection import THRESHOLDS
+from uce_edge.report.words import percent, percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
-from uce_edge_train.reproduce.report import Record, markdown_table, percent, write_csv, write_section
+from uce_edge_train.reproduce.report import Record, markdown_table, write_csv, write_section
 from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
-
-THRESHOLDS = np.round(np.linspace(0.02, 1, 50), 2)
 
 
 def run(subject: Subject) -> list[Record]:
@@ -59,7 +57,7 @@ def _draw(subject: Subject) -> None:
             colour = COLOURS[Row.TEMPERATURE] if inference is Inference.MC else COLOURS[Row.UNCALIBRATED]
             right.plot(
                 100 * curve.coverage, 100 * curve.risk, line, color=colour, linewidth=1.4,
-                label=f"{label} (AURC {100 * area:.2f} %)",
+                label=f"{label} (AURC {percent(area, 2)})",
             )  # fmt: skip
         curve = metrics.risk_coverage(
             subject.probabilities(Row.TEMPERATURE, Inference.MC),
@@ -80,9 +78,9 @@ def _section(subject: Subject) -> str:
     for row in Row:
         table = subject.probabilities(row, Inference.MC)
         kept = metrics.error_at(table, labels, thresholds=[0.1, 0.3, 0.5, 1.0])
-        cells = [f"{percent(e)} ({percent(c, 0)})" for e, c in zip(kept.risk, kept.coverage, strict=True)]
+        cells = [f"{percentage(e)} ({percentage(c, 0)})" for e, c in zip(kept.risk, kept.coverage, strict=True)]
         areas = [value for value in _areas(subject, row).values() if isinstance(value, float)]
-        rows.append([str(row), *cells, *(percent(area, 2) for area in areas)])
+        rows.append([str(row), *cells, *(percentage(area, 2) for area in areas)])
     header = [
         "", "H ≤ 0.1", "H ≤ 0.3", "H ≤ 0.5", "all", "AURC: MC, H", "MC, max p", "MC, model part",
         "det., H", "det., max p",
@@ -101,12 +99,12 @@ def _section(subject: Subject) -> str:
 def _areas(subject: Subject, row: Row) -> Record:
     """The area under the risk-coverage curve, by every score."""
     labels = subject.labels()
-    table, twin = subject.probabilities(row, Inference.MC), subject.probabilities(row, Inference.DETERMINISTIC)
+    sampled, deterministic = (subject.probabilities(row, kind) for kind in (Inference.MC, Inference.DETERMINISTIC))
     return {
         "method": str(row),
-        "mc_uncertainty": metrics.aurc(table, labels),
-        "mc_confidence": metrics.aurc(table, labels, score="confidence"),
-        "mc_model_part": metrics.aurc(table, labels, score=subject.model_part(row, "test")),
-        "deterministic_uncertainty": metrics.aurc(twin, labels),
-        "deterministic_confidence": metrics.aurc(twin, labels, score="confidence"),
+        "mc_uncertainty": metrics.aurc(sampled, labels),
+        "mc_confidence": metrics.aurc(sampled, labels, score="confidence"),
+        "mc_model_part": metrics.aurc(sampled, labels, score=subject.model_part(row, "test")),
+        "deterministic_uncertainty": metrics.aurc(deterministic, labels),
+        "deterministic_confidence": metrics.aurc(deterministic, labels, score="confidence"),
     } | subject.commands(Experiment.REJECTION, row)

@@ -6,6 +6,7 @@ import numpy as np
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
+from uce_edge.report.words import percent
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
 from uce_edge_train.reproduce.report import Record, write_csv, write_section
@@ -32,7 +33,7 @@ def run(subject: Subject) -> list[Record]:
                     axis,
                     curve,
                     f"{row}: {title}",
-                    f"{'ECE' if kind == 'confidence' else 'UCE'} {100 * error:.1f} %",
+                    f"{'ECE' if kind == 'confidence' else 'UCE'} {percent(error)}",
                     row,
                 )
                 axis.set_xlabel(kind)

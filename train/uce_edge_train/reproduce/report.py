@@ -1,13 +1,13 @@
 """What an experiment leaves behind: a CSV file, a Markdown section, and one page that joins the sections."""
 
 import csv
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from uce_edge.files import replacing
 from uce_edge.metrics import Interval
+from uce_edge.report.words import percentage
 from uce_edge_train.choices import Experiment
 
 Record = dict[str, Any]
@@ -38,14 +38,10 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def percent(value: float, digits: int = 1) -> str:
-    """0.1234 -> 12.3."""
-    return "–" if math.isnan(value) else f"{100 * value:.{digits}f}"
-
-
-def interval(found: Interval, digits: int = 2) -> str:
+def interval(measured: Interval, digits: int = 2) -> str:
     """A value in percent with the interval it lies in."""
-    return f"{percent(found.value, digits)} ({percent(found.low, digits)} to {percent(found.high, digits)})"
+    value, low, high = (percentage(number, digits) for number in (measured.value, measured.low, measured.high))
+    return f"{value} ({low} to {high})"
 
 
 def _short(value: Any) -> Any:

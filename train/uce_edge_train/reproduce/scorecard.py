@@ -8,14 +8,16 @@ import numpy.typing as npt
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
+from uce_edge.report.words import percent, percentage
 from uce_edge_train.choices import Experiment
-from uce_edge_train.reproduce.report import Record, interval, markdown_table, percent, write_csv, write_section
+from uce_edge_train.reproduce.report import Record, interval, markdown_table, write_csv, write_section
 from uce_edge_train.reproduce.subject import Row, Subject
 
 MAPS = (Row.TEMPERATURE, Row.VECTOR, Row.AUX)
 MANY_CLASSES = 50
 MARGIN = 0.01  # of cUCE, that counts as "about as good"
 FALL, STRAIGHT = 0.001, 0.95  # of an error that rises with H_max "almost linearly"
+STEPS = np.arange(0.1, 1.0, 0.1)  # values of H_max
 RESAMPLES = 200
 
 Table = npt.NDArray[np.float64]
@@ -96,8 +98,8 @@ def _over_or_under(subject: Subject, row: Row) -> tuple[metrics.Interval, str]:
         (1 - table.max(-1)).mean(),
     )
     return gap, (
-        f"error {percent(error)} %, mean H {percent(mean)} %, error that its own probabilities expect "
-        f"{percent(expected)} %; error minus expected {interval(gap, 1)} %"
+        f"error {percent(error)}, mean H {percent(mean)}, error that its own probabilities expect "
+        f"{percent(expected)}; error minus expected {interval(gap, 1)} %"
     )
 
 
@@ -117,7 +119,7 @@ def _to_the_twin(subject: Subject) -> Finding:
         for row in (Row.UNCALIBRATED, *MAPS):
             table = subject.probabilities(row, Inference.MC)
             twin = metrics.calibrated_twin(metric, table).value
-            cells.append(f"{row} {percent(metric(table, subject.labels()), 2)} (twin {percent(twin, 2)})")
+            cells.append(f"{row} {percentage(metric(table, subject.labels()), 2)} (twin {percentage(twin, 2)})")
             if row is not Row.UNCALIBRATED:
                 parts.append(_sign(_difference(subject, metric, table, plain)))
         words.append(f"{name} in %: {', '.join(cells)}")
@@ -156,18 +158,26 @@ def _penalty_overestimates(subject: Subject) -> Finding:
 
 
 def _rejection_lowers(subject: Subject) -> Finding:
-    thresholds = np.arange(0.1, 1.0, 0.1)
-    straight, falls = {}, 0.0
+    straight = {}
     for row in (Row.UNCALIBRATED, Row.TEMPERATURE):
-        kept = metrics.error_at(subject.probabilities(row, Inference.MC), subject.labels(), thresholds=thresholds)
-        there = ~np.isnan(kept.risk)
-        straight[row] = float(np.corrcoef(thresholds[there], kept.risk[there])[0, 1] ** 2)
-        falls = float(-np.diff(kept.risk[there]).min())
+        kept = metrics.error_at(subject.probabilities(row, Inference.MC), subject.labels(), thresholds=STEPS)
+        limits, errors = STEPS[kept.coverage > 0], kept.risk[kept.coverage > 0]
+        if len(limits) < 2:
+            return Finding(
+                "not tested",
+                f"{row}: {len(limits)} of the {len(STEPS)} thresholds on H from 0.1 to 0.9 accept an image, and a line "
+                "needs two",
+            )
+        if np.ptp(errors) == 0:
+            same = f"the error is {percent(errors[0])} at every threshold on H that accepts an image"
+            return Finding("not tested", f"{row}: {same}, so that no threshold can lower it")
+        straight[row] = float(np.corrcoef(limits, errors)[0, 1] ** 2)
+        falls = float(-np.diff(errors).min())
     words = ", ".join(f"{row} {value:.3f}" for row, value in straight.items())
     return Finding(
         _verdict([falls <= FALL, straight[Row.TEMPERATURE] >= STRAIGHT]),
         f"R² of a straight line, error against H_max from 0.1 to 0.9: {words}; "
-        f"largest fall of the error as H_max rises by 0.1: {percent(max(falls, 0), 2)} %",
+        f"largest fall of the error as H_max rises by 0.1: {percent(max(falls, 0), 2)}",
     )
 
 
@@ -176,9 +186,7 @@ def _ood_rises(subject: Subject) -> Finding:
         return Finding("not tested", "no foreign images were given (--ood)")
     rises, words = {}, []
     for row in (Row.UNCALIBRATED, Row.TEMPERATURE):
-        inside, outside = (
-            metrics.normalized_entropy(subject.probabilities(row, Inference.MC, s)) for s in ("test", "ood")
-        )
+        inside, outside = (subject.answers(row, Inference.MC, split).uncertainty for split in ("test", "ood"))
         spread = np.sqrt(inside.var() / len(inside) + outside.var() / len(outside))
         rise = outside.mean() - inside.mean()
         rises[row] = None if abs(rise) < 1.96 * spread else bool(rise > 0)
@@ -199,7 +207,7 @@ def _mc_is_better(subject: Subject) -> Finding:
     mc, deterministic = (metrics.ece(table, subject.labels()) for table in tables)
     return Finding(
         _verdict([_sign(found)]),
-        f"uncalibrated ECE: Monte Carlo {percent(mc, 2)} %, deterministic {percent(deterministic, 2)} %; "
+        f"uncalibrated ECE: Monte Carlo {percent(mc, 2)}, deterministic {percent(deterministic, 2)}; "
         f"difference {interval(found)} %",
     )
 

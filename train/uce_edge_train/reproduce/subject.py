@@ -14,6 +14,7 @@ from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
+from uce_edge.evaluation.answers import Answers
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration
 from uce_edge.metrics import normalized_entropy
@@ -66,6 +67,7 @@ class Subject:
         self.probabilities = cache(self._probabilities)
         self.calibration = cache(self._calibration)
         self.model_part = cache(self._model_part)
+        self.answers = cache(self._answers)
         self._logits = cache(self._compute_logits)
 
     @property
@@ -135,6 +137,12 @@ class Subject:
         """Calibrated predictions [images, classes]."""
         logits = self._logits(row.trained_as, inference, split)
         return probabilities(self.calibration(row, inference, regularise), logits)
+
+    def _answers(self, row: Row, inference: Inference, split: str = "test") -> Answers:
+        """The predictions with the uncertainty and its part that is the model's, as `evaluate` has them."""
+        table = self.probabilities(row, inference, split)
+        part = self.model_part(row, split) if inference is Inference.MC else np.zeros(len(table))
+        return Answers(table, normalized_entropy(table), part)
 
     def _model_part(self, row: Row, split: str) -> npt.NDArray[np.float64]:
         """The model's part of the uncertainty: H of the mean minus the mean of H."""

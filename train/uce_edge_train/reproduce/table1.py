@@ -2,9 +2,10 @@
 
 from uce_edge import metrics
 from uce_edge.contract import Inference, Method
+from uce_edge.report.words import percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
-from uce_edge_train.reproduce.report import Record, markdown_table, percent, write_csv, write_section
+from uce_edge_train.reproduce.report import Record, markdown_table, write_csv, write_section
 from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
 
 SCORES = {
@@ -71,11 +72,11 @@ def _section(subject: Subject, records: list[Record]) -> str:
         rows = [
             [
                 record["method"],
-                percent(record["accuracy"]),
+                percentage(record["accuracy"]),
                 f"{record['nll']:.4f}",
                 *(
-                    f"{percent(record[name], 2)} ({percent(record[f'{name}_low'], 2)} to "
-                    f"{percent(record[f'{name}_high'], 2)}), *{percent(record[f'{name}_twin'], 2)}*"
+                    f"{percentage(record[name], 2)} ({percentage(record[f'{name}_low'], 2)} to "
+                    f"{percentage(record[f'{name}_high'], 2)}), *{percentage(record[f'{name}_twin'], 2)}*"
                     for name in SCORES
                 ),
             ]
