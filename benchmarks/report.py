@@ -19,8 +19,9 @@ from pathlib import Path
 
 from start import commands
 
-from uce_edge import bench
-from uce_edge.bench import Engine
+from uce_edge.bench.plot import plot
+from uce_edge.bench.sweep import sweep
+from uce_edge.cli.engines import ENGINES
 from uce_edge.model import Model
 from uce_edge.providers import onnxruntime
 
@@ -28,8 +29,8 @@ THREADS = 2
 SAMPLES = 25
 ROUNDS = 7
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-COMPARED = (Engine.PYTORCH, Engine.PYTORCH_LOOP, Engine.NAIVE, Engine.OPENVINO)
-PLOTTED = (Engine.PYTORCH, Engine.NAIVE, Engine.OPENVINO)
+COMPARED = list(ENGINES.values())
+PLOTTED = [ENGINES[name] for name in ("pytorch", "naive", "openvino")]
 
 
 def export(network: str, inference: str, folder: Path) -> Path:
@@ -48,11 +49,11 @@ def main(networks: list[str]) -> None:
         for network in networks:
             files = {kind: export(network, kind, folder) for kind in ("mc", "moments", "deterministic")}
             twin = files["deterministic"]
-            found = bench.sweep(
+            passes = sweep(
                 files["mc"], [SAMPLES], baseline=twin, compare=COMPARED, device="cpu", threads=THREADS, rounds=ROUNDS
             )
-            m = found.measurements[0]
-            skipped |= found.skipped
+            m = passes.measurements[0]
+            skipped |= passes.skipped
             exact.append(
                 f"| {network} | {m.p50_ms:.1f} | {m.baseline_p50_ms:.1f} | {m.ratio_best:.2f}x | {m.ratio:.2f}x |"
             )
@@ -60,19 +61,19 @@ def main(networks: list[str]) -> None:
                 engines.append(
                     f"| {network} | {name} | {other.p50_ms:.1f} | {other.speedup_best:.1f}x | {other.speedup:.1f}x |"
                 )
-            moments = bench.sweep(files["moments"], [100], baseline=twin, device="cpu", threads=THREADS, rounds=ROUNDS)
+            moments = sweep(files["moments"], [100], baseline=twin, device="cpu", threads=THREADS, rounds=ROUNDS)
             o = moments.measurements[0]
             one_pass.append(
                 f"| {network} | {o.p50_ms:.2f} | {o.baseline_p50_ms:.2f} | {o.ratio_best:.2f}x | {o.ratio:.2f}x | "
                 f"{m.best_ms / o.best_ms:.1f}x | {m.p50_ms / o.p50_ms:.1f}x |"
             )
             if not memory:  # a thousand passes of a large network take minutes
-                curve = bench.sweep(
+                curve = sweep(
                     files["mc"], [1, 5, 10, 25, 50], baseline=twin, compare=PLOTTED, device="cpu", threads=THREADS
                 )
-                bench.plot(curve, DOCS / "benchmarks.png")
+                plot(curve, DOCS / "benchmarks.png")
                 loads = load_time(files)
-                many = bench.sweep(files["mc"], [SAMPLES, 1000], device="cpu", threads=THREADS)
+                many = sweep(files["mc"], [SAMPLES, 1000], device="cpu", threads=THREADS)
                 few, lots = (row.peak_mb for row in many.measurements)
                 slope = curve.ms_per_extra_pass
                 memory.append(f"| {network} | {few:.0f} | {lots:.0f} | {lots / few:.2f}x | {slope:.3g} |")

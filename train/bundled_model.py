@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from uce_edge import bench
+from uce_edge.bench.report import Measurement
+from uce_edge.bench.sweep import sweep
 from uce_edge.contract import Inference
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
@@ -89,7 +90,7 @@ def _evaluated(path: Path, corrupt: bool) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def _latency() -> dict[Inference, bench.Measurement]:
+def _latency() -> dict[Inference, Measurement]:
     """One image, 2 threads, beside the deterministic twin on one image."""
     with tempfile.TemporaryDirectory() as folder:
         twin = Path(folder) / "twin.onnx"
@@ -98,7 +99,7 @@ def _latency() -> dict[Inference, bench.Measurement]:
         found = {}
         for kind in BUNDLED:
             passes = Model(bundled(kind), "cpu").metadata.samples
-            report = bench.sweep(bundled(kind), [passes], baseline=twin, device="cpu", threads=2)
+            report = sweep(bundled(kind), [passes], baseline=twin, device="cpu", threads=2)
             found[kind] = report.measurements[0]
     return found
 
@@ -116,7 +117,7 @@ def _page(
     run: Run,
     results: dict[Inference, dict[str, Any]],
     files: dict[Inference, Metadata],
-    latency: dict[Inference, bench.Measurement],
+    latency: dict[Inference, Measurement],
 ) -> str:
     rows = []
     for name, title in SHOWN.items():
@@ -164,7 +165,7 @@ def _page(
     )  # fmt: skip
 
 
-def _times(m: bench.Measurement, kind: Inference) -> str:
+def _times(m: Measurement, kind: Inference) -> str:
     """Against the twin: moments beside one image, exact passes beside as many images."""
     beside = "one image" if kind is Inference.MOMENTS else f"{m.samples} images"
     return f"{m.ratio_best:.2f}x / {m.ratio:.2f}x of the twin on {beside}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from uce_edge.cli.engines import ENGINES
 from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelOption, ThreadsOption, choose_model
 from uce_edge.cli.words import say
 from uce_edge.contract import Inference, pass_seeds
@@ -13,7 +14,8 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
-    from uce_edge.bench import Engine, Report
+    from uce_edge.bench.engine import Engine
+    from uce_edge.bench.report import Report
 
 
 def bench(
@@ -25,7 +27,7 @@ def bench(
     ] = None,
     inference: InferenceOption = None,
     compare: Annotated[
-        str | None, typer.Option(help="Other engines: pytorch, pytorch-loop, naive, openvino; commas between.")
+        str | None, typer.Option(help=f"Other engines, with commas between: {', '.join(ENGINES)}.")
     ] = None,
     threads: ThreadsOption = None,
     device: DeviceOption = Device.AUTO,
@@ -42,15 +44,16 @@ def bench(
     batches = _whole("batch", batch, "1,8,32")
     check_threads(threads)
     model = choose_model(model, inference)
-    from uce_edge import bench as engine
-    from uce_edge.model import Model
-
     others = _engines(compare)
     if 1 not in batches and (others or plot is not None):
-        remedy = "Other engines and the picture are about one image: --batch 1," + batch
-        raise UsageError(expected("`batch`", "with 1 among them", batch, remedy))
+        remedy = f"Other engines and the picture are about one image. Use: --batch 1,{batch}"
+        raise UsageError(expected("`batch`", "a list that has 1 in it", batch, remedy))
+    from uce_edge.bench import plot as picture
+    from uce_edge.bench import sweep
+    from uce_edge.model import Model
+
     if plot is not None:
-        engine.check_plot(plot)
+        picture.check_plot(plot)
     # A wrong file is told here, in this process, and in full.
     metadata = Model(model, device).metadata
     if not metadata.takes_seeds and counts != [metadata.samples]:
@@ -60,11 +63,18 @@ def bench(
         raise UsageError(
             f"The baseline {baseline} is not deterministic. Make one with: uce-edge export --inference deterministic"
         )
-    report = engine.sweep(
-        model, counts, batches=batches, baseline=baseline, compare=others, device=str(device), threads=threads
+    report = sweep.sweep(
+        model,
+        counts,
+        batches=batches,
+        baseline=baseline,
+        compare=others,
+        device=str(device),
+        threads=threads,
+        rounds=sweep.ROUNDS,
     )
     if plot is not None:
-        engine.plot(report, plot)
+        picture.plot(report, plot)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2))
     else:
@@ -99,12 +109,10 @@ def print_report(report: "Report") -> None:
 
 
 def _engines(text: str | None) -> "list[Engine]":
-    from uce_edge.bench import Engine
-
     try:
-        return [Engine(name) for name in text.split(",")] if text else []
-    except ValueError:
-        remedy = f"Choose among {', '.join(Engine)}"
+        return [ENGINES[name] for name in text.split(",")] if text else []
+    except KeyError:
+        remedy = f"Choose among {', '.join(ENGINES)}"
         raise UsageError(expected("`compare`", "names with commas between", text, remedy)) from None
 
 

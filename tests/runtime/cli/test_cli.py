@@ -17,7 +17,9 @@ from pictures import encoded, png_header
 from PIL import Image
 
 import uce_edge
-from uce_edge import bench, contract
+from uce_edge import contract
+from uce_edge.bench import sweep
+from uce_edge.bench.report import Report, extra_pass
 from uce_edge.cli import records as cli_records
 
 FIELDS = [
@@ -263,7 +265,7 @@ def test_info_shows_what_the_file_says(digits, call):
 
 
 def test_bench_measures_and_draws(digits, call, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "ROUNDS", 1)
+    monkeypatch.setattr(sweep, "ROUNDS", 1)
     picture = tmp_path / "latency.png"
     done = call(
         "bench", "--model", digits.model, "--samples", "1,5", "--baseline", digits.twin, "--threads", 1, "--json",
@@ -286,21 +288,21 @@ def test_bench_measures_and_draws(digits, call, tmp_path, monkeypatch):
 
 
 def test_bench_table(digits, call, monkeypatch):
-    monkeypatch.setattr(bench, "ROUNDS", 1)
+    monkeypatch.setattr(sweep, "ROUNDS", 1)
     head, row = call("bench", "--model", digits.twin, "--samples", "1", "--threads", 1).out.splitlines()
     assert head.split()[0] == "N"
     assert row.split()[0] == "1"
 
 
 def test_a_price_that_cannot_be_measured_is_not_a_number() -> None:
-    report = bench.Report("m", None, "CPU", 2, 3, [], -0.05, (-0.17, 0.07), {})
+    report = Report("m", None, "CPU", 2, 3, [], -0.05, (-0.17, 0.07), {})
     assert report.price() == "One more pass costs too little to be measured"
     assert replace(report, ms_per_extra_pass=1.28, slope_interval=(1.1, 1.4)).price() == "One more pass costs 1.28 ms"
     assert replace(report, ms_per_extra_pass=None, slope_interval=None).price() is None
 
 
 def test_bench_compares_engines_and_batches(digits, call, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "ROUNDS", 1)
+    monkeypatch.setattr(sweep, "ROUNDS", 1)
     plot = tmp_path / "p.png"
     done = call(
         "bench", "--model", digits.model, "--samples", "2", "--batch", "1,3", "--threads", 1, "--json",
@@ -319,10 +321,10 @@ def test_bench_compares_engines_and_batches(digits, call, tmp_path, monkeypatch)
 
 
 def test_the_slope_is_that_of_a_line():
-    slope, (low, high) = bench._slope({1: [3.0, 3.2], 11: [23.1, 22.9], 21: [43.0, 43.1]})
+    slope, (low, high) = extra_pass({1: [3.0, 3.2], 11: [23.1, 22.9], 21: [43.0, 43.1]})
     assert slope == pytest.approx(1.998, abs=0.01)
     assert 0.003 < high - low < 0.1
-    assert bench._slope({5: [1.0, 2.0]}) == (None, None)
+    assert extra_pass({5: [1.0, 2.0]}) == (None, None)
 
 
 def test_bench_refuses_models_in_each_other_s_place(digits, refused):
@@ -414,7 +416,7 @@ WRONG = {
     "bench -m --samples 1,,5": "whole numbers separated by commas",
     "bench -m --samples 1,0": "between 1 and 4096, but got 0",
     "bench -m --batch 0": "Expected `batch` to be at least 1",
-    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be with 1 among them",
+    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be a list that has 1 in it, but got '2'",
     "bench -m --compare tensorrt": "Choose among pytorch, pytorch-loop, naive, openvino",
     "bench -m --threads 0": "Expected `threads` to be at least 1",
     "bench -m --plot latency.xyz": "ending in .png",
@@ -473,7 +475,7 @@ def test_version(call):
     ("imports", "heavy"),
     [
         ("uce_edge, uce_edge.cli", {"torch", "onnx", "matplotlib", "numpy", "onnxruntime", "PIL"}),
-        ("uce_edge.model, uce_edge.metrics, uce_edge.images, uce_edge.bench", {"torch", "onnx", "matplotlib"}),
+        ("uce_edge.model, uce_edge.metrics, uce_edge.images, uce_edge.bench.sweep", {"torch", "onnx", "matplotlib"}),
     ],
 )
 def test_import_stays_light(imports, heavy):

@@ -1,0 +1,23 @@
+"""What else can run the passes of one image. Nothing heavy here: the command line reads it to show its help."""
+
+from dataclasses import dataclass
+
+OWN_WORKER = "uce_edge.bench.worker"
+"""The module that measures a model file in ONNX Runtime."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Another way to run the passes of a model, and what measures it. Whoever compares brings the engines."""
+
+    name: str
+    about: str
+    """What it does, as a sentence."""
+    needs: tuple[str, ...]
+    """Packages it imports."""
+    install: str
+    """The command that installs them."""
+    worker: str = OWN_WORKER
+    """The module that measures: `python -m worker JSON` is given a `Job` and prints a `Timing`."""
+    maker: str | None = None
+    """A module that first writes the file to measure: `python -m maker JSON` is given a `Job` with the file's path."""

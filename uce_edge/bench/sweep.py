@@ -1,0 +1,125 @@
+"""Measuring a model at every number of passes, beside its deterministic twin and other engines."""
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from uce_edge.bench.engine import OWN_WORKER, Engine
+from uce_edge.bench.job import Job, Timing, start, timed
+from uce_edge.bench.report import Measurement, Report, extra_pass, measurement
+from uce_edge.contract import Inference
+from uce_edge.errors import UceEdgeError
+from uce_edge.model import Model
+from uce_edge.progress import progress
+
+ROUNDS = 3  # the engines take turns, so that a slow minute of the machine hits all of them
+
+
+_MODEL, _BASELINE = "", "baseline"  # beside the names of engines
+
+
+class _Run(NamedTuple):
+    """A worker and what it is asked."""
+
+    worker: str
+    job: Job
+
+
+def sweep(
+    model: Path,
+    samples: Sequence[int],
+    *,
+    batches: Sequence[int] = (1,),
+    baseline: Path | None = None,
+    compare: Sequence[Engine] = (),
+    device: str = "auto",
+    threads: int | None = None,
+    rounds: int = ROUNDS,
+) -> Report:
+    """Measure every N and every batch, each engine in a process of its own, taking turns.
+
+    Args:
+        model: The file.
+        samples: Numbers of passes.
+        batches: Numbers of images in a request.
+        baseline: The deterministic twin. It runs as many images as the model has image-passes; for a moments model,
+            whose passes are drawn from a single one, as many as there are images.
+        compare: Other engines, for one image.
+        device: As in `Model`.
+        threads: Of every engine; None for all cores.
+        rounds: How many times the engines take their turns, each time in a new process.
+    """
+    metadata = Model(model, device).metadata
+    spec = metadata.image
+    job = Job(
+        str(model), threads=threads, architecture=metadata.architecture.removesuffix(" (untrained)"),
+        classes=len(metadata.classes), image=(spec.height, spec.width, spec.channels), dtype=spec.dtype,
+    )  # fmt: skip
+    measurements: list[Measurement] = []
+    medians: dict[int, list[float]] = {}
+    provider = ""
+    with tempfile.TemporaryDirectory() as folder:
+        others, skipped = _prepared(compare if 1 in batches else (), replace(job, samples=min(samples)), Path(folder))
+        with progress("measuring", len(samples) * len(batches) * rounds) as advance:
+            for n, batch in product(samples, batches):
+                runs = {_MODEL: _Run(OWN_WORKER, replace(job, samples=n, batch=batch, device=device))}
+                if baseline is not None:
+                    images = batch if metadata.inference is Inference.MOMENTS else n * batch
+                    runs[_BASELINE] = _Run(OWN_WORKER, replace(job, path=str(baseline), batch=images, device=device))
+                if batch == 1:
+                    runs |= {name: _Run(run.worker, replace(run.job, samples=n)) for name, run in others.items()}
+                timings = _take_turns(runs, rounds, advance)
+                ours, twin = timings.pop(_MODEL), timings.pop(_BASELINE, [])
+                provider = ours[-1].provider
+                if batch == 1:
+                    medians[n] = [float(np.median(timing.seconds)) * 1e3 for timing in ours]
+                measurements.append(measurement(n, batch, ours, twin, timings))
+    slope, interval = extra_pass(medians)
+    return Report(
+        str(model), None if baseline is None else str(baseline), provider, threads, rounds, measurements, slope,
+        interval, skipped,
+    )  # fmt: skip
+
+
+def _take_turns(runs: Mapping[str, _Run], rounds: int, advance: Callable[[int], None]) -> dict[str, list[Timing]]:
+    """What every run measured in every round."""
+    timings: dict[str, list[Timing]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            timings[name].append(timed(run.worker, run.job))
+        advance(1)
+    return timings
+
+
+def _prepared(engines: Sequence[Engine], job: Job, folder: Path) -> tuple[dict[str, _Run], dict[str, str]]:
+    """The engines that can run a job, and why the others cannot."""
+    runs: dict[str, _Run] = {}
+    skipped: dict[str, str] = {}
+    for engine in engines:
+        try:
+            runs[engine.name] = _tried(engine, replace(job, engine=engine.name), folder)
+        except UceEdgeError as error:
+            skipped[engine.name] = str(error)
+    return runs, skipped
+
+
+def _tried(engine: Engine, job: Job, folder: Path) -> _Run:
+    """An engine that has run the job once: it may not know the network or the file.
+
+    Raises:
+        UceEdgeError: It cannot, and why.
+    """
+    for package in engine.needs:
+        if importlib.util.find_spec(package) is None:
+            raise UceEdgeError(f"{package} is not installed: {engine.install}")
+    if engine.maker is not None:
+        job = replace(job, path=str(folder / f"{engine.name}.onnx"))
+        start(engine.maker, job)
+    timed(engine.worker, job)
+    return _Run(engine.worker, job)
