@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from uce_edge import metrics
+from uce_edge import contract, metrics
 from uce_edge.contract import Inference
 from uce_edge.model import Model
 from uce_edge.prediction import Decision, Prediction
@@ -80,7 +80,7 @@ def compare(name: str, files: dict[Inference, Model], test) -> list[str]:
                 text += f" ({low:+.4f} to {high:+.4f})"
             values.append(text)
         distance = np.abs(said.uncertainty - reference.uncertainty).mean()
-        other = (said.uncertainty > THRESHOLD) != (reference.uncertainty > THRESHOLD)
+        other = contract.accepts(said.uncertainty, THRESHOLD) != contract.accepts(reference.uncertainty, THRESHOLD)
         rows.append(f"| {name} | {kind} | {' | '.join(values)} | {distance:.4f} | {other.mean():.1%} |")
         print(rows[-1], flush=True)
     return rows

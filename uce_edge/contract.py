@@ -4,8 +4,13 @@ This module is the one place that spells them; exporter, runtime and tools impor
 """
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from uce_edge.errors import UsageError, expected
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 VERSION = 1
 KEY = "uce_edge"
@@ -110,3 +115,13 @@ def check_threshold(threshold: float, name: str = "reject") -> float:
         example = f"For example: --{name.replace('_', '-')} 0.3"
         raise UsageError(expected(f"`{name}`", "between 0 and 1", threshold, example))
     return threshold
+
+
+def accepts(uncertainty: "npt.ArrayLike", threshold: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":
+    """Whether an answer may be used: its uncertainty is at most the threshold.
+
+    Both are compared as float32, so that a threshold of 0.3 accepts an uncertainty of 0.3. NaN is never accepted.
+    """
+    import numpy as np  # commands that need the names alone start without it
+
+    return np.asarray(np.asarray(uncertainty, np.float32) <= np.asarray(threshold, np.float32))

@@ -141,9 +141,8 @@ class Model:
         uncertainty = merged[contract.UNCERTAINTY]
         decisions: list[Decision | None] = [None] * len(batch)
         if reject is not None:
-            # float32 on both sides: a threshold of 0.3 must not reject an uncertainty of 0.3. NaN is rejected.
-            rejected = ~(uncertainty <= np.float32(reject))
-            decisions = [Decision.REJECT if bad else Decision.ACCEPT for bad in rejected]
+            accepted = contract.accepts(uncertainty, reject)
+            decisions = [Decision.ACCEPT if good else Decision.REJECT for good in accepted]
         return Prediction(
             class_ids=merged[contract.CLASS_ID],
             labels=[self.classes[index] for index in merged[contract.CLASS_ID]],

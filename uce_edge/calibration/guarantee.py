@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge import contract
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metrics.checks import Booleans, Floats, Integers, array, vector, whole
 
@@ -82,9 +83,8 @@ class Counts:
     def of(cls, uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> "Counts":
         """Count images that nothing was fitted on; the arguments are those of `error_at`."""
         values, flags = _inputs(uncertainty, wrong)
-        limits = (np.arange(_STEPS + 1) / _STEPS).astype(np.float32)
-        accepted, errors = (np.searchsorted(np.sort(part), limits, side="right") for part in (values, values[flags]))
-        return cls(tuple(accepted.tolist()), tuple(errors.tolist()))
+        passed = [contract.accepts(values, step / _STEPS) for step in range(_STEPS + 1)]
+        return cls(tuple(int(some.sum()) for some in passed), tuple(int(flags[some].sum()) for some in passed))
 
     def at(self, threshold: float, confidence: float) -> Guarantee:
         """As `error_at`, for a threshold with at most two decimals."""
@@ -191,7 +191,7 @@ def error_at(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, threshold: float,
     values, flags = _inputs(uncertainty, wrong)
     threshold = _between("threshold", threshold, 0, 1, "For example: 0.3", ends=True)
     confidence = _confidence(confidence)
-    among = flags[values <= np.float32(threshold)]  # float32 on both sides, as a model decides
+    among = flags[contract.accepts(values, threshold)]
     errors, accepted = int(among.sum()), len(among)
     bound = _upper_bound(errors, accepted, 1 - confidence)
     return _guarantee(threshold, None, confidence, bound, errors, accepted, len(values))

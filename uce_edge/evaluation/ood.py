@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import metrics
+from uce_edge import contract, metrics
 from uce_edge.evaluation.answers import Answers
 from uce_edge.evaluation.scores import Score, separation
 
@@ -63,7 +63,7 @@ def compare(
         name=name,
         images=len(outside),
         detection=detection,
-        accepted=float(np.mean(outside.uncertainty <= np.float32(threshold))),
+        accepted=float(contract.accepts(outside.uncertainty, threshold).mean()),
         mean_inside=float(inside.uncertainty.mean(dtype=np.float64)),
         mean_outside=float(outside.uncertainty.mean(dtype=np.float64)),
         fractions=FRACTIONS,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import metrics
+from uce_edge import contract, metrics
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import Guarantee
 from uce_edge.evaluation.answers import Answers
@@ -104,6 +104,6 @@ def risk_curves(answers: Answers, labels: npt.NDArray[np.int64], passes: int) ->
 def _at(
     answers: Answers, wrong: npt.NDArray[np.bool_], origin: Origin, threshold: float, promised: dict[str, Any] | None
 ) -> Operating:
-    accepted = answers.uncertainty <= np.float32(threshold)  # the rule of Model.predict
+    accepted = contract.accepts(answers.uncertainty, threshold)
     found = guarantee.error_at(answers.uncertainty, wrong, threshold, CONFIDENCE)
     return Operating(origin, found, int((wrong & accepted).sum()), int((wrong & ~accepted).sum()), promised)

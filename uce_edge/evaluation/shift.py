@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import metrics
+from uce_edge import contract, metrics
 from uce_edge.corruptions import KINDS, SEVERITIES, corrupt
 from uce_edge.errors import UsageError
 from uce_edge.evaluation.answers import Answers, ask
@@ -89,7 +89,7 @@ def sweep(
 
 
 def _condition(severity: int, answers: Answers, truth: npt.NDArray[np.int64], threshold: float) -> Condition:
-    accepted = answers.uncertainty <= np.float32(threshold)
+    accepted = contract.accepts(answers.uncertainty, threshold)
     wrong = answers.table.predicted != truth
     return Condition(
         severity=severity,
