@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge_train.choices import Architecture, Stem
 
 
 class BasicBlock(nn.Module):
@@ -153,12 +154,12 @@ class DenseNet(nn.Module):
 
 
 def _stem(stem: str, channels: int, width: int) -> list[nn.Module]:
-    if stem == "cifar":
+    if stem == Stem.CIFAR:
         return [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    if stem == "imagenet":
+    if stem == Stem.IMAGENET:
         first = nn.Conv2d(channels, width, 7, 2, padding=3, bias=False)
         return [first, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
-    raise UsageError(expected("`stem`", "'cifar' or 'imagenet'", stem, "Small images want 'cifar'"))
+    raise UsageError(expected("`stem`", f"one of {', '.join(Stem)}", stem, f"Small images want {Stem.CIFAR}"))
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Module:
@@ -180,35 +181,27 @@ def _initialise(model: nn.Module) -> None:
 _THIN, _WIDE = [16, 32, 64], [64, 128, 256, 512]
 
 resnet8 = partial(ResNet, BasicBlock, _THIN, [1, 1, 1])
-"""The thin CIFAR network of three blocks, as in MLPerf Tiny: about 78,000 weights."""
 resnet9 = partial(ResNet9, [24, 48, 96])
-"""The shallow CIFAR network of the bundled model: about 262,000 weights."""
 resnet20 = partial(ResNet, BasicBlock, _THIN, [3, 3, 3])
-"""The thin CIFAR network of nine blocks: about 272,000 weights."""
 resnet18 = partial(ResNet, BasicBlock, _WIDE, [2, 2, 2, 2])
-"""18 layers, 11.7 million weights in ImageNet form."""
 resnet34 = partial(ResNet, BasicBlock, _WIDE, [3, 4, 6, 3])
-"""34 layers, 21.8 million weights: the paper's network for CIFAR-10 and SVHN."""
 resnet50 = partial(ResNet, Bottleneck, _WIDE, [3, 4, 6, 3])
-"""50 layers, 25.6 million weights."""
 resnet101 = partial(ResNet, Bottleneck, _WIDE, [3, 4, 23, 3])
-"""101 layers, 44.5 million weights: the paper's network for CIFAR-100."""
 densenet121 = partial(DenseNet, [6, 12, 24, 16])
-"""121 layers, 8.0 million weights: the paper's other network for CIFAR-10 and SVHN."""
 densenet169 = partial(DenseNet, [6, 12, 32, 32])
-"""169 layers, 14.1 million weights: the paper's other network for CIFAR-100."""
 
-ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
-    "resnet8": resnet8,
-    "resnet9": resnet9,
-    "resnet20": resnet20,
-    "resnet18": resnet18,
-    "resnet34": resnet34,
-    "resnet50": resnet50,
-    "resnet101": resnet101,
-    "densenet121": densenet121,
-    "densenet169": densenet169,
+ARCHITECTURES: dict[Architecture, Callable[..., nn.Module]] = {
+    Architecture.RESNET8: resnet8,
+    Architecture.RESNET9: resnet9,
+    Architecture.RESNET20: resnet20,
+    Architecture.RESNET18: resnet18,
+    Architecture.RESNET34: resnet34,
+    Architecture.RESNET50: resnet50,
+    Architecture.RESNET101: resnet101,
+    Architecture.DENSENET121: densenet121,
+    Architecture.DENSENET169: densenet169,
 }
+"""`Architecture` says what each is."""
 
 
 def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Module:
@@ -218,7 +211,7 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
         name: One of `ARCHITECTURES`, or `package.module:function` for the user's own function of (classes, channels).
         classes: Number of classes.
         channels: Channels of the image.
-        stem: For the networks of this module: "cifar" or "imagenet".
+        stem: For the networks of this module: one of `Stem`.
     """
     if ":" in name:
         model = _own(name)(classes=classes, channels=channels)
@@ -231,20 +224,20 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
         raise UsageError(
             expected(
                 "`arch`",
-                f"one of {', '.join(ARCHITECTURES)}, or package.module:function",
+                f"one of {', '.join(Architecture)}, or package.module:function",
                 name,
                 "As in --arch resnet20",
             )
         )
-    return ARCHITECTURES[name](classes=classes, stem=stem, channels=channels)
+    return ARCHITECTURES[Architecture(name)](classes=classes, stem=stem, channels=channels)
 
 
 def _own(name: str) -> Callable[..., object]:
     module, _, function = name.partition(":")
     try:
-        found: Callable[..., object] = getattr(importlib.import_module(module), function)
+        network: Callable[..., object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             expected("`arch`", "an importable package.module:function", name, f"{error}. Is it on PYTHONPATH?")
         ) from None
-    return found
+    return network

@@ -3,6 +3,38 @@
 from enum import StrEnum
 
 
+class Architecture(StrEnum):
+    """The networks that have a name."""
+
+    RESNET8 = "resnet8"
+    """The thin CIFAR network of three blocks, as in MLPerf Tiny: about 78,000 weights."""
+    RESNET9 = "resnet9"
+    """The shallow CIFAR network of the bundled model: about 262,000 weights."""
+    RESNET20 = "resnet20"
+    """The thin CIFAR network of nine blocks: about 272,000 weights."""
+    RESNET18 = "resnet18"
+    """18 layers, 11.7 million weights in ImageNet form."""
+    RESNET34 = "resnet34"
+    """34 layers, 21.8 million weights: the paper's network for CIFAR-10 and SVHN."""
+    RESNET50 = "resnet50"
+    """50 layers, 25.6 million weights."""
+    RESNET101 = "resnet101"
+    """101 layers, 44.5 million weights: the paper's network for CIFAR-100."""
+    DENSENET121 = "densenet121"
+    """121 layers, 8.0 million weights: the paper's other network for CIFAR-10 and SVHN."""
+    DENSENET169 = "densenet169"
+    """169 layers, 14.1 million weights: the paper's other network for CIFAR-100."""
+
+
+class Stem(StrEnum):
+    """How a network starts."""
+
+    CIFAR = "cifar"
+    """One 3x3 convolution that keeps the resolution, for small images."""
+    IMAGENET = "imagenet"
+    """A 7x7 convolution with stride 2 and max-pooling, for large images."""
+
+
 class Optimiser(StrEnum):
     """What turns gradients into steps."""
 

@@ -13,6 +13,7 @@ from uce_edge.cli.words import describe, quote, say
 from uce_edge.contract import Inference, NoiseKind, Precision
 from uce_edge.errors import MissingPartError, UsageError, expected
 from uce_edge_export.options import Expand, Layout, OutputIs
+from uce_edge_train.choices import Architecture
 
 if TYPE_CHECKING:
     from uce_edge_export.export import Exported
@@ -41,7 +42,8 @@ def export(
     out: Annotated[Path | None, typer.Option(help="The file to write; default: named after the source.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Any ONNX image classifier instead of a run.")] = None,
     untrained: Annotated[
-        str | None, typer.Option(help="A network with random weights, for benchmarks, as in `train --arch`.")
+        str | None,
+        typer.Option(help=f"A network with random weights, for benchmarks: {', '.join(Architecture)}, or your own."),
     ] = None,
     inference: Annotated[
         Inference, typer.Option(help="mc samples; moments does it in one pass, nearly; deterministic has no noise.")

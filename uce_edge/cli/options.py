@@ -7,6 +7,7 @@ import typer
 
 from uce_edge import contract, models
 from uce_edge.contract import Inference
+from uce_edge.datasets.names import Known
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
@@ -17,7 +18,8 @@ ModelArgument = Annotated[
     Path | None, typer.Argument(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
 ]
 InferenceOption = Annotated[
-    Inference | None, typer.Option(help="Which bundled model: moments (default, one pass) or mc (25 exact passes).")
+    Inference | None,
+    typer.Option(help=f"Which bundled model: {' or '.join(models.BUNDLED)}; default: {models.DEFAULT}."),
 ]
 SamplesOption = Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")]
 SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")]
@@ -30,8 +32,7 @@ MemoryOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 DataOption = Annotated[
-    str,
-    typer.Option(help="digits, cifar10, cifar100, svhn, (fashion-)mnist, a folder of classes, or an .npz file."),
+    str, typer.Option(help=f"{', '.join(Known)}, a folder with one sub-folder per class, or an .npz file.")
 ]
 RootOption = Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch a public dataset that is not there.")]

@@ -8,7 +8,7 @@ import typer
 from uce_edge.cli.options import DataOption, DownloadOption, RootOption
 from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say
-from uce_edge_train.choices import Experiment, Scale, TrainDevice
+from uce_edge_train.choices import Architecture, Experiment, Scale, TrainDevice
 
 
 def reproduce(
@@ -23,7 +23,9 @@ def reproduce(
     ood: Annotated[str | None, typer.Option(help="Foreign images: a dataset's name, a folder or an .npz file.")] = None,
     root: RootOption = None,
     download: DownloadOption = False,
-    arch: Annotated[str | None, typer.Option(help="Another network than the scale's.")] = None,
+    arch: Annotated[
+        str | None, typer.Option(help=f"Another network than the scale's: {', '.join(Architecture)}, or your own.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Another schedule than the scale's.", min=1)] = None,
     samples: Annotated[int, typer.Option(help="Monte Carlo passes.", min=2)] = 25,
     seed: Annotated[int, typer.Option(help="Seed of the trainings.", min=0, max=2**32 - 1)] = 0,

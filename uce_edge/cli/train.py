@@ -10,7 +10,7 @@ from uce_edge.cli.options import DataOption, DownloadOption, RootOption, SizeOpt
 from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say
 from uce_edge.errors import UsageError
-from uce_edge_train.choices import Optimiser, Precision, Rates, Schedule, TrainDevice
+from uce_edge_train.choices import Architecture, Optimiser, Precision, Rates, Schedule, Stem, TrainDevice
 
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
 
@@ -19,8 +19,8 @@ def train(
     data: DataOption = "digits",
     out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/ and the data's name.")] = None,
     arch: Annotated[
-        str, typer.Option(help="resnet8/18/20/34/50/101, densenet121/169, or your package.module:function.")
-    ] = "resnet8",
+        str, typer.Option(help=f"{', '.join(Architecture)}, or your own package.module:function.")
+    ] = Architecture.RESNET8.value,
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 20,
     batch_size: Annotated[int, typer.Option(help="Images per step, over all processes.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Its peak.")] = 0.01,
@@ -56,9 +56,9 @@ def train(
         int | None,
         typer.Option(help="Stop after so many epochs without a better held-out NLL.", rich_help_panel=_OPTIMISATION),
     ] = None,
-    stem: Annotated[str, typer.Option(help="cifar for small images, imagenet for large.", rich_help_panel=_MACHINE)] = (
-        "cifar"
-    ),
+    stem: Annotated[
+        Stem, typer.Option(help="The first layer: for small images, or for large.", rich_help_panel=_MACHINE)
+    ] = Stem.CIFAR,
     device: Annotated[TrainDevice, typer.Option(help="Where to train.", rich_help_panel=_MACHINE)] = TrainDevice.AUTO,
     precision: Annotated[
         Precision, typer.Option(help="Of the forward pass.", rich_help_panel=_MACHINE)

@@ -17,10 +17,16 @@ from pictures import encoded, png_header
 from PIL import Image
 
 import uce_edge
-from uce_edge import contract
+from uce_edge import contract, models
 from uce_edge.bench import sweep
 from uce_edge.bench.report import Report, extra_pass
 from uce_edge.cli import records as cli_records
+from uce_edge.cli.engines import ENGINES
+from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.datasets import sources
+from uce_edge.datasets.names import Known
+from uce_edge_train.architectures import ARCHITECTURES
+from uce_edge_train.choices import Architecture, Experiment, Optimiser, Rates, Stem
 
 FIELDS = [
     "path", "status", "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
@@ -40,6 +46,8 @@ COMMANDS = (
     "doctor",
     "web",
 )
+
+DATASETS = {"digits", *sources.NAMED}
 
 
 def run(*arguments, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -457,6 +465,28 @@ def test_help_has_an_example(call, command):
     done = call(command, "--help")
     assert done.code == 0
     assert f"Example: uce-edge {command}" in done.out
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("train", {*ARCHITECTURES, *DATASETS, *Optimiser, *Stem}),
+        ("reproduce", {*ARCHITECTURES, *DATASETS, *Experiment}),
+        ("export", {*ARCHITECTURES, *Inference, *NoiseKind}),
+        ("evaluate", {*DATASETS, *models.BUNDLED}),
+        ("calibrate", {*Method, *Rates}),
+        ("bench", {*ENGINES, *models.BUNDLED}),
+    ],
+)
+def test_help_names_everything_there_is_to_choose_from(call, monkeypatch, command, named):
+    monkeypatch.setenv("COLUMNS", "300")
+    told = set(re.findall(r"[\w-]+", call(command, "--help").out))
+    assert named <= told
+
+
+def test_what_help_reads_without_torch_is_what_there_is():
+    assert set(Known) == DATASETS
+    assert set(Architecture) == set(ARCHITECTURES)
 
 
 def test_root_help_lists_commands_and_completion(call):
