@@ -1,12 +1,23 @@
 """Writing files so that nothing half-written ever stays on disk."""
 
+import errno
+import functools
 import os
+import re
+import secrets
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from uce_edge.errors import UceEdgeError
+
+_PREFIX = ".uce-edge-"
+_TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{16}(\..*)?")
+_ABANDONED_AFTER = 24 * 3600
+"""Seconds without a write after which a temporary file belongs to a process that was killed."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def writable_folder(folder: str | Path, option: str = "--out") -> None:
@@ -30,25 +41,67 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
     Args:
         target: The file to write.
         option: What names another place on the command line.
+
+    Raises:
+        UceEdgeError: The file cannot be written. What else goes wrong inside the block is passed on as it is.
     """
     target = Path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
+        temporary = _reserve(target)
     except OSError as error:
         raise UceEdgeError(f"Cannot write {target}: {error.strerror}. Choose another place with {option}.") from None
-    os.close(handle)
-    temporary = Path(name)
+    _remove_abandoned(target.parent.absolute())
     try:
-        yield temporary
-        # mkstemp is private (0600); a published file follows the user's umask like any other.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    except OSError as error:
-        raise UceEdgeError(
-            f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact."
-        ) from None
+        try:
+            yield temporary
+        except OSError as error:
+            if not _is_about(error, temporary):
+                raise
+            raise _refused(target, error) from None
+        try:
+            _publish(temporary, target)
+        except OSError as error:
+            raise _refused(target, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _refused(target: Path, error: OSError) -> UceEdgeError:
+    return UceEdgeError(f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact.")
+
+
+def _reserve(target: Path) -> Path:
+    """A new empty file in the same folder, with the permissions that the user's umask leaves to any other file."""
+    temporary = target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{target.suffix}")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    return temporary
+
+
+def _publish(temporary: Path, target: Path) -> None:
+    """Rename, in an order that a power cut leaves either the old content or all of the new."""
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    temporary.replace(target)
+    # The new name is kept by the folder. Windows and some network drives cannot flush one.
+    with suppress(OSError):
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _is_about(error: OSError, temporary: Path) -> bool:
+    """Whether an error is about writing this file: it names it, or the disk is full."""
+    named = {str(name) for name in (error.filename, error.filename2) if name is not None}
+    return str(temporary) in named or (not named and error.errno in _FULL)
+
+
+@functools.cache  # once a process: a folder may take thousands of files
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left in a folder."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if _TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_AFTER:
+                path.unlink(missing_ok=True)

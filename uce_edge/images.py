@@ -1,7 +1,6 @@
 """From what a user gives, a file, bytes, a Pillow image or an array, to the pixels a model takes."""
 
 import io
-import logging
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -39,9 +38,6 @@ _UPRIGHT = {
 }
 
 Pixels = npt.NDArray[Any]
-
-# Without any handler Python prints Pillow's own error log on stderr, beside the message of ours.
-logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def collect(paths: Iterable[str]) -> list[str]:

@@ -346,23 +346,23 @@ def test_named_pipe_is_read(tmp_path):
     assert "is not an image" in refusal(send(b"notes"))
 
 
-def test_pillow_logs_nothing_beside_the_message(tmp_path):
+def test_the_command_line_says_an_error_of_pillow_once(tmp_path):
     # In a process of its own: pytest's log handlers would hide it.
     path = tmp_path / "many.tif"
     data = encoded(full("RGB", "red"), "TIFF")
     samples = struct.pack("<HHI", 277, 3, 1)
     assert samples in data
     path.write_bytes(data.replace(samples + b"\x03", samples + b"\xff"))
-    script = f"""
-from uce_edge import errors, images, metadata
-try:
-    images.load({str(path)!r}, metadata.ImageSpec(2, 3, 3))
-except errors.ImageError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert str(path) in done.stdout
-    assert done.stderr == ""
+    command = [sys.executable, "-m", "uce_edge", "predict", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert str(path) in done.stdout + done.stderr
+    assert "samples per pixel" not in done.stderr
+
+
+def test_the_log_of_pillow_is_left_to_the_program():
+    script = "import logging, uce_edge.images; assert not logging.getLogger('PIL').handlers"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
 
 
 def test_collect_expands_folders_and_keeps_the_rest(tmp_path):

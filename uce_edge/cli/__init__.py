@@ -43,7 +43,10 @@ def _root(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    pass
+    import logging
+
+    # Without any handler Python prints Pillow's own error log on stderr, beside the message of ours.
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def main(arguments: list[str] | None = None) -> None:
