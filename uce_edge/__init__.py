@@ -5,13 +5,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from uce_edge.answers import Answer as Answer
     from uce_edge.model import Model as Model
     from uce_edge.prediction import Decision as Decision
     from uce_edge.prediction import Prediction as Prediction
 
-__all__ = ["Decision", "Model", "Prediction", "__version__"]
+__all__ = ["Answer", "Decision", "Model", "Prediction", "__version__"]
 
-_HOMES = {"Model": "uce_edge.model", "Prediction": "uce_edge.prediction", "Decision": "uce_edge.prediction"}
+_HOMES = {
+    "Answer": "uce_edge.answers",
+    "Decision": "uce_edge.prediction",
+    "Model": "uce_edge.model",
+    "Prediction": "uce_edge.prediction",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,51 +1,64 @@
 """Answers as pictures: a copy of an image with its answer below, and a sheet of accepted and rejected ones."""
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
+from uce_edge.answers import Answer
 from uce_edge.errors import ImageError
 from uce_edge.files import replacing
-from uce_edge.images import picture
+from uce_edge.images import STDIN, picture
+from uce_edge.prediction import Decision, ImagePrediction
 
 _INK, _PAPER, _FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
-_OUTCOME = {"accept": ("#1a7f37", "accepted"), "reject": ("#b35900", "rejected"), None: ("#1f5fa8", "")}
+COLOURS = {Decision.ACCEPT: "#1a7f37", Decision.REJECT: "#b35900", None: "#1f5fa8"}
+"""The frame of an image tells what became of it."""
+_WORDS = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: ""}
 _EDGE = 6
 SHEET_LIMIT = 200
 """A sheet shows so many images at most."""
+# File systems take 255 bytes; .png needs 4 of them, and the temporary file that becomes the copy 10.
+_LONGEST_STEM = 240
 
 
-def save_annotated(record: dict[str, Any], content: bytes | None, folder: Path, taken: set[str]) -> None:
-    """Write an annotated copy as PNG; a name that is taken gets a number.
+def save_annotated(answer: Answer, folder: Path, taken: set[str]) -> None:
+    """Write an annotated copy as PNG; a name that is taken gets a number, one that is too long is shortened.
 
     Args:
-        record: The answer.
-        content: The image, if not the file at the record's path.
+        answer: The answer, which has a prediction.
         folder: Where to.
         taken: The names given so far, which this one joins.
     """
-    stem = "stdin" if record["path"] == "-" else Path(record["path"]).stem
-    name, count = stem, 1
+    stem = "stdin" if answer.path == STDIN else Path(answer.path).stem
+    name, count = _shortened(stem), 1
     while name in taken:
         count += 1
-        name = f"{stem}-{count}"
+        name = _shortened(stem, f"-{count}")
     taken.add(name)
     with replacing(folder / f"{name}.png", "--save") as path:
-        annotated(record, content or record["path"], 320).save(path)
+        annotated(answer, 320).save(path)
 
 
-def annotated(record: dict[str, Any], source: str | bytes, size: int) -> Image.Image:
+def _shortened(stem: str, number: str = "") -> str:
+    """A name that every file system takes; the hash in a shortened one keeps it apart from its likes."""
+    if len(os.fsencode(stem + number)) <= _LONGEST_STEM:
+        return stem + number
+    content = os.fsencode(stem)
+    ending = f"-{hashlib.sha256(content).hexdigest()[:8]}{number}"
+    return content[: _LONGEST_STEM - len(ending)].decode("utf-8", "ignore") + ending
+
+
+def annotated(answer: Answer, size: int) -> Image.Image:
     """The image in a frame of the outcome's colour, with the answer in words below."""
-    colour, word = _OUTCOME[record["decision"]]
-    image = picture(source, size)
+    if answer.prediction is None:
+        raise ImageError(str(answer.error))
+    colour = COLOURS[answer.decision]
+    image = picture(answer.content or answer.path, size)
     text = max(11, size // 18)
-    lines = [
-        (f"{record['label']}  {record['confidence']:.1%}", round(1.35 * text), _INK),
-        (f"uncertainty {record['uncertainty']:.3f} ± {record['standard_error']:.3f}", text, _FAINT),
-        *([(word, text, colour)] if word else []),
-    ]
+    lines = _lines(answer.prediction, text)
     fonts = [ImageFont.load_default(points) for _, points, _ in lines]
     widest = max(round(font.getlength(line)) for font, (line, _, _) in zip(fonts, lines, strict=True))
     width = max(image.width, widest) + 2 * _EDGE
@@ -61,18 +74,27 @@ def annotated(record: dict[str, Any], source: str | bytes, size: int) -> Image.I
     return canvas
 
 
-def save_sheet(answers: Sequence[tuple[dict[str, Any], bytes | None]], threshold: float | None, path: Path) -> None:
+def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
+    """The answer in words: each line with its size and colour."""
+    word = _WORDS[prediction.decision]
+    return [
+        (f"{prediction.label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
+        (f"uncertainty {prediction.uncertainty:.3f} ± {prediction.standard_error:.3f}", points, _FAINT),
+        *([(word, points, COLOURS[prediction.decision])] if word else []),
+    ]
+
+
+def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     """All images on one picture, accepted on the left and rejected on the right, the most certain first."""
-    shown = sorted((a for a in answers if a[0]["status"] == "ok"), key=lambda a: a[0]["uncertainty"])[:SHEET_LIMIT]
-    if not shown:
+    usable = [(answer.prediction.uncertainty, answer) for answer in answers if answer.prediction is not None]
+    if not usable:
         raise ImageError("No image could be used, so there is no sheet to draw.")
+    shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
+    threshold = shown[0].threshold
     groups = {
-        name: [
-            annotated(record, content or record["path"], 144) for record, content in shown if record["decision"] == name
-        ]
-        for name in ("accept", "reject", None)
+        outcome: [annotated(answer, 144) for answer in shown if answer.decision == outcome] for outcome in COLOURS
     }
-    groups = {name: tiles for name, tiles in groups.items() if tiles}
+    groups = {outcome: tiles for outcome, tiles in groups.items() if tiles}
     columns = 3 if len(groups) > 1 else 6
     cell = max(tile.width for tiles in groups.values() for tile in tiles) + 10
     row = max(tile.height for tiles in groups.values() for tile in tiles) + 10
@@ -86,7 +108,7 @@ def save_sheet(answers: Sequence[tuple[dict[str, Any], bytes | None]], threshold
     canvas = Image.new("RGB", (gap + sum(width + gap for width in widths.values()), head + rows * row + gap), _PAPER)
     draw, x = ImageDraw.Draw(canvas), gap
     for name, tiles in groups.items():
-        draw.text((x, 18), titles[name], _OUTCOME[name][0], title)
+        draw.text((x, 18), titles[name], COLOURS[name], title)
         for number, tile in enumerate(tiles):
             canvas.paste(tile, (x + cell * (number % columns), head + row * (number // columns)))
         x += widths[name] + gap
@@ -94,8 +116,8 @@ def save_sheet(answers: Sequence[tuple[dict[str, Any], bytes | None]], threshold
         canvas.save(temporary, format="PNG")
 
 
-def _title(outcome: str | None, count: int, threshold: float | None) -> str:
-    word = _OUTCOME[outcome][1] or ("image" if count == 1 else "images")
+def _title(outcome: Decision | None, count: int, threshold: float | None) -> str:
+    word = _WORDS[outcome] or ("image" if count == 1 else "images")
     if threshold is None:
         return f"{count} {word}"
-    return f"{count} {word}: uncertainty {'above' if outcome == 'reject' else 'at most'} {threshold:.4g}"
+    return f"{count} {word}: uncertainty {'above' if outcome is Decision.REJECT else 'at most'} {threshold:.4g}"

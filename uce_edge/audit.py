@@ -5,9 +5,9 @@ import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from uce_edge import __version__
+from uce_edge.answers import Answer
 from uce_edge.errors import UceEdgeError
 
 
@@ -40,19 +40,14 @@ class Audit:
         except OSError as error:
             raise self._failed(error) from None
 
-    def add(self, record: dict[str, Any], content: bytes | None) -> None:
-        """Log one decision.
-
-        Args:
-            record: The answer, or the error.
-            content: The bytes of the image it is about; None if they could not be read.
-        """
+    def add(self, answer: Answer) -> None:
+        """Log one decision; the hash is that of the bytes that the answer has kept, null if they could not be read."""
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "sha256": None if content is None else hashlib.sha256(content).hexdigest(),
+            "sha256": None if answer.content is None else hashlib.sha256(answer.content).hexdigest(),
         }
         try:
-            self._file.write((json.dumps(line | self._same | record) + "\n").encode())
+            self._file.write((json.dumps(line | self._same | answer.as_dict(), allow_nan=False) + "\n").encode())
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:

@@ -1,7 +1,7 @@
 """A calibrated Bayesian classifier loaded from one ONNX file."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from PIL import Image
 
 from uce_edge import adaptive as sequential
 from uce_edge import contract, images
+from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calibration.error_map import ErrorMap
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
@@ -156,6 +157,48 @@ class Model:
             drawn=drawn,
             seed=int(seed),
         )
+
+    def answers(
+        self,
+        paths: Iterable[str | Path],
+        samples: int | None = None,
+        seed: int = 0,
+        reject: float | Literal["auto"] | None = None,
+        adaptive: float | None = None,
+        *,
+        top: int = 3,
+        keep: bool = False,
+    ) -> Iterator[Answer]:
+        """Classify any number of files, one answer after another: a file that cannot be used is an answer too.
+
+        Args:
+            paths: Image files; `-` is standard input. They are read as the answers are taken, 32 at a time.
+            samples: As in `predict`, like the next three.
+            seed: Which passes.
+            reject: The threshold.
+            adaptive: Stop early.
+            top: How many of the likeliest classes an answer lists.
+            keep: Whether an answer keeps the bytes of its file.
+
+        Returns:
+            An answer per path, in order. Numbers that are not finite are an error here, and never a prediction.
+
+        Example:
+            >>> for answer in model.answers(["three.png", "broken.png"], reject=0.3):
+            ...     print(answer.path, answer.prediction.label if answer.ok else answer.error)
+        """
+        if isinstance(paths, str | bytes | Path):
+            raise ImageError(expected("`paths`", "a sequence of paths", paths, "Use: answers([path])"))
+        # A wrong request is told now, and not when the first answer is taken.
+        self._seeds(self._samples(samples), seed)
+        if reject is not None and reject != "auto":
+            contract.check_threshold(reject)
+        self.threshold(reject)
+        if adaptive is not None:
+            contract.check_adaptive(adaptive)
+        if top < 1:
+            raise UsageError(expected("`top`", "at least 1", top, "Leave it out for 3"))
+        return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
 
     def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
         """What the uncertainty is compared with, "auto" being the stored threshold."""

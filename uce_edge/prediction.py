@@ -21,6 +21,13 @@ class Decision(StrEnum):
     """The uncertainty is above the threshold: the model does not know."""
 
 
+class ClassProbability(NamedTuple):
+    """A class and how likely it is."""
+
+    label: str
+    probability: float
+
+
 @dataclass(frozen=True, eq=False)
 class ImagePrediction:
     """The prediction for one image."""
@@ -38,10 +45,10 @@ class ImagePrediction:
     seed: int
     probabilities: FloatArray
 
-    def top(self, classes: Sequence[str], count: int) -> list[dict[str, Any]]:
+    def top(self, classes: Sequence[str], count: int) -> tuple[ClassProbability, ...]:
         """The likeliest classes and their probabilities."""
         order = np.argsort(-self.probabilities, kind="stable")[:count]
-        return [{"label": classes[index], "probability": _short(self.probabilities[index])} for index in order]
+        return tuple(ClassProbability(classes[index], _short(self.probabilities[index])) for index in order)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without the probabilities of all classes; the passes are called `samples` there."""

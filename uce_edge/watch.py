@@ -40,11 +40,11 @@ def list_images(folder: Path) -> list[Path]:
 
 def _states(folder: Path) -> dict[Path, tuple[int, int]]:
     """Time and size of every image."""
-    found = {}
+    states = {}
     for path in list_images(folder):
         try:
-            state = path.stat()
+            status = path.stat()
         except OSError:  # gone again
             continue
-        found[path] = (state.st_mtime_ns, state.st_size)
-    return found
+        states[path] = (status.st_mtime_ns, status.st_size)
+    return states

@@ -1,5 +1,6 @@
 """The command line. Commands import what they need when they run, so that `--version` and `--help` are instant."""
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -53,6 +54,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a known failure becomes one sentence on stderr and an exit code."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     providers.silence_log()
+    # A file name may have bytes that are no text: it is shown with a mark in their place, as stderr does.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     try:
         app(arguments)
     except UceEdgeError as error:

@@ -1,17 +1,19 @@
 """`uce-edge predict`."""
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from uce_edge import contract
 from uce_edge.cli import show
+from uce_edge.cli.destinations import Destinations
 from uce_edge.cli.options import (
     DeviceOption,
     InferenceOption,
@@ -24,13 +26,13 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.records import Request, each_answer
 from uce_edge.cli.words import say
+from uce_edge.cli.writer import Writer
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
-    from uce_edge.model import Model
+    from uce_edge.answers import Answer
 
 _PICTURES = "Pictures and logs"
 
@@ -101,141 +103,104 @@ def predict(
     _refuse(images, watch, as_json, jsonl, sort, sheet)
     if exit_code and reject is None:
         raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
-    request = Request(samples, seed, parse_threshold(reject), adaptive, top)
+    threshold = parse_threshold(reject)
     if adaptive is not None:
         contract.check_adaptive(adaptive)
     check_threads(threads)
     model = check_request(model, samples, seed, inference)
     from uce_edge.images import collect
     from uce_edge.model import Model
+    from uce_edge.watch import arrivals
 
     paths = collect(images or [])
-    _spare_inputs(paths, watch, save, sheet)
+    destinations = Destinations(save, sheet, audit)
+    destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory)
-    threshold = loaded.threshold(request.reject)
-    with closing(_Answers(loaded, request, save, audit, keep=sheet is not None)) as answers:
-        if watch is not None:
-            records = _watched(answers, watch, jsonl)
-        else:
-            records = []
-            with _progress(len(paths), shown=not jsonl) as advance:
-                for record in answers.of(paths):
-                    advance(1)
-                    records.append(record)
-                    if jsonl and sort is Sort.GIVEN:
-                        _line(record)
-            if sort is Sort.UNCERTAINTY:
-                records.sort(key=lambda record: record["uncertainty"] if record["status"] == "ok" else -1, reverse=True)
-            _print(
-                records, threshold, as_json, jsonl and sort is not Sort.GIVEN, silent=jsonl, passes=adaptive is not None
-            )
-    if save is not None:
-        say(f"Wrote {answers.saved} annotated {'image' if answers.saved == 1 else 'images'} to {save}")
-    if sheet is not None:
-        from uce_edge.annotate import save_sheet
-
-        save_sheet(answers.kept, threshold, sheet)
-        say(f"Wrote {sheet}")
-    failed = sum(record["status"] == "error" for record in records)
-    rejected = sum(record["decision"] == "reject" for record in records)
-    if threshold is not None and len(records) > 1 and not (as_json or jsonl):
-        say(f"{len(records) - failed - rejected} accepted, {rejected} rejected.")
-    if failed:
-        say(f"error: {failed} of {len(records)} images could not be used.")
+    loaded.threshold(threshold)  # one that is not stored is told before a log is opened
+    tally = _Tally()
+    kept: list[Answer] = []
+    at_once = watch is not None or (jsonl and sort is Sort.GIVEN)
+    with (
+        Writer(destinations, loaded) as writer,
+        _progress(len(paths), shown=not jsonl) as advance,
+        _until_stopped(watch),
+    ):
+        ask = partial(loaded.answers, samples=samples, seed=seed, reject=threshold, adaptive=adaptive, top=top)
+        batches = iter([paths]) if watch is None else arrivals(watch)
+        for answer in chain.from_iterable(ask(batch, keep=writer.needs_content) for batch in batches):
+            writer.write(answer)
+            tally.add(answer)
+            advance(1)
+            if not at_once:
+                kept.append(answer)
+            elif jsonl:
+                show.json_line(answer)
+            else:
+                show.row(answer)
+    if sort is Sort.UNCERTAINTY:
+        kept.sort(key=_most_uncertain_first)
+    if not at_once:
+        _print(kept, as_json, jsonl, passes=adaptive is not None)
+    writer.finish()
+    tally.tell(decided=reject is not None and not (as_json or jsonl))
+    if tally.failed:
         raise typer.Exit(1)
-    if exit_code and rejected:
+    if exit_code and tally.rejected:
         raise typer.Exit(3)
 
 
-class _Answers:
-    """Answers, and what is written about each of them."""
+@dataclass
+class _Tally:
+    """What became of the images: numbers, so that a folder may be watched for years."""
 
-    def __init__(
-        self,
-        model: "Model",
-        request: Request,
-        save: Path | None,
-        audit: Path | None,
-        *,
-        keep: bool,
-    ) -> None:
-        from uce_edge.audit import Audit
-        from uce_edge.files import writable_folder
+    total: int = 0
+    failed: int = 0
+    rejected: int = 0
 
-        if save is not None:
-            writable_folder(save, "--save")
-        self._model, self._request, self._save, self._keep = model, request, save, keep
-        self._audit = None if audit is None else Audit(audit, Path(model.path), model.provider)
-        self._names: set[str] = set()
-        self.kept: list[tuple[dict[str, Any], bytes | None]] = []
+    def add(self, answer: "Answer") -> None:
+        self.total += 1
+        self.failed += not answer.ok
+        self.rejected += answer.decision == "reject"
 
-    @property
-    def saved(self) -> int:
-        """How many annotated copies were written."""
-        return len(self._names)
-
-    def close(self) -> None:
-        """Nothing more will be answered."""
-        if self._audit is not None:
-            self._audit.close()
-
-    def of(self, paths: list[str]) -> Iterator[dict[str, Any]]:
-        """One record per path, once everything about it is written."""
-        keep = self._audit is not None or self._save is not None
-        for record, content in each_answer(self._model, paths, self._request, keep=keep):
-            if self._save is not None and record["status"] == "ok":
-                from uce_edge.annotate import save_annotated
-
-                save_annotated(record, content, self._save, self._names)
-            if self._audit is not None:
-                self._audit.add(record, content)
-            if self._keep:
-                self.kept.append((record, content if record["path"] == "-" else None))
-            yield record
+    def tell(self, *, decided: bool) -> None:
+        """Sum up on stderr; of decisions only if there were several."""
+        if decided and self.total > 1:
+            say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected.")
+        if self.failed:
+            say(f"error: {self.failed} of {self.total} images could not be used.")
 
 
-def _watched(answers: _Answers, folder: Path, jsonl: bool) -> list[dict[str, Any]]:
-    """Answer until somebody stops it."""
-    from uce_edge.watch import arrivals, list_images
+def _most_uncertain_first(answer: "Answer") -> float:
+    return 1 if answer.prediction is None else -answer.prediction.uncertainty
 
-    records: list[dict[str, Any]] = []
-    list_images(folder)  # a wrong name is told before it is watched
-    say(f"Watching {folder}; Ctrl-C ends it.")
+
+def _print(answers: list["Answer"], as_json: bool, jsonl: bool, *, passes: bool) -> None:
+    if as_json:
+        show.json_list(answers)
+    elif jsonl:
+        for answer in answers:
+            show.json_line(answer)
+    elif len(answers) == 1:
+        show.card(answers[0])
+    else:
+        show.decisions(answers, passes=passes)
+
+
+@contextmanager
+def _until_stopped(watched: Path | None) -> Iterator[None]:
+    """For a watched folder, Ctrl-C is the end and no failure."""
+    if watched is None:
+        yield
+        return
+    say(f"Watching {watched}; Ctrl-C ends it.")
     try:
-        for paths in arrivals(folder):
-            for record in answers.of(paths):
-                records.append({name: record[name] for name in ("status", "decision")})
-                _line(record) if jsonl else show.row(record)
+        yield
     except KeyboardInterrupt:
         say("")
-    return records
 
 
-def _line(record: dict[str, Any]) -> None:
-    typer.echo(json.dumps(record))
-    sys.stdout.flush()
-
-
-def _print(
-    records: list[dict[str, Any]], threshold: float | None, as_json: bool, lines: bool, *, silent: bool, passes: bool
-) -> None:
-    if as_json:
-        typer.echo(json.dumps(records, indent=2))
-    elif lines:
-        for record in records:
-            _line(record)
-    elif silent:
-        return
-    elif len(records) == 1:
-        show.card(records[0], threshold)
-    else:
-        show.table(records, "decision", threshold, passes=passes)
-
-
-def _progress(total: int, shown: bool) -> Any:
-    """A bar for many images; one or two need none."""
-    from contextlib import nullcontext
-
+def _progress(total: int, shown: bool) -> AbstractContextManager[Callable[[int], None]]:
+    """A bar for many images; a few need none."""
     if total <= 16 or not shown:
         return nullcontext(lambda _: None)
     from uce_edge.progress import progress
@@ -254,15 +219,3 @@ def _refuse(
         raise UsageError("--watch never ends, so --json, --sheet and --sort do not go with it. Use: --jsonl")
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise UsageError(expected("`sheet`", "a file name ending in .png", str(sheet), "Use: --sheet answers.png"))
-
-
-def _spare_inputs(paths: list[str], watch: Path | None, save: Path | None, sheet: Path | None) -> None:
-    """Refuse to write over the images: an annotated copy has the name of its image."""
-    files = [Path(path) for path in paths if path != "-"]
-    folders = {path.parent.resolve() for path in files} | ({watch.resolve()} if watch is not None else set())
-    if save is not None and save.resolve() in folders:
-        rule = "another folder than that of the images, which would be overwritten"
-        raise UsageError(expected("`save`", rule, str(save), "Use: --save annotated/"))
-    if sheet is not None and sheet.resolve() in {path.resolve() for path in files}:
-        rule = "another file than the images, one of which would be overwritten"
-        raise UsageError(expected("`sheet`", rule, str(sheet), "Use: --sheet answers.png"))

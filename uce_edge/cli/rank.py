@@ -2,11 +2,10 @@
 
 import csv
 import heapq
-import json
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,10 +21,12 @@ from uce_edge.cli.options import (
     ThreadsOption,
     check_request,
 )
-from uce_edge.cli.records import Request, each_record
 from uce_edge.cli.words import say
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
+
+if TYPE_CHECKING:
+    from uce_edge.answers import Answer
 
 _COLUMNS = ("path", "label", "confidence", "uncertainty", "model_uncertainty", "standard_error")
 
@@ -46,6 +47,10 @@ class Score(StrEnum):
     def needs_passes(self) -> bool:
         """Whether a single pass says nothing about it."""
         return self in (Score.MODEL_UNCERTAINTY, Score.STANDARD_ERROR)
+
+    def of(self, answer: "Answer") -> float:
+        """The score of an image; its name is that of the prediction's number."""
+        return float(getattr(answer.prediction, self))
 
 
 def rank(
@@ -101,40 +106,40 @@ def rank(
         )
     failed = left = 0
 
-    def usable() -> Iterator[dict[str, Any]]:
+    def usable() -> Iterator["Answer"]:
         nonlocal failed, left
         # The rule of --reject: what it would reject is left out.
-        for record in each_record(loaded, paths, Request(samples, seed, max_uncertainty)):
+        for answer in loaded.answers(paths, samples, seed, max_uncertainty):
             advance(1)
-            if record["status"] == "error":
+            if not answer.ok:
                 failed += 1
-                say(record["error"])
-            elif record["decision"] != "reject":
+                say(str(answer.error))
+            elif answer.decision != "reject":
                 left += 1
-                yield record
+                yield answer
 
     # Only the best so far are kept, however many images there are.
     choose = heapq.nlargest if least == (score is Score.CONFIDENCE) else heapq.nsmallest
     with progress("ranking", len(paths)) as advance:
-        records = choose(top, usable(), key=lambda record: record[score])
-    _print(records, as_json, jsonl, as_csv)
+        ranked = choose(top, usable(), key=score.of)
+    _print(ranked, as_json, jsonl, as_csv)
     order = "most certain" if least else "most uncertain"
     limit = "" if max_uncertainty is None else f" with an uncertainty of at most {max_uncertainty:g}"
-    say(f"{len(records)} of {left} images{limit}, {order} first by {score}.")
+    say(f"{len(ranked)} of {left} images{limit}, {order} first by {score}.")
     if failed:
         say(f"error: {failed} of {len(paths)} images could not be used.")
         raise typer.Exit(1)
 
 
-def _print(records: list[dict[str, Any]], as_json: bool, jsonl: bool, as_csv: bool) -> None:
+def _print(answers: list["Answer"], as_json: bool, jsonl: bool, as_csv: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(records, indent=2))
+        show.json_list(answers)
     elif jsonl:
-        for record in records:
-            typer.echo(json.dumps(record))
+        for answer in answers:
+            show.json_line(answer)
     elif as_csv:
         table = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
         table.writeheader()
-        table.writerows(records)
+        table.writerows(answer.as_dict() for answer in answers)
     else:
-        show.table(records, Score.MODEL_UNCERTAINTY)
+        show.disagreements(answers)

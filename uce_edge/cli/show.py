@@ -1,67 +1,71 @@
-"""Answers for people: a card for one image, a table for many."""
+"""Answers on stdout: a card for one image, a table for many, a row of a stream, JSON for programs."""
 
+import json
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from uce_edge.answers import Answer
+    from uce_edge.prediction import ImagePrediction
 
 _BAR = 30
 _COLOURS = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def card(record: dict[str, Any], threshold: float | None) -> None:
-    """One image: its likeliest classes as bars, how sure, and what to do with it."""
-    typer.secho(record["path"], bold=True)
-    if record["status"] == "error":
-        typer.secho(f"  {record['error']}", fg=typer.colors.RED)
-        return
-    colour = _COLOURS.get(record["decision"])
-    width = max(len(one["label"]) for one in record["top"])
-    for number, one in enumerate(record["top"]):
-        drawn = typer.style(f"{_bar(one['probability']):<{_BAR}}", fg=colour if number == 0 else None)
-        typer.echo(f"  {one['label']:<{width}}  {drawn} {one['probability']:>6.1%}")
-    typer.echo(f"  uncertainty {_spread(record)}, wrong about {odds(record['error_probability'])}")
-    if threshold is not None:
-        typer.secho(f"  {record['decision']}: {reason(record, threshold)}", fg=colour)
+def json_list(answers: Sequence["Answer"]) -> None:
+    """All answers as one JSON document."""
+    typer.echo(json.dumps([answer.as_dict() for answer in answers], indent=2, allow_nan=False))
 
 
-def table(records: list[dict[str, Any]], last: str, threshold: float | None = None, *, passes: bool = False) -> None:
-    """Many images: what each is, how sure, and one more field, such as what to do with it; and the passes it took."""
-    width = max([len(record["path"]) for record in records] + [5])
-    names = max([len(str(record["label"])) for record in records] + [5])
-    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty    wrong about  "
-    head += f"{'passes  ' if passes else ''}{last.replace('_', ' ')}"
-    typer.secho(head, bold=True)
-    for record in records:
-        if record["status"] == "error":
-            typer.secho(f"{record['path']:<{width}}  {record['error']}", fg=typer.colors.RED)
-            continue
-        value = record[last]
-        shown = f"{value:.3f}" if isinstance(value, float) else value or "-"
-        if value == "reject" and threshold is not None:
-            shown += f": above {threshold:.4g}"
-        line = f"{record['path']:<{width}}  {record['label']:<{names}}  {record['confidence']:>10.1%}"
-        line += f"  {_spread(record)}  {odds(record['error_probability']):<11}  "
-        line += f"{record['samples']:>6}  " if passes else ""
-        typer.echo(line + typer.style(shown, fg=_COLOURS.get(str(value))))
-
-
-def row(record: dict[str, Any]) -> None:
-    """One image of a stream: a line of its own, at once."""
-    if record["status"] == "error":
-        typer.secho(f"{record['path']}  {record['error']}", fg=typer.colors.RED)
-    else:
-        shown = typer.style(record["decision"] or "", fg=_COLOURS.get(record["decision"]))
-        answer = f"{record['label']}  {record['confidence']:.1%}  {_spread(record)}"
-        typer.echo(f"{record['path']}  {answer}  wrong about {odds(record['error_probability'])}  {shown}")
+def json_line(answer: "Answer") -> None:
+    """One answer as a line of JSON, at once."""
+    typer.echo(json.dumps(answer.as_dict(), allow_nan=False))
     sys.stdout.flush()
 
 
-def reason(record: dict[str, Any], threshold: float) -> str:
-    """Why an image is accepted or rejected."""
-    rule = "is above" if record["decision"] == "reject" else "is at most"
-    return f"its uncertainty {rule} {threshold:.4g}"
+def card(answer: "Answer") -> None:
+    """One image: its likeliest classes as bars, how sure, and what to do with it."""
+    typer.secho(answer.path, bold=True)
+    if answer.prediction is None:
+        typer.secho(f"  {answer.error}", fg=typer.colors.RED)
+        return
+    colour = _colour(answer)
+    width = max(len(likely.label) for likely in answer.top)
+    for number, (label, probability) in enumerate(answer.top):
+        drawn = typer.style(f"{_bar(probability):<{_BAR}}", fg=colour if number == 0 else None)
+        typer.echo(f"  {label:<{width}}  {drawn} {probability:>6.1%}")
+    prediction = answer.prediction
+    typer.echo(f"  uncertainty {_spread(prediction)}, wrong about {odds(prediction.error_probability)}")
+    if answer.threshold is not None:
+        rule = "is above" if answer.decision == "reject" else "is at most"
+        typer.secho(f"  {answer.decision}: its uncertainty {rule} {answer.threshold:.4g}", fg=colour)
+
+
+def decisions(answers: Sequence["Answer"], *, passes: bool = False) -> None:
+    """Many images: what each is, how sure, and what to do with it; and the passes it took, where they differ."""
+    extra = {"passes": lambda answer, prediction: f"{prediction.passes:>6}"} if passes else {}
+    _table(answers, extra | {"decision": lambda answer, _: typer.style(_decision(answer), fg=_colour(answer))})
+
+
+def disagreements(answers: Sequence["Answer"]) -> None:
+    """Many images: what each is, how sure, and how far the passes disagree."""
+    _table(answers, {"model uncertainty": lambda _, prediction: f"{prediction.model_uncertainty:.3f}"})
+
+
+def row(answer: "Answer") -> None:
+    """One image of a stream: a line of its own, at once."""
+    prediction = answer.prediction
+    if prediction is None:
+        typer.secho(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
+    else:
+        shown = typer.style(answer.decision or "", fg=_colour(answer))
+        sure = f"{prediction.label}  {prediction.confidence:.1%}  {_spread(prediction)}"
+        typer.echo(f"{answer.path}  {sure}  wrong about {odds(prediction.error_probability)}  {shown}")
+    sys.stdout.flush()
 
 
 def odds(probability: float) -> str:
@@ -71,8 +75,34 @@ def odds(probability: float) -> str:
     return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"
 
 
-def _spread(record: dict[str, Any]) -> str:
-    return f"{record['uncertainty']:.3f} ± {record['standard_error']:.3f}"
+def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "ImagePrediction"], str]]) -> None:
+    """What all tables tell of an image, and some more columns."""
+    width = max([len(answer.path) for answer in answers] + [5])
+    names = max([len(answer.prediction.label) for answer in answers if answer.prediction is not None] + [5])
+    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty    wrong about  {'  '.join(columns)}"
+    typer.secho(head, bold=True)
+    for answer in answers:
+        prediction = answer.prediction
+        if prediction is None:
+            typer.secho(f"{answer.path:<{width}}  {answer.error}", fg=typer.colors.RED)
+            continue
+        line = f"{answer.path:<{width}}  {prediction.label:<{names}}  {prediction.confidence:>10.1%}"
+        line += f"  {_spread(prediction)}  {odds(prediction.error_probability):<11}  "
+        typer.echo(line + "  ".join(tell(answer, prediction) for tell in columns.values()))
+
+
+def _decision(answer: "Answer") -> str:
+    if answer.decision == "reject" and answer.threshold is not None:
+        return f"reject: above {answer.threshold:.4g}"
+    return answer.decision or "-"
+
+
+def _colour(answer: "Answer") -> str | None:
+    return _COLOURS.get(str(answer.decision))
+
+
+def _spread(prediction: "ImagePrediction") -> str:
+    return f"{prediction.uncertainty:.3f} ± {prediction.standard_error:.3f}"
 
 
 def _bar(share: float) -> str:

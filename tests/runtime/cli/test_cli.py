@@ -17,10 +17,9 @@ from pictures import encoded, png_header
 from PIL import Image
 
 import uce_edge
-from uce_edge import contract, models
+from uce_edge import answers, contract, models
 from uce_edge.bench import sweep
 from uce_edge.bench.report import Report, extra_pass
-from uce_edge.cli import records as cli_records
 from uce_edge.cli.engines import ENGINES
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import sources
@@ -121,7 +120,7 @@ def test_reject_decides_and_exit_code_tells(digits, call, threshold, decision, c
 
 @pytest.mark.parametrize("chunk", [1, 2, 32])
 def test_one_bad_image_among_many_does_not_stop_the_others(digits, call, folder, monkeypatch, chunk):
-    monkeypatch.setattr(cli_records, "CHUNK", chunk)
+    monkeypatch.setattr(answers, "CHUNK", chunk)
     done = call("predict", "--model", digits.model, folder, "--jsonl", "--reject", "0", "--exit-code")
     assert done.code == 1  # a failure outranks the rejections
     assert done.err == "error: 1 of 5 images could not be used.\n"

@@ -15,7 +15,7 @@ import pytest
 from conftest import Call, Digits
 from PIL import Image
 
-from uce_edge import annotate
+from uce_edge import Decision, annotate
 from uce_edge.model import SamplesWarning
 
 
@@ -127,7 +127,9 @@ def test_the_sheet_has_every_image(digits: Digits, call: Call, mixed: Path) -> N
     assert "2 accepted, 1 rejected." in said.err
     with Image.open(sheet) as image:
         colours = {colour for _, colour in image.convert("RGB").getcolors(10**6)}
-    accepted, rejected = (tuple(bytes.fromhex(annotate._OUTCOME[name][0][1:])) for name in ("accept", "reject"))
+    accepted, rejected = (
+        tuple(bytes.fromhex(annotate.COLOURS[name][1:])) for name in (Decision.ACCEPT, Decision.REJECT)
+    )
     assert {accepted, rejected} <= colours
 
 

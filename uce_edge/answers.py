@@ -1,0 +1,132 @@
+"""One answer per image, the same for tables, JSON, pictures and logs: an image that cannot be used is an answer too."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from uce_edge.errors import ImageError
+from uce_edge.images import STDIN, Pixels, load, read
+from uce_edge.metadata import ImageSpec
+from uce_edge.prediction import ClassProbability, Decision, ImagePrediction
+
+if TYPE_CHECKING:
+    from uce_edge.model import Model
+
+CHUNK = 32
+"""Images that are decoded before the model runs."""
+
+_FIELDS = (
+    "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
+    "error_probability", "threshold", "decision", "samples", "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """How images are asked about; the first four are those of `Model.predict`."""
+
+    samples: int | None = None
+    seed: int = 0
+    reject: float | Literal["auto"] | None = None
+    adaptive: float | None = None
+    top: int = 3
+    """The likeliest classes that an answer lists."""
+    keep: bool = False
+    """Whether an answer keeps the bytes that it is about; those of standard input are kept always."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a model says of one image, or why it says nothing: of `prediction` and `error` one is None."""
+
+    path: str
+    """The file; `-` is standard input."""
+    prediction: ImagePrediction | None
+    error: str | None
+    """What is wrong, in one sentence with the remedy."""
+    threshold: float | None
+    """What the uncertainty was compared with."""
+    top: tuple[ClassProbability, ...] = ()
+    """The likeliest classes."""
+    content: bytes | None = field(default=None, repr=False)
+    """The bytes of the image, where they were read and kept."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a prediction."""
+        return self.prediction is not None
+
+    @property
+    def decision(self) -> Decision | None:
+        """Whether the prediction may be used; None without a threshold, and without a prediction."""
+        return None if self.prediction is None else self.prediction.decision
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON document: the same keys for every answer, null where there is no value."""
+        values: dict[str, Any] = dict.fromkeys(_FIELDS)
+        if self.prediction is not None:
+            values |= self.prediction.as_dict() | {"top": [likely._asdict() for likely in self.top]}
+        values["threshold"] = self.threshold
+        return {"path": self.path, "status": "ok" if self.ok else "error"} | values | {"error": self.error}
+
+
+def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -> Iterator[Answer]:
+    """One answer per path, in order; files are read as the answers are taken, `CHUNK` at a time."""
+    threshold = model.threshold(request.reject)
+    remaining = iter(paths)
+    while chunk := [str(path) for path in islice(remaining, CHUNK)]:
+        opened = [_open(path, model.metadata.image, request.keep) for path in chunk]
+        pixels = [image.pixels for image in opened if image.pixels is not None]
+        predictions = iter(
+            model.predict(np.stack(pixels), request.samples, request.seed, request.reject, request.adaptive)
+            if pixels
+            else ()
+        )
+        for path, image in zip(chunk, opened, strict=True):
+            prediction = None if image.pixels is None else next(predictions)
+            error = image.error
+            if prediction is not None and not _is_finite(prediction):
+                prediction, error = None, _overflow(path, model.path)
+            top = () if prediction is None else prediction.top(model.classes, request.top)
+            yield Answer(path, prediction, error, threshold, top, image.content)
+
+
+class _Opened(NamedTuple):
+    """An image as the model takes it, or what is wrong with it."""
+
+    pixels: Pixels | None
+    error: str | None
+    content: bytes | None
+
+
+def _open(path: str, spec: ImageSpec, keep: bool) -> _Opened:
+    content = None
+    try:
+        if keep or path == STDIN:
+            content = sys.stdin.buffer.read() if path == STDIN else read(path)
+        return _Opened(load(path if content is None else content, spec, _name(path)), None, content)
+    except ImageError as error:
+        return _Opened(None, str(error), content)
+
+
+def _name(path: str) -> str:
+    return "The image data" if path == STDIN else path
+
+
+def _is_finite(prediction: ImagePrediction) -> bool:
+    """Whether every number is one: NaN has no place in JSON, and nobody can act on it."""
+    numbers = [value for value in prediction.as_dict().values() if isinstance(value, float)]
+    return all(map(math.isfinite, numbers)) and bool(np.isfinite(prediction.probabilities).all())
+
+
+def _overflow(path: str, model: str) -> str:
+    return (
+        f"{_name(path)} has no answer: {model} gives numbers that are not finite, so the model file is damaged or its "
+        "arithmetic overflows. Copy the file again, or export it again with --precision fp32."
+    )

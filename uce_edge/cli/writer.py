@@ -1,0 +1,72 @@
+"""What `predict` writes about each answer: a line of the log, an annotated copy, a place on the sheet."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from uce_edge.cli.destinations import Destinations
+from uce_edge.cli.words import say
+
+if TYPE_CHECKING:
+    from uce_edge.answers import Answer
+    from uce_edge.model import Model
+
+
+class Writer:
+    """Writes answers to their destinations, until its block ends."""
+
+    def __init__(self, destinations: Destinations, model: "Model") -> None:
+        """Open the destinations, so that one that cannot be written is told before the first image.
+
+        Args:
+            destinations: Where to write; they are checked already.
+            model: What answers.
+        """
+        from uce_edge.audit import Audit
+        from uce_edge.files import writable_folder
+
+        self._save, self._sheet, log = destinations.save, destinations.sheet, destinations.audit
+        if self._save is not None:
+            writable_folder(self._save, "--save")
+        self._audit = None if log is None else Audit(log, Path(model.path), model.provider)
+        self._names = destinations.reserved(Path(model.path))
+        self._saved = 0
+        self._shown: list[Answer] = []
+
+    @property
+    def needs_content(self) -> bool:
+        """Whether an answer must come with the bytes that it is about."""
+        return self._save is not None or self._audit is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._audit is not None:
+            self._audit.close()
+
+    def write(self, answer: "Answer") -> None:
+        """Write all there is to write about an answer; once it returns, the log is safe on disk."""
+        if self._save is not None and answer.ok:
+            from uce_edge.annotate import save_annotated
+
+            save_annotated(answer, self._save, self._names)
+            self._saved += 1
+        if self._audit is not None:
+            self._audit.add(answer)
+        if self._sheet is not None:
+            # A file is read again when the sheet is drawn; standard input cannot be.
+            self._shown.append(answer if answer.path == "-" else replace(answer, content=None))
+
+    def finish(self) -> None:
+        """Draw the sheet, and tell what was written."""
+        if self._save is not None:
+            say(f"Wrote {self._saved} annotated {'image' if self._saved == 1 else 'images'} to {self._save}")
+        if self._sheet is not None:
+            from uce_edge.annotate import save_sheet
+
+            save_sheet(self._shown, self._sheet)
+            say(f"Wrote {self._sheet}")
