@@ -20,8 +20,8 @@ _WORDS = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: ""}
 _EDGE = 6
 SHEET_LIMIT = 200
 """A sheet shows so many images at most."""
-# File systems take 255 bytes; .png needs 4 of them, and the temporary file that becomes the copy 10.
-_LONGEST_STEM = 240
+# File systems take names of 255 bytes, of which .png needs 4.
+_LONGEST_STEM = 251
 
 
 def save_annotated(answer: Answer, folder: Path, taken: set[str]) -> None:

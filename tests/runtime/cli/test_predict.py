@@ -1,5 +1,6 @@
 """`predict` for people: cards, order, pictures, a watched folder and the log of decisions."""
 
+import gc
 import hashlib
 import json
 import os
@@ -8,14 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import port_cases
 import pytest
 from conftest import Call, Digits
 from PIL import Image
 
-from uce_edge import Decision, annotate
+from uce_edge import Answer, Decision, annotate, watch
 from uce_edge.model import SamplesWarning
 
 
@@ -87,17 +90,189 @@ def test_annotated_copies_show_the_image_and_differ_by_outcome(digits: Digits, c
     assert said.err.startswith(f"Wrote 4 annotated images to {out}\n")
 
 
-@pytest.mark.parametrize("option", ["--save .", "--sheet noise.png", "--save ../mixed", "--watch . --save ."])
-def test_the_images_themselves_are_never_overwritten(
-    digits: Digits, call: Call, mixed: Path, monkeypatch: pytest.MonkeyPatch, option: str
+@pytest.fixture
+def workplace(digits: Digits, mixed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of images, with the model in a folder beside, and links to both."""
+    place = mixed.parent / "place"
+    place.mkdir()
+    shutil.copy(digits.model, place / "m.onnx")
+    shutil.copy(digits.model, place / "m.png")
+    (place / "model-link").symlink_to("m.onnx")
+    (place / "image-link.png").symlink_to(mixed / "noise.png")
+    (place / "images").symlink_to(mixed)
+    (place / "inside").mkdir()
+    (place / "inside" / "link.png").symlink_to(place / "m.png")
+    os.link(place / "m.onnx", place / "model-name")
+    os.link(mixed / "noise.png", place / "image-name")
+    monkeypatch.chdir(place)
+    return mixed.parent
+
+
+MODEL, IMAGE = "the model, which would be overwritten", "the images, one of which would be overwritten"
+FOLDER, OTHER = "that of the images, which would be overwritten", "which would be overwritten"
+OVERWRITING = {
+    "--audit m.onnx": MODEL,
+    "--audit ../place/m.onnx": MODEL,
+    "--audit model-link": MODEL,
+    "--audit model-name": MODEL,
+    "--save m.onnx": MODEL,
+    "--model m.png --sheet m.png": MODEL,
+    "--model m.png --sheet inside/link.png": MODEL,
+    "--audit ../mixed/noise.png": IMAGE,
+    "--audit image-link.png": IMAGE,
+    "--audit image-name": IMAGE,
+    "--audit images/digit-0.png": IMAGE,
+    "--sheet ../mixed/noise.png": IMAGE,
+    "--sheet image-link.png": IMAGE,
+    "--save ../mixed": FOLDER,
+    "--save images": FOLDER,
+    "--sheet s.png --audit s.png": OTHER,
+    "--sheet s.png --audit ../place/s.png": OTHER,
+    "--save new --audit new": OTHER,
+    "--save s.png --sheet s.png": OTHER,
+    "--watch ../mixed --save images": FOLDER,
+    "--watch ../mixed --audit image-name": IMAGE,
+    "--watch ../mixed --audit m.onnx": MODEL,
+    "--watch ../mixed --audit images/later.png": "no image of the watched folder",
+}
+
+
+@pytest.mark.parametrize("options", OVERWRITING)
+def test_neither_model_nor_image_nor_another_output_is_ever_overwritten(
+    call: Call, workplace: Path, options: str
 ) -> None:
-    monkeypatch.chdir(mixed)
-    before = {path.name: path.read_bytes() for path in mixed.iterdir()}
-    images = [] if "--watch" in option else ["noise.png", "digit-0.png"]
-    said = call("predict", "--model", digits.model, *images, *option.replace("../mixed", f"../{mixed.name}").split())
+    def everything() -> dict[Path, bytes | None]:
+        return {path: path.read_bytes() if path.is_file() else None for path in sorted(workplace.rglob("*"))}
+
+    before = everything()
+    images = [] if "--watch" in options else ["../mixed", "../mixed/absent.png"]
+    said = call("predict", *images, "--model", "m.onnx", *options.split())
     assert (said.code, said.out) == (2, "")
-    assert "which would be overwritten" in said.err or "one of which would be overwritten" in said.err
-    assert {path.name: path.read_bytes() for path in mixed.iterdir()} == before
+    assert said.err.startswith(f"error: Expected `{options.rsplit('--', maxsplit=1)[-1].split(maxsplit=1)[0]}` to be ")
+    assert OVERWRITING[options] in said.err
+    assert f"Use: --{options.rsplit('--', maxsplit=1)[-1].split(maxsplit=1)[0]}" in said.err
+    assert everything() == before
+
+
+def test_the_image_that_a_link_leads_to_is_not_overwritten(call: Call, workplace: Path) -> None:
+    said = call("predict", "image-link.png", "--model", "m.onnx", "--save", workplace / "mixed")
+    assert (said.code, said.out) == (2, "")
+    assert FOLDER in said.err
+
+
+def test_a_copy_leaves_its_name_to_the_sheet_of_the_same_folder(call: Call, workplace: Path) -> None:
+    said = call("predict", "../mixed", "--model", "m.onnx", "--save", "out", "--sheet", "out/noise.png")
+    assert said.code == 0
+    written = sorted(path.name for path in (workplace / "place" / "out").iterdir())
+    assert written == ["digit-0.png", "digit-1.png", "noise-2.png", "noise.png"]
+    assert "Wrote 3 annotated images to out" in said.err
+    with Image.open("out/noise.png") as sheet, Image.open("out/noise-2.png") as copy:
+        assert sheet.width > 1.5 * copy.width
+
+
+def test_a_log_in_the_folder_of_images_is_continued(call: Call, workplace: Path) -> None:
+    asked = ("predict", "../mixed", "--model", "m.onnx", "--audit", workplace / "mixed" / "decisions.jsonl", "--jsonl")
+    assert [call(*asked).code for _ in range(2)] == [0, 0]
+    assert len((workplace / "mixed" / "decisions.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize("form", ["card", "table", "--json", "--jsonl", "rank"])
+def test_an_answer_that_is_no_number_is_an_error_in_every_form(
+    call: Call, mixed: Path, tmp_path: Path, form: str
+) -> None:
+    model = port_cases.variant(tmp_path, graph=port_cases.not_a_number)
+    image, log, out, sheet = mixed / "noise.png", tmp_path / "log", tmp_path / "out", tmp_path / "sheet.png"
+    if form == "rank":
+        said = call("rank", mixed, "--model", model, "--json")
+        assert (said.code, json.loads(said.out)) == (1, [])
+        assert said.err.count("gives numbers that are not finite") == 3
+        return
+    images = [image, image] if form == "table" else [image]
+    said = call("predict", *images, "--model", model, "--reject", 1, "--audit", log, "--save", out,
+                *([form] if form.startswith("--") else []))  # fmt: skip
+    assert said.code == 1
+    assert "Wrote 0 annotated images" in said.err
+    assert f"error: {len(images)} of {len(images)} images could not be used." in said.err
+    assert list(out.iterdir()) == []
+    logged = [json.loads(line, parse_constant=pytest.fail) for line in log.read_text().splitlines()]
+    assert [(line["status"], line["decision"], line["uncertainty"]) for line in logged] == [
+        ("error", None, None)
+    ] * len(images)
+    if form.startswith("--"):
+        document = json.loads(said.out, parse_constant=pytest.fail)
+        record = document if form == "--jsonl" else document[0]
+        assert {name: logged[0][name] for name in record} == record
+    else:
+        assert said.out.count(f"{image} has no answer: {model} gives numbers that are not finite") == len(images)
+    drawn = call("predict", image, "--model", model, "--sheet", sheet)
+    assert drawn.code == 1
+    assert "there is no sheet to draw" in drawn.err
+    assert not sheet.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are counted in other units there")
+def test_a_name_that_is_too_long_for_a_copy_is_shortened(call: Call, digits: Digits, mixed: Path) -> None:
+    stem = "é" * 125
+    names = [f"a{stem}.png", f"a{stem}.jpg", f"{stem}b.bmp", f"{stem}c.bmp", "short.png"]  # 255 bytes with .png
+    endless = [f"{stem}-one", f"{stem}-two"]  # no ending to take away
+    folder, out = mixed.parent / "long", mixed.parent / "out"
+    folder.mkdir()
+    for name in names + endless:
+        shutil.copy(mixed / "noise.png", folder / name)
+    # The first once more: the number must fit, too.
+    asked = ("predict", "--model", digits.model, folder, *(folder / name for name in [names[0], *endless]), "--save")
+    said = call(*asked, out)
+    assert said.code == 0
+    assert "Wrote 8 annotated images" in said.err
+    copies = sorted(path.name for path in out.iterdir())
+    assert len(copies) == 8
+    assert {f"a{stem}.png", "short.png", f"{stem}b.png", f"{stem}c.png"} <= set(copies)
+    assert all(len(name.encode()) <= 255 for name in copies)
+    again = mixed.parent / "again"
+    call(*asked, again)
+    assert sorted(path.name for path in again.iterdir()) == copies
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no limit to set")
+def test_a_full_disk_stops_the_copies_with_a_sentence(digits: Digits, mixed: Path) -> None:
+    import resource
+
+    def little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+
+    out = mixed.parent / "out"
+    command = [sys.executable, "-B", "-m", "uce_edge", "predict", mixed, "--model", digits.model, "--save", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=little_room)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: Cannot write {out / 'digit-0.png'}: File too large.")
+    assert done.stderr.count("\n") == 1
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such name")
+@pytest.mark.parametrize("form", ["card", "table", "--json", "--jsonl", "--csv"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_file_name_that_is_no_text_is_shown_all_the_same(
+    digits: Digits, mixed: Path, form: str, encoding: str
+) -> None:
+    odd = os.fsencode(mixed) + b"/caf\xe9.png"
+    shutil.copy(os.fsencode(mixed / "noise.png"), odd)
+    images = [odd] if form == "card" else [odd, b"absent-\xff.png", mixed / "noise.png"]
+    command = [sys.executable, "-m", "uce_edge", "rank" if form == "--csv" else "predict", *images]
+    options = ["--model", digits.model, *([form] if form.startswith("--") else [])]
+    done = subprocess.run(
+        [*command, *options], capture_output=True, check=False,
+        env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"},
+    )  # fmt: skip
+    assert done.returncode == (0 if form == "card" else 1), done.stderr
+    assert b"Traceback" not in done.stderr
+    shown = done.stdout.decode(encoding)
+    if form.startswith("--json"):
+        records = json.loads(shown) if form == "--json" else [json.loads(line) for line in shown.splitlines()]
+        assert os.fsencode(records[0]["path"]) == odd
+        assert "absent-\udcff.png does not exist" in records[1]["error"]
+    else:
+        assert str(mixed / "caf?.png") in shown
 
 
 def test_a_file_is_no_folder_for_copies(digits: Digits, call: Call, mixed: Path) -> None:
@@ -193,6 +368,28 @@ def test_a_watched_folder_is_answered_as_images_arrive(digits: Digits, mixed: Pa
         rest, said = it.communicate(timeout=30)
     assert (it.returncode, rest) == (0, b"")
     assert b"Watching" in said
+
+
+def test_a_watched_folder_is_summed_up_and_not_kept(
+    digits: Digits, call: Call, mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers() -> int:
+        gc.collect()
+        return sum(type(item) is Answer for item in gc.get_objects())
+
+    before, images = answers(), sorted(map(str, mixed.iterdir()))
+
+    def arrivals(folder: Path) -> Iterator[list[str]]:
+        for _ in range(40):
+            yield [*images, "absent.png"]
+        assert answers() - before <= 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "arrivals", arrivals)
+    said = call("predict", "--model", digits.model, "--watch", mixed, "--reject", 0.1)
+    assert said.code == 1
+    assert len(said.out.splitlines()) == 160
+    assert said.err.splitlines()[-2:] == ["80 accepted, 40 rejected.", "error: 40 of 160 images could not be used."]
 
 
 def test_a_folder_that_is_not_there_cannot_be_watched(digits: Digits, call: Call, tmp_path: Path) -> None:
