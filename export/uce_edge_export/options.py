@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from uce_edge.contract import Inference, NoiseKind, Precision
+
 
 class OutputIs(StrEnum):
     """What a classifier's output means."""
@@ -47,3 +49,25 @@ class Options:
     """Make the seeds a constant: N is fixed, and the file takes an image alone."""
     sample_from: str | None = None
     """For moments, the weight layer from which on values are drawn; None for the last one."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The kind of file that is wanted, whatever it is made from."""
+
+    inference: Inference = Inference.MC
+    """The kind of graph."""
+    noise: NoiseKind = NoiseKind.TABLE
+    """Where the noise comes from."""
+    samples: int | None = None
+    """The default number of passes; None for that of the kind of graph."""
+    precision: Precision = Precision.FP32
+    """Of the network."""
+    options: Options = Options()
+    """How the noise gets into the graph."""
+
+    @property
+    def suffix(self) -> str:
+        """What tells the names of different kinds apart."""
+        kind = "" if self.inference is Inference.MC else f"-{self.inference}"
+        return kind if self.precision is Precision.FP32 else f"{kind}-{self.precision}"

@@ -7,17 +7,15 @@ import sys
 
 from uce_edge.bench.job import Job
 from uce_edge.contract import NoiseKind
-from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge_train import architectures, gaussianize
-from uce_edge_train.export import export_module
+from uce_edge.metadata import ImageSpec
+from uce_edge_export.options import Wanted
+from uce_edge_train.untrained import export_untrained
 
 
 def write(job: Job) -> None:
     """Write the file at the path of the job."""
-    model = gaussianize(architectures.build(job.architecture, job.classes, job.image[2]))
-    classes = tuple(str(i) for i in range(job.classes))
     spec = ImageSpec(*job.image, dtype=job.dtype)
-    export_module(model, Metadata(classes, spec, noise=NoiseKind.RANDN), job.path)
+    export_untrained(job.architecture, job.path, Wanted(noise=NoiseKind.RANDN), classes=job.classes, image=spec)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import JsonOption
-from uce_edge.cli.parts import need_torch
-from uce_edge.cli.words import describe, quote, say
+from uce_edge.cli.parts import need_onnx, need_torch
+from uce_edge.cli.words import describe, quote, say, warn
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
 from uce_edge_train.choices import Rates
@@ -58,7 +58,6 @@ def calibrate(
 
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
     """
-    need_torch("Calibrating")
     promise = _promise(target_error, confidence)
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
@@ -83,10 +82,10 @@ def calibrate(
         f"labels changed: {report['label_flips']}."
     )
     if report["images"] < 100:
-        say("warning: fewer than 100 images leave the calibration itself uncertain.")
+        warn("fewer than 100 images leave the calibration itself uncertain.")
     if report["nll_after"] > 0.9 * report["nll_of_chance"]:
-        say(
-            "warning: the model is hardly better than chance on these images. If it is good without noise, the noise "
+        warn(
+            "the model is hardly better than chance on these images. If it is good without noise, the noise "
             "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
         )
     say(f"Next: uce-edge {following}")
@@ -114,6 +113,7 @@ def _calibrate_run(
     data: str | None,
     promise: dict[str, float] | None,
 ) -> "tuple[Calibration, str]":
+    need_torch("Calibrating a run")
     from uce_edge.datasets import labelled
     from uce_edge_train import calibrate as calibration
     from uce_edge_train.runs import Run
@@ -142,6 +142,7 @@ def _calibrate_file(
 ) -> "tuple[Calibration, str]":
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
+    need_onnx("Calibrating a model file")
     from uce_edge.datasets import labelled
     from uce_edge.model import Model
     from uce_edge_export.recalibrate import recalibrate

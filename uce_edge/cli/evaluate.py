@@ -22,7 +22,7 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import say
+from uce_edge.cli.words import say, warn
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
@@ -114,7 +114,7 @@ def evaluate(
     else:
         _print(result)
     for note in result.notes:
-        say(f"warning: {note}")
+        warn(note)
     say(summary.headline(result))
     if report is not None:
         say(f"Wrote {report}")

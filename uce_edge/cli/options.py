@@ -49,6 +49,29 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     return int(height), int(width)
 
 
+def parse_numbers(argument: str, text: str) -> list[float]:
+    """Numbers with commas between."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        rule, remedy = "numbers separated by commas", f"For example: --{argument} 0.5,0.5,0.5"
+        raise UsageError(expected(f"`{argument}`", rule, text, remedy)) from None
+
+
+def parse_names(argument: str, text: str | None) -> list[str] | None:
+    """Names with commas between, or those of a file with one per line."""
+    if text is None:
+        return None
+    try:
+        lines = Path(text).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        rule = "names, or a text file in UTF-8"
+        raise UsageError(expected(f"`{argument}`", rule, text, "Save it as UTF-8")) from None
+    except OSError:  # not a file: the names themselves, which may be longer than a file name can be
+        return [name.strip() for name in text.split(",")]
+    return [line.strip() for line in lines if line.strip()]
+
+
 def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
     """The value of --reject."""
     if text is None or text == "auto":

@@ -4,11 +4,27 @@ from importlib import import_module
 
 from uce_edge.errors import MissingPartError
 
+_ONNX = ("onnx", "onnx_ir")
+
 
 def need_torch(what: str) -> None:
     """Say how to install the training part when it is not there."""
-    for package in ("torch", "safetensors"):
+    _need(what, ("torch", "safetensors"), "train,export")
+
+
+def need_torch_export(what: str) -> None:
+    """Say how to install what turns a torch network into a file."""
+    _need(what, ("torch", "safetensors", "onnxscript", *_ONNX), "train,export")
+
+
+def need_onnx(what: str) -> None:
+    """Say how to install what reads and writes model files, which needs no torch."""
+    _need(what, _ONNX, "recalibrate")
+
+
+def _need(what: str, packages: tuple[str, ...], extra: str) -> None:
+    for package in packages:
         try:
             import_module(package)
         except ImportError:
-            raise MissingPartError(what, package, "train,export") from None
+            raise MissingPartError(what, package.replace("_", "-"), extra) from None

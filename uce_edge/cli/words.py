@@ -33,3 +33,8 @@ def quote(path: object) -> str:
 def say(text: str) -> None:
     """Tell a person; stdout is for data."""
     typer.echo(text, err=True)
+
+
+def warn(text: str) -> None:
+    """Tell a person what may harm them."""
+    typer.secho(f"warning: {text}", err=True, fg=typer.colors.YELLOW)

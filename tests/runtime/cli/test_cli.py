@@ -367,6 +367,11 @@ def test_from_training_to_a_model_file(call, tmp_path, monkeypatch):
     runs = {f"runs/{name}/{file}" for name in ("a", "older") for file in ("run.json", "log.csv", "weights.safetensors")}
     assert written == runs | {"a.onnx", "a.json"}
     assert json.loads(call("info", "a.onnx", "--json").out)["samples"] == 5
+    assert "not calibrated" not in exported.err
+    uncalibrated = call("export", "runs/older")
+    assert uncalibrated.code == 0
+    assert "warning: runs/older is not calibrated" in uncalibrated.err
+    assert "Run: uce-edge calibrate runs/older" in uncalibrated.err
 
 
 def test_a_run_is_calibrated_with_its_rate_and_on_other_images(digits, call, refused, tmp_path):
@@ -524,6 +529,8 @@ def test_import_stays_light(imports, heavy):
         (["train"], "safetensors", "train,export"),
         (["calibrate", "RUN"], "torch", "train,export"),
         (["export", "RUN"], "onnxscript", "train,export"),
+        (["export", "--from", "MODEL"], "onnx", "recalibrate"),
+        (["calibrate", "MODEL", "--data", "labelled.npz"], "onnx", "recalibrate"),
     ],
 )
 def test_missing_part_is_named_with_its_command(digits, refused, tmp_path, monkeypatch, arguments, package, extra):

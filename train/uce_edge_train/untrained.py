@@ -1,0 +1,47 @@
+"""A network by its name with random weights, as a file: speed does not depend on the weights."""
+
+from pathlib import Path
+
+import torch
+
+from uce_edge.contract import pass_seeds
+from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge_export.export import Exported, default_samples
+from uce_edge_export.options import Wanted
+from uce_edge_train import architectures
+from uce_edge_train.export import export_module
+from uce_edge_train.layers import gaussianize
+
+
+def export_untrained(
+    name: str,
+    out: str | Path,
+    wanted: Wanted = Wanted(),
+    p: float = 0.2,
+    classes: int = 10,
+    image: ImageSpec = ImageSpec(32, 32, 3),
+) -> Exported:
+    """Write a network with random weights, always the same, as a contract file.
+
+    Args:
+        name: As in `architectures.build`.
+        out: The `.onnx` file.
+        wanted: The kind of file.
+        p: The dropout rate of every layer.
+        classes: Number of classes.
+        image: What it takes.
+    """
+    samples = default_samples(wanted.inference) if wanted.samples is None else wanted.samples
+    pass_seeds(samples, 0)
+    torch.manual_seed(0)
+    model = gaussianize(architectures.build(name, classes, image.channels), p)
+    metadata = Metadata(
+        tuple(str(i) for i in range(classes)),
+        image,
+        inference=wanted.inference,
+        noise=wanted.noise,
+        precision=wanted.precision,
+        architecture=f"{name} (untrained)",
+        samples=samples,
+    )
+    return export_module(model, metadata, out, options=wanted.options)

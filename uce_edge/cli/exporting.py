@@ -1,0 +1,115 @@
+"""What `uce-edge export` does with each kind of source, and what it says about it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uce_edge.cli.options import parse_names, parse_numbers, parse_size
+from uce_edge.cli.words import describe, quote, say, warn
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import UsageError, expected
+from uce_edge_export.options import Layout, OutputIs, Wanted
+
+if TYPE_CHECKING:
+    from uce_edge_export.export import Exported
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a third-party classifier is to be read, as the options spell it."""
+
+    classes: str | None = None
+    scale: float = 255.0
+    mean: str = "0"
+    std: str = "1"
+    layout: Layout = Layout.AUTO
+    size: str | None = None
+    output_is: OutputIs = OutputIs.AUTO
+
+
+def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
+    """Export a training run; returns the file and the next command."""
+    from uce_edge_train import export
+    from uce_edge_train.runs import Run, newest
+
+    if run is None:
+        run = newest()
+        say(f"Exporting the newest run: {run}")
+    out = out or Path(f"{run.resolve().name}{wanted.suffix}.onnx")
+    described = Run.load(run)
+    done = export.export_run(
+        run, out, described.dataset(), wanted.inference, wanted.noise, wanted.samples, wanted.options, wanted.precision
+    )
+    _say_parity(done)
+    if done.change is not None:
+        (nll_before, nll_after), (uce_before, uce_after) = done.change.nll, done.change.uce
+        say(f"{wanted.precision}: NLL {nll_before:.4f} -> {nll_after:.4f}, UCE {uce_before:.4f} -> {uce_after:.4f}.")
+    if wanted.noise is not NoiseKind.INPUT:
+        original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
+        say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
+    if isinstance(done.promised, Exception):
+        warn(f"no threshold was stored. {done.promised}")
+    elif done.promised is not None:
+        say(describe(done.promised))
+    if described.calibration.samples is None:
+        warn(
+            f"{run} is not calibrated: the file is as sure of itself as the network came out of training. "
+            f"Run: uce-edge calibrate {quote(run)}   and export it again"
+        )
+    threshold = "0.3" if done.metadata.reject is None else "auto"
+    return out, f"predict --model {quote(out)} image.png --reject {threshold}"
+
+
+def export_third_party(
+    source: Path, out: Path | None, wanted: Wanted, p: list[str], reading: Reading
+) -> tuple[Path, str]:
+    """Export any ONNX classifier; returns the file and the next command."""
+    from uce_edge_export import export, third_party
+    from uce_edge_export.description import check_name
+
+    out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
+    names = parse_names("classes", reading.classes)
+    mean, std = parse_numbers("mean", reading.mean), parse_numbers("std", reading.std)
+    classifier = third_party.load(
+        source, layout=reading.layout, output_is=reading.output_is, size=parse_size(reading.size)
+    )
+    metadata = third_party.metadata(
+        classifier,
+        source,
+        classes=names,
+        scale=reading.scale,
+        mean=mean,
+        std=std,
+        samples=export.default_samples(wanted.inference) if wanted.samples is None else wanted.samples,
+        inference=wanted.inference,
+        noise=wanted.noise,
+    )
+    metadata = replace(metadata, precision=wanted.precision)
+    done = export.export_third_party(classifier, metadata, out, p, wanted.options)
+    for note in classifier.notes:
+        say(f"Note: {note}.")
+    if wanted.inference is not Inference.DETERMINISTIC:
+        say("Note: it was not trained with noise. `calibrate` shows its accuracy with it; if that has fallen, export")
+        say("      again with a smaller --p, or with --from-layer for the last layers alone.")
+    _say_parity(done)
+    return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
+
+
+def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str]) -> tuple[Path, str]:
+    """Export a network with random weights; returns the file and the next command."""
+    from uce_edge_train import untrained
+
+    if len(p) > 1 or "=" in p[0]:
+        raise UsageError(expected("`p`", "one rate for an untrained network", p, "Use: --p 0.2"))
+    out = out or Path(f"{name}{wanted.suffix}.onnx")
+    _say_parity(untrained.export_untrained(name, out, wanted, parse_numbers("p", p[0])[0]))
+    return out, f"bench --model {quote(out)}"
+
+
+def _say_parity(done: "Exported") -> None:
+    if done.metadata.inference is Inference.MOMENTS:
+        say(f"Mean probabilities within {done.parity.largest_difference:.3f} of 32 exact passes, on two images.")
+        return
+    z = done.parity.largest_z
+    statistic = "" if z is None else f", {z:.1f} standard errors from random noise"
+    say(f"Parity: logits within {done.parity.largest_difference:.1e} of the original{statistic}.")
