@@ -48,10 +48,10 @@ def collect(paths: Iterable[str]) -> list[str]:
     Raises:
         ImageError: A folder has no images or cannot be listed.
     """
-    found: list[str] = []
+    files: list[str] = []
     for path in paths:
         if path == STDIN or not _is_folder(Path(path)):
-            found.append(path)
+            files.append(path)
             continue
         try:
             names = sorted(entry.name for entry in Path(path).iterdir() if is_image(entry))
@@ -64,8 +64,8 @@ def collect(paths: Iterable[str]) -> list[str]:
                 f"The folder {path} has no images ({', '.join(SUFFIXES)}); its subfolders are not searched. "
                 "Name a folder with images in it, or the files themselves."
             )
-        found.extend(str(Path(path) / name) for name in names)
-    return found
+        files.extend(str(Path(path) / name) for name in names)
+    return files
 
 
 def is_image(path: Path) -> bool:

@@ -129,7 +129,7 @@ def test_mode_is_converted_to_defined_values(kind, image, spec, pixel):
 
 
 @pytest.mark.parametrize(
-    ("mode", "value", "spec", "found"),
+    ("mode", "value", "spec", "reason"),
     [
         ("I", -1, GRAY, "from -1 to -1"),
         ("I", 70000, GRAY, "from 70000 to 70000"),
@@ -138,12 +138,12 @@ def test_mode_is_converted_to_defined_values(kind, image, spec, pixel):
         ("F", float("nan"), FLOAT_GRAY, "not finite"),
     ],
 )
-def test_undefined_range_is_refused_and_named(tmp_path, mode, value, spec, found):
+def test_undefined_range_is_refused_and_named(tmp_path, mode, value, spec, reason):
     path = tmp_path / "depth.tif"
     full(mode, value).save(path)
     message = refusal(path, spec)
     assert str(path) in message
-    assert found in message
+    assert reason in message
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
@@ -226,7 +226,7 @@ def test_preparing_neither_changes_nor_shares_its_input():
 
 
 @pytest.mark.parametrize(
-    ("image", "found"),
+    ("image", "reason"),
     [
         (np.zeros((2, 3, 3), np.float32), "float32 [2, 3, 3]"),
         (np.zeros((2, 3), np.uint16), "uint16 [2, 3]"),
@@ -240,14 +240,14 @@ def test_preparing_neither_changes_nor_shares_its_input():
         (Image.new("La", SIZE), "cannot be decoded"),
     ],
 )
-def test_pixels_that_cannot_be_prepared_are_refused_by_rule(image, found):
+def test_pixels_that_cannot_be_prepared_are_refused_by_rule(image, reason):
     with pytest.raises(ImageError, match=r"image") as caught:
         images.prepare(image, RGB)
-    assert found in str(caught.value)
+    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("content", "reason"),
     [
         (b"", "is empty (0 bytes)"),
         (b"These are my notes.\n" * 20, "is not an image"),
@@ -255,11 +255,11 @@ def test_pixels_that_cannot_be_prepared_are_refused_by_rule(image, found):
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "is not an image"),
     ],
 )
-def test_file_that_is_no_image_is_refused(tmp_path, content, found):
+def test_file_that_is_no_image_is_refused(tmp_path, content, reason):
     path = tmp_path / "cat.png"
     path.write_bytes(content)
-    assert refusal(path).startswith(f"{path} {found}")
-    assert refusal(content).startswith(f"The image data {found}")
+    assert refusal(path).startswith(f"{path} {reason}")
+    assert refusal(content).startswith(f"The image data {reason}")
 
 
 def test_missing_file_is_refused(tmp_path):
@@ -316,8 +316,8 @@ def test_damaged_bytes_raise_nothing_but_image_errors(kind):
             images.load(damaged.tobytes(), RGB)
 
 
-@pytest.mark.parametrize(("side", "found"), [(30_000, "900 megapixels"), (11_000, "121 megapixels")])
-def test_decompression_bomb_is_refused_from_its_header(tmp_path, monkeypatch, side, found):
+@pytest.mark.parametrize(("side", "reason"), [(30_000, "900 megapixels"), (11_000, "121 megapixels")])
+def test_decompression_bomb_is_refused_from_its_header(tmp_path, monkeypatch, side, reason):
     path = tmp_path / "bomb.png"
     path.write_bytes(png_header(side, side))
     # Pillow allocates the pixels in `load`, so that without it no memory is taken.
@@ -325,7 +325,7 @@ def test_decompression_bomb_is_refused_from_its_header(tmp_path, monkeypatch, si
     start = time.perf_counter()
     message = refusal(path)
     assert time.perf_counter() - start < 0.5
-    assert message == f"{path} has {found}, and at most 100 are read. Make it smaller first."
+    assert message == f"{path} has {reason}, and at most 100 are read. Make it smaller first."
 
 
 def test_size_that_only_pillow_minds_gives_no_warning():
