@@ -1,29 +1,80 @@
 """Calibrated uncertainty for the edge: run a Bayesian image classifier from one ONNX file."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from uce_edge import lazy
+
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from uce_edge.answers import Answer as Answer
-    from uce_edge.model import Model as Model
-    from uce_edge.prediction import Decision as Decision
-    from uce_edge.prediction import Prediction as Prediction
+    from uce_edge.answers import Answer
+    from uce_edge.calibration.guarantee import NoGuaranteeError
+    from uce_edge.contract import Inference, Method
+    from uce_edge.datasets.sources import SkippedImagesWarning
+    from uce_edge.errors import (
+        DeviceWarning,
+        ImageError,
+        MissingPartError,
+        ModelFileError,
+        TelemetryWarning,
+        UceEdgeError,
+        UceEdgeWarning,
+        UsageError,
+    )
+    from uce_edge.metadata import ImageSpec, Metadata
+    from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
+    from uce_edge.models import load
+    from uce_edge.prediction import Decision, ImagePrediction, Prediction
+    from uce_edge.providers import Device
 
-__all__ = ["Answer", "Decision", "Model", "Prediction", "__version__"]
+__all__ = [
+    "Answer",
+    "Decision",
+    "Device",
+    "DeviceWarning",
+    "GuaranteeWarning",
+    "ImageError",
+    "ImagePrediction",
+    "ImageSpec",
+    "Inference",
+    "Metadata",
+    "Method",
+    "MissingPartError",
+    "Model",
+    "ModelFileError",
+    "NoGuaranteeError",
+    "Prediction",
+    "SamplesWarning",
+    "SkippedImagesWarning",
+    "TelemetryWarning",
+    "UceEdgeError",
+    "UceEdgeWarning",
+    "UsageError",
+    "__version__",
+    "load",
+]
 
-_HOMES = {
-    "Answer": "uce_edge.answers",
-    "Decision": "uce_edge.prediction",
-    "Model": "uce_edge.model",
-    "Prediction": "uce_edge.prediction",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import the public classes on first use, so that `uce-edge --version` stays instant."""
-    if name in _HOMES:
-        from importlib import import_module
-
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "uce_edge.answers": ("Answer",),
+        "uce_edge.calibration.guarantee": ("NoGuaranteeError",),
+        "uce_edge.contract": ("Inference", "Method"),
+        "uce_edge.datasets.sources": ("SkippedImagesWarning",),
+        "uce_edge.errors": (
+            "DeviceWarning",
+            "ImageError",
+            "MissingPartError",
+            "ModelFileError",
+            "TelemetryWarning",
+            "UceEdgeError",
+            "UceEdgeWarning",
+            "UsageError",
+        ),
+        "uce_edge.metadata": ("ImageSpec", "Metadata"),
+        "uce_edge.model": ("GuaranteeWarning", "Model", "SamplesWarning"),
+        "uce_edge.models": ("load",),
+        "uce_edge.prediction": ("Decision", "ImagePrediction", "Prediction"),
+        "uce_edge.providers": ("Device",),
+    },
+)

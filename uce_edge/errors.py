@@ -1,5 +1,17 @@
 """What a user is told when something cannot be done, or is done otherwise; and the exit code that goes with it."""
 
+__all__ = [
+    "DeviceWarning",
+    "ImageError",
+    "MissingPartError",
+    "ModelFileError",
+    "TelemetryWarning",
+    "UceEdgeError",
+    "UceEdgeWarning",
+    "UsageError",
+    "expected",
+]
+
 
 class UceEdgeError(Exception):
     """The work failed for a reason the user can understand; the command line exits with 1."""
@@ -38,7 +50,7 @@ def expected(argument: str, rule: str, value: object, remedy: str) -> str:
     return f"Expected {argument} to be {rule}, but got {value!r}. {remedy}"
 
 
-class MissingPartError(UceEdgeError):
+class MissingPartError(UceEdgeError, ImportError):
     """An optional part of the installation is needed and absent."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:

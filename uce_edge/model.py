@@ -14,7 +14,7 @@ from uce_edge import contract, images
 from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calibration.error_map import ErrorMap
 from uce_edge.contract import Inference, NoiseKind
-from uce_edge.errors import ImageError, ModelFileError, UsageError, expected
+from uce_edge.errors import ImageError, ModelFileError, UceEdgeWarning, UsageError, expected
 from uce_edge.metadata import Metadata
 from uce_edge.prediction import Decision, Prediction, Summary, summarise
 from uce_edge.providers import Device, open_session
@@ -30,11 +30,11 @@ MAX_MEMORY = 256
 _DRAWN_PER_CALL = 2**20
 
 
-class SamplesWarning(UserWarning):
+class SamplesWarning(UceEdgeWarning):
     """A prediction uses another number of passes than the calibration was fitted at."""
 
 
-class GuaranteeWarning(UserWarning):
+class GuaranteeWarning(UceEdgeWarning):
     """A stored threshold is used for other passes than it was found with."""
 
 

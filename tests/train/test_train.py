@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -369,3 +370,14 @@ def test_augmentation_moves_mirrors_and_erases() -> None:
         bool(image[rows][:, columns].all()) for image in gone[:, 0] for rows, columns in [(image.any(1), image.any(0))]
     ]
     assert all(filled), "what is erased is a rectangle"
+
+
+def test_a_training_in_a_log_file_says_how_far_it_is(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("uce_edge_train.journal._QUIET", 0.0)
+    with caplog.at_level("INFO", "uce_edge_train"):
+        training.train(few, tmp_path, SHORT)
+    lines = [record.message for record in caplog.records]
+    assert len(lines) == 4
+    assert re.fullmatch(r"epoch 4/4: NLL \d\.\d{3}, held-out NLL \d\.\d{3}, accuracy \d+\.\d%; 0 min left", lines[-1])

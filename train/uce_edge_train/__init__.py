@@ -1,17 +1,25 @@
 """Train and calibrate Bayesian image classifiers with Monte Carlo Gaussian dropout in PyTorch."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from uce_edge import lazy
 
 if TYPE_CHECKING:
+    from uce_edge_train.export import export_module, export_run
     from uce_edge_train.layers import deterministic, gaussianize, noise_from
+    from uce_edge_train.recipe import Recipe
+    from uce_edge_train.runs import Run
+    from uce_edge_train.training import train
 
-__all__ = ["deterministic", "gaussianize", "noise_from"]
+__all__ = ["Recipe", "Run", "deterministic", "export_module", "export_run", "gaussianize", "noise_from", "train"]
 
-
-def __getattr__(name: str) -> Any:
-    """The public names, imported when they are used: the command line reads this package before it needs torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from uce_edge_train import layers
-
-    return getattr(layers, name)
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "uce_edge_train.export": ("export_module", "export_run"),
+        "uce_edge_train.layers": ("deterministic", "gaussianize", "noise_from"),
+        "uce_edge_train.recipe": ("Recipe",),
+        "uce_edge_train.runs": ("Run",),
+        "uce_edge_train.training": ("train",),
+    },
+)

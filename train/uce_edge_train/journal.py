@@ -1,6 +1,7 @@
 """What is told of a training while it runs: a line per epoch, `log.csv`, and TensorBoard's files on request."""
 
 import csv
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from uce_edge.files import replacing
 from uce_edge_train.eventlog import EventLog
 
 LOG = "log.csv"
+_log = logging.getLogger(__name__)
 _QUIET = 30.0  # seconds between two lines, where no bar is drawn
 
 
@@ -46,11 +48,9 @@ class Journal:
             return
         self._said = now
         left = (now - self._started) / (row["epoch"] - first + 1) * (self._epochs - row["epoch"])
-        print(
+        _log.info(
             f"epoch {row['epoch']}/{self._epochs}: NLL {row['train_nll']:.3f}, held-out NLL {row['held_out_nll']:.3f}, "
-            f"accuracy {row['held_out_accuracy']:.1%}; {left / 60:.0f} min left",
-            file=sys.stderr,
-            flush=True,
+            f"accuracy {row['held_out_accuracy']:.1%}; {left / 60:.0f} min left"
         )
 
 

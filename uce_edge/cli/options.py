@@ -94,7 +94,4 @@ def choose_model(model: Path | None, inference: Inference | None = None) -> Path
         if inference is not None:
             raise UsageError("A file has the inference it was exported with: --inference goes without --model.")
         return model
-    if inference is not None and inference not in models.BUNDLED:
-        rule = f"one of {', '.join(models.BUNDLED)} for the bundled model"
-        raise UsageError(expected("`inference`", rule, str(inference), "Leave it out for the default"))
     return models.bundled(inference)

@@ -7,7 +7,7 @@ import typer
 
 from uce_edge.cli.options import DataOption, DownloadOption, RootOption
 from uce_edge.cli.parts import need_torch
-from uce_edge.cli.words import quote, say
+from uce_edge.cli.words import quote, say, show_log
 from uce_edge_train.choices import Architecture, Experiment, Scale, TrainDevice
 
 
@@ -41,6 +41,7 @@ def reproduce(
     Example: uce-edge reproduce all --data cifar10 --ood svhn --download --root data
     """
     need_torch("Reproducing the paper")
+    show_log("uce_edge_train")
     from uce_edge_train.reproduce.run import reproduce as run
 
     out = out or Path("results") / f"{Path(data).stem}-{scale}"

@@ -8,7 +8,7 @@ import typer
 
 from uce_edge.cli.options import DataOption, DownloadOption, RootOption, SizeOption, parse_size
 from uce_edge.cli.parts import need_torch
-from uce_edge.cli.words import quote, say
+from uce_edge.cli.words import quote, say, show_log
 from uce_edge.errors import UsageError
 from uce_edge_train.choices import Architecture, Optimiser, Precision, Rates, Schedule, Stem, TrainDevice
 
@@ -91,6 +91,7 @@ def train(
     if unfinished and not (resume or overwrite):
         raise UsageError(f"{out} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
     need_torch("Training")
+    show_log("uce_edge_train")
     from uce_edge.datasets import splits as datasets
     from uce_edge_train import training
     from uce_edge_train.recipe import Recipe

@@ -38,3 +38,16 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Tell a person what may harm them."""
     typer.secho(f"warning: {text}", err=True, fg=typer.colors.YELLOW)
+
+
+def show_log(package: str) -> None:
+    """Say on stderr what a package logs of long work."""
+    import logging
+
+    class Talk(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(self.format(record))
+
+    log = logging.getLogger(package)
+    log.setLevel(logging.INFO)
+    log.handlers = [Talk()]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from uce_edge import images
 from uce_edge.datasets import downloads
-from uce_edge.errors import ImageError, UsageError, expected
+from uce_edge.errors import ImageError, UceEdgeWarning, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 
@@ -24,7 +24,7 @@ _NAMED_AT_MOST = 10  # images that could not be read, in the warning about them
 _UNLEARNABLE = "a class without images cannot be learned. Add some, or remove the folder."
 
 
-class SkippedImagesWarning(UserWarning):
+class SkippedImagesWarning(UceEdgeWarning):
     """Some images of a folder could not be read and were left out."""
 
 

@@ -1,0 +1,106 @@
+"""What the packages show to somebody who imports or installs them."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import types
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from conftest import GOLDEN, ROOT
+
+import uce_edge
+import uce_edge_export
+import uce_edge_train
+
+PACKAGES = [uce_edge, uce_edge_export, uce_edge_train]
+
+
+def clean(code: str) -> "subprocess.CompletedProcess[str]":
+    """Run code in an interpreter of its own."""
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_every_public_name_is_listed_resolves_and_is_described(package: types.ModuleType) -> None:
+    assert list(package.__all__) == sorted(package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        value = getattr(package, name)
+        assert name == "__version__" or inspect.getdoc(value), name
+    star: dict[str, object] = {}
+    exec(f"from {package.__name__} import *", star)
+    assert set(package.__all__) <= set(star)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_a_name_that_is_not_there_is_an_ordinary_attribute_error(package: types.ModuleType) -> None:
+    with pytest.raises(AttributeError, match=rf"module '{package.__name__}' has no attribute 'nonsense'"):
+        _ = package.nonsense
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_importing_a_package_imports_nothing_heavy(package: types.ModuleType) -> None:
+    heavy = "{'numpy', 'onnxruntime', 'torch', 'onnx', 'PIL'}"
+    assert clean(f"import sys, {package.__name__}; print({heavy} & {{*sys.modules}})").stdout == "set()\n"
+
+
+def test_a_public_name_that_needs_torch_names_the_command_that_installs_it() -> None:
+    for statement in ("from uce_edge_train import gaussianize", "from uce_edge_export import export_module"):
+        done = clean(f"import sys; sys.modules['torch'] = None; {statement}")
+        assert done.returncode == 1
+        assert 'needs torch, which is not installed. Run: pip install "uce-edge[' in done.stderr
+
+
+def test_errors_are_one_family_and_warnings_another() -> None:
+    for name in uce_edge.__all__:
+        if name.endswith("Error"):
+            assert issubclass(getattr(uce_edge, name), uce_edge.UceEdgeError), name
+        if name.endswith("Warning"):
+            assert issubclass(getattr(uce_edge, name), uce_edge.UceEdgeWarning), name
+
+
+def test_load_gives_the_model_in_the_box_by_kind_or_a_file() -> None:
+    assert uce_edge.load(device="cpu").metadata.inference == "moments"
+    assert uce_edge.load("mc", "cpu").metadata.inference == "mc"
+    assert uce_edge.load(uce_edge.Inference.MOMENTS, "cpu").metadata.inference == "moments"
+    path = GOLDEN / "digits-mc.onnx"
+    for given in (path, str(path)):
+        assert uce_edge.load(given, "cpu", threads=1).path == str(path)
+    with pytest.raises(uce_edge.UsageError, match="`inference` to be one of mc, moments for the bundled model"):
+        uce_edge.load("deterministic")
+    with pytest.raises(uce_edge.ModelFileError, match=r"There is no model file momments"):
+        uce_edge.load("momments")
+
+
+def test_the_library_prints_nothing() -> None:
+    for package in PACKAGES:
+        for path in Path(str(package.__file__)).parent.rglob("*.py"):
+            if "cli" in path.parts:
+                continue
+            # A module that is run as a program of its own prints at its end.
+            body = [node for node in ast.parse(path.read_text()).body if not _runs_as_a_program(node)]
+            calls = [node for top in body for node in ast.walk(top) if isinstance(node, ast.Call)]
+            assert not [call.lineno for call in calls if ast.unparse(call.func) == "print"], path
+
+
+def _runs_as_a_program(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = uce_edge.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["web"] == [f"uce-edge-web=={version}"]
+    assert tomllib.loads((ROOT / "examples" / "web" / "pyproject.toml").read_text())["project"]["version"] == version
+    assert json.loads((ROOT / "examples" / "node" / "package.json").read_text())["version"] == version
+    lock = json.loads((ROOT / "examples" / "node" / "package-lock.json").read_text())
+    assert (lock["version"], lock["packages"][""]["version"]) == (version, version)
+    assert ElementTree.parse(ROOT / "examples" / "ros2" / "package.xml").findtext("version") == version
+    assert f'version="{version}"' in (ROOT / "examples" / "ros2" / "setup.py").read_text()
+    assert re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
