@@ -3,7 +3,7 @@
 import json
 import platform
 import sys
-from typing import Any
+from dataclasses import dataclass, field
 
 import typer
 
@@ -16,6 +16,37 @@ _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 _PACKAGES = ("numpy", "pillow", "typer", "torch", "onnx", "matplotlib", "scikit-learn")
 
 
+@dataclass
+class _Diagnosis:
+    """What is there, and what is wrong with it."""
+
+    packages: dict[str, str]
+    """Versions of what is installed."""
+    problems: list[str]
+    """Each with its remedy."""
+    listed: list[str] = field(default_factory=list)
+    """Execution providers that ONNX Runtime names."""
+    obtained: dict[str, str | None] = field(default_factory=dict)
+    """The provider that a session really gets, per device; None where it is refused."""
+    telemetry: str = "unknown"
+    python: str = f"{platform.python_version()} ({sys.executable})"
+    machine: str = f"{platform.system()} {platform.machine()}"
+
+    def to_json(self) -> str:
+        """As --json prints it."""
+        document = {
+            "uce-edge": __version__,
+            "python": self.python,
+            "machine": self.machine,
+            "packages": self.packages,
+            "providers listed": self.listed,
+            "sessions obtained": self.obtained,
+            "telemetry": self.telemetry,
+            "problems": self.problems,
+        }
+        return json.dumps(document, indent=2)
+
+
 def doctor(as_json: JsonOption = False) -> None:
     """Say what is installed, what a model really runs on, and how to mend what does not work.
 
@@ -25,35 +56,22 @@ def doctor(as_json: JsonOption = False) -> None:
 
     Example: uce-edge doctor
     """
-    found = {name: version for name in (*_RUNTIMES, *_PACKAGES) if (version := _version(name))}
-    runtimes = [name for name in _RUNTIMES if name in found]
-    problems = _problems_of(runtimes)
-    providers: list[str] = []
-    obtained: dict[str, str | None] = {}
-    reporting = "unknown"
+    installed = {name: version for name in (*_RUNTIMES, *_PACKAGES) if (version := _version(name))}
+    runtimes = [name for name in _RUNTIMES if name in installed]
+    diagnosis = _Diagnosis(installed, _problems_of(runtimes))
     if runtimes:
         try:
-            providers, obtained = _try_devices()
-            reporting = telemetry.state(onnxruntime())
+            diagnosis.listed, diagnosis.obtained = _try_devices()
+            diagnosis.telemetry = telemetry.state(onnxruntime())
         except UceEdgeError as error:
-            problems.append(str(error))
-    if "CUDAExecutionProvider" in providers and obtained.get("cuda") is None:
-        problems.append(_cuda_remedy())
-    report: dict[str, Any] = {
-        "uce-edge": __version__,
-        "python": f"{platform.python_version()} ({sys.executable})",
-        "machine": f"{platform.system()} {platform.machine()}",
-        "packages": found,
-        "providers listed": providers,
-        "sessions obtained": obtained,
-        "telemetry": reporting,
-        "problems": problems,
-    }
+            diagnosis.problems.append(str(error))
+    if "CUDAExecutionProvider" in diagnosis.listed and diagnosis.obtained.get("cuda") is None:
+        diagnosis.problems.append(_cuda_remedy())
     if as_json:
-        typer.echo(json.dumps(report, indent=2))
+        typer.echo(diagnosis.to_json())
     else:
-        _print(report)
-    if problems:
+        _print(diagnosis)
+    if diagnosis.problems:
         raise typer.Exit(1)
 
 
@@ -103,20 +121,20 @@ def _cuda_remedy() -> str:
     )
 
 
-def _print(report: dict[str, Any]) -> None:
-    obtained = ", ".join(f"{device}: {provider or 'no'}" for device, provider in report["sessions obtained"].items())
+def _print(diagnosis: _Diagnosis) -> None:
+    obtained = ", ".join(f"{device}: {provider or 'no'}" for device, provider in diagnosis.obtained.items())
     rows = {
-        "uce-edge": report["uce-edge"],
-        "Python": report["python"],
-        "machine": report["machine"],
-        "packages": ", ".join(f"{name} {version}" for name, version in report["packages"].items()),
-        "listed": ", ".join(report["providers listed"]) or "none",
+        "uce-edge": __version__,
+        "Python": diagnosis.python,
+        "machine": diagnosis.machine,
+        "packages": ", ".join(f"{name} {version}" for name, version in diagnosis.packages.items()),
+        "listed": ", ".join(diagnosis.listed) or "none",
         "obtained": obtained or "none",
-        "telemetry": report["telemetry"],
+        "telemetry": diagnosis.telemetry,
     }
     for name, value in rows.items():
         typer.echo(f"{name:<10}{value}")
-    for problem in report["problems"]:
+    for problem in diagnosis.problems:
         typer.secho(f"problem   {problem}", fg=typer.colors.RED)
-    if not report["problems"]:
+    if not diagnosis.problems:
         typer.secho("All is well.", fg=typer.colors.GREEN)

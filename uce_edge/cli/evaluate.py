@@ -192,12 +192,14 @@ def _print(result: "Evaluation") -> None:
             say(f"{name}: {why}")
 
 
-def _print_foreign(found: "OutOfDistribution", threshold: float) -> None:
+def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
     from uce_edge.report import words
 
-    head = (f"foreign: {found.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
-    _table(head, [words.separation(name, detection) for name, detection in found.detection.items()])
-    _table(("uncertainty at most", "foreign, accepted"), [(words.threshold(threshold), words.percent(found.accepted))])
+    head = (f"foreign: {outside.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
+    _table(head, [words.separation(name, detection) for name, detection in outside.detection.items()])
+    _table(
+        ("uncertainty at most", "foreign, accepted"), [(words.threshold(threshold), words.percent(outside.accepted))]
+    )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
