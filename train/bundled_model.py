@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from uce_edge.bench.report import Measurement
 from uce_edge.bench.sweep import sweep
 from uce_edge.contract import Inference
@@ -22,7 +24,7 @@ from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge.models import BUNDLED, DEFAULT, bundled
 from uce_edge.report.words import percent
-from uce_edge_export.promise import store
+from uce_edge_export.publish import publish
 from uce_edge_train.runs import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,8 +76,9 @@ def write_card() -> None:
                 "licence": LICENCE,
             },
         )
-        store(path, metadata)
-        path.with_suffix(".json").unlink(missing_ok=True)
+        with publish(ir.load(path), metadata, path):
+            pass  # the graph stays as it is
+        path.with_suffix(".json").unlink()
     page = _page(run, results, {kind: Model(bundled(kind), "cpu").metadata for kind in BUNDLED}, _latency())
     (ROOT / "docs" / "model-card.md").write_text(page)
     print("Wrote docs/model-card.md")

@@ -7,7 +7,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -65,6 +65,31 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
             raise _refused(target, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def removable(file: Path) -> Iterator[Callable[[], None]]:
+    """Give a function that takes a file away, if there is one; when the block fails after that, it comes back."""
+    aside, is_away = _reserve(file), False
+
+    def remove() -> None:
+        nonlocal is_away
+        try:
+            file.replace(aside)
+            is_away = True
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _refused(file, error) from None
+
+    try:
+        yield remove
+    except BaseException:
+        if is_away:
+            aside.replace(file)
+        raise
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _refused(target: Path, error: OSError) -> UceEdgeError:

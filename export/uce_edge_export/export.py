@@ -1,25 +1,42 @@
-"""Export a model: build the graph, pass the gate, write the file and its description."""
+"""Export a model: build the graph, pass the gate, measure the file, publish it."""
 
 import importlib.metadata
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge import contract
+from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.contract import Inference, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
-from uce_edge.files import replacing
-from uce_edge.metadata import Metadata
+from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge.metrics import nll
+from uce_edge.model import Model
 from uce_edge_export import gate, graph, moments_fit, precision, third_party
-from uce_edge_export.description import check_name, write_description
 from uce_edge_export.options import Expand, Options
+from uce_edge_export.promise import measure
+from uce_edge_export.publish import Draft, check_name, publish
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, select, sites_by_rule
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Labelled images of a trained run, which say how good its file is."""
+
+    calibration: Split
+    """What the map was fitted on."""
+    held_out: Split
+    """What nothing was fitted on."""
+    promise: dict[str, float] | None
+    """`target_error` and `confidence` of a rejection threshold, or None."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +48,10 @@ class Exported:
     parity: gate.Parity
     change: precision.Change | None = None
     """What a smaller precision cost, where that could be measured."""
+    file_nll: float = math.nan
+    """NLL of the written file on the calibration images, where there are some."""
+    promised: Guarantee | NoGuaranteeError | None = None
+    """The stored threshold, or why there is none, where one was asked for."""
 
 
 def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
@@ -57,11 +78,19 @@ def write(
     images: npt.NDArray[np.uint8] | None,
     reference: gate.Reference,
     options: Options = Options(),
-    data: Split | None = None,
+    labelled: Labelled | None = None,
 ) -> Exported:
-    """Build a contract file, run it against its reference, and only then put it in its place.
+    """Build a contract file, run it against its reference, measure it, and only then put it in its place.
 
-    With `data`, labelled images, a smaller precision is judged by what it costs.
+    Args:
+        classifier: The network without noise.
+        sites: Its noisy layers.
+        metadata: What the file says of itself; layers, costs and what is measured are filled in.
+        out: The `.onnx` file.
+        images: Images for the gate, as the file takes them; None for random pixels.
+        reference: The network with noise, computed by somebody else.
+        options: How the noise gets into the graph.
+        labelled: Images that say what a smaller precision costs, and what rejection does; None where there are none.
     """
     out = check_name(out)
     metadata = replace(
@@ -73,37 +102,48 @@ def write(
     built, metadata = graph.contract_model(
         classifier, sites, metadata, expand_early=options.expand is Expand.EARLY, sample_from=options.sample_from
     )
-    fed = None
-    if sites:
-        exact = replace(metadata, noise=NoiseKind.INPUT, inference=Inference.MC)
-        twin_with_inputs, _ = graph.contract_model(classifier, sites, exact)
-        fed = ir.to_proto(twin_with_inputs).SerializeToString()
-    if images is None:
-        spec = metadata.image
-        shape = (3, spec.height, spec.width, spec.channels)
-        images = np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
-    with replacing(out) as path:
-        ir.save(built, path)
-        parity = gate.check(path, metadata, images[:3], reference, [site.size for site in sites], fed)
+    images = _random_pixels(metadata.image) if images is None else images[:3]
+    with publish(built, metadata, out) as draft:
+        fed = _with_noise_inputs(classifier, sites, metadata)
+        parity = gate.check(draft.path, metadata, images, reference, [site.size for site in sites], fed)
         change = None
         if metadata.precision is not Precision.FP32:
-            change = precision.reduce(path, metadata, data)
-            gate.check_again(path, metadata, images[:3])
+            change = precision.reduce(draft, labelled.calibration if labelled else None)
+            gate.check_again(draft.path, metadata, images)
         if options.bake:
-            _bake(path, metadata)
-    write_description(out, metadata)
-    return Exported(out, metadata, parity, change)
+            _bake(draft)
+        file_nll = _nll(draft, labelled.calibration) if labelled else math.nan
+        promised = measure(draft, labelled.held_out, labelled.promise) if labelled else None
+    return Exported(out, draft.metadata, parity, change, file_nll, promised)
 
 
-def _bake(path: Path, metadata: Metadata) -> None:
+def _with_noise_inputs(classifier: graph.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:
+    """The same network with exact passes and its noise as graph inputs, as the gate runs it; None without noise."""
+    if not sites:
+        return None
+    exact = replace(metadata, noise=NoiseKind.INPUT, inference=Inference.MC)
+    content: bytes = ir.to_proto(graph.contract_model(classifier, sites, exact)[0]).SerializeToString()
+    return content
+
+
+def _random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
+    shape = (3, spec.height, spec.width, spec.channels)
+    return np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
+
+
+def _nll(draft: Draft, data: Split) -> float:
+    return nll(Model(draft.path, "cpu").predict(data.images).probabilities, data.labels)
+
+
+def _bake(draft: Draft) -> None:
     """Turn the input `seeds` into the constant 0, 1, ..., N - 1."""
-    model = ir.load(path)
+    model, samples = ir.load(draft.path), draft.metadata.samples
     (seeds,) = (value for value in model.graph.inputs if value.name == contract.SEEDS)
     model.graph.inputs.remove(seeds)
-    seeds.const_value = ir.tensor(np.array(pass_seeds(metadata.samples, 0), np.int32), name=contract.SEEDS)
-    seeds.shape = ir.Shape([metadata.samples])
+    seeds.const_value = ir.tensor(np.array(pass_seeds(samples, 0), np.int32), name=contract.SEEDS)
+    seeds.shape = ir.Shape([samples])
     model.graph.register_initializer(seeds)
-    ir.save(model, path)
+    draft.rewrite(model)
 
 
 def default_samples(inference: Inference) -> int:

@@ -19,10 +19,10 @@ from uce_edge import contract, metrics
 from uce_edge.contract import Inference, Precision
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge.providers import onnxruntime
 from uce_edge_export.builder import Builder
+from uce_edge_export.publish import Draft
 from uce_edge_export.sites import weight_of
 from uce_edge_export.tidy import infer_shapes
 
@@ -59,12 +59,11 @@ def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
         )
 
 
-def reduce(path: Path, metadata: Metadata, data: Split | None) -> Change | None:
+def reduce(draft: Draft, data: Split | None) -> Change | None:
     """Rewrite a file of float32 in the precision of its metadata.
 
     Args:
-        path: The file.
-        metadata: What it says of itself.
+        draft: The file.
         data: Labelled images: to find ranges, and to judge the result; None where there are none.
 
     Returns:
@@ -73,24 +72,24 @@ def reduce(path: Path, metadata: Metadata, data: Split | None) -> Change | None:
     Raises:
         PrecisionError: It cost more than `NLL_BOUND` or `UCE_BOUND`.
     """
-    before = None if data is None else _scores(path, data)
-    model = infer_shapes(ir.load(path))  # for the types of all values
+    before = None if data is None else _scores(draft.path, data)
+    model = infer_shapes(ir.load(draft.path))  # for the types of all values
     _multiply_weights(model.graph)
-    if metadata.precision is Precision.FP16:
+    if draft.metadata.precision is Precision.FP16:
         _to_float16(model.graph)
-        ir.save(model, path)
+        draft.rewrite(model)
     else:
         assert data is not None
-        ir.save(model, path)
-        _to_int8(path, model.graph, data.at_most(_RANGES).images, metadata)
+        draft.rewrite(model)
+        _to_int8(draft, model.graph, data.at_most(_RANGES).images)
     if data is None or before is None:
         return None
-    after = _scores(path, data)
+    after = _scores(draft.path, data)
     change = Change((before[0], after[0]), (before[1], after[1]))
     # Written so that NaN fails, too.
     if not (after[0] - before[0] <= NLL_BOUND and after[1] - before[1] <= UCE_BOUND):
         raise PrecisionError(
-            f"{metadata.precision} changes the NLL from {before[0]:.4f} to {after[0]:.4f} and the UCE from "
+            f"{draft.metadata.precision} changes the NLL from {before[0]:.4f} to {after[0]:.4f} and the UCE from "
             f"{before[1]:.4f} to {after[1]:.4f}; at most {NLL_BOUND} and {UCE_BOUND} more are allowed. "
             "Nothing was written. Export with --precision fp32."
         )
@@ -178,7 +177,7 @@ def _network(graph: ir.Graph) -> dict[ir.Node, None]:
     return found
 
 
-def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Metadata) -> None:
+def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
     """Quantise the weight layers of a file, which holds this graph, in place.
 
     Weights get 7 bits: processors without VNNI add pairs of 8-bit products in 16 bits, which overflow in silence.
@@ -189,7 +188,7 @@ def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Me
     feeds: list[dict[str, npt.NDArray[Any]]] = [
         {contract.IMAGE: images[start : start + _BLOCK]} for start in range(0, len(images), _BLOCK)
     ]
-    if metadata.inference is not Inference.DETERMINISTIC:
+    if draft.metadata.inference is not Inference.DETERMINISTIC:
         for number, feed in enumerate(feeds):
             feed[contract.SEEDS] = np.arange(4 * number, 4 * number + 4, dtype=np.int32)
 
@@ -203,8 +202,8 @@ def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Me
     layers = [node for node in _network(graph) if (weight_of(node) or (None, 1))[1] == 0]
     with _quietly():
         quantization.quantize_static(
-            path,
-            path,
+            draft.path,
+            draft.path,
             Images(),
             quant_format=quantization.QuantFormat.QDQ,
             op_types_to_quantize=sorted({node.op_type for node in layers}),
@@ -214,10 +213,7 @@ def _to_int8(path: Path, graph: ir.Graph, images: npt.NDArray[Any], metadata: Me
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
         )
-    model = ir.load(path)
-    model.metadata_props.clear()
-    model.metadata_props.update(metadata.to_properties())
-    ir.save(model, path)
+    draft.rewrite(ir.load(draft.path))  # quantisation drops the metadata
 
 
 @contextlib.contextmanager

@@ -1,52 +1,42 @@
 """What rejection does to a model file as it ships, measured on held-out images and stored in it."""
 
 from dataclasses import replace
-from pathlib import Path
-
-import onnx_ir as ir
 
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import Counts, Guarantee, NoGuaranteeError
 from uce_edge.datasets.splits import Split
-from uce_edge.metadata import Metadata
 from uce_edge.model import Model
+from uce_edge_export.publish import Draft
 
 
-def measure(
-    model: Model, data: Split, promise: dict[str, float] | None
-) -> tuple[Guarantee | NoGuaranteeError | None, Metadata]:
-    """Count what thresholds let through, and find the one that keeps a promise.
+def measure(draft: Draft, data: Split, promise: dict[str, float] | None) -> Guarantee | NoGuaranteeError | None:
+    """Count what thresholds let through, find the one that keeps a promise, and store both in the file.
 
     Both hold for what the file does by default: its passes, its seeds, its map.
 
     Args:
-        model: The file as it ships.
+        draft: The file as it ships.
         data: Labelled images that nothing was fitted on.
         promise: `target_error`, the largest share of wrong labels among accepted images, and `confidence`, how sure
             the promise is over the draw of `data`; None when nothing shall be promised.
 
     Returns:
-        The threshold, or why there is none, and the metadata that say so.
+        The threshold, or why there is none; None when nothing was to be promised.
     """
+    model = Model(draft.path, "cpu")
     said = model.predict(data.images)
     wrong = said.class_ids != data.labels
     how = {"samples": said.samples, "seed": said.seed, "data": data.sha256()}
     counts = Counts.of(said.uncertainty, wrong)
     metadata = replace(
-        model.metadata, held_out={"accepted": list(counts.accepted), "errors": list(counts.errors)} | how
+        draft.metadata, held_out={"accepted": list(counts.accepted), "errors": list(counts.errors)} | how
     )
-    if promise is None:
-        return None, metadata
-    try:
-        found = guarantee.find(said.uncertainty, wrong, **promise)
-    except NoGuaranteeError as error:
-        return error, metadata
-    return found, replace(metadata, reject=found.as_dict() | how)
-
-
-def store(path: Path, metadata: Metadata) -> None:
-    """Replace the metadata of a file, and nothing else."""
-    written = ir.load(path)
-    written.metadata_props.clear()
-    written.metadata_props.update(metadata.to_properties())
-    ir.save(written, path)
+    promised: Guarantee | NoGuaranteeError | None = None
+    if promise is not None:
+        try:
+            promised = guarantee.find(said.uncertainty, wrong, **promise)
+            metadata = replace(metadata, reject=promised.as_dict() | how)
+        except NoGuaranteeError as error:
+            promised = error
+    draft.describe(metadata)
+    return promised

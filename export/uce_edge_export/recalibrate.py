@@ -15,16 +15,15 @@ from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError, expected
-from uce_edge.files import replacing
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
 from uce_edge_export import head
 from uce_edge_export.builder import Builder
-from uce_edge_export.description import check_name, write_description
 from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
-from uce_edge_export.promise import measure, store
+from uce_edge_export.promise import measure
+from uce_edge_export.publish import check_name, publish
 
 
 @dataclass(frozen=True)
@@ -83,19 +82,16 @@ def recalibrate(
         held_out=None,
         hashes=model.metadata.hashes | {"calibration_data": data.sha256()},
     )
-    promised = None
-    with replacing(out) as path:
-        ir.save(replace_head(ir.load(source), metadata), path)
-        fresh = Model(path, "cpu")
+    promised: Guarantee | None = None
+    with publish(replace_head(ir.load(source), metadata), metadata, out) as draft:
+        fresh = Model(draft.path, "cpu")
         file_nll = _check(fresh, model, data, n, seed, float(calibration.report["nll_after"]))
         if kept is not None:
-            found, metadata = measure(fresh, kept, promise)
-            if isinstance(found, NoGuaranteeError):
-                raise found
-            promised = found
-            store(path, metadata)
-    write_description(out, metadata)
-    return Recalibrated(out, metadata, file_nll, promised)
+            told = measure(draft, kept, promise)
+            if isinstance(told, NoGuaranteeError):
+                raise told
+            promised = told
+    return Recalibrated(out, draft.metadata, file_nll, promised)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
@@ -111,7 +107,8 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
     g = Builder(taken={str(value.name) for value in kept} - set(old))
     samples = None
     if metadata.inference is not Inference.DETERMINISTIC:
-        seeds = next(value for value in graph.inputs if value.name == contract.SEEDS)
+        # Baked seeds are an initializer, which stays.
+        seeds = next(value for value in (*graph.inputs, *kept) if value.name == contract.SEEDS)
         samples = g.Shape(seeds, start=0, end=1)
     for value in graph.outputs:
         value.name = f"{value.name}.old"
@@ -121,8 +118,6 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
     for value in g.initializers:
         graph.register_initializer(value)
     graph.extend(g.nodes)
-    model.metadata_props.clear()
-    model.metadata_props.update(metadata.to_properties())
     return checked(model)
 
 

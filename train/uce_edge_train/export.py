@@ -1,7 +1,5 @@
 """Export a PyTorch network, or a trained run with its calibration, as a contract file."""
 
-import math
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,19 +7,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UsageError
-from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ImageSpec, Metadata
-from uce_edge.metrics import nll
-from uce_edge.model import Model
 from uce_edge_export import graph, moments_fit
-from uce_edge_export.description import check_name, write_description
-from uce_edge_export.export import Exported, default_samples, refuse, write
+from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
 from uce_edge_export.options import Options
-from uce_edge_export.promise import measure, store
+from uce_edge_export.publish import check_name
 from uce_edge_export.sites import Site, select
 from uce_edge_train import graphs
 from uce_edge_train.calibrate import fit
@@ -35,12 +28,8 @@ _COUNTED = 1000  # held-out images that say what a threshold lets through, when 
 class ExportedRun(Exported):
     """An export of a run, judged on its calibration images."""
 
-    file_nll: float = math.nan
-    """NLL of the written file."""
     torch_nll: float | None = None
     """NLL of the PyTorch model with exact passes and its own calibration map, at the fit; None if it has none."""
-    promised: Guarantee | NoGuaranteeError | None = None
-    """The stored threshold, or why there is none, where the calibration asked for one."""
 
 
 def export_module(
@@ -126,23 +115,13 @@ def export_run(
             f"there first: uce-edge calibrate {folder} --samples {samples}"
         )
     metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
-    done = write(classifier, sites, metadata, out, data.images, reference, options, data)
-    file_nll = math.nan
-    promised: Guarantee | NoGuaranteeError | None = None
+    labelled = None
     if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
-        written = Model(out, "cpu")
-        file_nll = nll(written.predict(data.images).probabilities, data.labels)
-        kept = dataset.splits["guarantee"]
-        kept = kept if run.promise else kept.at_most(_COUNTED)
-        promised, metadata = measure(written, kept, run.promise)
-        with replacing(out) as path:
-            shutil.copyfile(out, path)
-            store(path, metadata)
-        write_description(Path(out), metadata)
-        done = replace(done, metadata=metadata)
+        held_out = dataset.splits["guarantee"]
+        labelled = Labelled(data, held_out if run.promise else held_out.at_most(_COUNTED), run.promise)
+    done = write(classifier, sites, metadata, out, data.images, reference, options, labelled)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
-    torch_nll = exact.report.get("nll_after")
-    return ExportedRun(done.path, done.metadata, done.parity, done.change, file_nll, torch_nll, promised)
+    return ExportedRun(**vars(done), torch_nll=exact.report.get("nll_after"))
 
 
 def metadata_of(

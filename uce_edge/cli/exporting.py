@@ -65,7 +65,7 @@ def export_third_party(
 ) -> tuple[Path, str]:
     """Export any ONNX classifier; returns the file and the next command."""
     from uce_edge_export import export, third_party
-    from uce_edge_export.description import check_name
+    from uce_edge_export.publish import check_name
 
     out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
     names = parse_names("classes", reading.classes)
