@@ -3,13 +3,14 @@
 import math
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from uce_edge.ahead import cores, done_ahead
 from uce_edge.errors import ImageError
 from uce_edge.images import STDIN, Pixels, load, read
 from uce_edge.metadata import ImageSpec
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from uce_edge.model import Model
 
 CHUNK = 32
-"""Images that are decoded before the model runs."""
+"""Images that the model is asked about at once, at most."""
+_AHEAD = 2 * CHUNK  # images that are read while the model runs: a bound on what waits in memory
 
 _FIELDS = (
     "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
@@ -77,29 +79,36 @@ class Answer:
 
 
 def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -> Iterator[Answer]:
-    """One answer per path, in order; files are read as the answers are taken, `CHUNK` at a time."""
+    """One answer per path, in order; threads read and decode the next files while the model runs.
+
+    How many images the model is asked about at once depends on what is decoded by then; no answer depends on it.
+    """
     threshold = model.threshold(request.reject)
-    remaining = iter(paths)
-    while chunk := [str(path) for path in islice(remaining, CHUNK)]:
-        opened = [_open(path, model.metadata.image, request.keep) for path in chunk]
-        pixels = [image.pixels for image in opened if image.pixels is not None]
-        predictions = iter(
-            model.predict(np.stack(pixels), request.samples, request.seed, request.reject, request.adaptive)
-            if pixels
-            else ()
-        )
-        for path, image in zip(chunk, opened, strict=True):
-            prediction = None if image.pixels is None else next(predictions)
-            error = image.error
-            if prediction is not None and not _is_finite(prediction):
-                prediction, error = None, _overflow(path, model.path)
-            top = () if prediction is None else prediction.top(model.classes, request.top)
-            yield Answer(path, prediction, error, threshold, top, image.content)
+
+    def opened(path: str | Path) -> _Opened:
+        return _open(str(path), model.metadata.image, request.keep)
+
+    with closing(done_ahead(opened, paths, ahead=_AHEAD, threads=cores(), at_most=CHUNK)) as chunks:
+        for chunk in chunks:
+            pixels = [image.pixels for image in chunk if image.pixels is not None]
+            predictions = iter(
+                model.predict(np.stack(pixels), request.samples, request.seed, request.reject, request.adaptive)
+                if pixels
+                else ()
+            )
+            for image in chunk:
+                prediction = None if image.pixels is None else next(predictions)
+                error = image.error
+                if prediction is not None and not _is_finite(prediction):
+                    prediction, error = None, _overflow(image.path, model.path)
+                top = () if prediction is None else prediction.top(model.classes, request.top)
+                yield Answer(image.path, prediction, error, threshold, top, image.content)
 
 
 class _Opened(NamedTuple):
     """An image as the model takes it, or what is wrong with it."""
 
+    path: str
     pixels: Pixels | None
     error: str | None
     content: bytes | None
@@ -110,9 +119,9 @@ def _open(path: str, spec: ImageSpec, keep: bool) -> _Opened:
     try:
         if keep or path == STDIN:
             content = sys.stdin.buffer.read() if path == STDIN else read(path)
-        return _Opened(load(path if content is None else content, spec, _name(path)), None, content)
+        return _Opened(path, load(path if content is None else content, spec, _name(path)), None, content)
     except ImageError as error:
-        return _Opened(None, str(error), content)
+        return _Opened(path, None, str(error), content)
 
 
 def _name(path: str) -> str:

@@ -2,7 +2,6 @@
 
 import io
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from uce_edge.errors import ImageError, expected
 from uce_edge.metadata import ImageSpec
+from uce_edge.pillow_warnings import silenced
 
 MAX_PIXELS = 100_000_000
 """Larger images are refused from their header; a phone makes 12 to 50 megapixels, a scan of A4 35."""
@@ -163,9 +163,7 @@ def _is_folder(path: Path) -> bool:
 
 def _decode(stream: BinaryIO, name: str) -> Image.Image:
     try:
-        with warnings.catch_warnings():
-            # Pillow warns of things that are either harmless or refused below.
-            warnings.simplefilter("ignore")
+        with silenced():
             return Image.open(stream, formats=FORMATS)
     except Image.DecompressionBombError as error:
         size = re.search(r"\d+", str(error))
@@ -193,8 +191,7 @@ def _viewed(image: Image.Image, spec: ImageSpec, name: str) -> Image.Image:
     if width * height == 0:
         raise ImageError(f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with silenced():
             image.load()  # the full decode: a truncated file fails here
             return _to_mode(_upright(image), spec, name)
     except ImageError:
@@ -245,7 +242,8 @@ def _to_mode(image: Image.Image, spec: ImageSpec, name: str) -> Image.Image:
     if image.has_transparency_data:
         top = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", top.size, BACKGROUND), top)
-    return image.convert("L" if spec.channels == 1 else "RGB")
+    mode = "L" if spec.channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)  # which copies even what has the mode already
 
 
 def _wide(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:

@@ -81,7 +81,7 @@ def test_files_are_read_as_answers_are_taken(model: Model, files: list[Path]) ->
     answers = model.answers(endless())
     assert read == 0
     assert [answer.ok for answer in itertools.islice(answers, 70)] == [True, False, False, False, True] * 14
-    assert read < 70 + 32
+    assert read <= 70 + 3 * 32  # a list that is being answered, and two that are read meanwhile
 
 
 def test_an_answer_keeps_the_bytes_it_is_about_when_asked(model: Model, files: list[Path]) -> None:

@@ -1,0 +1,95 @@
+"""Reading ahead: in order, bounded, without a thread that is left behind, and without a change of the warnings."""
+
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import GOLDEN
+from PIL import Image
+
+from uce_edge import Model
+from uce_edge.ahead import done_ahead
+from uce_edge.pillow_warnings import silenced
+
+
+def names() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("uce-edge")]
+
+
+def test_results_come_in_order_whatever_takes_longest() -> None:
+    def work(item: int) -> int:
+        time.sleep(0.002 * (item % 3))
+        return item
+
+    lists = list(done_ahead(work, range(50), ahead=12, threads=4, at_most=5))
+    assert [item for part in lists for item in part] == list(range(50))
+    assert max(map(len, lists)) <= 5
+    assert names() == []
+
+
+def test_no_more_is_taken_than_may_wait() -> None:
+    taken = 0
+
+    def items() -> object:
+        nonlocal taken
+        for item in range(100):
+            taken += 1
+            yield item
+
+    results = done_ahead(lambda item: item, items(), ahead=7, threads=2, at_most=3)
+    seen = len(next(results))
+    assert taken <= seen + 7
+    results.close()
+    assert names() == []
+
+
+def test_a_single_item_needs_no_thread() -> None:
+    places = list(done_ahead(lambda _: threading.current_thread(), ["one"], ahead=4, threads=4, at_most=4))
+    assert places == [[threading.main_thread()]]
+
+
+def test_answers_that_are_not_taken_to_the_end_leave_no_thread(tmp_path: Path) -> None:
+    paths = []
+    for number in range(100):
+        paths.append(tmp_path / f"{number}.png")
+        Image.new("L", (8, 8), number).save(paths[-1])
+    answers = Model(GOLDEN / "digits-moments.onnx", "cpu").answers(paths)
+    next(answers)
+    answers.close()
+    assert names() == []
+
+
+def test_many_files_give_the_answers_of_each_alone(tmp_path: Path, rng: np.random.Generator) -> None:
+    paths = []
+    for number in range(70):
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(paths[-1])
+    paths[13].write_bytes(b"no image")
+    model = Model(GOLDEN / "digits-moments.onnx", "cpu")
+    together = [answer.as_dict() for answer in model.answers(paths)]
+    assert together == [answer.as_dict() for path in paths for answer in model.answers([path])]
+    assert [answer["status"] for answer in together].count("error") == 1
+
+
+def test_many_threads_leave_the_filters_of_warnings_as_they_were() -> None:
+    before = list(warnings.filters)
+
+    def decode() -> None:
+        for _ in range(200):
+            with silenced():
+                time.sleep(0)
+
+    threads = [threading.Thread(target=decode) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(warnings.filters) == before
+
+
+def test_warnings_of_others_are_heard_while_images_are_decoded() -> None:
+    with silenced(), pytest.warns(UserWarning, match="mine"):
+        warnings.warn("mine", UserWarning, stacklevel=1)

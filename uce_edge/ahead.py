@@ -1,0 +1,60 @@
+"""Work that is done ahead, in threads, while its results are taken in order."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
+from typing import TypeVar
+
+__all__ = ["cores", "done_ahead"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def done_ahead(
+    work: Callable[[Item], Result], items: Iterable[Item], *, ahead: int, threads: int, at_most: int
+) -> Generator[list[Result], None, None]:
+    """Results in the order of the items, in lists of what is ready: at least one, at most so many.
+
+    While a list is used, threads work on what comes next. A single item is worked on here: it needs no thread. No
+    thread is left when the iterator ends or is closed.
+
+    Args:
+        work: What is done with an item; it must not fail.
+        items: They are taken one by one, `ahead` of the results at most.
+        ahead: How many items may be under way or waiting.
+        threads: How many are worked on at once.
+        at_most: The length of a list.
+    """
+    remaining = iter(items)
+    first = list(islice(remaining, 2))
+    if len(first) < 2:
+        yield from ([work(item)] for item in first)
+        return
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="uce-edge-ahead")
+    pending: deque[Future[Result]] = deque()
+    upcoming = chain(first, remaining)
+
+    def refill() -> None:
+        pending.extend(pool.submit(work, item) for item in islice(upcoming, ahead - len(pending)))
+
+    try:
+        refill()
+        while pending:
+            ready = [pending.popleft().result()]
+            while pending and len(ready) < at_most and pending[0].done():
+                ready.append(pending.popleft().result())
+            refill()
+            yield ready
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows have no such call
+        return os.cpu_count() or 1

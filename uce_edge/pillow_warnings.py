@@ -1,0 +1,35 @@
+"""Silence for what Pillow warns of while it decodes: harmless, or refused elsewhere with a sentence.
+
+`warnings.catch_warnings` is not for threads: two that overlap leave the filters of one to the other. Here one narrow
+filter is put in front while any thread decodes, and taken away when none does; all other warnings stay as they are.
+"""
+
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["silenced"]
+
+_FILTER = ("ignore", None, Warning, re.compile(r"(PIL|uce_edge\.images)\b"), 0)
+_lock = threading.Lock()
+_decoding = 0
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Inside the block, Pillow's warnings are ignored, in every thread."""
+    global _decoding  # noqa: PLW0603 (the filters are the process's, and so is the count)
+    with _lock:
+        _decoding += 1
+        if _decoding == 1:
+            warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        with _lock:
+            _decoding -= 1
+            # The list may be another one by now: a catch_warnings that began or ended meanwhile brings its own.
+            if _decoding == 0 and _FILTER in warnings.filters:
+                warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
