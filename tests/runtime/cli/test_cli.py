@@ -399,6 +399,26 @@ def test_export_is_named_after_the_folder_it_runs_in(digits, call, tmp_path, mon
     assert hidden(here) == []
 
 
+def test_the_demo_runs_the_commands_it_prints(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "ROUNDS", 1)
+    monkeypatch.chdir(tmp_path)
+    done = call("demo", "--out", "my demo")
+    assert done.code == 0, done.err
+    steps = re.findall(r"^\[(\d)/5\] (uce-edge \w+) .*$", done.err, re.MULTILINE)
+    named = ("train", "calibrate", "export", "predict", "bench")
+    assert steps == [(str(number), f"uce-edge {name}") for number, name in enumerate(named, 1)]
+    digit, flower = (line for line in done.out.splitlines() if line.startswith("my demo/"))
+    assert digit.endswith("accept")
+    assert flower.endswith("reject: above 0.3")
+    assert "uce-edge export 'my demo/run' --out 'my demo/digits.onnx'" in done.err.partition("by hand")[2]
+    (tmp_path / "my demo" / "run" / "run.json").unlink()
+    (tmp_path / "my demo" / "run").rename(tmp_path / "elsewhere")
+    (tmp_path / "my demo" / "run").touch()
+    stopped = call("demo", "--out", "my demo")
+    assert stopped.code == 1
+    assert "[2/5]" not in stopped.err
+
+
 @pytest.mark.parametrize("name", ["digits.txt", "digits"])
 def test_export_writes_onnx_files_only(digits, refused, tmp_path, name):
     assert "ending in .onnx" in refused(2, "export", digits.run, "--out", tmp_path / name)
