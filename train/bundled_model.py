@@ -20,7 +20,7 @@ import onnx_ir as ir
 from uce_edge.bench.report import Measurement
 from uce_edge.bench.sweep import sweep
 from uce_edge.contract import Inference
-from uce_edge.metadata import Metadata
+from uce_edge.metadata import Metadata, StoredScore
 from uce_edge.model import Model
 from uce_edge.models import BUNDLED, DEFAULT, bundled
 from uce_edge.report.words import percent
@@ -107,8 +107,9 @@ def _latency() -> dict[Inference, Measurement]:
     return found
 
 
-def _short(score: dict[str, Any]) -> dict[str, float | None]:
-    return {name: None if score[name] is None else round(score[name], 5) for name in ("value", "low", "high", "twin")}
+def _short(score: dict[str, Any]) -> StoredScore:
+    names = ("value", "low", "high", "twin")
+    return StoredScore(*(None if score[name] is None else round(score[name], 5) for name in names))
 
 
 def _sizes(run: Run) -> str:
@@ -139,7 +140,8 @@ def _page(
             f"| {kind} | {percent(auroc['value'])} ({percent(auroc['low'])} to {percent(auroc['high'])}) | "
             f"{percent(outside['accepted'])} | {outside['mean_inside']:.3f} | {outside['mean_outside']:.3f} |"
         )
-        target = (files[kind].reject or {}).get("target_error")
+        stored = files[kind].reject
+        target = None if stored is None else stored.target_error
         promised.append(
             f"| {kind} | {point['threshold']:.4g} | {percent(target)} | {percent(point['coverage'])} | "
             f"{percent(point['error'], 2)} | {percent(point['error_bound'], 2)} |"
@@ -152,7 +154,7 @@ def _page(
     ]
     speed = [
         f"| {kind} | {m.samples} | {m.p50_ms:.2f} | {_times(m, kind)} | "
-        f"{files[kind].costs['macs_once'] / 1e6:.1f} M + {files[kind].costs['macs_per_pass'] / 1e6:.2f} M a pass | "
+        f"{files[kind].costs.macs_once / 1e6:.1f} M + {files[kind].costs.macs_per_pass / 1e6:.2f} M a pass | "
         f"{bundled(kind).stat().st_size / 1e6:.2f} MB |"
         for kind, m in latency.items()
     ]
@@ -163,7 +165,7 @@ def _page(
         seed=run.recipe.seed, epochs=run.recipe.epochs, p=run.recipe.p, hashes=hashes, rows="\n".join(rows),
         foreign="\n".join(foreign), promised="\n".join(promised), damaged="\n".join(damaged),
         speed="\n".join(speed), limits="\n".join(f"- {line}" for line in LIMITS), licence=LICENCE,
-        temperature=", ".join(f"{kind} {files[kind].calibration.parameters['temperature'][0]:.4f}" for kind in BUNDLED),
+        temperature=", ".join(f"{kind} {files[kind].calibration.temperature:.4f}" for kind in BUNDLED),
         outside=f"{results[DEFAULT]['ood']['images']:,}",
     )  # fmt: skip
 

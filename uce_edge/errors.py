@@ -1,5 +1,7 @@
 """What a user is told when something cannot be done, or is done otherwise; and the exit code that goes with it."""
 
+import reprlib
+
 __all__ = [
     "DeviceWarning",
     "ImageError",
@@ -11,6 +13,11 @@ __all__ = [
     "UsageError",
     "expected",
 ]
+
+# A message shows a value, not a megabyte of it.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 20
 
 
 class UceEdgeError(Exception):
@@ -47,7 +54,7 @@ class TelemetryWarning(UceEdgeWarning):
 
 def expected(argument: str, rule: str, value: object, remedy: str) -> str:
     """The one shape of a message about an argument: its name, the rule, the value and the way out."""
-    return f"Expected {argument} to be {rule}, but got {value!r}. {remedy}"
+    return f"Expected {argument} to be {rule}, but got {_SHORT.repr(value)}. {remedy}"
 
 
 class MissingPartError(UceEdgeError, ImportError):

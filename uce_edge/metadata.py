@@ -1,91 +1,223 @@
 """What a model file says of itself: one JSON document, as the contract describes it."""
 
-import dataclasses
+import base64
+import binascii
 import json
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from uce_edge.calibration.promises import HeldOut, StoredThreshold
 from uce_edge.contract import KEY, MAX_SAMPLES, VERSION, Inference, Method, NoiseKind, Precision
 from uce_edge.errors import ModelFileError
+from uce_edge.fields import (
+    ABOVE_ZERO,
+    NONE_AS_EMPTY,
+    NOT_EMPTY,
+    OPTIONAL,
+    Count,
+    Positive,
+    RecordError,
+    Rule,
+    Share,
+    between,
+    many,
+    strictly_between,
+)
+from uce_edge.records import DocumentError, Record, parse
+
+_AGAIN = "Export it again: uce-edge export"
+
+ClassNames = Annotated[tuple[Annotated[str, NOT_EMPTY], ...], many(2, "names")]
+Rate = Annotated[float, strictly_between(0, 1)]
+"""A dropout rate."""
 
 
 @dataclass(frozen=True)
-class ImageSpec:
+class ImageSpec(Record):
     """What the model takes as one image. `mean` and `std` apply to pixels divided by `scale`."""
 
-    height: int
-    width: int
-    channels: int
-    dtype: str = "uint8"
-    scale: float = 255.0
+    height: Positive
+    width: Positive
+    channels: Positive
+    dtype: Annotated[str, Rule("that is uint8 or float32", ("uint8", "float32").__contains__)] = "uint8"
+    scale: Annotated[float, ABOVE_ZERO] = 255.0
     mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    std: tuple[Annotated[float, ABOVE_ZERO], ...] = (1.0,)
 
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> "ImageSpec":
-        """From parsed JSON."""
-        return cls(**(document | {"mean": tuple(document["mean"]), "std": tuple(document["std"])}))
+    REMEDY: ClassVar[str] = "docs/contract.md says what an image is."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, self.channels):
+                raise self.wrong(name, "one number" if self.channels == 1 else f"one number or {self.channels}")
 
 
 @dataclass(frozen=True)
-class NoisyLayer:
+class NoisyLayer(Record):
     """One weight layer with Gaussian dropout and its rate."""
 
     name: str
-    p: float
+    p: Rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationReport(Record):
+    """What a map changed on the images that it was fitted on."""
+
+    images: Positive
+    nll_of_chance: Annotated[float | None, OPTIONAL] = None
+    """NLL of a guess."""
+    nll_before: float
+    nll_after: float
+    label_flips: Count
+    """Images whose label changed."""
+    accuracy_before: Annotated[Share | None, OPTIONAL] = None
+    accuracy_after: Annotated[Share | None, OPTIONAL] = None
+    rates_tuned: Annotated[bool | None, OPTIONAL] = None
+    """Whether better dropout rates were found, where they were looked for."""
+
+    @property
+    def near_chance(self) -> bool:
+        """Whether the calibrated model is hardly better than a guess."""
+        return self.nll_of_chance is not None and self.nll_after > 0.9 * self.nll_of_chance
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Record):
     """The calibration map that is in the graph, and how it was fitted."""
 
     method: Method = Method.NONE
-    parameters: dict[str, Any] = field(default_factory=dict)
-    samples: int | None = None
+    parameters: dict[str, list[float] | list[list[float]]] = field(default_factory=dict)
+    samples: Annotated[int, between(1, MAX_SAMPLES)] | None = None
     """The number of passes it was fitted at; the temperature depends on it."""
-    report: dict[str, Any] = field(default_factory=dict)
-    """NLL before and after, flips of the label, size of the calibration set."""
+    report: Annotated[CalibrationReport | None, NONE_AS_EMPTY] = None
     error: tuple[float, float, float] | None = None
     """The parameters of `error_map.ErrorMap`: the probability of a wrong label given the uncertainty."""
 
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> "Calibration":
-        """From parsed JSON."""
-        error = document.get("error")
-        values = {"method": Method(document.get("method", "none")), "error": None if error is None else tuple(error)}
-        return cls(**(document | values))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("temperature", "variance_scale"):
+            values = self.parameters.get(name, [1.0])
+            if len(values) != 1 or not isinstance(values[0], int | float) or values[0] <= 0:
+                raise RecordError(f"parameters.{name}", "one number above 0", values, self.REMEDY)
+
+    @property
+    def outcome(self) -> CalibrationReport:
+        """The report of a map that was fitted."""
+        if self.report is None:
+            raise self.wrong("report", "that of a fit")
+        return self.report
+
+    @property
+    def temperature(self) -> float | None:
+        """What the logits are divided by, if that is the map."""
+        values = self.parameters.get("temperature", [None])
+        return values[0] if isinstance(values[0], int | float) else None
 
 
 @dataclass(frozen=True)
-class Metadata:
+class Costs(Record):
+    """Multiply-accumulates for one image, and memory."""
+
+    macs_once: Count
+    """What runs once per image, whatever N is."""
+    macs_per_pass: Count
+    """What every pass adds."""
+    bytes_per_pass: Annotated[Positive | None, OPTIONAL] = None
+    """About what one image-pass takes of memory; None where nobody counted."""
+
+    def macs(self, samples: int) -> int:
+        """Of one image at so many passes."""
+        return self.macs_once + samples * self.macs_per_pass
+
+
+@dataclass(frozen=True)
+class StoredScore(Record):
+    """A metric on test images; what is not defined is None."""
+
+    value: float | None
+    low: float | None = None
+    """The lower end of the 95 % interval."""
+    high: float | None = None
+    """The upper end."""
+    twin: float | None = None
+    """What a perfectly calibrated model with the same probabilities scores."""
+
+
+@dataclass(frozen=True)
+class Sketch(Record):
+    """Fingerprints of training images, see `uce_edge.datasets.overlap`."""
+
+    one_in: Positive
+    """Only every `one_in`-th fingerprint is kept."""
+    blake2b_64: str
+    """The fingerprints, 8 bytes each, in base64."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            whole = len(self.content) % 8 == 0
+        except (binascii.Error, ValueError):
+            whole = False
+        if not whole:
+            raise self.wrong("blake2b_64", "base64 of 8 bytes per image")
+
+    @property
+    def content(self) -> bytes:
+        """The fingerprints, one after the other."""
+        return base64.b64decode(self.blake2b_64, validate=True)
+
+
+@dataclass(frozen=True)
+class Hashes(Record):
+    """SHA-256 of what made a file."""
+
+    calibration_data: Annotated[str | None, OPTIONAL] = None
+    """The images of the last calibration, when that was not the run's own."""
+    source: Annotated[str | None, OPTIONAL] = None
+    """The third-party file it was made of."""
+    splits: Annotated[dict[str, str], OPTIONAL] = field(default_factory=dict)
+    """The parts of the run's dataset, by name."""
+    weights: Annotated[str | None, OPTIONAL] = None
+
+    def named(self) -> dict[str, str]:
+        """All of them, those of the splits as splits/NAME."""
+        single = {"calibration_data": self.calibration_data, "source": self.source, "weights": self.weights}
+        known = {name: digest for name, digest in single.items() if digest is not None}
+        return dict(sorted((known | {f"splits/{name}": digest for name, digest in self.splits.items()}).items()))
+
+
+@dataclass(frozen=True)
+class Metadata(Record):
     """Everything a file says about itself: one JSON document under the key `uce_edge`."""
 
-    classes: tuple[str, ...]
+    classes: ClassNames
     image: ImageSpec
     contract: int = VERSION
     inference: Inference = Inference.MC
     noise: NoiseKind = NoiseKind.TABLE
     precision: Precision = Precision.FP32
     architecture: str = ""
-    samples: int = 25
+    samples: Annotated[int, between(1, MAX_SAMPLES)] = 25
     baked: bool = False
     """Whether the seeds 0, 1, ..., samples - 1 are in the graph, which then has no such input."""
     layers: tuple[NoisyLayer, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
-    reject: dict[str, Any] | None = None
+    reject: StoredThreshold | None = None
     """A stored rejection threshold with its guarantee, when one was fitted."""
-    held_out: dict[str, Any] | None = None
-    """The `guarantee.Counts` of images that nothing was fitted on, and which passes they were counted with."""
-    costs: dict[str, int] = field(default_factory=dict)
-    """Multiply-accumulates for one image: `macs_once`, and `macs_per_pass` that every pass adds; `bytes_per_pass`."""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    """Scores on test images: value, interval, and the value of a perfectly calibrated twin."""
+    held_out: HeldOut | None = None
+    """What thresholds do to images that nothing was fitted on."""
+    costs: Annotated[Costs | None, NONE_AS_EMPTY] = None
+    metrics: dict[str, StoredScore] = field(default_factory=dict)
+    """Scores on test images, by name."""
     card: dict[str, Any] = field(default_factory=dict)
     """What a user should know before using the model: data, commands, limits, licence."""
-    trained_on: dict[str, Any] = field(default_factory=dict)
+    trained_on: Annotated[Sketch | None, NONE_AS_EMPTY] = None
     """Fingerprints of the training images, so that nobody calibrates on them."""
-    hashes: dict[str, Any] = field(default_factory=dict)
+    hashes: Hashes = field(default_factory=Hashes)
     tools: dict[str, str] = field(default_factory=dict)
+    """The versions that made the file."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
 
@@ -93,10 +225,6 @@ class Metadata:
     def takes_seeds(self) -> bool:
         """Whether the graph has the input `seeds`."""
         return self.inference is not Inference.DETERMINISTIC and not self.baked
-
-    def to_json(self, indent: int | None = None) -> str:
-        """The document, stable in key order, so that equal models give equal bytes."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False, indent=indent)
 
     def to_properties(self) -> dict[str, str]:
         """All key/value pairs written into the ONNX file, with the plain keys other tools read."""
@@ -106,8 +234,17 @@ class Metadata:
             "imgsz": json.dumps([self.image.height, self.image.width]),
         }
         if self.reject is not None:
-            properties["reject_threshold"] = json.dumps(self.reject["threshold"])
+            properties["reject_threshold"] = json.dumps(self.reject.threshold)
         return properties
+
+    @classmethod
+    def from_session(cls, session: Any, source: str) -> "Metadata":
+        """As `from_properties`, of an `onnxruntime.InferenceSession`."""
+        try:
+            properties = session.get_modelmeta().custom_metadata_map
+        except UnicodeDecodeError:
+            raise ModelFileError(f"{source} has damaged metadata (it is not UTF-8). {_AGAIN}") from None
+        return cls.from_properties(properties, source)
 
     @classmethod
     def from_properties(cls, properties: dict[str, str], source: str) -> "Metadata":
@@ -123,36 +260,23 @@ class Metadata:
                 f"Make one of it with: uce-edge export --from {source}"
             )
         try:
-            document = json.loads(properties[KEY])
-        except json.JSONDecodeError as error:
-            raise ModelFileError(f"{source} has damaged metadata ({error}). Export it again: uce-edge export") from None
-        found = document.get("contract") if isinstance(document, dict) else None
-        if found != VERSION:
+            document = parse(properties[KEY])
+            cls._check_version(document, source)
+            return cls.from_document(document)
+        except DocumentError as error:
+            raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}") from None
+        except RecordError as error:
+            raise ModelFileError(f"{source} has metadata this version cannot read. {error.told(_AGAIN)}") from None
+
+    @classmethod
+    def _check_version(cls, document: dict[str, Any], source: str) -> None:
+        """Refuse another contract, and a document without what every version has."""
+        version = document.get("contract")
+        if type(version) is not int or version != VERSION:  # true is 1 to Python alone
             raise ModelFileError(
-                f"{source} follows model contract {found!r}, and this version of uce-edge reads contract {VERSION}. "
+                f"{source} follows model contract {version!r}, and this version of uce-edge reads contract {VERSION}. "
                 "Export the model again, or install the uce-edge that wrote it."
             )
         missing = [key for key in cls.REQUIRED if key not in document]
         if missing:
-            raise ModelFileError(f"{source} lacks the metadata {', '.join(missing)}. Export it again: uce-edge export")
-        try:
-            return cls._from_document(document)
-        except (TypeError, ValueError, KeyError) as error:
-            raise ModelFileError(
-                f"{source} has metadata this version cannot read ({error}). Export it again: uce-edge export"
-            ) from None
-
-    @classmethod
-    def _from_document(cls, document: dict[str, Any]) -> "Metadata":
-        known = {f.name for f in dataclasses.fields(cls)}
-        values = {key: value for key, value in document.items() if key in known}
-        values["image"] = ImageSpec.from_document(values["image"])
-        values["classes"] = tuple(values["classes"])
-        values["inference"] = Inference(values["inference"])
-        values["noise"] = NoiseKind(values.get("noise", "table"))
-        values["precision"] = Precision(values.get("precision", "fp32"))
-        values["layers"] = tuple(NoisyLayer(**layer) for layer in values.get("layers", ()))
-        values["calibration"] = Calibration.from_document(values.get("calibration", {}))
-        if not isinstance(values["samples"], int) or not 1 <= values["samples"] <= MAX_SAMPLES:
-            raise ValueError(f"samples is {values['samples']!r}")
-        return cls(**values)
+            raise ModelFileError(f"{source} lacks the metadata {', '.join(missing)}. {_AGAIN}")

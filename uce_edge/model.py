@@ -84,7 +84,7 @@ class Model:
         check_memory(max_memory)
         self._session = open_session(self.path, device, threads)
         self._runner = Runner(self._session)
-        self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
+        self.metadata = Metadata.from_session(self._session, self.path)
         self._check_signature()
         self._rows = self._affordable_rows(max_memory)
 
@@ -209,7 +209,7 @@ class Model:
                 f"{self.path} has no stored threshold. Give one (reject=0.3), or store one with a promise about the "
                 "error: uce-edge calibrate --target-error 0.05"
             )
-        return float(self.metadata.reject["threshold"])
+        return self.metadata.reject.threshold
 
     def logits(
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
@@ -237,11 +237,11 @@ class Model:
 
     def _check_promise(self, samples: int, seed: int, early: bool) -> None:
         """Say when the stored threshold is used otherwise than it was found."""
-        stored = self.metadata.reject or {"samples": samples, "seed": seed}
-        if early or (samples, seed) != (stored.get("samples"), stored.get("seed")):
+        stored = self.metadata.reject
+        if stored is not None and (early or (samples, seed) != (stored.samples, stored.seed)):
             now = f"at most {samples}" if early else samples
             warnings.warn(
-                f"the stored threshold was found with {stored.get('samples')} samples and seed {stored.get('seed')}: "
+                f"the stored threshold was found with {stored.samples} samples and seed {stored.seed}: "
                 f"with {now} and seed {seed} its promise about the error does not hold",
                 GuaranteeWarning,
                 stacklevel=3,
@@ -336,15 +336,15 @@ class Model:
     def _rows_per_call(self) -> int:
         """Image-passes that one call may hold: more where a pass is only a draw of the last layer."""
         costs = self.metadata.costs
-        cheap = 100 * costs.get("macs_per_pass", 1) < costs.get("macs_once", 0)
+        cheap = costs is not None and 100 * costs.macs_per_pass < costs.macs_once
         if self.metadata.inference is Inference.MOMENTS and cheap:
             return max(self._rows, _DRAWN_PER_CALL // len(self.classes))
         return self._rows
 
     def _affordable_rows(self, max_memory: int | None) -> int:
         """Image-passes that one call may hold of the network proper."""
-        each = self.metadata.costs.get("bytes_per_pass")
-        if not each:
+        each = None if self.metadata.costs is None else self.metadata.costs.bytes_per_pass
+        if each is None:
             return _ROWS_PER_CALL
         rows = (max_memory or MAX_MEMORY) * 2**20 // each
         if rows < 1 and max_memory is not None:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
+from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Inference, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
@@ -35,8 +36,8 @@ class Labelled:
     """What the map was fitted on."""
     held_out: Split
     """What nothing was fitted on."""
-    promise: dict[str, float] | None
-    """`target_error` and `confidence` of a rejection threshold, or None."""
+    promise: Promise | None
+    """What a rejection threshold shall keep, if anything."""
 
 
 @dataclass(frozen=True)

@@ -93,11 +93,7 @@ def contract_model(
     metadata = replace(
         metadata,
         layers=tuple(site.layer for site in sites),
-        costs={
-            "macs_once": costs.once,
-            "macs_per_pass": costs.per_pass,
-            "bytes_per_pass": _COPIES * largest_state(classifier.graph),
-        },
+        costs=replace(costs, bytes_per_pass=_COPIES * largest_state(classifier.graph)),
     )
     return finish(g, inputs, outputs, metadata), metadata
 

@@ -11,6 +11,7 @@ from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.logits import StoredLogits, images_per_block
 from uce_edge.calibration.maps import fit_map
+from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -45,7 +46,7 @@ def recalibrate(
     method: Method,
     samples: int | None = None,
     seed: int = 0,
-    promise: dict[str, float] | None = None,
+    promise: Promise | None = None,
 ) -> Recalibrated:
     """Fit a calibration map on labelled images and write a new file; the old one stays.
 
@@ -56,8 +57,8 @@ def recalibrate(
         method: The calibration map, which may be another kind than the file has.
         samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
         seed: Which passes to use.
-        promise: `target_error` and `confidence` of a rejection threshold. Half of the images then fit the map, and the
-            other half, which nothing is fitted on, the threshold.
+        promise: What a rejection threshold shall keep. Half of the images then fit the map, and the other half, which
+            nothing is fitted on, the threshold.
     """
     out = check_name(out)
     model = Model(source, "cpu")
@@ -80,12 +81,12 @@ def recalibrate(
         samples=n,
         reject=None,  # what is known of the error holds for the map it was measured with
         held_out=None,
-        hashes=model.metadata.hashes | {"calibration_data": data.sha256()},
+        hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
     )
     promised: Guarantee | None = None
     with publish(replace_head(ir.load(source), metadata), metadata, out) as draft:
         fresh = Model(draft.path, "cpu")
-        file_nll = _check(fresh, model, data, n, seed, float(calibration.report["nll_after"]))
+        file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
         if kept is not None:
             told = measure(draft, kept, promise)
             if isinstance(told, NoGuaranteeError):

@@ -15,13 +15,13 @@ they are drawn, element by element, where they meet one of those layers.
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
 import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import Costs
 from uce_edge_export import moments
 from uce_edge_export.axes import refuse_batch_mixing
 from uce_edge_export.builder import Builder
@@ -36,16 +36,6 @@ class _Kind(Enum):
     SHARED = auto()
     UNCERTAIN = auto()
     SAMPLED = auto()
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Multiply-accumulates for one image."""
-
-    once: int
-    """What runs once per image, whatever N is."""
-    per_pass: int
-    """What every pass adds."""
 
 
 def drawn(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node]) -> list[ir.Value]:

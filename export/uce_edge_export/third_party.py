@@ -15,7 +15,7 @@ from onnx_ir.passes import common
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
-from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge.metadata import Hashes, ImageSpec, Metadata
 from uce_edge.providers import Device, open_session
 from uce_edge_export import tidy
 from uce_edge_export.builder import Builder
@@ -151,7 +151,7 @@ def metadata(
         noise=noise,
         architecture=f"imported from {Path(path).name}",
         samples=1 if inference is Inference.DETERMINISTIC else samples,
-        hashes={"source": hashlib.sha256(Path(path).read_bytes()).hexdigest()},
+        hashes=Hashes(source=hashlib.sha256(Path(path).read_bytes()).hexdigest()),
     )
 
 

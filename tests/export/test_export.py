@@ -192,8 +192,8 @@ def test_an_extreme_temperature_gives_certain_answers_and_no_nan(tmp_path: Path)
 
 def test_the_file_is_as_good_as_pytorch_on_the_calibration_images(digits: Digits) -> None:
     assert digits.exported.file_nll == pytest.approx(digits.exported.torch_nll, abs=0.02)
-    report = digits.exported.metadata.calibration.report
-    assert report["nll_after"] <= report["nll_before"]
+    report = digits.exported.metadata.calibration.outcome
+    assert report.nll_after <= report.nll_before
 
 
 class TestTheGate:

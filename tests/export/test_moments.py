@@ -294,7 +294,7 @@ def test_the_digits_in_one_pass(digits: Digits, one_pass: Path) -> None:
 def test_the_contract_holds(digits: Digits, one_pass: Path) -> None:
     model, images = Model(one_pass, "cpu"), digits.dataset.splits["test"].images[:5]
     assert model.metadata.inference is Inference.MOMENTS
-    assert model.metadata.costs["macs_per_pass"] < 0.01 * model.metadata.costs["macs_once"]
+    assert model.metadata.costs.macs_per_pass < 0.01 * model.metadata.costs.macs_once
     together, alone = model.predict(images), model.predict(images[3:4])
     np.testing.assert_array_equal(together.probabilities[3], alone.probabilities[0])
     with pytest.warns(UserWarning, match="calibrated"):

@@ -190,9 +190,9 @@ def test_noise_can_start_deeper_and_then_less_runs_per_pass(tmp_path: Path) -> N
     assert [layer.name for layer in last.layers] == ["classifier.weight"]
     assert deeper.layers == everywhere.layers[-len(deeper.layers) :]
     assert deeper.layers[0].name == "blocks.6.conv1.weight"
-    assert everywhere.costs["macs_per_pass"] > deeper.costs["macs_per_pass"] > last.costs["macs_per_pass"]
+    assert everywhere.costs.macs_per_pass > deeper.costs.macs_per_pass > last.costs.macs_per_pass
     # mu and sigma of the only noisy layer run once, too: a pass costs no multiplication at all.
-    assert last.costs["macs_per_pass"] == 0
+    assert last.costs.macs_per_pass == 0
 
 
 def test_costs_count_multiplications_and_bytes(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_costs_count_multiplications_and_bytes(tmp_path: Path) -> None:
     first, second = 32 * 32 * 8 * 27, 15 * 15 * 4 * 72
     third, last = 13 * 13 * 4 * 18, 4 * 13 * 13 * 10
     # The most that lives at once is the first layer's output beside the second's, in four copies of four bytes.
-    assert done.metadata.costs == {
+    assert done.metadata.costs.to_document() == {
         "macs_once": first + 2 * second,
         "macs_per_pass": 2 * (third + last),
         "bytes_per_pass": 4 * 4 * (8 * 32 * 32 + 4 * 15 * 15),

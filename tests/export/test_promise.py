@@ -11,6 +11,7 @@ from PIL import Image
 
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
+from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
@@ -28,7 +29,7 @@ def refused(code: int, said: Said) -> str:
     return said.err
 
 
-PROMISE = {"target_error": 0.03, "confidence": 0.9}
+PROMISE = Promise(0.03, confidence=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,13 @@ def test_the_file_has_the_threshold_of_its_own_guarantee_images(digits: Digits, 
     model = Model(promised, "cpu")
     kept = digits.dataset.splits["guarantee"]
     said = model.predict(kept.images)
-    wanted = guarantee.find(said.uncertainty, said.class_ids != kept.labels, **PROMISE)
+    wanted = guarantee.find(said.uncertainty, said.class_ids != kept.labels, PROMISE.target_error, PROMISE.confidence)
     stored = model.metadata.reject
     assert stored is not None
-    assert Guarantee.from_dict(stored) == wanted
-    assert (stored["samples"], stored["seed"], stored["data"]) == (25, 0, kept.sha256())
+    assert Guarantee.from_document(stored.to_document()) == wanted
+    assert (stored.samples, stored.seed, stored.data) == (25, 0, kept.sha256())
     document = json.loads(promised.with_suffix(".json").read_text())
-    assert document["reject"] == stored
+    assert document["reject"] == stored.to_document()
     # Only the metadata differ from the file without a promise.
     np.testing.assert_array_equal(said.probabilities, Model(digits.model, "cpu").predict(kept.images).probabilities)
 
@@ -63,8 +64,8 @@ def test_reject_auto_uses_it(digits: Digits, promised: Path) -> None:
     test = digits.dataset.splits["test"]
     said = model.predict(test.images, reject="auto")
     accepted = np.array([decision is Decision.ACCEPT for decision in said.decisions])
-    assert np.array_equal(accepted, said.uncertainty <= np.float32(model.metadata.reject["threshold"]))
-    assert (said.class_ids != test.labels)[accepted].mean() <= PROMISE["target_error"]
+    assert np.array_equal(accepted, said.uncertainty <= np.float32(model.metadata.reject.threshold))
+    assert (said.class_ids != test.labels)[accepted].mean() <= PROMISE.target_error
     assert accepted.mean() > 0.5
 
 
@@ -86,7 +87,7 @@ def test_a_promise_that_cannot_be_kept_is_told(digits: Digits, tmp_path: Path) -
     run = shutil.copytree(digits.run, tmp_path / "run")
     before = (run / "run.json").read_bytes()
     with pytest.raises(NoGuaranteeError, match="images"):
-        calibrate.calibrate(run, promise={"target_error": 0.0001, "confidence": 0.95})
+        calibrate.calibrate(run, promise=Promise(0.0001))
     assert (run / "run.json").read_bytes() == before
 
 
@@ -94,9 +95,9 @@ def test_the_twin_gets_a_threshold_of_its_own(digits: Digits, promised: Path, tm
     done = export_run(promised.parent / "run", tmp_path / "twin.onnx", digits.dataset, Inference.DETERMINISTIC)
     stored = Model(tmp_path / "twin.onnx", "cpu").metadata.reject
     assert stored is not None
-    assert stored["samples"] == 1
+    assert stored.samples == 1
     assert isinstance(done.promised, Guarantee)
-    assert stored["threshold"] != Model(promised, "cpu").metadata.reject["threshold"]  # type: ignore[index]
+    assert stored.threshold != Model(promised, "cpu").metadata.reject.threshold  # type: ignore[union-attr]
 
 
 def test_a_model_file_is_given_a_promise_from_half_of_the_images(digits: Digits, tmp_path: Path) -> None:
@@ -105,14 +106,14 @@ def test_a_model_file_is_given_a_promise_from_half_of_the_images(digits: Digits,
     out = tmp_path / "new.onnx"
     done = recalibrate(digits.model, out, data, Method.TEMPERATURE, promise=PROMISE)
     fitted, kept = data.halves()
-    assert done.metadata.calibration.report["images"] == len(fitted)
+    assert done.metadata.calibration.outcome.images == len(fitted)
     assert done.promised is not None
     assert done.promised.images == len(kept)
     assert len(fitted) + len(kept) == len(data)
     assert Model(out, "cpu").metadata == done.metadata
     assert json.loads(out.with_suffix(".json").read_text())["reject"]["data"] == kept.sha256()
     with pytest.raises(UceEdgeError):
-        recalibrate(digits.model, tmp_path / "no.onnx", data, Method.NONE, promise=PROMISE | {"target_error": 1e-5})
+        recalibrate(digits.model, tmp_path / "no.onnx", data, Method.NONE, promise=Promise(1e-5))
     assert not (tmp_path / "no.onnx").exists()
 
 
@@ -150,12 +151,12 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
     said = call("export", folder, "--out", out).err
     stored = Model(out, "cpu").metadata.reject
     assert stored is not None
-    assert f"Rejecting above {stored['threshold']:.4g} accepts" in said
+    assert f"Rejecting above {stored.threshold:.4g} accepts" in said
     assert "--reject auto" in said
     test = digits.dataset.splits["test"]
     Image.fromarray(test.images[0, :, :, 0]).save(tmp_path / "one.png")
     record = json.loads(call("predict", "--model", out, tmp_path / "one.png", "--reject", "auto", "--json").out)
-    assert record[0]["decision"] == ("accept" if record[0]["uncertainty"] <= stored["threshold"] else "reject")
+    assert record[0]["decision"] == ("accept" if record[0]["uncertainty"] <= stored.threshold else "reject")
     assert "reject auto" in call("info", out).out
     again = tmp_path / "again.onnx"
     said = call("calibrate", out, "--data", "digits", "--target-error", 0.1, "--out", again).err

@@ -18,6 +18,7 @@ from PIL import Image
 
 from uce_edge import contract
 from uce_edge.calibration.maps import apply_map, fit_map
+from uce_edge.calibration.promises import StoredThreshold
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
@@ -114,7 +115,10 @@ def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_p
 
 
 def test_a_stored_threshold_is_dropped_with_the_map_it_was_made_for(digits: Digits, tmp_path: Path) -> None:
-    proto, stored = onnx.load(digits.model), {"threshold": 0.2, "risk": 0.05}
+    proto, stored = (
+        onnx.load(digits.model),
+        StoredThreshold(0.2, 0.05, 0.95, 0.04, 0.03, 0.8, 80, 100, samples=25, seed=0, data=""),
+    )
     metadata = replace(Model(digits.model, "cpu").metadata, reject=stored)
     del proto.metadata_props[:]
     onnx.helper.set_model_props(proto, metadata.to_properties())
@@ -154,8 +158,8 @@ def test_a_third_party_network(inference: Inference, method: Method, tmp_path: P
     data = Split(rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), rng.integers(0, 4, 30))
     done = recalibrate(exported.path, tmp_path / "new.onnx", data, method)
     follows(exported.path, done.path, data)
-    assert done.metadata.hashes["source"] == exported.metadata.hashes["source"]
-    assert done.metadata.calibration.report["nll_after"] <= done.metadata.calibration.report["nll_before"]
+    assert done.metadata.hashes.source == exported.metadata.hashes.source
+    assert done.metadata.calibration.outcome.nll_after <= done.metadata.calibration.outcome.nll_before
 
 
 def test_weights_named_like_parameters_survive(tmp_path: Path) -> None:

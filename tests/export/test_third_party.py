@@ -244,7 +244,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
 
     def macs(**options: object) -> dict[str, int]:
         _, done = export(wide(), tmp_path, **options)
-        return {name: value for name, value in done.metadata.costs.items() if name.startswith("macs")}
+        return {name: value for name, value in done.metadata.costs.to_document().items() if name.startswith("macs")}
 
     costs = {at: macs(options=Options(at)) for at in ("1", "2", "3")}
     # A noisy layer computes a mean and a variance; those of the first one are shared by all passes.

@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         file = f"digits-{inference}.onnx"
         export_run(folder, HERE / file, run.dataset(), inference)
         model = Model(HERE / file, "cpu")
-        threshold = model.metadata.reject["threshold"] if model.metadata.reject else 0.3
+        threshold = model.metadata.reject.threshold if model.metadata.reject else 0.3
         session = onnxruntime().InferenceSession(HERE / file, providers=["CPUExecutionProvider"])
         for name, pixels in named.items():
             for seed, count in SEEDS.values() if name == "digit-0" else [SEEDS["default"]]:

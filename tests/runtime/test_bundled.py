@@ -24,7 +24,7 @@ def test_both_files_are_small_and_cheap() -> None:
         assert model.metadata.calibration.method == "temperature"
         # Two products for every deterministic one, but for the first layer: a pass without noise costs half.
         costs = model.metadata.costs
-        assert (costs["macs_once"] + costs["macs_per_pass"]) / 2 < 45e6
+        assert costs.macs(1) / 2 < 45e6
 
 
 def test_the_first_line_of_the_readme(call: Call) -> None:
@@ -56,8 +56,8 @@ def test_the_card_is_inside_the_file_and_in_the_docs(call: Call) -> None:
         assert word in shown
     card = (IMAGES.parent.parent / "docs" / "model-card.md").read_text()
     accuracy = Model(bundled(), "cpu").metadata.metrics["accuracy"]
-    assert f"{100 * accuracy['value']:.1f} %" in card
-    assert accuracy["value"] >= 0.85
+    assert f"{100 * accuracy.value:.1f} %" in card
+    assert accuracy.value >= 0.85
 
 
 def test_the_default_is_one_of_both(call: Call) -> None:
@@ -72,4 +72,4 @@ def test_the_card_tells_the_truth(call: Call) -> None:
     assert said.code == 0, said.err
     found = json.loads(said.out)["metrics"]
     for name, score in Model(bundled(), "cpu").metadata.metrics.items():
-        assert found[name]["value"] == pytest.approx(score["value"], abs=1e-4)
+        assert found[name]["value"] == pytest.approx(score.value, abs=1e-4)

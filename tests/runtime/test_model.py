@@ -16,7 +16,7 @@ import uce_edge
 from uce_edge import Decision, Model, Prediction, contract, metrics, providers
 from uce_edge.calibration.error_map import ErrorMap
 from uce_edge.errors import DeviceWarning, ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
-from uce_edge.metadata import Metadata
+from uce_edge.metadata import Costs, Metadata
 from uce_edge.model import SamplesWarning
 from uce_edge.prediction import summarise
 from uce_edge.providers import Device
@@ -323,7 +323,7 @@ def test_bound_inputs_give_the_same_answer(digits, answer):
 
 def test_a_budget_of_memory_splits_the_work_and_keeps_the_answer(digits, answer):
     free = Model(digits.model, "cpu")
-    each = free.metadata.costs["bytes_per_pass"] / 2**20
+    each = free.metadata.costs.bytes_per_pass / 2**20
     tight = Model(digits.model, "cpu", max_memory=math.ceil(3 * each))
     sizes = []
     real = tight._runner.run
@@ -336,7 +336,7 @@ def test_a_budget_of_memory_splits_the_work_and_keeps_the_answer(digits, answer)
 
 
 def test_a_budget_that_no_pass_fits_in_names_the_least(digits, monkeypatch):
-    costs = {"bytes_per_pass": 5 * 2**20}
+    costs = Costs(1, 1, bytes_per_pass=5 * 2**20)
     real = Metadata.from_properties
     monkeypatch.setattr(Metadata, "from_properties", lambda *a: dataclasses.replace(real(*a), costs=costs))
     with pytest.raises(UsageError, match=r"`max_memory` to be at least 5 MB, which one pass of .* takes, but got 4"):

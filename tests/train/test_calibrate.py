@@ -1,6 +1,5 @@
 """Calibration maps: start as the identity, find a known optimum, and never harm the fit."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -68,10 +67,10 @@ def test_vector_scales_classes_one_by_one() -> None:
 @pytest.mark.parametrize("method", Method)
 @pytest.mark.parametrize("truth", [0.4, 3.0])
 def test_no_map_raises_the_nll_of_its_calibration_set(method: Method, truth: float) -> None:
-    report = fit_map(method, *synthetic(2, truth, 500)).report
-    assert report["nll_after"] <= report["nll_before"]
+    report = fit_map(method, *synthetic(2, truth, 500)).outcome
+    assert report.nll_after <= report.nll_before
     if method is not Method.NONE:
-        assert report["nll_after"] < report["nll_before"] - 0.01
+        assert report.nll_after < report.nll_before - 0.01
 
 
 def test_aux_does_not_overfit_a_small_set_with_many_classes() -> None:
@@ -93,9 +92,9 @@ def test_an_easy_set_does_not_drive_the_temperature_to_zero() -> None:
 
 def test_label_flips_are_counted() -> None:
     z, labels = synthetic(1, 1.0)
-    assert fit_map(Method.TEMPERATURE, z, labels).report["label_flips"] == 0  # one pass: T keeps the argmax
+    assert fit_map(Method.TEMPERATURE, z, labels).outcome.label_flips == 0  # one pass: T keeps the argmax
     shifted = z * torch.tensor([1.0, 1.0, 1.0, 1.0, 3.0])
-    assert fit_map(Method.VECTOR, shifted, labels).report["label_flips"] > 0
+    assert fit_map(Method.VECTOR, shifted, labels).outcome.label_flips > 0
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_the_published_temperature_is_found() -> None:
     published = np.load(path, allow_pickle=False)
     fitted = fit_map(Method.TEMPERATURE, published["val_logits"][None], published["val_labels"].ravel())
     assert fitted.parameters["temperature"][0] == pytest.approx(2.8826, abs=0.002)
-    assert fitted.report["nll_after"] == pytest.approx(0.186612, abs=1e-4)
+    assert fitted.outcome.nll_after == pytest.approx(0.186612, abs=1e-4)
 
 
 @pytest.fixture
@@ -181,9 +180,9 @@ def test_rates_are_tuned_to_the_calibration_images(noisy_run: Path) -> None:
     tune, method = Rates.LAYER, Method.TEMPERATURE
     plain = calibrate.calibrate(noisy_run, method=method, samples=10)
     tuned = calibrate.calibrate(noisy_run, method=method, samples=10, tune=tune)
-    assert tuned.calibration.report["rates_tuned"]
-    assert tuned.calibration.report["nll_after"] < plain.calibration.report["nll_after"]
-    assert tuned.calibration.report["nll_before"] == plain.calibration.report["nll_before"]
+    assert tuned.calibration.outcome.rates_tuned
+    assert tuned.calibration.outcome.nll_after < plain.calibration.outcome.nll_after
+    assert tuned.calibration.outcome.nll_before == plain.calibration.outcome.nll_before
     assert tuned.tuned_rates is not None
     assert set(tuned.tuned_rates) == set(tuned.rates)
     assert np.mean(list(tuned.tuned_rates.values())) < 0.4
@@ -192,7 +191,7 @@ def test_rates_are_tuned_to_the_calibration_images(noisy_run: Path) -> None:
     done = export_run(noisy_run, noisy_run / "tuned.onnx", tuned.dataset())
     found = {layer.name.removesuffix(".weight"): layer.p for layer in done.metadata.layers}
     assert found == pytest.approx(tuned.tuned_rates)
-    assert done.file_nll == pytest.approx(tuned.calibration.report["nll_after"], abs=0.05)
+    assert done.file_nll == pytest.approx(tuned.calibration.outcome.nll_after, abs=0.05)
     assert calibrate.calibrate(noisy_run, method=method, samples=10).tuned_rates is None
 
 
@@ -200,17 +199,17 @@ def test_a_run_can_be_calibrated_on_other_images(digits: Digits, tmp_path: Path)
     shutil.copytree(digits.run, tmp_path / "run")
     test = digits.dataset.splits["test"]
     done = calibrate.calibrate(tmp_path / "run", test, samples=5)
-    assert done.calibration.report["images"] == len(test)
+    assert done.calibration.outcome.images == len(test)
 
 
 def test_many_training_images_are_remembered_by_a_sample(rng: np.random.Generator) -> None:
     seen = rng.integers(0, 256, (9000, 4, 4, 1), np.uint8)
     trained_on = overlap.sketch(seen)
-    assert trained_on["one_in"] == 5
-    assert len(json.dumps(trained_on)) < 30_000
+    assert trained_on.one_in == 5
+    assert len(trained_on.to_json()) < 30_000
     unseen = rng.integers(0, 256, (1000, 4, 4, 1), np.uint8)
     overlap.refuse_overlap(trained_on, unseen, "them")
-    overlap.refuse_overlap({}, seen, "a model that nothing is known of")
+    overlap.refuse_overlap(None, seen, "a model that nothing is known of")
     with pytest.raises(UsageError, match=r"about (\d+) of the 1000 images of them") as refusal:
         overlap.refuse_overlap(trained_on, np.concatenate([seen[:500], unseen[:500]]), "them")
     assert 300 < int(str(refusal.value).split()[1]) < 700

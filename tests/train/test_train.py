@@ -25,7 +25,7 @@ from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge_train import rates, training
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT
-from uce_edge_train.choices import Optimiser, Precision, Rates, Schedule, TrainDevice
+from uce_edge_train.choices import Arithmetic, Optimiser, Rates, Schedule, TrainDevice
 from uce_edge_train.journal import Journal
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
@@ -247,7 +247,7 @@ def test_every_epoch_is_logged(few: Dataset, tmp_path: Path) -> None:
     rows = log(tmp_path)
     assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
     assert float(rows[-1]["train_nll"]) < float(rows[0]["train_nll"])
-    assert float(rows[-1]["held_out_accuracy"]) == run.metrics["held_out_accuracy"]
+    assert float(rows[-1]["held_out_accuracy"]) == run.metrics.held_out_accuracy
     events = EventAccumulator(str(tmp_path)).Reload()
     found = [(event.step, event.value) for event in events.Scalars("train_nll")]
     assert [step for step, _ in found] == [1, 2, 3, 4]
@@ -282,7 +282,7 @@ def test_training_stops_early_and_takes_the_best_epoch(few: Dataset, tmp_path: P
     rows = log(tmp_path)
     assert len(rows) < 60
     best = min(rows, key=lambda row: float(row["held_out_nll"]))
-    assert run.metrics["epochs"] == int(best["epoch"]) == len(rows) - 3
+    assert run.metrics.epochs == int(best["epoch"]) == len(rows) - 3
     nll, accuracy = training.evaluate(load_model(run, tmp_path), run.image, few.splits["calibration"])
     assert nll == pytest.approx(float(best["held_out_nll"]), rel=1e-4)
     assert accuracy == pytest.approx(float(best["held_out_accuracy"]))
@@ -310,8 +310,8 @@ def test_learned_rates_move_and_are_kept(kind: Rates, few: Dataset, tmp_path: Pa
 
 
 def test_mixed_precision_trains(few: Dataset, tmp_path: Path) -> None:
-    run = training.train(few, tmp_path, dataclasses.replace(SHORT, epochs=8, precision=Precision.BFLOAT16))
-    assert run.metrics["train_nll"] < 1.5
+    run = training.train(few, tmp_path, dataclasses.replace(SHORT, epochs=8, precision=Arithmetic.BFLOAT16))
+    assert run.metrics.train_nll < 1.5
     assert all(value.dtype in (torch.float32, torch.int64) for value in weights(tmp_path).values())
 
 
@@ -320,7 +320,7 @@ def test_absent_hardware_is_refused(few: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UceEdgeError, match=r"has no cuda\. Use --device cpu"):
         training.train(few, tmp_path, SHORT, device=TrainDevice.CUDA)
     with pytest.raises(UsageError, match="float16"):
-        training.train(few, tmp_path, dataclasses.replace(SHORT, precision=Precision.FLOAT16))
+        training.train(few, tmp_path, dataclasses.replace(SHORT, precision=Arithmetic.FLOAT16))
     assert not list(tmp_path.glob("*.safetensors"))
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.maps import apply_map, averaged_nll, fit_map, initial, probabilities
+from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Method
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -32,7 +33,7 @@ def calibrate(
     samples: int = 25,
     seed: int = 0,
     tune: Rates = Rates.FIXED,
-    promise: dict[str, float] | None = None,
+    promise: Promise | None = None,
 ) -> Run:
     """Fit a map, and on request the dropout rates, and store them in the run.
 
@@ -43,8 +44,8 @@ def calibrate(
         samples: The number of passes it is fitted for.
         seed: Of the noise.
         tune: Which dropout rates are optimised with it.
-        promise: `target_error` and `confidence`: the export shall store a threshold that keeps the error below the
-            target. Whether the guarantee images allow it is tried here.
+        promise: What the threshold shall keep that the export stores. Whether the guarantee images allow it is tried
+            here.
 
     Returns:
         The run's description with its calibration, as saved.
@@ -66,19 +67,18 @@ def calibrate(
         tune_rates(model, run.image, data, tune, method, seed)
         tuned = fit(model, run.image, data, method, samples, seed)
         # Few passes per step guide the search; the passes that ship decide.
-        kept = tuned.report["nll_after"] < calibration.report["nll_after"]
-        report = tuned.report if kept else calibration.report
-        calibration = replace(
-            tuned if kept else calibration,
-            report=report
-            | {key: calibration.report[key] for key in ("nll_before", "accuracy_before")}
-            | {"rates_tuned": kept},
+        before = calibration.outcome
+        kept = tuned.outcome.nll_after < before.nll_after
+        chosen = tuned if kept else calibration
+        report = replace(
+            chosen.outcome, nll_before=before.nll_before, accuracy_before=before.accuracy_before, rates_tuned=kept
         )
+        calibration = replace(chosen, report=report)
         run = replace(run, tuned_rates=rates.current(model) if kept else None)
     if promise is not None:
-        kept = run.dataset().splits["guarantee"]
-        p = probabilities(calibration, mc_logits(model, kept, run.image, samples, seed))
-        guarantee.find(normalized_entropy(p), p.argmax(-1) != kept.labels, **promise)
+        images = run.dataset().splits["guarantee"]
+        p = probabilities(calibration, mc_logits(model, images, run.image, samples, seed))
+        guarantee.find(normalized_entropy(p), p.argmax(-1) != images.labels, promise.target_error, promise.confidence)
     run = replace(run, calibration=calibration, promise=promise)
     run.save(folder)
     return run

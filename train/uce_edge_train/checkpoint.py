@@ -12,7 +12,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.fields import RecordError
 from uce_edge.files import replacing
+from uce_edge.records import parse
 from uce_edge_train.recipe import Recipe
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -74,7 +76,7 @@ class Training:
             tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items() if value is not None}
         header = {
             "progress": json.dumps(dataclasses.asdict(self.progress)),
-            "recipe": json.dumps(dataclasses.asdict(recipe)),
+            "recipe": recipe.to_json(sort_keys=False),
             "data": data,
         }
         content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, metadata=header)
@@ -88,9 +90,9 @@ class Training:
             with safe_open(path, "pt") as file:
                 header = file.metadata()
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            stored = Recipe.from_document(json.loads(header["recipe"]))
+            stored = Recipe.from_document(parse(header["recipe"]))
             progress = Progress(**json.loads(header["progress"]))
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecordError) as error:
             raise UceEdgeError(f"{path} cannot be read ({error}). Delete it to train from the start.") from None
         wrong = [name for name in recipe.differences(stored) if name not in _FREE_TO_CHANGE]
         if wrong:

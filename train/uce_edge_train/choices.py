@@ -55,8 +55,8 @@ class Schedule(StrEnum):
     """A tenth whenever the held-out NLL has not improved for 5 epochs, as in the authors' code."""
 
 
-class Precision(StrEnum):
-    """The arithmetic of the forward pass; weights, loss and the dropout variance stay float32."""
+class Arithmetic(StrEnum):
+    """The numbers of the forward pass; weights, loss and the dropout variance stay float32."""
 
     FLOAT32 = "float32"
     """Plain."""

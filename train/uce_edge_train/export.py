@@ -10,7 +10,7 @@ from torch import nn
 from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UsageError
-from uce_edge.metadata import Calibration, ImageSpec, Metadata
+from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
 from uce_edge_export import graph, moments_fit
 from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
 from uce_edge_export.options import Options
@@ -121,7 +121,8 @@ def export_run(
         labelled = Labelled(data, held_out if run.promise else held_out.at_most(_COUNTED), run.promise)
     done = write(classifier, sites, metadata, out, data.images, reference, options, labelled)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
-    return ExportedRun(**vars(done), torch_nll=exact.report.get("nll_after"))
+    torch_nll = None if exact.report is None else exact.report.nll_after
+    return ExportedRun(**vars(done), torch_nll=torch_nll)
 
 
 def metadata_of(
@@ -137,6 +138,6 @@ def metadata_of(
         samples=calibration.samples or 1,
         calibration=calibration,
         trained_on=run.trained_on,
-        hashes={"weights": weights_sha256(model), "splits": run.split_hashes},
+        hashes=Hashes(weights=weights_sha256(model), splits=run.split_hashes),
         tools=run.tools,
     )

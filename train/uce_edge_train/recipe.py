@@ -3,20 +3,24 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from uce_edge.errors import UsageError, expected
+from uce_edge.fields import ABOVE_ZERO, Count, Positive, RecordError, Share, at_least
+from uce_edge.records import Record
 from uce_edge_train import architectures
 from uce_edge_train.augment import Augmentation
-from uce_edge_train.choices import Optimiser, Precision, Rates, Schedule
+from uce_edge_train.choices import Arithmetic, Optimiser, Rates, Schedule
 from uce_edge_train.layers import gaussianize
+
+_EXAMPLES = {"penalty": 0.1, "shift": 2, "erase": 0.1, "clip": 1, "patience": 20}  # where the default is no example
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Record):
     """A training recipe."""
 
     arch: str = "resnet8"
@@ -24,51 +28,36 @@ class Recipe:
     p: float = 0.2
     """Gaussian dropout rate, or where learned rates start."""
     rates: Rates = Rates.FIXED
-    epochs: int = 20
-    batch_size: int = 64
+    epochs: Positive = 20
+    batch_size: Positive = 64
     """Images per step, over all processes."""
     optimiser: Optimiser = Optimiser.ADAMW
     schedule: Schedule = Schedule.ONE_CYCLE
-    learning_rate: float = 0.01
+    learning_rate: Annotated[float, ABOVE_ZERO] = 0.01
     """Its peak."""
-    weight_decay: float = 0.01
-    penalty: float = 0.0
+    weight_decay: Annotated[float, at_least(0)] = 0.01
+    penalty: Annotated[float, at_least(0)] = 0.0
     """Beta of the confidence penalty (Eq. 19); 0 for plain NLL."""
-    shift: int | None = None
+    shift: Count | None = None
     """Augmentation: pixels an image may move by; None for an eighth of its width."""
     flip: bool = False
-    erase: float = 0.0
-    clip: float | None = None
+    erase: Share = 0.0
+    clip: Annotated[float, ABOVE_ZERO] | None = None
     """Largest norm of the gradient."""
-    patience: int | None = None
+    patience: Positive | None = None
     """Stop when the held-out NLL has not improved for so many epochs, and take the best epoch's weights."""
-    precision: Precision = Precision.FLOAT32
+    precision: Arithmetic = Arithmetic.FLOAT32
     channels_last: bool = True
     """A memory layout that convolutions like; it changes the speed, and rounding."""
     seed: int = 0
     """Of weights, order, augmentation and noise."""
 
     def __post_init__(self) -> None:
-        for name, value in (("epochs", self.epochs), ("batch_size", self.batch_size), ("patience", self.patience)):
-            if value is not None and value < 1:
-                raise _wrong(name, "at least 1", value, "20")
-        for name, number, example in (("learning_rate", self.learning_rate, "0.003"), ("clip", self.clip, "1")):
-            if number is not None and not 0 < number < math.inf:
-                raise _wrong(name, "positive", number, example)
-        for name, share, highest in (("erase", self.erase, 1.0), ("penalty", self.penalty, math.inf)):
-            if not 0 <= share <= highest or not math.isfinite(share):
-                raise _wrong(name, "at least 0" + (", at most 1" if highest == 1 else ""), share, "0.1")
-        if not 0 <= self.weight_decay < math.inf:
-            raise _wrong("weight_decay", "at least 0", self.weight_decay, "0.01")
-        if self.shift is not None and self.shift < 0:
-            raise _wrong("shift", "at least 0 pixels", self.shift, "2")
-
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> "Recipe":
-        """From parsed JSON."""
-        kinds = {"rates": Rates, "optimiser": Optimiser, "schedule": Schedule, "precision": Precision}
-        chosen: dict[str, Any] = {name: kind(document[name]) for name, kind in kinds.items()}
-        return cls(**(document | chosen))
+        try:
+            super().__post_init__()
+        except RecordError as error:
+            option, example = error.key.replace("_", "-"), _EXAMPLES.get(error.key, getattr(type(self), error.key))
+            raise RecordError(error.key, error.rule, error.value, f"As in --{option} {example}") from None
 
     def build(self, classes: int, channels: int) -> nn.Module:
         """The Gaussian-dropout network, with weights from the seed."""
@@ -80,7 +69,8 @@ class Recipe:
         """The augmentation for images of a size."""
         shift = width // 8 if self.shift is None else self.shift
         if shift >= min(height, width):
-            raise _wrong("shift", f"0 to {min(height, width) - 1} pixels", shift, "2")
+            rule = f"0 to {min(height, width) - 1} pixels"
+            raise UsageError(expected("`shift`", rule, shift, f"As in --shift {_EXAMPLES['shift']}"))
         return Augmentation(shift, self.flip, self.erase)
 
     def optimiser_for(self, model: nn.Module, learned_rates: list[Tensor]) -> torch.optim.Optimizer:
@@ -124,7 +114,3 @@ class Recipe:
 
 def _cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
-
-
-def _wrong(name: str, rule: str, value: object, example: str) -> UsageError:
-    return UsageError(expected(f"`{name}`", rule, value, f"As in --{name.replace('_', '-')} {example}"))

@@ -1,21 +1,22 @@
 """A training run on disk: `run.json` describes it, `weights.safetensors` holds the parameters. No pickle."""
 
-import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
+from uce_edge.calibration.promises import Promise
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.fields import NONE_AS_EMPTY, Positive, RecordError, Share
 from uce_edge.files import replacing
-from uce_edge.metadata import Calibration, ImageSpec
+from uce_edge.metadata import Calibration, ClassNames, ImageSpec, Rate, Sketch
+from uce_edge.records import DocumentError, Record, parse
 from uce_edge_train.layers import gaussian_layers
 from uce_edge_train.recipe import Recipe
 
@@ -24,25 +25,38 @@ WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingScores(Record):
+    """How the training ended."""
+
+    epochs: Positive
+    """The epoch whose weights were kept."""
+    train_nll: float
+    """Of the training images in that epoch, with noise."""
+    held_out_nll: float
+    """Of the calibration images after it, without noise."""
+    held_out_accuracy: Share
+
+
+@dataclass(frozen=True)
+class Run(Record):
     """What was trained, on what, and how it was calibrated since."""
 
     data: str
     root: str | None
     recipe: Recipe
-    class_names: tuple[str, ...]
+    class_names: ClassNames
     image: ImageSpec
     split_hashes: dict[str, str]
-    trained_on: dict[str, Any]
+    trained_on: Annotated[Sketch | None, NONE_AS_EMPTY]
     """A sketch of the training images, see `overlap`."""
-    rates: dict[str, float]
+    rates: dict[str, Rate]
     """The dropout rate of every layer at the end of training."""
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: Annotated[TrainingScores | None, NONE_AS_EMPTY] = None
     calibration: Calibration = field(default_factory=Calibration)
-    tuned_rates: dict[str, float] | None = None
+    tuned_rates: dict[str, Rate] | None = None
     """The rates that calibration put in their place."""
-    promise: dict[str, float] | None = None
-    """`target_error` and `confidence` of the threshold that an export finds and stores."""
+    promise: Promise | None = None
+    """What the threshold shall keep that an export finds and stores."""
     tools: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
@@ -63,7 +77,7 @@ class Run:
     def save(self, folder: str | Path) -> None:
         """Write the description."""
         with replacing(Path(folder) / DESCRIPTION) as path:
-            path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+            path.write_text(self.to_json(indent=2, sort_keys=False) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
@@ -74,15 +88,13 @@ class Run:
                 f"{folder} is not a training run (it has no {DESCRIPTION}). "
                 f"Train one with: uce-edge train --out {folder}"
             )
+        again = f"Train again: uce-edge train --out {folder}"
         try:
-            values = json.loads(path.read_text())
-            values["calibration"] = Calibration.from_document(values["calibration"])
-            values["recipe"] = Recipe.from_document(values["recipe"])
-            values["image"] = ImageSpec.from_document(values["image"])
-            values["class_names"] = tuple(values["class_names"])
-            return cls(**values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UceEdgeError(f"{path} cannot be read ({error}). Train again: uce-edge train --out {folder}") from None
+            return cls.from_document(parse(path.read_bytes()))
+        except (OSError, DocumentError) as error:
+            raise UceEdgeError(f"{path} cannot be read ({error}). {again}") from None
+        except RecordError as error:
+            raise UceEdgeError(f"{path} cannot be read. {error.told(again)}") from None
 
 
 def save_weights(model: nn.Module, folder: str | Path) -> None:

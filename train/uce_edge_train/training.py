@@ -20,14 +20,14 @@ from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 from uce_edge_train import rates
 from uce_edge_train.checkpoint import CHECKPOINT, Training
-from uce_edge_train.choices import Precision, Schedule, TrainDevice
+from uce_edge_train.choices import Arithmetic, Schedule, TrainDevice
 from uce_edge_train.draws import NoisePool, generator
 from uce_edge_train.group import Group, join
 from uce_edge_train.journal import Journal, open_journal
 from uce_edge_train.layers import deterministic, noise_from
 from uce_edge_train.pixels import channel_statistics, normalise
 from uce_edge_train.recipe import Recipe
-from uce_edge_train.runs import Run, save_weights, tool_versions
+from uce_edge_train.runs import Run, TrainingScores, save_weights, tool_versions
 
 _PLATEAU = 5  # epochs without improvement before the learning rate falls
 
@@ -67,7 +67,7 @@ def train(
         if recipe.batch_size % group.size:
             rule = f"a multiple of the {group.size} processes"
             raise UsageError(expected("`batch_size`", rule, recipe.batch_size, "The processes share every batch"))
-        if recipe.precision is Precision.FLOAT16 and group.device.type != "cuda":
+        if recipe.precision is Arithmetic.FLOAT16 and group.device.type != "cuda":
             rule = "float32 or bfloat16 without CUDA"
             raise UsageError(expected("`precision`", rule, "float16", "Use --precision bfloat16"))
         writable_folder(out)  # an hour of training must not end at a full or forbidden disk
@@ -95,12 +95,12 @@ def train(
             split_hashes=hashes,
             trained_on=overlap.sketch(dataset.splits["train"].images),
             rates=rates.settle(model),
-            metrics={
-                "epochs": last["epoch"],
-                "train_nll": last["train_nll"],
-                "held_out_nll": last["held_out_nll"],
-                "held_out_accuracy": last["held_out_accuracy"],
-            },
+            metrics=TrainingScores(
+                epochs=last["epoch"],
+                train_nll=last["train_nll"],
+                held_out_nll=last["held_out_nll"],
+                held_out_accuracy=last["held_out_accuracy"],
+            ),
             tools=tool_versions() | {"device": str(group.device), "processes": str(group.size)},
         )
         if group.leads:
@@ -134,7 +134,7 @@ class _Loop:
         self.batch = min(recipe.batch_size, len(self.labels) // group.size * group.size)
         self.steps = len(self.labels) // self.batch
         self.augment = recipe.augmentation(image.height, image.width)
-        self.scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision is Precision.FLOAT16)
+        self.scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision is Arithmetic.FLOAT16)
         if training.progress.scaler:
             self.scaler.load_state_dict(training.progress.scaler)
 
@@ -215,8 +215,8 @@ class _Loop:
         images = self.augment(images, source)
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         images = images.contiguous(memory_format=layout)
-        mixed = recipe.precision is not Precision.FLOAT32
-        kind = torch.float16 if recipe.precision is Precision.FLOAT16 else torch.bfloat16
+        mixed = recipe.precision is not Arithmetic.FLOAT32
+        kind = torch.float16 if recipe.precision is Arithmetic.FLOAT16 else torch.bfloat16
         with torch.autocast(group.device.type, dtype=kind, enabled=mixed):
             logits = parallel(images)
         loss, nll = recipe.loss(logits, self.labels[batch].to(group.device))

@@ -5,20 +5,29 @@ the same model file, seed and number of passes.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract
+from uce_edge.calibration.promises import STEPS, Counts, Guarantee
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metrics.checks import Booleans, Floats, Integers, array, vector, whole
 
+__all__ = [
+    "Counts",
+    "Guarantee",
+    "NoGuaranteeError",
+    "count",
+    "counted_error_at",
+    "error_at",
+    "find",
+    "images_needed",
+    "upper_bound",
+]
+
 _BLOCK = 2**18  # 2 MiB of float64 at a time
-_STEPS = 100  # of the thresholds that are counted
 _STARTS = 4  # more of them cost more confidence than they find coverage
 
 Uncertainties = npt.NDArray[np.float32]
@@ -28,73 +37,22 @@ class NoGuaranteeError(UceEdgeError):
     """These images cannot prove the promise at any threshold."""
 
 
-@dataclass(frozen=True)
-class Guarantee:
-    """A threshold on the uncertainty and what is known of the error among the images it accepts."""
-
-    threshold: float
-    """H_max: an image is accepted when its uncertainty, in float32, is at most this."""
-    target_error: float | None
-    """The promise: the true error rate of accepted images is at most this; None when only a bound was asked for."""
-    confidence: float
-    """The probability, over the draw of the guarantee set, that the promise or the bound holds."""
-    error_bound: float
-    """The upper bound of the true error rate; with a target, the one that met it, and only the target is promised."""
-    error: float | None
-    """The error rate that was observed among the accepted images; None when none is accepted."""
-    coverage: float
-    """The share of the guarantee set that is accepted."""
-    accepted: int
-    """The number of accepted images."""
-    images: int
-    """The size of the guarantee set."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Guarantee":
-        """What `as_dict` gave, checked; other keys, which a model file may add, are ignored."""
-        names = {field.name for field in fields(cls)}
-        remedy = "Find it again from the guarantee images."
-        if not names <= set(values):
-            raise UsageError(expected("a guarantee", f"of the fields {sorted(names)}", sorted(values), remedy))
-        optional = {"target_error", "error"}
-        for name in sorted(names - {"accepted", "images"}):
-            if not (values[name] is None and name in optional):
-                _between(name, values[name], 0, 1, remedy, ends=True)
-        images = whole("images", values["images"], 1, remedy)
-        if whole("accepted", values["accepted"], 0, remedy) > images:
-            raise UsageError(expected("accepted", f"at most {images}, the images", values["accepted"], remedy))
-        return cls(**{name: values[name] for name in names})
+def count(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> Counts:
+    """What the thresholds 0.00, 0.01, ..., 1.00 do to images that nothing was fitted on; arguments as in `error_at`."""
+    values, flags = _inputs(uncertainty, wrong)
+    passed = [contract.accepts(values, step / STEPS) for step in range(STEPS + 1)]
+    return Counts(tuple(int(some.sum()) for some in passed), tuple(int(flags[some].sum()) for some in passed))
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What every threshold 0.00, 0.01, ..., 1.00 lets through, small enough to travel with a model file."""
-
-    accepted: tuple[int, ...]
-    """How many images each accepts."""
-    errors: tuple[int, ...]
-    """How many of these are wrong."""
-
-    @classmethod
-    def of(cls, uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> "Counts":
-        """Count images that nothing was fitted on; the arguments are those of `error_at`."""
-        values, flags = _inputs(uncertainty, wrong)
-        passed = [contract.accepts(values, step / _STEPS) for step in range(_STEPS + 1)]
-        return cls(tuple(int(some.sum()) for some in passed), tuple(int(flags[some].sum()) for some in passed))
-
-    def at(self, threshold: float, confidence: float) -> Guarantee:
-        """As `error_at`, for a threshold with at most two decimals."""
-        step = round(_between("threshold", threshold, 0, 1, "For example: 0.3", ends=True) * _STEPS)
-        if abs(step - threshold * _STEPS) > 1e-6:
-            remedy = "`uce-edge evaluate --reject` tells of any other threshold, on images of yours"
-            raise UsageError(expected("`reject`", "a number with at most two decimals", threshold, remedy))
-        k, count = self.errors[step], self.accepted[step]
-        bound = _upper_bound(k, count, 1 - _confidence(confidence))
-        return _guarantee(threshold, None, confidence, bound, k, count, self.accepted[-1])
+def counted_error_at(counts: Counts, threshold: float, confidence: float) -> Guarantee:
+    """As `error_at`, from counts alone, for a threshold with at most two decimals."""
+    step = round(_between("threshold", threshold, 0, 1, "For example: 0.3", ends=True) * STEPS)
+    if abs(step - threshold * STEPS) > 1e-6:
+        remedy = "`uce-edge evaluate --reject` tells of any other threshold, on images of yours"
+        raise UsageError(expected("`reject`", "a number with at most two decimals", threshold, remedy))
+    errors, accepted = counts.errors[step], counts.accepted[step]
+    bound = _upper_bound(errors, accepted, 1 - _confidence(confidence))
+    return _guarantee(threshold, None, confidence, bound, errors, accepted, counts.accepted[-1])
 
 
 def upper_bound(errors: int, images: int, confidence: float) -> float:

@@ -17,7 +17,7 @@ from uce_edge.calibration import error_map
 from uce_edge.calibration.logits import ArrayLogits, Logits
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError, expected
-from uce_edge.metadata import Calibration
+from uce_edge.metadata import Calibration, CalibrationReport
 from uce_edge.metrics import normalized_entropy
 
 Parameters = dict[str, Tensor]
@@ -149,7 +149,7 @@ class _Data:
         return len(self._logits)
 
 
-def _outcome(method: Method, parameters: Parameters, data: _Data) -> tuple[dict[str, float | int], error_map.ErrorMap]:
+def _outcome(method: Method, parameters: Parameters, data: _Data) -> tuple[CalibrationReport, error_map.ErrorMap]:
     """What the map changed on the images it was fitted on, and how the error follows the uncertainty there."""
     uncertainty, wrong = [], []
     nll_before = nll_after = 0.0
@@ -166,15 +166,15 @@ def _outcome(method: Method, parameters: Parameters, data: _Data) -> tuple[dict[
             flips += int((old != new).sum())
             right_before += int((old == y).sum())
             right_after += int((new == y).sum())
-    report = {
-        "images": data.images,
-        "nll_of_chance": round(math.log(data.classes), 6),
-        "nll_before": round(nll_before / data.images, 6),
-        "nll_after": round(nll_after / data.images, 6),
-        "label_flips": flips,
-        "accuracy_before": round(right_before / data.images, 6),
-        "accuracy_after": round(right_after / data.images, 6),
-    }
+    report = CalibrationReport(
+        images=data.images,
+        nll_of_chance=round(math.log(data.classes), 6),
+        nll_before=round(nll_before / data.images, 6),
+        nll_after=round(nll_after / data.images, 6),
+        label_flips=flips,
+        accuracy_before=round(right_before / data.images, 6),
+        accuracy_after=round(right_after / data.images, 6),
+    )
     return report, error_map.fit(np.concatenate(uncertainty), np.concatenate(wrong))
 
 

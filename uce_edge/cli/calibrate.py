@@ -14,6 +14,7 @@ from uce_edge.errors import UsageError
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
+    from uce_edge.calibration.promises import Promise
     from uce_edge.metadata import Calibration
 
 
@@ -69,21 +70,20 @@ def calibrate(
         fitted, following = _calibrate_run(
             target, method, 25 if samples is None else samples, seed, rates, data, promise
         )
-    report = fitted.report
+    report = fitted.outcome
     if as_json:
-        typer.echo(
-            json.dumps({"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples} | report)
-        )
-    if method is Method.TEMPERATURE:
-        say(f"Temperature {fitted.parameters['temperature'][0]:.4f} at {fitted.samples} samples.")
+        told = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
+        typer.echo(json.dumps(told | report.to_document()))
+    if fitted.temperature is not None:
+        say(f"Temperature {fitted.temperature:.4f} at {fitted.samples} samples.")
     say(
-        f"On {report['images']} calibration images: NLL {report['nll_before']:.4f} -> {report['nll_after']:.4f}, "
-        f"accuracy {report['accuracy_before']:.1%} -> {report['accuracy_after']:.1%}, "
-        f"labels changed: {report['label_flips']}."
+        f"On {report.images} calibration images: NLL {report.nll_before:.4f} -> {report.nll_after:.4f}, "
+        f"accuracy {report.accuracy_before:.1%} -> {report.accuracy_after:.1%}, "
+        f"labels changed: {report.label_flips}."
     )
-    if report["images"] < 100:
+    if report.images < 100:
         warn("fewer than 100 images leave the calibration itself uncertain.")
-    if report["nll_after"] > 0.9 * report["nll_of_chance"]:
+    if report.near_chance:
         warn(
             "the model is hardly better than chance on these images. If it is good without noise, the noise "
             "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
@@ -91,17 +91,15 @@ def calibrate(
     say(f"Next: uce-edge {following}")
 
 
-def _promise(target_error: float | None, confidence: float | None) -> dict[str, float] | None:
+def _promise(target_error: float | None, confidence: float | None) -> "Promise | None":
     """What shall be promised, checked before anything slow happens."""
     if target_error is None:
         if confidence is not None:
             raise UsageError("--confidence is that of a promised error: add --target-error 0.05")
         return None
-    from uce_edge.calibration.guarantee import images_needed
+    from uce_edge.calibration.promises import Promise
 
-    promise = {"target_error": target_error, "confidence": 0.95 if confidence is None else confidence}
-    images_needed(**promise)  # refuses impossible numbers
-    return promise
+    return Promise(target_error) if confidence is None else Promise(target_error, confidence)
 
 
 def _calibrate_run(
@@ -111,7 +109,7 @@ def _calibrate_run(
     seed: int,
     rates: Rates,
     data: str | None,
-    promise: dict[str, float] | None,
+    promise: "Promise | None",
 ) -> "tuple[Calibration, str]":
     need_torch("Calibrating a run")
     from uce_edge.datasets import labelled
@@ -138,7 +136,7 @@ def _calibrate_file(
     seed: int,
     data: str | None,
     out: Path | None,
-    promise: dict[str, float] | None,
+    promise: "Promise | None",
 ) -> "tuple[Calibration, str]":
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
@@ -149,7 +147,7 @@ def _calibrate_file(
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
-    images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.get("splits", {}))
+    images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.splits)
     done = recalibrate(model, out, images, method, samples, seed, promise)
     if done.promised is not None:
         say(describe(done.promised))

@@ -86,7 +86,7 @@ def evaluate(
             raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")
         threshold = None
     spec = loaded.metadata.image
-    own = loaded.metadata.hashes.get("splits", {})
+    own = loaded.metadata.hashes.splits
     split, part = labelled.load_test(data, spec, loaded.classes, root, own)
     say(f"Evaluating {model} on {len(split):,} images: {data}, {part}.")
     known = overlap.seen(loaded.metadata.trained_on, split.images)

@@ -1,6 +1,6 @@
 """`uce-edge info`."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,7 +25,7 @@ def info(
     """
     model = choose_model(model, inference)
     from uce_edge.calibration.error_map import ErrorMap
-    from uce_edge.calibration.guarantee import Counts, Guarantee
+    from uce_edge.calibration.guarantee import counted_error_at
     from uce_edge.model import Model
 
     if as_json and reject:
@@ -53,26 +53,25 @@ def info(
             f"Measure it on images of yours: uce-edge evaluate {quote(model)} --data FOLDER --reject {reject[0]:g}"
         )
     if counted is not None:
-        counts = Counts(tuple(counted["accepted"]), tuple(counted["errors"]))
-        rows |= {f"reject {limit:g}": describe(counts.at(limit, 0.95)) for limit in reject or (0.1, 0.3, 0.5)}
-    if metadata.reject:
-        rows["reject auto"] = describe(Guarantee.from_dict(metadata.reject))
+        limits = reject or (0.1, 0.3, 0.5)
+        rows |= {f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95)) for limit in limits}
+    if metadata.reject is not None:
+        rows["reject auto"] = describe(metadata.reject)
     if calibration.error is not None:
         error = ErrorMap(*calibration.error)
         rows["error"] = (
             ", ".join(f"{error([h])[0]:.1%} at {h:g}" for h in (0.1, 0.3, 0.5)) + " (expected, at that uncertainty)"
         )
-    if temperature := calibration.parameters.get("temperature"):
-        rows["calibration"] += f", T = {temperature[0]:.4f}"
-    if costs:
-        once, each = costs["macs_once"], costs["macs_per_pass"]
-        total = once + metadata.samples * each
+    if calibration.temperature is not None:
+        rows["calibration"] += f", T = {calibration.temperature:.4f}"
+    if costs is not None:
+        once, each, total = costs.macs_once, costs.macs_per_pass, costs.macs(metadata.samples)
         rows["FLOPs"] = f"{2 * once / 1e6:,.1f} M once, {2 * each / 1e6:,.1f} M a pass, {2 * total / 1e6:,.1f} M in all"
     for name, score in metadata.metrics.items():
-        rows[name] = f"{score['value']:.4g} ({score['low']:.4g} to {score['high']:.4g}) on test images"
+        rows[name] = f"{_number(score.value)} ({_number(score.low)} to {_number(score.high)}) on test images"
     for name, told in metadata.card.items():
         rows[name] = "\n".join(told) if isinstance(told, list) else str(told)
-    rows |= {f"sha256 {name}": value for name, value in _flat(metadata.hashes)}
+    rows |= {f"sha256 {name}": digest for name, digest in metadata.hashes.named().items()}
     rows["tools"] = ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items()))
     width = max(map(len, rows)) + 2
     for name, value in rows.items():
@@ -81,11 +80,5 @@ def info(
         typer.echo(f"  p = {layer.p:<5g} {layer.name}")
 
 
-def _flat(hashes: dict[str, Any]) -> list[tuple[str, str]]:
-    """Hashes of hashes by their full name."""
-    flat = []
-    for name, value in hashes.items():
-        flat += (
-            [(f"{name}/{key}", inner) for key, inner in value.items()] if isinstance(value, dict) else [(name, value)]
-        )
-    return flat
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4g}"

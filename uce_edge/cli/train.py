@@ -10,7 +10,7 @@ from uce_edge.cli.options import DataOption, DownloadOption, RootOption, SizeOpt
 from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say, show_log
 from uce_edge.errors import UsageError
-from uce_edge_train.choices import Architecture, Optimiser, Precision, Rates, Schedule, Stem, TrainDevice
+from uce_edge_train.choices import Architecture, Arithmetic, Optimiser, Rates, Schedule, Stem, TrainDevice
 
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
 
@@ -61,8 +61,8 @@ def train(
     ] = Stem.CIFAR,
     device: Annotated[TrainDevice, typer.Option(help="Where to train.", rich_help_panel=_MACHINE)] = TrainDevice.AUTO,
     precision: Annotated[
-        Precision, typer.Option(help="Of the forward pass.", rich_help_panel=_MACHINE)
-    ] = Precision.FLOAT32,
+        Arithmetic, typer.Option(help="Of the forward pass.", rich_help_panel=_MACHINE)
+    ] = Arithmetic.FLOAT32,
     channels_last: Annotated[
         bool, typer.Option(help="A memory layout that is faster on most machines.", rich_help_panel=_MACHINE)
     ] = True,
@@ -106,8 +106,9 @@ def train(
     run = training.train(dataset, out, recipe, device=device, resume=resume, tensorboard=tensorboard)
     if os.environ.get("RANK", "0") != "0":
         return
-    say(
-        f"Trained {recipe.arch} on {run.data}: NLL {run.metrics['train_nll']:.3f} in epoch {run.metrics['epochs']}, "
-        f"accuracy {run.metrics['held_out_accuracy']:.1%} on the calibration images without noise."
-    )
+    if (scores := run.metrics) is not None:
+        say(
+            f"Trained {recipe.arch} on {run.data}: NLL {scores.train_nll:.3f} in epoch {scores.epochs}, "
+            f"accuracy {scores.held_out_accuracy:.1%} on the calibration images without noise."
+        )
     say(f"Next: uce-edge calibrate {quote(out)} --method temperature")

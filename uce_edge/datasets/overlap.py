@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError
+from uce_edge.metadata import Sketch
 
 KEPT = 2048
 
@@ -23,32 +24,32 @@ def fingerprints(images: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
-def sketch(images: npt.NDArray[Any]) -> dict[str, Any]:
-    """What is kept of a training set, as JSON."""
+def sketch(images: npt.NDArray[Any]) -> Sketch:
+    """What is kept of a training set."""
     found = np.unique(fingerprints(images))
     one_in = -(-len(found) // KEPT)
     kept = found[found % np.uint64(one_in) == 0]
-    return {"one_in": one_in, "blake2b_64": base64.b64encode(kept.astype("<u8").tobytes()).decode()}
+    return Sketch(one_in, base64.b64encode(kept.astype("<u8").tobytes()).decode())
 
 
-def seen(trained_on: dict[str, Any], images: npt.NDArray[Any]) -> int:
+def seen(trained_on: Sketch | None, images: npt.NDArray[Any]) -> int:
     """How many of these images the network was trained on; an estimate where not every fingerprint is kept.
 
     Args:
-        trained_on: A `sketch`, or {} when nothing is known, which counts as none.
+        trained_on: A `sketch`, or None when nothing is known, which counts as none.
         images: The images somebody wants to calibrate or to evaluate on.
     """
-    if not trained_on:
+    if trained_on is None:
         return 0
-    kept = np.frombuffer(base64.b64decode(trained_on["blake2b_64"]), "<u8").astype(np.uint64)
+    kept = np.frombuffer(trained_on.content, "<u8").astype(np.uint64)
     hits = int(np.isin(fingerprints(images), kept).sum())
-    return min(hits * int(trained_on["one_in"]), len(images))
+    return min(hits * trained_on.one_in, len(images))
 
 
-def refuse_overlap(trained_on: dict[str, Any], images: npt.NDArray[Any], what: str) -> None:
+def refuse_overlap(trained_on: Sketch | None, images: npt.NDArray[Any], what: str) -> None:
     """Refuse images that the network was trained on: it is too sure of them. `what` is their name."""
-    if hits := seen(trained_on, images):
-        about = "" if trained_on["one_in"] == 1 else "about "
+    if trained_on is not None and (hits := seen(trained_on, images)):
+        about = "" if trained_on.one_in == 1 else "about "
         raise UsageError(
             f"{about}{hits} of the {len(images)} images of {what} were used "
             "to train this network, which is too sure of them. Calibrate on images it has not seen."

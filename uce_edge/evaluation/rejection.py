@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract, metrics
 from uce_edge.calibration import guarantee
-from uce_edge.calibration.guarantee import Guarantee
+from uce_edge.calibration.promises import Guarantee, StoredThreshold
 from uce_edge.evaluation.answers import Answers
 
 EXAMPLE = 0.3
@@ -42,7 +41,7 @@ class Operating:
     """Accepted and wrong."""
     rejected_errors: int
     """Rejected, and rightly so: they would have been wrong."""
-    promised: dict[str, Any] | None = None
+    promised: StoredThreshold | None = None
     """What the file promises for a stored threshold."""
 
 
@@ -68,14 +67,14 @@ class RiskCurve:
 
 
 def operating_points(
-    answers: Answers, wrong: npt.NDArray[np.bool_], asked: float | None, stored: dict[str, Any] | None
+    answers: Answers, wrong: npt.NDArray[np.bool_], asked: float | None, stored: StoredThreshold | None
 ) -> tuple[Operating, ...]:
     """The thresholds that matter, the one in use first: the asked one, then the stored one, else an example."""
-    chosen: list[tuple[Origin, float, dict[str, Any] | None]] = []
+    chosen: list[tuple[Origin, float, StoredThreshold | None]] = []
     if asked is not None:
         chosen.append((Origin.ASKED, asked, None))
     if stored is not None:
-        chosen.append((Origin.STORED, float(stored["threshold"]), stored))
+        chosen.append((Origin.STORED, stored.threshold, stored))
     return tuple(_at(answers, wrong, *one) for one in chosen or [(Origin.EXAMPLE, EXAMPLE, None)])
 
 
@@ -102,7 +101,7 @@ def risk_curves(answers: Answers, labels: npt.NDArray[np.int64], passes: int) ->
 
 
 def _at(
-    answers: Answers, wrong: npt.NDArray[np.bool_], origin: Origin, threshold: float, promised: dict[str, Any] | None
+    answers: Answers, wrong: npt.NDArray[np.bool_], origin: Origin, threshold: float, promised: StoredThreshold | None
 ) -> Operating:
     accepted = contract.accepts(answers.uncertainty, threshold)
     found = guarantee.error_at(answers.uncertainty, wrong, threshold, CONFIDENCE)

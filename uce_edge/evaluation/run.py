@@ -181,10 +181,8 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
         notes.append("The model is not calibrated: fit a map with uce-edge calibrate.")
     elif fitted != passes:
         notes.append(f"Calibrated at {fitted} passes and evaluated at {passes}: its probabilities are a little off.")
-    if metadata.reject is not None and (passes, seed) != (
-        metadata.reject.get("samples", passes),
-        metadata.reject.get("seed", seed),
-    ):
+    stored = metadata.reject
+    if stored is not None and (passes, seed) != (stored.samples, stored.seed):
         notes.append("The stored threshold is promised for other passes than these: the promise does not hold here.")
     if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
         notes.append("The file draws its noise from the runtime: a second evaluation gives slightly other numbers.")

@@ -204,12 +204,12 @@ def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:
         rest = ", ".join(names[_CLASSES:])
         classes.append(element("details", element("summary", f"and {len(names) - _CLASSES} more"), rest))
     fitted = str(calibration.method)
-    if temperature := calibration.parameters.get("temperature"):
-        fitted += f", T = {temperature[0]:.4f}"
+    if calibration.temperature is not None:
+        fitted += f", T = {calibration.temperature:.4f}"
     if calibration.samples:
         fitted += f", fitted at N = {calibration.samples}"
-    if images := calibration.report.get("images"):
-        fitted += f" on {words.count(images, 'image')}"
+    if calibration.report is not None:
+        fitted += f" on {words.count(calibration.report.images, 'image')}"
     noise = str(metadata.noise)
     if rates := [f"{layer.p:.3g}" for layer in sorted(metadata.layers, key=lambda layer: layer.p)]:
         span = rates[0] if rates[0] == rates[-1] else f"{rates[0]} to {rates[-1]}"
@@ -223,15 +223,15 @@ def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:
         "noise": noise,
         "calibration": fitted,
     }
-    if metadata.reject:
-        rows["stored threshold"] = ", ".join(f"{key} {_brief(value)}" for key, value in metadata.reject.items())
-    if costs := metadata.costs:
-        total = costs["macs_once"] + metadata.samples * costs["macs_per_pass"]
+    if metadata.reject is not None:
+        known = sorted(metadata.reject.to_document().items())
+        rows["stored threshold"] = ", ".join(f"{key} {_brief(value)}" for key, value in known)
+    if metadata.costs is not None:
+        total = metadata.costs.macs(metadata.samples)
         rows["cost"] = f"{2 * total / 1e6:,.1f} MFLOPs per image at {metadata.samples} passes"
     rows["SHA-256, file"] = element("code", evaluation.model_sha256)
-    for key, value in metadata.hashes.items():
-        for inner, digest in value.items() if isinstance(value, dict) else [("", value)]:
-            rows[f"SHA-256, {key} {inner}".strip()] = element("code", digest)
+    for name, digest in metadata.hashes.named().items():
+        rows[f"SHA-256, {name.replace('/', ' ')}"] = element("code", digest)
     rows["made with"] = ", ".join(f"{tool} {version}" for tool, version in sorted(metadata.tools.items()))
     pairs = (join([element("dt", name), element("dd", content)]) for name, content in rows.items() if content)
     return element("dl", *pairs, class_="card")

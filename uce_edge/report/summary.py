@@ -35,11 +35,9 @@ def measured(point: Operating, evaluation: Evaluation) -> str:
 
 def promise(point: Operating) -> str | None:
     """What the file promises for its stored threshold, and whether these images agree."""
-    if point.origin is not Origin.STORED or not point.promised:
+    if point.origin is not Origin.STORED or point.promised is None or point.promised.target_error is None:
         return None
-    target, sure = point.promised.get("target_error"), point.promised.get("confidence")
-    if target is None or sure is None:
-        return None
+    target, sure = point.promised.target_error, point.promised.confidence
     found = point.found
     text = (
         f"The file stores the threshold {threshold(found.threshold)} and promises an error of at most "

@@ -208,7 +208,7 @@ def test_the_threshold_splits_neighbouring_float32_numbers_as_a_model_does(edge)
     uncertainty = np.repeat([below, edge], [300, 300])
     wrong = np.repeat([False, True], [300, 300])
     found = find(uncertainty, wrong, 0.05, 0.95)
-    stored = json.loads(json.dumps(found.as_dict()))["threshold"]
+    stored = json.loads(json.dumps(found.to_document()))["threshold"]
     assert np.float32(stored) == below
     np.testing.assert_array_equal(uncertainty > np.float32(stored), wrong)  # as Model.predict rejects
     assert found.accepted == 300
@@ -239,7 +239,7 @@ def test_json_round_trip():
         error_at(*images, np.float32(0.3), 0.95),
         error_at([0.5], [True], 0.2, 0.95),
     ):
-        assert Guarantee.from_dict(json.loads(json.dumps(made.as_dict()))) == made
+        assert Guarantee.from_document(json.loads(json.dumps(made.to_document()))) == made
 
 
 @pytest.mark.parametrize(
@@ -255,11 +255,11 @@ def test_json_round_trip():
     ],
 )
 def test_damaged_json_is_refused(change, message):
-    values = Guarantee(0.3, 0.05, 0.95, 0.04, 0.0, 0.5, 5, 10).as_dict()
+    values = Guarantee(0.3, 0.05, 0.95, 0.04, 0.0, 0.5, 5, 10).to_document()
     with pytest.raises(UsageError, match=message):
-        Guarantee.from_dict(values | change)
+        Guarantee.from_document(values | change)
     with pytest.raises(UsageError, match="threshold"):
-        Guarantee.from_dict({name: value for name, value in values.items() if name != "threshold"})
+        Guarantee.from_document({name: value for name, value in values.items() if name != "threshold"})
 
 
 # What is refused

@@ -236,10 +236,10 @@ BROKEN_MODELS = {
     "foreign": (lambda digits, path: foreign(path), "is an ONNX file, but not a uce-edge model"),
     "contract": (lambda digits, path: with_metadata(digits.model, path, contract=2), "contract 2, .* reads contract 1"),
     "json": (lambda digits, path: with_metadata(digits.model, path, text="{"), "damaged metadata"),
-    "no object": (lambda digits, path: with_metadata(digits.model, path, text="[]"), "contract None"),
+    "no object": (lambda digits, path: with_metadata(digits.model, path, text="[]"), "it is not a JSON object"),
     "type": (lambda digits, path: with_metadata(digits.model, path, inference="magic"), "cannot read"),
     "inputs": (lambda digits, path: with_metadata(digits.twin, path, inference="mc"), r"has inputs \['image'\]"),
-    "classes": (lambda digits, path: with_metadata(digits.model, path, classes=["a"]), "metadata promises"),
+    "classes": (lambda digits, path: with_metadata(digits.model, path, classes=["a", "b"]), "metadata promises"),
     "shape": (lambda digits, path: with_metadata(digits.model, path, image=IMAGE), "metadata promises"),
 }
 
@@ -455,7 +455,7 @@ WRONG = {
     "train --data nonsense": "Expected `data`",
     "train --arch nonsense": "Expected `arch`",
     "train --p 1.5": "Expected `p`",
-    "train --epochs 0": "Expected `epochs` to be at least 1",
+    "train --epochs 0": "Expected `epochs` to be an integer of at least 1",
     "train --learning-rate nan": "Expected `learning_rate`",
     "calibrate .": "is not a training run",
     "export absent": "is not a training run",

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from uce_edge import metrics
+from uce_edge.calibration.promises import StoredThreshold
 from uce_edge.corruptions import corrupt
 from uce_edge.datasets import labelled, overlap
 from uce_edge.datasets.overlap import sketch
@@ -112,7 +113,7 @@ def test_a_threshold_lets_through_what_the_model_accepts(evaluated, prediction, 
 
 
 def test_the_stored_threshold_is_measured_with_its_promise(model, hard, monkeypatch):
-    promised = {"threshold": 0.2, "target_error": 0.05, "confidence": 0.9, "samples": 25, "seed": 0}
+    promised = StoredThreshold(0.2, 0.05, 0.9, 0.04, 0.03, 0.8, 80, 100, samples=25, seed=0, data="")
     monkeypatch.setattr(model, "metadata", dataclasses.replace(model.metadata, reject=promised))
     both = evaluate(model, hard.images[:50], hard.labels[:50], reject=0.3, resamples=2)
     assert [(point.origin, point.found.threshold) for point in both.rejection] == [("asked", 0.3), ("stored", 0.2)]
@@ -505,7 +506,7 @@ def test_of_the_training_folder_only_the_test_images_are_taken(tmp_path):
     assert labelled.load(str(tmp_path), spec, ("ant", "bee"), aside).sha256() == aside["calibration"]
     assert overlap.seen(sketch(splits["train"].images), split.images) == len(splits["train"])
     assert overlap.seen(sketch(splits["train"].images), splits["test"].images) == 0
-    assert overlap.seen({}, split.images) == 0
+    assert overlap.seen(None, split.images) == 0
 
 
 @pytest.mark.usefixtures("quick")

@@ -14,6 +14,7 @@ import numpy as np
 import port_cases
 import pytest
 
+from uce_edge.calibration.promises import StoredThreshold
 from uce_edge.evaluation import evaluate
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.rejection import Origin
@@ -69,7 +70,7 @@ def evaluated(digits):
         model.metadata,
         classes=(*"01234567", HOSTILE, "9"),
         architecture=HOSTILE,
-        reject={"threshold": 0.1234, "target_error": 0.02, "confidence": 0.95, "samples": 25, "seed": 0},
+        reject=StoredThreshold(0.1234, 0.02, 0.95, 0.019, 0.01, 0.8, 80, 100, samples=25, seed=0, data="abc"),
     )
     test = digits.dataset.splits["test"]
     images = test.images.copy()
@@ -190,7 +191,8 @@ def test_a_promise_is_compared_with_what_was_found(evaluated):
     assert "these images have more" in summary.promise(worse)
     nothing = dataclasses.replace(stored, found=dataclasses.replace(stored.found, error=None, accepted=0))
     assert "None of these images is accepted" in summary.promise(nothing)
-    assert summary.promise(dataclasses.replace(stored, promised={"threshold": 0.1})) is None
+    bound_alone = dataclasses.replace(stored.promised, target_error=None)
+    assert summary.promise(dataclasses.replace(stored, promised=bound_alone)) is None
 
 
 def test_findings_read_the_calibration_against_the_twin(evaluated):

@@ -105,7 +105,7 @@ def _over_or_under(subject: Subject, row: Row) -> tuple[metrics.Interval, str]:
 
 def _underestimates(subject: Subject) -> Finding:
     gap, words = _over_or_under(subject, Row.UNCALIBRATED)
-    temperature = subject.calibration(Row.TEMPERATURE, Inference.MC).parameters["temperature"][0]
+    temperature = subject.calibration(Row.TEMPERATURE, Inference.MC).temperature
     sign = _sign(gap)
     return Finding(_verdict([None if sign is None else not sign]), f"{words}; T = {temperature:.3f}")
 
@@ -141,7 +141,7 @@ def _aux_overfits(subject: Subject) -> Finding:
     plain = subject.probabilities(Row.TEMPERATURE, Inference.MC)
     wild = subject.probabilities(Row.AUX, Inference.MC, regularise=False)
     found = _difference(subject, metrics.nll, plain, wild)
-    fitted = subject.calibration(Row.AUX, Inference.MC, regularise=False).report["nll_after"]
+    fitted = subject.calibration(Row.AUX, Inference.MC, regularise=False).outcome.nll_after
     words = (
         f"aux without weight decay and early stopping: NLL {fitted:.4f} on the calibration images, "
         f"{metrics.nll(wild, subject.labels()):.4f} on the test images; "

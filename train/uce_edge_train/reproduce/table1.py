@@ -1,7 +1,7 @@
 """Table 1: classwise ECE and UCE of every calibration method, deterministic and Monte Carlo."""
 
 from uce_edge import metrics
-from uce_edge.contract import Inference, Method
+from uce_edge.contract import Inference
 from uce_edge.report.words import percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
@@ -38,8 +38,8 @@ def _cell(subject: Subject, row: Row, inference: Inference) -> Record:
         "test_images": len(labels),
         "accuracy": metrics.accuracy(table, labels),
         "nll": metrics.nll(table, labels),
-        "temperature": fitted.parameters["temperature"][0] if row.method is Method.TEMPERATURE else "",
-        "label_flips_calibration": fitted.report["label_flips"],
+        "temperature": "" if fitted.temperature is None else fitted.temperature,
+        "label_flips_calibration": fitted.outcome.label_flips,
     }
     for name, metric in SCORES.items():
         interval = metrics.bootstrap(metric, table, labels)
