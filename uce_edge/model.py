@@ -51,7 +51,8 @@ class Model:
     Example:
         >>> model = Model("digits.onnx")
         >>> prediction = model.predict(["three.png"], reject=0.3)
-        >>> prediction.labels, prediction.uncertainty, prediction.decisions
+        >>> prediction.labels, prediction.uncertainty.round(2).tolist(), prediction.decisions
+        (['3'], [0.0], [<Decision.ACCEPT: 'accept'>])
     """
 
     def __init__(
@@ -186,6 +187,8 @@ class Model:
         Example:
             >>> for answer in model.answers(["three.png", "broken.png"], reject=0.3):
             ...     print(answer.path, answer.prediction.label if answer.ok else answer.error)
+            three.png 3
+            broken.png ... is not an image ...
         """
         if isinstance(paths, str | bytes | Path):
             raise ImageError(expected("`paths`", "a sequence of paths", paths, "Use: answers([path])"))

@@ -35,7 +35,13 @@ class ReliabilityCurve:
 
 
 def ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """Expected calibration error: the mean gap between accuracy and confidence over bins of confidence."""
+    """Expected calibration error: the mean gap between accuracy and confidence over bins of confidence.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(ece(probabilities, labels), 3)
+        0.3
+    """
     return _equal_width(probabilities, labels, "confidence", bins)
 
 
@@ -43,22 +49,45 @@ def uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) 
     """Expected uncertainty calibration error: the mean gap between top-1 error and H over bins of H.
 
     It is not 0 at perfect calibration: a fair coin has H = 1 and an error of 0.5.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(uce(probabilities, labels), 3)
+        0.525
     """
     return _equal_width(probabilities, labels, "uncertainty", bins)
 
 
 def adaptive_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """ECE over bins of equal mass: each holds as nearly n / bins images as ties of the confidence allow."""
+    """ECE over bins of equal mass: each holds as nearly n / bins images as ties of the confidence allow.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(adaptive_ece(probabilities, labels, bins=2), 3)
+        0.15
+    """
     return _equal_mass(probabilities, labels, "confidence", bins)
 
 
 def adaptive_uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """UCE over bins of equal mass: each holds as nearly n / bins images as ties of H allow."""
+    """UCE over bins of equal mass: each holds as nearly n / bins images as ties of H allow.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(adaptive_uce(probabilities, labels, bins=2), 3)
+        0.511
+    """
     return _equal_mass(probabilities, labels, "uncertainty", bins)
 
 
 def mce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """Maximum calibration error: the largest gap of accuracy and confidence over the bins that have images."""
+    """Maximum calibration error: the largest gap of accuracy and confidence over the bins that have images.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(mce(probabilities, labels), 3)
+        0.6
+    """
     curve = reliability_curve(probabilities, labels, bins=bins)
     return float(np.nanmax(np.abs(curve.mean_outcome - curve.mean_score)))
 
@@ -68,6 +97,11 @@ def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
 
     Each squared gap loses the part that chance alone puts there. A bin of one image, which ties can
     leave, tells nothing of chance and counts as 0, as it does in the authors' code.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(debiased_ece(probabilities, labels, bins=2), 3)
+        0.0
     """
     table, truth = inputs(probabilities, labels)
     if len(table) < 2 * bin_count(bins):
@@ -91,6 +125,11 @@ def reliability_curve(
         labels: The true class of each image.
         bins: The number of equal-width bins.
         kind: "confidence" (against accuracy) or "uncertainty" (H against the error rate).
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> reliability_curve(probabilities, labels, bins=2).counts.tolist()
+        [0, 4]
     """
     bin_count(bins)
     choice("kind", kind, ("confidence", "uncertainty"), "Choose one of them.")

@@ -32,6 +32,11 @@ def skce(
         bandwidth: The kernel's scale; two certain and different predictions are sqrt(2) apart.
         block: Images per block; 2 is the linear estimator, and a larger block has a smaller variance.
         seed: Deals the images to blocks, because neighbours in a folder are often of one class.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(skce(probabilities, labels, block=4), 3)
+        -0.01
     """
     whole("block", block, 2, "32 is the usual choice.")
     whole("seed", seed, 0, "The same seed gives the same blocks.")

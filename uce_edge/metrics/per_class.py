@@ -30,7 +30,13 @@ class Classwise:
 def classwise_ece(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15, by: Grouping = "predicted"
 ) -> float:
-    """cECE: the mean of the classes' ECE; `classwise` also tells how many classes are empty."""
+    """cECE: the mean of the classes' ECE; `classwise` also tells how many classes are empty.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(classwise_ece(probabilities, labels), 3)
+        0.3
+    """
     return classwise(probabilities, labels, metric="ece", bins=bins, by=by).value
 
 
@@ -41,7 +47,13 @@ def classwise_uce(
     bins: int = 15,
     by: Literal["predicted", "true"] = "predicted",
 ) -> float:
-    """cUCE: the mean of the classes' UCE; `classwise` also tells how many classes are empty."""
+    """cUCE: the mean of the classes' UCE; `classwise` also tells how many classes are empty.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(classwise_uce(probabilities, labels), 3)
+        0.644
+    """
     return classwise(probabilities, labels, metric="uce", bins=bins, by=by).value
 
 
@@ -63,6 +75,11 @@ def classwise(
         by: The images of a class are those "predicted" as it or those whose "true" label it is. "kull"
             takes all images and scores each class's own probability against "is it this class?"
             (one-vs-rest, ECE only), so no class is ever empty.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> classwise(probabilities, labels, metric="ece").per_class.round(3).tolist()
+        [0.3, 0.3]
     """
     if metric not in ("ece", "uce"):
         raise UsageError(expected("metric", '"ece" or "uce"', metric, "Choose one of them."))

@@ -110,7 +110,12 @@ class _Taken(Probabilities):
 
 
 def normalized_entropy(probabilities: npt.ArrayLike) -> Floats:
-    """The uncertainty H in [0, 1]: the entropy over the last axis, divided by log(classes)."""
+    """The uncertainty H in [0, 1]: the entropy over the last axis, divided by log(classes).
+
+    Example:
+        >>> normalized_entropy([[0.5, 0.5], [1.0, 0.0]]).tolist()
+        [1.0, 0.0]
+    """
     table = array("probabilities", probabilities, "biuf", "real numbers", REMEDY)
     rows = table.reshape(-1, table.shape[-1]) if table.ndim and table.size else table
     return Probabilities(rows).uncertainty.reshape(table.shape[:-1])

@@ -12,6 +12,11 @@ def auroc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.Arr
     """The chance that a wrong image has a larger score than a right one; a tie counts half.
 
     `score` is as in `risk_coverage`. Refused when all images are right or all are wrong.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> auroc(probabilities, labels)
+        1.0
     """
     return _auroc(*_right_and_wrong(probabilities, labels, score))
 
@@ -20,6 +25,11 @@ def fpr_at_95(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt
     """The share of the wrong images that is accepted at the threshold that accepts 95 % of the right ones.
 
     `score` is as in `risk_coverage`. Refused when all images are right or all are wrong.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> fpr_at_95(probabilities, labels)
+        0.0
     """
     return _fpr_at_95(*_right_and_wrong(probabilities, labels, score))
 
@@ -30,6 +40,10 @@ def ood_auroc(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
     Args:
         inside: The uncertainty of each image of the training distribution.
         outside: The same score of images from elsewhere.
+
+    Example:
+        >>> ood_auroc([0.1, 0.2, 0.6], [0.5, 0.9])
+        0.8333333333333334
     """
     return _auroc(_scores("inside", inside), _scores("outside", outside))
 
@@ -40,6 +54,10 @@ def ood_fpr_at_95(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
     Args:
         inside: The uncertainty of each image of the training distribution.
         outside: The same score of images from elsewhere.
+
+    Example:
+        >>> ood_fpr_at_95([0.1, 0.2, 0.6], [0.5, 0.9])
+        0.5
     """
     return _fpr_at_95(_scores("inside", inside), _scores("outside", outside))
 

@@ -48,6 +48,12 @@ def calibrated_twin(
         resamples: How often the labels are drawn; each draw holds one or two bytes per image.
         seed: The same seed draws the same labels.
         **options: Handed to the metric, such as `bins`.
+
+    Example:
+        >>> from uce_edge.metrics import ece
+        >>> probabilities = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]]
+        >>> calibrated_twin(ece, probabilities, seed=1).value > 0
+        True
     """
     rng, table = _prepared(resamples, seed), Probabilities.of(probabilities)
     labels = _draw(table, resamples, rng)
@@ -78,6 +84,12 @@ def bootstrap(
         resamples: How often the images are drawn.
         seed: The same seed draws the same images.
         **options: Handed to the metric, such as `bins`; an own `score` is drawn along with the images.
+
+    Example:
+        >>> from uce_edge.metrics import accuracy
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> bootstrap(accuracy, probabilities, labels).value
+        0.75
     """
     rng = _prepared(resamples, seed)
     if not (isinstance(level, float) and 0 < level < 1):

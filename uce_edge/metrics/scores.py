@@ -7,13 +7,25 @@ from uce_edge.metrics.probabilities import inputs
 
 
 def accuracy(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """The share of images whose most probable class is the true one; the first class wins a tie."""
+    """The share of images whose most probable class is the true one; the first class wins a tie.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> accuracy(probabilities, labels)
+        0.75
+    """
     table, truth = inputs(probabilities, labels)
     return float(np.mean(table.predicted == truth))
 
 
 def nll(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """Negative log-likelihood per image, in nats; infinite when a true class was given probability 0."""
+    """Negative log-likelihood per image, in nats; infinite when a true class was given probability 0.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(nll(probabilities, labels), 3)
+        0.4
+    """
     table, truth = inputs(probabilities, labels)
     total = 0.0
     for rows, block in table.blocks():
@@ -26,6 +38,11 @@ def brier(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     """Brier's original score, from 0 to 2: squared differences to the one-hot label, summed over the classes.
 
     The mean is over images only. With two classes it is twice the score of one probability alone.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> round(brier(probabilities, labels), 3)
+        0.25
     """
     table, truth = inputs(probabilities, labels)
     total = 0.0

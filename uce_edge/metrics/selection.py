@@ -31,6 +31,11 @@ def risk_coverage(
         labels: The true class of each image.
         score: Ranks the images: "uncertainty" (H), "confidence" (1 - max p), or one number per image, of
             which a larger one is less certain.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> risk_coverage(probabilities, labels).risk.tolist()
+        [0.0, 0.0, 0.0, 0.25]
     """
     ranks, wrong = uncertain_and_wrong(probabilities, labels, score)
     return _accepted(ranks, wrong, np.unique(ranks))
@@ -41,6 +46,11 @@ def aurc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.Arra
 
     Without ties this is the mean risk of the k most certain images, k = 1..n. `score` is as in
     `risk_coverage`.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> aurc(probabilities, labels)
+        0.0625
     """
     curve = risk_coverage(probabilities, labels, score=score)
     return float(np.diff(curve.coverage, prepend=0.0) @ curve.risk)
@@ -53,7 +63,13 @@ def error_at(
     thresholds: npt.ArrayLike,
     score: npt.ArrayLike = "uncertainty",
 ) -> RiskCoverage:
-    """The error rate and the coverage at these thresholds, such as values of H_max; `score` as in `risk_coverage`."""
+    """The error rate and the coverage at these thresholds, such as values of H_max; `score` as in `risk_coverage`.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> error_at(probabilities, labels, thresholds=[0.5, 0.9]).coverage.tolist()
+        [0.25, 0.75]
+    """
     limits = vector("thresholds", thresholds, "Give a list of thresholds, such as values of H_max.")
     return _accepted(*uncertain_and_wrong(probabilities, labels, score), limits)
 
