@@ -54,10 +54,10 @@ def _write_images(digit: Path, other: Path) -> str:
     from PIL import Image
     from sklearn.datasets import load_sample_image
 
-    from uce_edge.datasets.splits import digits
+    from uce_edge.datasets import load
     from uce_edge.files import replacing
 
-    dataset = digits()
+    dataset = load("digits")
     test = dataset.splits["test"]
     for path, pixels in ((digit, test.images[0][..., 0]), (other, load_sample_image("flower.jpg"))):
         with replacing(path) as temporary:

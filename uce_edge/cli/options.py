@@ -7,7 +7,7 @@ import typer
 
 from uce_edge import contract, models
 from uce_edge.contract import Inference
-from uce_edge.datasets.names import Known
+from uce_edge.datasets.named import names
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
@@ -32,7 +32,7 @@ MemoryOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 DataOption = Annotated[
-    str, typer.Option(help=f"{', '.join(Known)}, a folder with one sub-folder per class, or an .npz file.")
+    str, typer.Option(help=f"{', '.join(names())}, a folder with one sub-folder per class, or an .npz file.")
 ]
 RootOption = Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch a public dataset that is not there.")]

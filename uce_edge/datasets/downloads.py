@@ -1,4 +1,4 @@
-"""Public datasets: their official addresses and checksums, where they lie on disk, and how they get there."""
+"""Public datasets: where they lie on disk, and how they get there from their official addresses."""
 
 import hashlib
 import http.client
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from uce_edge import __version__
-from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.errors import UceEdgeError
 from uce_edge.files import replacing
 from uce_edge.progress import progress
 
@@ -35,86 +35,37 @@ class Public:
     """What an archive unpacks to and is read from, with the size in bytes where it is known."""
 
 
-_CIFAR = "https://www.cs.toronto.edu/~kriz/"
-
-PUBLIC = {
-    "cifar10": Public(
-        "cifar-10-batches-bin",
-        _CIFAR,
-        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-        {
-            **{f"data_batch_{i}.bin": 30_730_000 for i in range(1, 6)},
-            "test_batch.bin": 30_730_000,
-            "batches.meta.txt": None,
-        },
-    ),
-    "cifar100": Public(
-        "cifar-100-binary",
-        _CIFAR,
-        {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
-        {"train.bin": 153_700_000, "test.bin": 30_740_000, "fine_label_names.txt": None},
-    ),
-    "svhn": Public(
-        "svhn",
-        "http://ufldl.stanford.edu/housenumbers/",
-        {
-            "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-            "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
-        },
-    ),
-    "fashion-mnist": Public(
-        "fashion-mnist",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
-    "mnist": Public(
-        "mnist",
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",  # a mirror of yann.lecun.com/exdb/mnist/
-        {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
-}
-
-
-def places(name: str, root: Path) -> tuple[Path, Path, Path]:
+def places(name: str, public: Public, root: Path) -> tuple[Path, Path, Path]:
     """The folders in which a dataset's files are looked for, in this order; the first is the usual one."""
-    return root / PUBLIC[name].folder, root / name, root
+    return root / public.folder, root / name, root
 
 
-def by_hand(name: str, root: Path) -> str:
+def by_hand(public: Public, root: Path) -> str:
     """What to do without `fetch`, as the end of a sentence."""
-    public = PUBLIC[name]
     files = ", ".join(f"{file} (md5 {md5})" for file, md5 in public.files.items())
     if public.contents:
         return f"put {files} from {public.address} into {root} and unpack it there"
     return f"put {files} from {public.address} into {root / public.folder}"
 
 
-def fetch(name: str, root: Path) -> None:
+def fetch(name: str, public: Public, root: Path) -> None:
     """Download what is missing of a public dataset into its usual folder under `root`.
 
     What is there with the right checksum is kept, and a published file that somebody put into `root` is used instead
     of a download. A wrong file is reported, never overwritten.
 
+    Args:
+        name: What it is called.
+        public: Where it comes from.
+        root: Where datasets lie.
+
     Raises:
         UceEdgeError: No connection, a wrong checksum, a full disk; it names what to put where by hand.
     """
-    if name not in PUBLIC:
-        raise UsageError(expected("`data`", f"one of {', '.join(PUBLIC)} to be downloaded", name, "Omit --download"))
     if (root / f"{name}.npz").is_file():
         return
-    public = PUBLIC[name]
     wanted = public.contents or public.files
-    for place in places(name, root):
+    for place in places(name, public, root):
         lacking = _lacking(public, place, root)
         if not lacking:
             return
@@ -163,8 +114,8 @@ def _flaw(public: Public, path: Path) -> str | None:
     if not path.is_file():
         return "does not exist"
     if path.name in public.contents:
-        found, size = path.stat().st_size, public.contents[path.name]
-        return None if size in (None, found) else f"has {found} bytes instead of {size}"
+        size, wanted = path.stat().st_size, public.contents[path.name]
+        return None if wanted in (None, size) else f"has {size} bytes instead of {wanted}"
     with path.open("rb") as file:
         md5 = hashlib.file_digest(file, _md5).hexdigest()
     return None if md5 == public.files[path.name] else f"has the md5 {md5} instead of {public.files[path.name]}"

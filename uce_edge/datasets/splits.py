@@ -1,7 +1,6 @@
 """Labelled images and their fixed splits."""
 
 import hashlib
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.datasets import downloads, sources
-from uce_edge.errors import MissingPartError, UsageError, expected
-from uce_edge.metadata import ImageSpec
+from uce_edge.datasets.resolve import resolve
+from uce_edge.datasets.sources import Source, Wanted
+from uce_edge.errors import UsageError, expected
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
@@ -77,39 +76,22 @@ def load(
     """A dataset with its splits.
 
     Args:
-        name: `digits`, a public dataset (`sources.NAMED`), the name of an .npz file under the root, a folder with one
-            sub-folder per class, or an .npz file.
-        root: Where datasets lie; None for the environment variable UCE_EDGE_DATA.
-        size: Height and width that a folder's images are resized to.
+        name: A dataset's name (`named.names()`), the name of an .npz file under the root, a folder with one sub-folder
+            per class, or an .npz file.
+        root: Where datasets lie; None for the environment variable UCE_EDGE_DATA, or else the current folder.
+        size: Height and width that a folder's images are resized to; None for 32x32.
         download: Fetch a public dataset that is not under `root`.
     """
-    if name == "digits":
-        return digits()
-    path = Path(name)
-    place = root or os.environ.get("UCE_EDGE_DATA")
-    if name in sources.NAMED:
-        if not place:
-            raise UsageError(f"Where is {name}? Name its folder with --root or the environment variable UCE_EDGE_DATA.")
-        if download:
-            downloads.fetch(name, Path(place))
-        return replace(from_source(name, sources.read_named(name, Path(place))), root=str(Path(place).resolve()))
-    if place and (archive := Path(place) / f"{name}.npz").is_file():
-        return replace(from_source(name, sources.read_npz(archive)), root=str(Path(place).resolve()))
-    if path.suffix == ".npz":
-        return from_source(str(path.resolve()), sources.read_npz(path))
-    if path.is_dir():
-        height, width = size or (32, 32)
-        spec = ImageSpec(height, width, 1 if sources.gray_folder(path) else 3)
-        return from_source(str(path.resolve()), sources.read_folder(path, spec))
-    rule = f"digits, {', '.join(sources.NAMED)}, a folder with one sub-folder per class, or an .npz file"
-    raise UsageError(expected("`data`", rule, name, "For example: --data digits"))
+    wanted = Wanted() if size is None else Wanted(size=size)
+    resolved = resolve(name, root, wanted, download=download)
+    return replace(from_source(resolved.name, resolved.source), root=resolved.root)
 
 
-def from_source(name: str, source: sources.Source, held_out: float = 0.1) -> Dataset:
+def from_source(name: str, source: Source) -> Dataset:
     """Cut what the files hold into the four splits, always in the same way.
 
     A test part is kept. Calibration and guarantee images are the two halves of a `val` part, or else the fraction
-    `held_out` of the training images each, 5,000 at most. A source without parts gives a fifth to the test.
+    `source.held_out` of the training images each, 5,000 at most. A source without parts gives a fifth to the test.
     """
     parts = dict(source.parts)
     rng = np.random.default_rng(_SPLIT_SEED)
@@ -135,7 +117,7 @@ def from_source(name: str, source: sources.Source, held_out: float = 0.1) -> Dat
         for key, index in zip(("calibration", "guarantee"), np.array_split(shuffled, 2), strict=True):
             chosen[key] = Split(pixels[index], truth[index])
     else:
-        held = min(5000, round(held_out * len(labels)))
+        held = min(5000, round(source.held_out * len(labels)))
         take("calibration", held)
         take("guarantee", held)
     if "test" in parts:
@@ -147,16 +129,3 @@ def from_source(name: str, source: sources.Source, held_out: float = 0.1) -> Dat
     if empty:
         raise UsageError(f"{name} has too few images: nothing is left for {', '.join(empty)}. Add some.")
     return Dataset(name, source.class_names, {key: chosen[key] for key in SPLITS})
-
-
-def digits() -> Dataset:
-    """The 1,797 handwritten digits of scikit-learn, 8x8, gray."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise MissingPartError("The digits dataset", "scikit-learn", "train") from None
-    bunch = load_digits()
-    # 0..16 in the source; stretched to the full range of an ordinary gray image.
-    images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
-    source = sources.Source({"all": (images, bunch.target.astype(np.int64))}, tuple(map(str, bunch.target_names)))
-    return from_source("digits", source, held_out=0.15)

@@ -9,13 +9,16 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from uce_edge.datasets import downloads, sources, splits
+from uce_edge.datasets import downloads, named, splits
+from uce_edge.datasets.resolve import resolve
+from uce_edge.datasets.sources import Source
 from uce_edge.errors import UceEdgeError, UsageError
 
 
@@ -113,16 +116,32 @@ def small(server: Server, rng: np.random.Generator, monkeypatch: pytest.MonkeyPa
     }
     for name, files in published.items():
         server.files |= {f"{name}/{file}": content for file, content in files.items()}
-        public = replace(
-            downloads.PUBLIC[name],
-            address=f"{server.address}{name}/",
-            files={file: md5(content) for file, content in files.items()},
-        )
-        if name == "cifar10":
-            assert set(public.contents) == set(contents)
-            public = replace(public, contents={file: len(content) for file, content in contents.items()})
-        monkeypatch.setitem(downloads.PUBLIC, name, public)
+        checksums = {file: md5(content) for file, content in files.items()}
+        publish(monkeypatch, name, address=f"{server.address}{name}/", files=checksums)
+    assert set(public("cifar10").contents) == set(contents)
+    publish(monkeypatch, "cifar10", contents={file: len(content) for file, content in contents.items()})
     return server
+
+
+def public(name: str) -> downloads.Public:
+    found = named.get(name).public
+    assert found is not None
+    return found
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, **changes: object) -> None:
+    """Change what is known of a public dataset."""
+    module = import_module(f"{named.__name__}.{name.replace('-', '_')}")
+    changed = replace(public(name), **changes)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "DATASET", replace(module.DATASET, public=changed))
+
+
+def fetch(name: str, root: Path) -> None:
+    downloads.fetch(name, public(name), root)
+
+
+def read(name: str, root: Path) -> Source:
+    return resolve(name, root).source
 
 
 def listing(root: Path) -> set[str]:
@@ -135,28 +154,28 @@ NAMES = ["cifar10", "svhn", "mnist", "fashion-mnist"]
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_fetched_is_read_and_not_fetched_again(name: str, small: Server, tmp_path: Path) -> None:
     root = tmp_path / "new"
-    downloads.fetch(name, root)
-    public = downloads.PUBLIC[name]
-    assert listing(root) == {f"{public.folder}/{file}" for file in public.contents or public.files}
+    fetch(name, root)
+    known = public(name)
+    assert listing(root) == {f"{known.folder}/{file}" for file in known.contents or known.files}
     dataset = splits.load(name, root)
     assert len(dataset.class_names) == 10
-    assert len(small.asked) == len(public.files)
-    downloads.fetch(name, root)
-    assert len(small.asked) == len(public.files)
+    assert len(small.asked) == len(known.files)
+    fetch(name, root)
+    assert len(small.asked) == len(known.files)
 
 
 def test_only_what_is_missing_is_fetched(small: Server, tmp_path: Path) -> None:
-    downloads.fetch("svhn", tmp_path)
+    fetch("svhn", tmp_path)
     (tmp_path / "svhn" / "test_32x32.mat").unlink()
     small.asked.clear()
-    downloads.fetch("svhn", tmp_path)
+    fetch("svhn", tmp_path)
     assert small.asked == ["svhn/test_32x32.mat"]
-    downloads.fetch("cifar10", tmp_path)
+    fetch("cifar10", tmp_path)
     before = (tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin").stat().st_mtime_ns
     (tmp_path / "cifar-10-batches-bin" / "data_batch_2.bin").unlink()
-    downloads.fetch("cifar10", tmp_path)
+    fetch("cifar10", tmp_path)
     assert (tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin").stat().st_mtime_ns == before
-    assert sources.read_named("cifar10", tmp_path).parts["train"][0].shape == (50, 32, 32, 3)
+    assert read("cifar10", tmp_path).parts["train"][0].shape == (50, 32, 32, 3)
 
 
 # Files that somebody put there by hand
@@ -164,26 +183,26 @@ def test_only_what_is_missing_is_fetched(small: Server, tmp_path: Path) -> None:
 
 def test_an_archive_in_the_root_is_unpacked_without_a_download_and_kept(small: Server, tmp_path: Path) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(small.files["cifar10/cifar-10-binary.tar.gz"])
-    downloads.fetch("cifar10", tmp_path)
+    fetch("cifar10", tmp_path)
     assert small.asked == []
     assert (tmp_path / "cifar-10-binary.tar.gz").is_file()
-    assert len(sources.read_named("cifar10", tmp_path).parts["test"][1]) == 10
+    assert len(read("cifar10", tmp_path).parts["test"][1]) == 10
 
 
 def test_files_in_the_root_are_used_without_a_download(small: Server, tmp_path: Path) -> None:
     (tmp_path / "train_32x32.mat").write_bytes(small.files["svhn/train_32x32.mat"])
-    downloads.fetch("svhn", tmp_path)
+    fetch("svhn", tmp_path)
     assert small.asked == ["svhn/test_32x32.mat"]
     assert (tmp_path / "svhn" / "train_32x32.mat").read_bytes() == small.files["svhn/train_32x32.mat"]
-    sources.read_named("svhn", tmp_path)
+    read("svhn", tmp_path)
 
 
 def test_mnist_in_the_root_is_not_taken_for_fashion_mnist(small: Server, tmp_path: Path) -> None:
-    for file in downloads.PUBLIC["mnist"].files:
+    for file in public("mnist").files:
         (tmp_path / file).write_bytes(small.files[f"mnist/{file}"])
-    downloads.fetch("mnist", tmp_path)
+    fetch("mnist", tmp_path)
     assert small.asked == []
-    downloads.fetch("fashion-mnist", tmp_path)
+    fetch("fashion-mnist", tmp_path)
     assert len(small.asked) == 4
     fetched = tmp_path / "fashion-mnist" / "train-images-idx3-ubyte.gz"
     assert fetched.read_bytes() == small.files["fashion-mnist/train-images-idx3-ubyte.gz"]
@@ -195,12 +214,12 @@ def test_other_forms_that_the_reader_takes_need_no_download(place: str, small: S
         np.savez(tmp_path / place, x=np.zeros((2, 8, 8), np.uint8), y=np.arange(2))
     else:
         (tmp_path / "mnist").mkdir()
-        for file in downloads.PUBLIC["mnist"].files:
+        for file in public("mnist").files:
             unzipped = gzip.decompress(small.files[f"mnist/{file}"])
             (tmp_path / "mnist" / file).with_suffix("").write_bytes(unzipped)
-    downloads.fetch("mnist", tmp_path)
+    fetch("mnist", tmp_path)
     assert small.asked == []
-    sources.read_named("mnist", tmp_path)
+    read("mnist", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +235,9 @@ def test_a_wrong_file_is_named_and_never_overwritten(name: str, place: str, smal
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"half of it")
     with pytest.raises(UceEdgeError, match=r"has (10 bytes|the md5 \w{32}) instead of .* Delete it") as caught:
-        downloads.fetch(name, tmp_path)
+        fetch(name, tmp_path)
     assert str(caught.value).startswith(str(path))
-    assert downloads.PUBLIC[name].address in str(caught.value)
+    assert public(name).address in str(caught.value)
     assert path.read_bytes() == b"half of it"
     assert listing(tmp_path) == {place}
     assert small.asked == []
@@ -232,12 +251,12 @@ def fails(small: Server, tmp_path: Path):
     """Fetch, expect a message with all that is needed to do it by hand, and nothing on disk."""
 
     def fetched(name: str, file: str, reason: str) -> None:
-        public = downloads.PUBLIC[name]
-        target = tmp_path / file if public.contents else tmp_path / public.folder / file
+        known = public(name)
+        target = tmp_path / file if known.contents else tmp_path / known.folder / file
         with pytest.raises(UceEdgeError, match=reason) as caught:
-            downloads.fetch(name, tmp_path)
+            fetch(name, tmp_path)
         assert caught.value.exit_code == 1
-        for fact in (f"{public.address}{file} cannot be downloaded", public.files[file], f"put it at {target}"):
+        for fact in (f"{known.address}{file} cannot be downloaded", known.files[file], f"put it at {target}"):
             assert fact in str(caught.value)
         assert "\n" not in str(caught.value)
         assert listing(tmp_path) == set()
@@ -271,8 +290,7 @@ def test_a_file_that_the_server_does_not_have(name: str, file: str, small: Serve
 def test_no_connection(name: str, file: str, fails, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    nowhere = replace(downloads.PUBLIC[name], address=f"http://127.0.0.1:{port}/")
-    monkeypatch.setitem(downloads.PUBLIC, name, nowhere)
+    publish(monkeypatch, name, address=f"http://127.0.0.1:{port}/")
     fails(name, file, "Connection refused")
 
 
@@ -280,14 +298,14 @@ def test_a_silent_server(fails, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "_TIMEOUT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        monkeypatch.setitem(downloads.PUBLIC, "svhn", replace(downloads.PUBLIC["svhn"], address=address))
+        publish(monkeypatch, "svhn", address=address)
         fails("svhn", "train_32x32.mat", "timed out")
 
 
 def test_what_arrived_before_a_failure_is_kept(small: Server, tmp_path: Path) -> None:
     del small.files["svhn/test_32x32.mat"]
     with pytest.raises(UceEdgeError, match="404"):
-        downloads.fetch("svhn", tmp_path)
+        fetch("svhn", tmp_path)
     assert listing(tmp_path) == {"svhn/train_32x32.mat"}
 
 
@@ -300,7 +318,7 @@ def test_a_full_disk_is_not_blamed_on_the_network(
 
     monkeypatch.setattr(Path, "open", lambda *_: Full())
     with pytest.raises(UceEdgeError, match=r"Cannot write .*train_32x32\.mat: No space left on device"):
-        downloads.fetch("svhn", tmp_path)
+        fetch("svhn", tmp_path)
     assert listing(tmp_path) == set()
 
 
@@ -313,50 +331,51 @@ def test_a_bad_archive_leaves_nothing(
     files.pop("cifar-10-batches-bin/test_batch.bin")
     archive = tar(files | {member.format(tmp_path): b"evil"})
     small.files["cifar10/cifar-10-binary.tar.gz"] = archive
-    known = replace(downloads.PUBLIC["cifar10"], files={"cifar-10-binary.tar.gz": md5(archive)})
-    monkeypatch.setitem(downloads.PUBLIC, "cifar10", known)
+    publish(monkeypatch, "cifar10", files={"cifar-10-binary.tar.gz": md5(archive)})
     with pytest.raises(UceEdgeError, match=r"cifar-10-binary\.tar\.gz (cannot be unpacked|does not hold)"):
-        downloads.fetch("cifar10", root)
+        fetch("cifar10", root)
     assert listing(tmp_path) == {"root/cifar-10-binary.tar.gz"}  # checked, so that it need not come twice
 
 
 def test_an_old_python_is_told_how_to_unpack(small: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(tarfile, "data_filter")
     with pytest.raises(UceEdgeError, match=rf"Run: tar -xf {tmp_path}/cifar-10-binary\.tar\.gz -C {tmp_path}"):
-        downloads.fetch("cifar10", tmp_path)
+        fetch("cifar10", tmp_path)
     assert listing(tmp_path) == {"cifar-10-binary.tar.gz"}
 
 
 def test_a_wrong_file_in_the_usual_folder_hides_a_whole_set_elsewhere(small: Server, tmp_path: Path) -> None:
-    downloads.fetch("cifar10", tmp_path)
+    fetch("cifar10", tmp_path)
     (tmp_path / "cifar-10-batches-bin").rename(tmp_path / "cifar10")
-    downloads.fetch("cifar10", tmp_path)
+    fetch("cifar10", tmp_path)
     assert len(small.asked) == 1  # the reader looks there, too
     (tmp_path / "cifar-10-batches-bin").mkdir()
     (tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin").write_bytes(b"half")
     with pytest.raises(UceEdgeError, match="has 4 bytes instead of"):
-        downloads.fetch("cifar10", tmp_path)
+        fetch("cifar10", tmp_path)
 
 
-def test_other_names_cannot_be_downloaded(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"one of cifar10, .* but got 'digits'"):
-        downloads.fetch("digits", tmp_path)
+def test_a_download_needs_a_place(tmp_path: Path, small: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UCE_EDGE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"Where shall svhn go\? Name a folder with --root"):
+        splits.load("svhn", download=True)
+    assert small.asked == []
+    monkeypatch.setenv("UCE_EDGE_DATA", str(tmp_path))
+    assert len(splits.load("svhn", download=True).class_names) == 10
+    assert len(small.asked) == 2
 
 
 # What the reader says when there is nothing
 
 
-@pytest.mark.parametrize("name", list(downloads.PUBLIC))
+@pytest.mark.parametrize("name", [name for name in named.names() if name != "digits"])
 def test_a_missing_dataset_says_how_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        sources.read_named(name, tmp_path)
-    public = downloads.PUBLIC[name]
-    place = tmp_path if public.contents else tmp_path / public.folder
-    for fact in ("fetch it with --download", public.address, f"into {place}", *public.files, *public.files.values()):
+        read(name, tmp_path)
+    known = public(name)
+    place = tmp_path if known.contents else tmp_path / known.folder
+    for fact in ("fetch it with --download", known.address, f"into {place}", *known.files, *known.files.values()):
         assert fact in str(caught.value)
+    assert all(len(checksum) == 32 for checksum in known.files.values())
     assert "\n" not in str(caught.value)
-
-
-def test_every_public_dataset_has_a_reader() -> None:
-    assert downloads.PUBLIC.keys() == sources.NAMED.keys()
-    assert all(len(md5) == 32 for public in downloads.PUBLIC.values() for md5 in public.files.values())

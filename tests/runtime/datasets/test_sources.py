@@ -1,6 +1,8 @@
 """Datasets as they lie on disk become four disjoint splits that never change."""
 
 import gzip
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 
 from uce_edge.datasets import sources, splits
+from uce_edge.datasets.resolve import resolve
 from uce_edge.errors import UsageError
 
 
@@ -18,6 +21,10 @@ def pixels(rng: np.random.Generator, count: int, *shape: int) -> np.ndarray:
 
 def digest(dataset: splits.Dataset) -> dict[str, int]:
     return {name: len(split) for name, split in dataset.splits.items()}
+
+
+def read(name: str, root: Path) -> sources.Source:
+    return resolve(name, root).source
 
 
 def write_folder(root: Path, rng: np.random.Generator, counts: dict[str, int], mode: str = "RGB") -> None:
@@ -37,13 +44,13 @@ def test_cifar10_in_its_binary_version(tmp_path: Path, rng: np.random.Generator)
         (folder / f"data_batch_{i + 1}.bin").write_bytes(rows[10 * i : 10 * i + 10].tobytes())
     (folder / "test_batch.bin").write_bytes(rows[50:].tobytes())
     (folder / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n\n")
-    source = sources.read_named("cifar10", tmp_path)
+    source = read("cifar10", tmp_path)
     assert source.class_names == tuple("abcdefghij")
     assert np.array_equal(source.parts["train"][0][7], images[7].transpose(1, 2, 0))
     assert np.array_equal(source.parts["test"][1], labels[50:])
     (folder / "test_batch.bin").write_bytes(b"too short")
     with pytest.raises(UsageError, match="wrong length"):
-        sources.read_named("cifar10", tmp_path)
+        read("cifar10", tmp_path)
 
 
 def test_cifar100_takes_the_fine_label(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -52,14 +59,14 @@ def test_cifar100_takes_the_fine_label(tmp_path: Path, rng: np.random.Generator)
     for name in ("train.bin", "test.bin"):
         (tmp_path / name).write_bytes(np.concatenate([labels, images], axis=1).tobytes())
     (tmp_path / "fine_label_names.txt").write_text("a\nb\nc\nd\n")
-    assert sources.read_named("cifar100", tmp_path).parts["train"][1].tolist() == [3, 2, 1, 0]
+    assert read("cifar100", tmp_path).parts["train"][1].tolist() == [3, 2, 1, 0]
 
 
 def test_svhn_counts_its_ten_as_zero(tmp_path: Path, rng: np.random.Generator) -> None:
     images = rng.integers(0, 256, (32, 32, 3, 3), dtype=np.uint8)
     for name in ("train_32x32.mat", "test_32x32.mat"):
         savemat(tmp_path / name, {"X": images, "y": np.array([[10], [1], [9]])})
-    source = sources.read_named("svhn", tmp_path)
+    source = read("svhn", tmp_path)
     assert source.parts["test"][1].tolist() == [0, 1, 9]
     assert np.array_equal(source.parts["train"][0][1], images[..., 1])
 
@@ -77,7 +84,7 @@ def test_idx_files_gzipped_or_not(packed: bool, tmp_path: Path, rng: np.random.G
                 path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(content))
             else:
                 path.write_bytes(content)
-    source = sources.read_named("fashion-mnist", tmp_path)
+    source = read("fashion-mnist", tmp_path)
     assert source.class_names[9] == "Ankle boot"
     assert np.array_equal(source.parts["train"][0][..., 0], images)
     assert source.parts["test"][1].tolist() == list(range(6))
@@ -89,7 +96,11 @@ def test_a_missing_dataset_says_where_to_put_it(tmp_path: Path, monkeypatch: pyt
     ):
         splits.load("cifar10", tmp_path)
     monkeypatch.delenv("UCE_EDGE_DATA", raising=False)
-    with pytest.raises(UsageError, match="--root"):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"name another place with --root or UCE_EDGE_DATA\.$"):
+        splits.load("cifar10")
+    (tmp_path / "cifar10").mkdir()
+    with pytest.raises(UsageError, match=r"If you mean the folder here, write \./cifar10\.$"):
         splits.load("cifar10")
 
 
@@ -159,6 +170,25 @@ def test_corrupt_images_are_left_out_counted_and_named(count: int, tmp_path: Pat
     assert said.count("broken") == min(count, 10) + 1
 
 
+def huge_png(path: Path) -> None:
+    """A picture of 60,000 x 60,000 pixels, by its header."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(99))))
+
+
+def test_an_image_that_is_far_too_large_is_left_out_and_named(tmp_path: Path, rng: np.random.Generator) -> None:
+    write_folder(tmp_path, rng, {"cat": 12, "dog": 18}, "L")
+    huge_png(tmp_path / "cat" / "0.png")  # the first one, which tells whether they are gray
+    with pytest.warns(sources.SkippedImagesWarning, match=r"1 images were left out .*cat/0\.png.* has 3600 megapixels"):
+        dataset = splits.load(str(tmp_path))
+    assert sum(digest(dataset).values()) == 29
+    assert dataset.image_shape == (32, 32, 1)
+
+
 def test_a_class_without_images_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     write_folder(tmp_path, rng, {"cat": 12, "dog": 18, "empty": 0})
     (tmp_path / "empty" / "notes.txt").touch()
@@ -191,16 +221,20 @@ def test_a_damaged_public_file_is_refused(content: bytes, tmp_path: Path) -> Non
     for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
         (tmp_path / "mnist" / name).write_bytes(content)
     with pytest.raises(UsageError, match=r"incomplete or damaged .* fetch it with --download; or put train-images"):
-        sources.read_named("mnist", tmp_path)
+        read("mnist", tmp_path)
     (tmp_path / "svhn").mkdir()
     (tmp_path / "svhn" / "train_32x32.mat").write_bytes(content)
     with pytest.raises(UsageError, match=r"incomplete or damaged"):
-        sources.read_named("svhn", tmp_path)
+        read("svhn", tmp_path)
 
 
 def bad_npz(tmp_path: Path, **arrays: np.ndarray) -> str:
     np.savez(tmp_path / "bad.npz", **arrays)
     return str(tmp_path / "bad.npz")
+
+
+def labelled(*labels: int) -> dict[str, np.ndarray]:
+    return {"x": np.zeros((len(labels), 8, 8), np.uint8), "y": np.array(labels)}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +248,16 @@ def bad_npz(tmp_path: Path, **arrays: np.ndarray) -> str:
         ({"x": np.zeros((4, 8, 8), np.uint8), "y": np.arange(4) % 2}, "too few images"),
         ({"test_images": np.zeros((4, 8, 8), np.uint8), "test_labels": np.arange(4) % 2}, "no training images"),
         ({"z": np.zeros(3)}, "one of the pairs"),
+        (labelled(0, 1, 4, 0), "between 0 and 3, since 4 images have at most as many classes, but got 4"),
+        (labelled(0, 1, 10**9, 0), "at most as many classes, but got 1000000000"),
+        (
+            labelled(0, 1, 0) | {"y": np.array([0, 1, 2**64 - 1], np.uint64)},
+            "at most as many classes, but got 9223372036854775807",
+        ),
+        (labelled(0, 1, 10**9, 0) | {"class_names": np.array(["a", "b"])}, "between 0 and 1, but got 1000000000"),
+        (labelled(-(10**9), 1, 0, 0), "between 0 and 1, but got -1000000000"),
+        ({"x": np.zeros((4, 0, 8), np.uint8), "y": np.arange(4) % 2}, "at least 1 x 1 pixels, but got '0 x 8'"),
+        ({"x": np.zeros((4, 8, 0, 3), np.uint8), "y": np.arange(4) % 2}, "at least 1 x 1 pixels, but got '8 x 0'"),
     ],
 )
 def test_a_bad_archive_is_refused(arrays: dict[str, np.ndarray], rule: str, tmp_path: Path) -> None:

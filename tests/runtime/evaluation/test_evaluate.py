@@ -434,7 +434,7 @@ def test_wrong_files_are_named(digits, evaluating, archive, tmp_path):
     assert (done.code, done.out) == (1, "")
     assert "no.onnx is not a model ONNX Runtime can load" in done.err
     for data, code, sentence in (
-        ("absent", 2, "Expected `data` to be digits, cifar10"),
+        ("absent", 2, "Expected `data` to be cifar10, cifar100, digits"),
         (archive("empty.npz", x=np.zeros((0, 8, 8, 1), np.uint8), y=np.zeros(0, int)), 2, "one at least"),
         (archive("many.npz", y=np.full(60, 10)), 2, "between 0 and 9, but got 10"),
         (archive("one.npz", y=np.full(60, 3)), 2, "of two classes at least, but got '3 alone'"),
@@ -447,7 +447,7 @@ def test_wrong_files_are_named(digits, evaluating, archive, tmp_path):
     assert "has no stored threshold" in evaluating(digits.model, "--data", "digits", "--reject", "auto").err
     done = evaluating(digits.model, "--data", archive(), "--ood", "absent")
     assert done.code == 2
-    assert "Expected `ood` to be a dataset's name" in done.err
+    assert "svhn, a folder of images, or an .npz file, but got 'absent'" in done.err
     assert "Example: uce-edge evaluate" in evaluating("--help").out
 
 

@@ -1,10 +1,9 @@
 """Running experiments: the data, the networks, then one table or figure after the other."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from uce_edge.datasets import downloads, labelled, splits
+from uce_edge.datasets import labelled, splits
 from uce_edge.errors import UsageError
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
@@ -51,10 +50,7 @@ def reproduce(
     foreign = None
     needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(wanted)
     if chosen.ood is not None and needs_ood:
-        if download and chosen.ood in downloads.PUBLIC:
-            place = root or os.environ.get("UCE_EDGE_DATA")
-            downloads.fetch(chosen.ood, Path(place or "."))
-        foreign = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root).at_most(FOREIGN)
+        foreign = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root, download).at_most(FOREIGN)
     elif experiment is Experiment.ALL:
         wanted.remove(Experiment.OOD)
     if experiment is Experiment.OOD and foreign is None:

@@ -1,0 +1,109 @@
+"""What a user's word for a dataset means: a name, an archive under the root, or a path."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from uce_edge.datasets import downloads, formats, named
+from uce_edge.datasets.formats import npz
+from uce_edge.datasets.sources import Named, Source, Wanted
+from uce_edge.errors import UceEdgeError, UsageError, expected
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A dataset that was found."""
+
+    source: Source
+    name: str
+    """The name, or the absolute path of a folder or file."""
+    root: str | None = None
+    """Where a dataset that has a name lies; None for a path, and for one that a Python package brings."""
+    packaged: bool = False
+    """Whether a Python package brings it: then everybody cuts the same splits from it."""
+
+
+def resolve(
+    given: str,
+    root: str | Path | None = None,
+    wanted: Wanted = Wanted(),
+    *,
+    argument: str = "data",
+    download: bool = False,
+    below_root: bool = True,
+    endings: Sequence[str] = ("",),
+) -> Resolved:
+    """Read a dataset.
+
+    A name that is known is that dataset, whatever lies in the current folder. Then come an archive of this name under
+    the root, a path, and last an archive in the current folder. What starts with a dot, as ./cifar10, is always a path.
+
+    Args:
+        given: A name, the name of an .npz file under the root, a folder or a file.
+        root: Where datasets with a name lie; None for the environment variable UCE_EDGE_DATA, or else the current
+            folder.
+        wanted: What the reader is told.
+        argument: What the user's word is called in messages.
+        download: Fetch a public dataset that is not under the root.
+        below_root: Whether datasets under the root may be meant.
+        endings: What the name of an archive may end in before .npz, in this order; such as "_test".
+    """
+    place = root or os.environ.get("UCE_EDGE_DATA")
+    path = Path(given)
+    is_path = path.is_absolute() or given.startswith(".")
+    archives = [f"{given}{ending}.npz" for ending in endings] if below_root and not is_path else []
+    if given in named.names():
+        dataset = named.get(given)
+        if dataset.public is None:
+            return Resolved(dataset.read(Path(), wanted), given, packaged=True)
+        if below_root:
+            return _named(given, dataset, place, wanted, download, archives)
+    if place and (resolved := _archive(given, Path(place), archives, wanted)):
+        return resolved
+    for kind in formats.all_formats():
+        if kind.takes(path):
+            return Resolved(kind.read(path, wanted), str(path.resolve()))
+    if resolved := _archive(given, Path(), archives, wanted):
+        return resolved
+    rules = [kind.rule if wanted.labels else kind.rule_unlabelled or kind.rule for kind in formats.all_formats()]
+    if below_root:
+        rules = [*named.names(), *rules]
+    rule = f"{', '.join(rules[:-1])}, or {rules[-1]}"
+    remedy = f"Check --{argument}" + (", and --root for a dataset's name" if below_root else "")
+    raise UsageError(expected(f"`{argument}`", rule, given, remedy))
+
+
+def _archive(given: str, place: Path, names: Sequence[str], wanted: Wanted) -> Resolved | None:
+    for name in names:
+        if (place / name).is_file():
+            return Resolved(npz.read(place / name, wanted), given, str(place.resolve()))
+    return None
+
+
+def _named(
+    name: str, dataset: Named, root: str | Path | None, wanted: Wanted, download: bool, archives: Sequence[str]
+) -> Resolved:
+    """A public dataset: an archive under the root, or the original files in their usual folder or the root itself."""
+    public, place = dataset.public, Path(root or Path.cwd())
+    assert public is not None
+    if download:
+        if root is None:
+            raise UsageError(f"Where shall {name} go? Name a folder with --root or the variable UCE_EDGE_DATA.")
+        downloads.fetch(name, public, place)
+    if resolved := _archive(name, place, archives, wanted):
+        return resolved
+    remedy = f"`train` and `reproduce` fetch it with --download; or {downloads.by_hand(public, place)}"
+    for folder in downloads.places(name, public, place):
+        if folder.is_dir() and any(folder.glob(dataset.sign)):
+            try:
+                return Resolved(dataset.read(folder, wanted), name, str(place.resolve()))
+            except UceEdgeError:
+                raise
+            except Exception as error:  # a missing file, or whatever gzip and scipy ran into in a damaged one
+                raise UsageError(f"{name} in {folder} is incomplete or damaged ({error}). {remedy}.") from None
+    here = f" If you mean the folder here, write ./{name}." if Path(name).is_dir() else ""
+    raise UsageError(
+        f"{name} is not under {place}. {remedy}. "
+        f"Or put {name}.npz into {place}, or name another place with --root or UCE_EDGE_DATA.{here}"
+    )
