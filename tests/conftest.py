@@ -4,7 +4,7 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests import onnxruntime by themselves
 
@@ -15,9 +15,9 @@ from PIL import Image
 from uce_edge import cli
 from uce_edge.contract import Inference, Method
 from uce_edge.datasets import splits
-from uce_edge_export.export import Exported
-from uce_edge_train import calibrate, training
-from uce_edge_train.export import export_run
+
+if TYPE_CHECKING:
+    from uce_edge_export.export import Exported
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -33,11 +33,15 @@ class Digits:
     image: Path
     """A test digit, 8x8."""
     dataset: splits.Dataset
-    exported: Exported
+    exported: "Exported"
 
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
+    # Here, so that tests of the runtime alone need no PyTorch.
+    from uce_edge_train import calibrate, training
+    from uce_edge_train.export import export_run
+
     # CI keeps the files, to predict with them from the installed wheel; of several processes the first one does.
     keep = os.environ.get("UCE_EDGE_KEEP") if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" else None
     folder = Path(keep).resolve() if keep else tmp_path_factory.mktemp("digits")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import torch
 
 from uce_edge.calibration.logits import StoredLogits, images_per_block
 from uce_edge.calibration.maps import fit_map
@@ -70,7 +69,7 @@ def fit(
         step = images_per_block(len(data), metadata.samples, len(metadata.classes))
         starts = range(0, len(data), step)
         drawn = (final.logits(data.images[start : start + step], metadata.samples, 0) for start in starts)
-        fitted = fit_map(method, StoredLogits(torch.from_numpy(block) for block in drawn), data.labels, seed=0)
+        fitted = fit_map(method, StoredLogits(drawn), data.labels, seed=0)
     return replace(fitted, parameters=fitted.parameters | {"variance_scale": [scale]})
 
 

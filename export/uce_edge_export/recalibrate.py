@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
@@ -71,7 +70,7 @@ def recalibrate(
         data, kept = data.halves()
     step = images_per_block(len(data.images), n, len(model.classes))
     blocks = (data.images[start : start + step] for start in range(0, len(data.images), step))
-    logits = StoredLogits(torch.from_numpy(model.logits(block, n, seed)) for block in blocks)
+    logits = StoredLogits(model.logits(block, n, seed) for block in blocks)
     calibration = fit_map(method, logits, data.labels, seed)
     kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-import torch
 from conftest import Digits
 from nets import Net, export, wide
 from PIL import Image
 
 from uce_edge import contract
-from uce_edge.calibration.maps import apply_map, fit_map
+from uce_edge.calibration.logits import ArrayLogits
+from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.calibration.promises import StoredThreshold
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
@@ -69,9 +69,7 @@ def follows(old: Path, new: Path, data: Split) -> None:
     assert np.array_equal(logits, Model(old, "cpu").logits(data.images, len(logits)))
     kept = {contract.VARIANCE_SCALE} if fresh.metadata.inference is Inference.MOMENTS else set()
     assert set(initializers(new)) == PARAMETERS[fitted.method] | {"calibration.error"} | kept
-    parameters = {name: torch.tensor(value).double() for name, value in fitted.parameters.items()}
-    passes = torch.softmax(apply_map(fitted.method, parameters, torch.from_numpy(logits).double()), -1).numpy()
-    assert np.allclose(fresh.predict(data.images).probabilities, passes.mean(0), atol=1e-5)
+    assert np.allclose(fresh.predict(data.images).probabilities, probabilities(fitted, ArrayLogits(logits)), atol=1e-5)
 
 
 def test_a_new_temperature(digits: Digits, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Calibrating a trained run: its map, and on request its dropout rates, on images it was not trained on."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge.calibration import guarantee
-from uce_edge.calibration.maps import apply_map, averaged_nll, fit_map, initial, probabilities
+from uce_edge.calibration.guarantee import NoGuaranteeError
+from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Method
 from uce_edge.datasets import overlap
@@ -49,6 +51,9 @@ def calibrate(
 
     Returns:
         The run's description with its calibration, as saved.
+
+    Raises:
+        NoGuaranteeError: The guarantee images do not allow the promise. The run is saved with its map, without it.
     """
     run = replace(Run.load(folder), tuned_rates=None)
     if data is None:
@@ -75,11 +80,17 @@ def calibrate(
         )
         calibration = replace(chosen, report=report)
         run = replace(run, tuned_rates=rates.current(model) if kept else None)
+    run = replace(run, calibration=calibration, promise=None)
     if promise is not None:
-        images = run.dataset().splits["guarantee"]
-        p = probabilities(calibration, mc_logits(model, images, run.image, samples, seed))
-        guarantee.find(normalized_entropy(p), p.argmax(-1) != images.labels, promise.target_error, promise.confidence)
-    run = replace(run, calibration=calibration, promise=promise)
+        held_out = run.dataset().splits["guarantee"]
+        p = probabilities(calibration, mc_logits(model, held_out, run.image, samples, seed))
+        try:
+            wrong = p.argmax(-1) != held_out.labels
+            guarantee.find(normalized_entropy(p), wrong, promise.target_error, promise.confidence)
+        except NoGuaranteeError as error:
+            run.save(folder)
+            raise NoGuaranteeError(f"{error} The fitted map is kept in {folder}, without a promise.") from error
+        run = replace(run, promise=promise)
     run.save(folder)
     return run
 
@@ -87,7 +98,7 @@ def calibrate(
 def fit(model: nn.Module, image: ImageSpec, data: Split, method: Method, samples: int, seed: int = 0) -> Calibration:
     """A map for a network, from its own Monte Carlo logits on some images."""
     logits = mc_logits(model, data, image, samples, seed)
-    return fit_map(method, logits, torch.from_numpy(data.labels), seed)
+    return fit_map(method, logits, data.labels, seed)
 
 
 def tune_rates(model: nn.Module, image: ImageSpec, data: Split, tune: Rates, method: Method, seed: int) -> None:
@@ -100,7 +111,8 @@ def tune_rates(model: nn.Module, image: ImageSpec, data: Split, tune: Rates, met
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    parameters = {name: value.requires_grad_() for name, value in initial(method, classes_of(model, image)).items()}
+    start = initial(method, classes_of(model, image))
+    parameters = {name: torch.from_numpy(value).float().requires_grad_() for name, value in start.items()}
     optimiser = torch.optim.Adam([{"params": learned, "lr": 0.05}, {"params": list(parameters.values()), "lr": 0.02}])
     path: list[list[Tensor]] = []
     with noise_from(model, generator), progress("tuning p", _TUNING_STEPS) as advance:
@@ -108,7 +120,7 @@ def tune_rates(model: nn.Module, image: ImageSpec, data: Split, tune: Rates, met
             batch = torch.randint(len(data), (min(_TUNING_IMAGES, len(data)),), generator=generator)
             images = normalise(torch.from_numpy(data.images[batch.numpy()]), image)
             logits = torch.stack([model(images) for _ in range(_TUNING_PASSES)])
-            loss = averaged_nll(apply_map(method, parameters, logits), torch.from_numpy(data.labels[batch.numpy()]))
+            loss = _averaged_nll(apply_map(method, parameters, logits), torch.from_numpy(data.labels[batch.numpy()]))
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -120,3 +132,10 @@ def tune_rates(model: nn.Module, image: ImageSpec, data: Split, tune: Rates, met
         for value, history in zip(learned, zip(*path, strict=True), strict=True):
             value.copy_(torch.stack(history).mean())
     rates.settle(model)
+
+
+def _averaged_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """As `maps.averaged_nll`, with gradients."""
+    log_true = torch.log_softmax(logits, -1)[:, torch.arange(len(labels)), labels]
+    log_mean: Tensor = torch.logsumexp(log_true, 0) - math.log(len(logits))
+    return -log_mean.mean()

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -25,7 +27,9 @@ def classes_of(model: nn.Module, image: ImageSpec) -> int:
         return int(model(black).shape[-1])
 
 
-def mc_blocks(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> Iterator[Tensor]:
+def mc_blocks(
+    model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int
+) -> Iterator[npt.NDArray[np.float32]]:
     """Logits of stochastic passes in blocks.
 
     Args:
@@ -49,7 +53,7 @@ def mc_blocks(model: nn.Module, data: Split, image: ImageSpec, samples: int, see
                 passes = [_one_pass(model, batch, PassNoise(device, seed, index)) for index in range(samples)]
                 parts.append(torch.stack(passes).float().cpu())
                 advance(len(batch))
-            yield torch.cat(parts, dim=1)
+            yield torch.cat(parts, dim=1).numpy()
 
 
 def _one_pass(model: nn.Module, batch: Tensor, noise: PassNoise) -> Tensor:

@@ -3,14 +3,17 @@
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.metrics.checks import array
 
-_BLOCK = 2**22  # numbers in a block: 32 MB in float64, and a few times that while a map is fitted
+_BLOCK = 2**22  # numbers in a block: 16 MB in float32
+
+Block = npt.NDArray[Any]
 
 
 class Logits(ABC):
@@ -21,7 +24,7 @@ class Logits(ABC):
     classes: int
 
     @abstractmethod
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Block]:
         """The blocks [samples, some images, classes], in order; every iteration starts anew."""
 
     @abstractmethod
@@ -32,14 +35,16 @@ class Logits(ABC):
 class ArrayLogits(Logits):
     """Logits that are in memory."""
 
-    def __init__(self, logits: Tensor) -> None:
-        if logits.ndim != 3 or 0 in logits.shape:
+    def __init__(self, logits: npt.ArrayLike) -> None:
+        values = array("`logits`", logits, "iuf", "real numbers", "Give what the network says before the softmax")
+        if values.ndim != 3 or 0 in values.shape:
             rule = "[samples, images, classes] with at least one image"
-            raise UsageError(expected("`logits`", rule, tuple(logits.shape), "Add images"))
-        self.samples, self.images, self.classes = logits.shape
-        self._blocks = torch.split(logits, images_per_block(self.images, self.samples, self.classes), dim=1)
+            raise UsageError(expected("`logits`", rule, values.shape, "Add images"))
+        self.samples, self.images, self.classes = values.shape
+        step = images_per_block(self.images, self.samples, self.classes)
+        self._blocks: list[Block] = [values[:, start : start + step] for start in range(0, self.images, step)]
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Block]:
         return iter(self._blocks)
 
     def __len__(self) -> int:
@@ -47,19 +52,19 @@ class ArrayLogits(Logits):
 
 
 class StoredLogits(Logits):
-    """Logits in a temporary file, which goes away with the object.
+    """Logits in a temporary file of float32, which goes away with the object.
 
     They are read, not mapped: the pages of a mapped file count as memory of the process.
     """
 
-    def __init__(self, blocks: Iterable[Tensor]) -> None:
+    def __init__(self, blocks: Iterable[Block]) -> None:
         self._sizes: list[int] = []
         self._file = tempfile.TemporaryFile(prefix="uce-edge-logits-")  # noqa: SIM115 (it lives as long as the object)
         try:
             for block in blocks:
                 self.samples, count, self.classes = block.shape
                 self._sizes.append(count)
-                self._file.write(block.float().contiguous().numpy().data)
+                self._file.write(np.ascontiguousarray(block, np.float32).data)
             self._file.flush()
         except OSError as error:
             raise UceEdgeError(
@@ -73,14 +78,14 @@ class StoredLogits(Logits):
     def __del__(self) -> None:
         self._file.close()
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Block]:
         place = 0
         for count in self._sizes:
             shape = (self.samples, count, self.classes)
             self._file.seek(place)
             values = np.fromfile(self._file, np.float32, int(np.prod(shape)))
             place = self._file.tell()
-            yield torch.from_numpy(values.reshape(shape))
+            yield values.reshape(shape)
 
     def __len__(self) -> int:
         return len(self._sizes)

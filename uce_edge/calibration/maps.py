@@ -1,28 +1,33 @@
-"""Calibration maps fitted on Monte Carlo logits, weights frozen.
-
-The loss is the negative log-likelihood of the *averaged* prediction, so the map is optimal for what ships:
--(logsumexp_i log_softmax(R(z_i))[y] - log N). The best temperature depends on N.
-"""
+"""Calibration maps fitted on Monte Carlo logits, weights frozen. The best temperature depends on the passes' number."""
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
 
-from uce_edge.calibration import error_map
-from uce_edge.calibration.logits import ArrayLogits, Logits
+from uce_edge.calibration import aux, error_map
+from uce_edge.calibration.likelihood import (
+    Labelled,
+    Likelihood,
+    averaged_softmax,
+    class_first,
+    over_tiles,
+    tiles,
+    true_class,
+)
+from uce_edge.calibration.logits import ArrayLogits, Block, Logits
+from uce_edge.calibration.optimise import lbfgs, newton
 from uce_edge.contract import Method
-from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Calibration, CalibrationReport
 from uce_edge.metrics import normalized_entropy
+from uce_edge.metrics.checks import Booleans, Floats, Integers
 
-Parameters = dict[str, Tensor]
+Array = TypeVar("Array", bound=Any)
+Parameters = dict[str, Floats]
 
-_LEAKY_SLOPE = 0.01
 # A weak prior, log T ~ N(0, 1.25^2) and t ~ N(1, 1.25^2). On an easy set every T below some value fits equally well and
 # plain NLL runs off to T = 0. With 5,000 images the prior moves a well-determined T by 0.05 %.
 _PRIOR_STD = 1.25
@@ -34,52 +39,43 @@ def initial(method: Method, classes: int) -> Parameters:
         case Method.NONE:
             return {}
         case Method.TEMPERATURE:
-            return {"temperature": torch.ones(1)}
+            return {"temperature": np.ones(1)}
         case Method.VECTOR:
-            return {"vector": torch.ones(classes)}
+            return {"vector": np.ones(classes)}
         case Method.AUX:
-            # W2 = 0 makes the residual form the exact identity; the paper's theta = I is not, for negative logits.
-            return {
-                "aux.w1": torch.eye(classes),
-                "aux.b1": torch.zeros(classes),
-                "aux.w2": torch.zeros(classes, classes),
-                "aux.b2": torch.zeros(classes),
-            }
+            return aux.initial(classes)
 
 
-def apply_map(method: Method, parameters: Parameters, logits: Tensor) -> Tensor:
-    """R(z) for logits [..., classes]."""
+def apply_map(method: Method, parameters: Mapping[str, Array], logits: Array) -> Array:
+    """R(z) for logits [..., classes]: numpy arrays, or torch tensors through which gradients flow."""
+    mapped: Array = logits
     match method:
-        case Method.NONE:
-            return logits
         case Method.TEMPERATURE:
-            return logits / parameters["temperature"]
+            mapped = logits / parameters["temperature"]
         case Method.VECTOR:
-            return logits * parameters["vector"]
+            mapped = logits * parameters["vector"]
         case Method.AUX:
-            hidden = nn.functional.linear(logits, parameters["aux.w1"], parameters["aux.b1"])
-            hidden = nn.functional.leaky_relu(hidden, _LEAKY_SLOPE)
-            return logits + nn.functional.linear(hidden, parameters["aux.w2"], parameters["aux.b2"])
+            *_, mapped = aux.layers(parameters, logits)
+    return mapped
 
 
-def averaged_nll(logits: Tensor, labels: Tensor) -> Tensor:
+def averaged_nll(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     """NLL of the averaged softmax of logits [samples, images, classes]."""
-    picked = torch.log_softmax(logits, -1).gather(-1, labels.expand(len(logits), -1)[..., None])[..., 0]
-    log_mean: Tensor = torch.logsumexp(picked, 0) - math.log(len(logits))
-    return -log_mean.mean()
+    data = Labelled(ArrayLogits(logits), labels)
+    return sum(over_tiles(lambda z, y: float(Likelihood.of(class_first(z), y).nll.sum()), data.blocks())) / data.images
 
 
-def probabilities(calibration: Calibration, logits: Logits) -> npt.NDArray[np.float64]:
+def probabilities(calibration: Calibration, logits: Logits) -> Floats:
     """The calibrated, averaged prediction [images, classes]."""
-    parameters = {name: torch.tensor(value, dtype=torch.float64) for name, value in calibration.parameters.items()}
-    means = [torch.softmax(apply_map(calibration.method, parameters, z.double()), -1).mean(0) for z in logits]
-    return torch.cat(means).numpy()
+    parameters = {name: np.array(value, np.float64) for name, value in calibration.parameters.items()}
+    parts = (block[:, here] for block in logits for here in tiles(block))
+    return np.concatenate([averaged_softmax(_mapped(calibration.method, parameters, z)) for z in parts])
 
 
 def fit_map(
     method: Method,
-    logits: Logits | npt.ArrayLike | Tensor,
-    labels: npt.NDArray[np.int64] | Tensor,
+    logits: Logits | npt.ArrayLike,
+    labels: npt.ArrayLike,
     seed: int = 0,
     regularise: bool = True,
 ) -> Calibration:
@@ -96,149 +92,126 @@ def fit_map(
     Returns:
         The map with its parameters, the N it was fitted at, and what it changed.
     """
-    blocks = logits if isinstance(logits, Logits) else ArrayLogits(torch.as_tensor(logits))
-    data = _Data(blocks, torch.as_tensor(labels).long())
-    parameters = {name: value.double() for name, value in initial(method, blocks.classes).items()}
-    if method is Method.TEMPERATURE:
-        # log T keeps T positive without a constraint.
-        log_t = torch.zeros(1, dtype=torch.float64)
-        _lbfgs(log_t, data, lambda z: z / log_t.exp(), lambda: log_t)
-        parameters["temperature"] = log_t.detach().exp()
-    elif method is Method.VECTOR:
-        vector = parameters["vector"]
-        _lbfgs(vector, data, lambda z: z * vector, lambda: vector - 1)
-        parameters["vector"] = vector.detach()
-    elif method is Method.AUX:
-        parameters = _fit_aux(parameters, data, seed, regularise)
+    blocks = logits if isinstance(logits, Logits) else ArrayLogits(logits)
+    data = Labelled(blocks, labels)
+    match method:
+        case Method.NONE:
+            parameters = initial(method, data.classes)
+        case Method.TEMPERATURE:
+            parameters = {"temperature": _fit_temperature(data)}
+        case Method.VECTOR:
+            parameters = {"vector": _fit_vector(data)}
+        case Method.AUX:
+            parameters = aux.fit(data, seed, regularise)
     report, error = _outcome(method, parameters, data)
     return Calibration(
         method=method,
-        parameters={name: value.float().tolist() for name, value in parameters.items()},
+        parameters={name: value.astype(np.float32).tolist() for name, value in parameters.items()},
         samples=blocks.samples,
         report=report,
         error=(error.a, error.b, error.c),
     )
 
 
-class _Data:
-    """Logits with their labels, read in blocks of images: a large set never lies in memory."""
-
-    def __init__(self, logits: Logits, labels: Tensor) -> None:
-        self._logits, self._labels = logits, labels
-        self.images, self.classes = logits.images, logits.classes
-        if labels.shape != (logits.images,):
-            rule = f"one per image ({logits.images})"
-            raise UsageError(expected("`labels`", rule, tuple(labels.shape), "Check the data file"))
-        wrong = labels[(labels < 0) | (labels >= logits.classes)]
-        if len(wrong):
-            rule = f"between 0 and {logits.classes - 1}"
-            raise UsageError(expected("`labels`", rule, int(wrong[0]), "Labels count from 0; check the data file"))
-        for block in logits:
-            if not torch.isfinite(block).all():
-                raise UsageError(
-                    "The logits hold NaN or infinity: the model is broken. Train it again with a smaller rate."
-                )
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        start = 0
-        for block in self._logits:
-            yield block.double(), self._labels[start : start + block.shape[1]]
-            start += block.shape[1]
-
-    def __len__(self) -> int:
-        return len(self._logits)
+def _mapped(method: Method, parameters: Parameters, tile: Block) -> Floats:
+    """R(z), class first."""
+    return class_first(apply_map(method, parameters, tile.astype(np.float64)))
 
 
-def _outcome(method: Method, parameters: Parameters, data: _Data) -> tuple[CalibrationReport, error_map.ErrorMap]:
+def _fit_temperature(data: Labelled) -> Floats:
+    """Newton's method in log T, which keeps T positive without a constraint."""
+
+    def loss(log_t: float) -> tuple[float, float, float]:
+        """The penalised NLL and its derivatives by log T; the NLL is a function of s z with s = 1 / T."""
+        s, parameters = math.exp(-log_t), {"temperature": np.exp([log_t])}
+
+        def summed(tile: Block, labels: Integers) -> Floats:
+            """The NLL and its derivatives by s."""
+            z = class_first(tile)
+            z -= true_class(z, labels)  # the softmax stays, and the logit of the true class is 0
+            said = Likelihood.of(_mapped(Method.TEMPERATURE, parameters, tile), labels)
+            # Mean and mean square of the logits under the softmax of each pass.
+            mean = np.einsum("csi,csi->si", said.exponentials, z) / said.totals
+            square = np.einsum("csi,csi->si", np.multiply(said.exponentials, z, out=said.exponentials), z) / said.totals
+            slope = (said.weights * mean).sum(axis=0)
+            curvature = (said.weights * (square - 2 * mean**2)).sum(axis=0) + slope**2
+            return np.array([said.nll.sum(), slope.sum(), curvature.sum()])
+
+        nll, first, second = sum(over_tiles(summed, data.blocks()), np.zeros(3)).tolist()
+        n, precision = data.images, 1 / _PRIOR_STD**2
+        return (
+            (nll + precision * log_t**2 / 2) / n,
+            (precision * log_t - s * first) / n,
+            (precision + s * first + s**2 * second) / n,
+        )
+
+    return np.exp([newton(loss, 0.0)])
+
+
+def _fit_vector(data: Labelled) -> Floats:
+    """L-BFGS: one factor per class."""
+
+    def loss(vector: Floats) -> tuple[float, Floats]:
+        """The penalised NLL and its gradient."""
+
+        def summed(tile: Block, labels: Integers) -> tuple[float, Floats]:
+            said = Likelihood.of(_mapped(Method.VECTOR, {"vector": vector}, tile), labels)
+            return float(said.nll.sum()), np.einsum("csi,sic->c", said.derivative(labels), tile)
+
+        away = vector - 1
+        nll, gradient = float(away @ away) / (2 * _PRIOR_STD**2), away / _PRIOR_STD**2
+        for part, slope in over_tiles(summed, data.blocks()):
+            nll += part
+            gradient += slope
+        return nll / data.images, gradient / data.images
+
+    return lbfgs(loss, initial(Method.VECTOR, data.classes)["vector"])
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a map did to some images."""
+
+    nll: tuple[float, float]
+    """Summed, before and after; so are the next."""
+    right: tuple[int, int]
+    flips: int
+    uncertainty: Floats
+    wrong: Booleans
+
+
+def _outcome(method: Method, parameters: Parameters, data: Labelled) -> tuple[CalibrationReport, error_map.ErrorMap]:
     """What the map changed on the images it was fitted on, and how the error follows the uncertainty there."""
-    uncertainty, wrong = [], []
-    nll_before = nll_after = 0.0
-    flips = right_before = right_after = 0
-    with torch.no_grad():
-        for z, y in data:
-            after = apply_map(method, parameters, z)
-            nll_before += averaged_nll(z, y).item() * len(y)
-            nll_after += averaged_nll(after, y).item() * len(y)
-            p = torch.softmax(after, -1).mean(0)
-            old, new = torch.softmax(z, -1).mean(0).argmax(-1), p.argmax(-1)
-            uncertainty.append(normalized_entropy(p.numpy()))
-            wrong.append((new != y).numpy())
-            flips += int((old != new).sum())
-            right_before += int((old == y).sum())
-            right_after += int((new == y).sum())
+
+    def change(tile: Block, labels: Integers) -> _Change:
+        before, after = (
+            Likelihood.of(class_first(tile), labels),
+            Likelihood.of(_mapped(method, parameters, tile), labels),
+        )
+        p = after.probabilities()
+        old, new = before.probabilities().argmax(-1), p.argmax(-1)
+        return _Change(
+            nll=(float(before.nll.sum()), float(after.nll.sum())),
+            right=(int((old == labels).sum()), int((new == labels).sum())),
+            flips=int((old != new).sum()),
+            uncertainty=normalized_entropy(p),
+            wrong=new != labels,
+        )
+
+    changes = list(over_tiles(change, data.blocks()))
+    nll_before, nll_after = (sum(values) / data.images for values in zip(*(part.nll for part in changes), strict=True))
+    right_before, right_after = (
+        sum(values) / data.images for values in zip(*(part.right for part in changes), strict=True)
+    )
     report = CalibrationReport(
         images=data.images,
         nll_of_chance=round(math.log(data.classes), 6),
-        nll_before=round(nll_before / data.images, 6),
-        nll_after=round(nll_after / data.images, 6),
-        label_flips=flips,
-        accuracy_before=round(right_before / data.images, 6),
-        accuracy_after=round(right_after / data.images, 6),
+        nll_before=round(nll_before, 6),
+        nll_after=round(nll_after, 6),
+        label_flips=sum(part.flips for part in changes),
+        accuracy_before=round(right_before, 6),
+        accuracy_after=round(right_after, 6),
     )
-    return report, error_map.fit(np.concatenate(uncertainty), np.concatenate(wrong))
-
-
-def _lbfgs(parameter: Tensor, data: _Data, scaled: Callable[[Tensor], Tensor], deviation: Callable[[], Tensor]) -> None:
-    """Minimise the NLL of the scaled logits, with the prior on a deviation, in place."""
-    parameter.requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [parameter], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    return report, error_map.fit(
+        np.concatenate([part.uncertainty for part in changes]), np.concatenate([part.wrong for part in changes])
     )
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        prior = deviation().square().sum() / (2 * _PRIOR_STD**2 * data.images)
-        prior.backward()  # type: ignore[no-untyped-call]
-        total = prior.detach()
-        for z, y in data:
-            loss = averaged_nll(scaled(z), y) * (len(y) / data.images)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total
-
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
-
-
-def _fit_aux(parameters: Parameters, data: _Data, seed: int, regularise: bool) -> Parameters:
-    """Adam with weight decay, stopped early on a held-out fifth: with many classes aux overfits otherwise."""
-    order = torch.randperm(data.images, generator=torch.Generator().manual_seed(seed))
-    held = torch.zeros(data.images, dtype=torch.bool)
-    held[order[: data.images // 5]] = True
-    if not held.any():
-        return parameters
-    weights = {name: value.clone().requires_grad_() for name, value in parameters.items()}
-    decayed = [weights["aux.w2"]]  # W2 = 0 is the identity: decay pulls towards "no change"
-    free = [value for name, value in weights.items() if name != "aux.w2"]
-    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": 1e-2 if regularise else 0.0}, {"params": free}]
-    optimiser = torch.optim.Adam(groups, lr=1e-2)
-
-    def part(wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        start = 0
-        for z, y in data:
-            chosen = wanted[start : start + len(y)]
-            start += len(y)
-            if chosen.any():
-                yield z[:, chosen], y[chosen]
-
-    def held_out() -> float:
-        with torch.no_grad():
-            losses = [averaged_nll(apply_map(Method.AUX, weights, z), y).item() * len(y) for z, y in part(held)]
-        return sum(losses) / int(held.sum())
-
-    # One step per block: a set that fits into one is fitted by full-batch steps.
-    best, best_value, waited = parameters, held_out(), 0
-    for _ in range(max(20, 500 // len(data))):
-        for z, y in part(~held) if regularise else data:
-            optimiser.zero_grad()
-            averaged_nll(apply_map(Method.AUX, weights, z), y).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        value = held_out()
-        if not regularise:
-            best = weights
-        elif value < best_value - 1e-6:
-            best, best_value, waited = {name: w.detach().clone() for name, w in weights.items()}, value, 0
-        else:
-            waited += 1
-            if waited == max(2, 30 // len(data)):
-                break
-    return {name: value.detach() for name, value in best.items()}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
@@ -118,17 +117,17 @@ class Subject:
         if not path.exists():
             if inference is Inference.DETERMINISTIC:
                 with deterministic(model):
-                    found = torch.cat(list(mc_blocks(model, data, run.image, 1, 0)), 1)
+                    found = np.concatenate(list(mc_blocks(model, data, run.image, 1, 0)), 1)
             else:
                 # As the tools do: maps are fitted with the passes of seed 0, and predict with them.
-                found = torch.cat(list(mc_blocks(model, data, run.image, self.setting.samples, 0)), 1)
+                found = np.concatenate(list(mc_blocks(model, data, run.image, self.setting.samples, 0)), 1)
             with replacing(path) as temporary:
-                np.save(temporary, found.numpy())
-        return ArrayLogits(torch.from_numpy(np.load(path)))
+                np.save(temporary, found)
+        return ArrayLogits(np.load(path))
 
     def _calibration(self, row: Row, inference: Inference, regularise: bool = True) -> Calibration:
         logits = self._logits(row.trained_as, inference, "calibration")
-        labels = torch.from_numpy(self.dataset.splits["calibration"].labels)
+        labels = self.dataset.splits["calibration"].labels
         return fit_map(row.method, logits, labels, regularise=regularise)
 
     def _probabilities(
