@@ -3,6 +3,8 @@
 This module is the one place that spells them; exporter, runtime and tools import from here.
 """
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 VERSION = 1
+"""Another one is refused: an older reader would misread such a file in silence."""
+MINOR = 1
+"""What this version writes. A reader takes every minor: it only adds what an older reader may ignore."""
 KEY = "uce_edge"
 
 IMAGE = "image"
@@ -25,16 +30,75 @@ STANDARD_ERROR = "standard_error"
 ERROR_PROBABILITY = "error_probability"
 PASS_PROBABILITIES = "pass_probabilities"
 LOGITS = "logits"
+
+
+class Per(StrEnum):
+    """What an output has one entry for."""
+
+    IMAGE = "image"
+    """Every image."""
+    PASS = "pass"
+    """Every image in every pass."""
+
+
+class Merge(StrEnum):
+    """How the passes of several calls give what one call with all of them gives."""
+
+    COMPUTED = "computed"
+    """Computed anew from the pass probabilities of all calls."""
+    CONCATENATED = "concatenated"
+    """One call after the other, along the passes."""
+    SAME = "same"
+    """Every call gives the same: any one will do."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of the graph."""
+
+    name: str
+    per: Per
+    merge: Merge
+    dtype: str = "float32"
+    by_class: bool = False
+    """Whether its last dimension is the classes."""
+    optional_since: int | None = None
+    """The minor version that added it, for an output that a file may lack; None for one that every file has."""
+
+    @property
+    def required(self) -> bool:
+        """Whether every file has it."""
+        return self.optional_since is None
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """The names of its dimensions; `samples` is 1 for a deterministic model."""
+        samples = ("samples",) if self.per is Per.PASS else ()
+        return (*samples, "batch", *(("classes",) if self.by_class else ()))
+
+
 OUTPUTS = (
-    PROBABILITIES,
-    CLASS_ID,
-    UNCERTAINTY,
-    MODEL_UNCERTAINTY,
-    STANDARD_ERROR,
-    ERROR_PROBABILITY,
-    PASS_PROBABILITIES,
-    LOGITS,
+    Output(PROBABILITIES, Per.IMAGE, Merge.COMPUTED, by_class=True),
+    Output(CLASS_ID, Per.IMAGE, Merge.COMPUTED, dtype="int32"),
+    Output(UNCERTAINTY, Per.IMAGE, Merge.COMPUTED),
+    Output(MODEL_UNCERTAINTY, Per.IMAGE, Merge.COMPUTED),
+    Output(STANDARD_ERROR, Per.IMAGE, Merge.COMPUTED),
+    Output(ERROR_PROBABILITY, Per.IMAGE, Merge.COMPUTED),
+    Output(PASS_PROBABILITIES, Per.PASS, Merge.CONCATENATED, by_class=True),
+    Output(LOGITS, Per.PASS, Merge.CONCATENATED, by_class=True),
 )
+"""All outputs, in the order of the graph. A new one is optional, so that older files stay files of this version."""
+
+
+def outputs_of(optional: Collection[str], table: Sequence[Output] = OUTPUTS) -> tuple[Output, ...]:
+    """The outputs of a file that are known here.
+
+    Args:
+        optional: What the file lists under `outputs`; names that are not known here are ignored.
+        table: What is known.
+    """
+    return tuple(output for output in table if output.required or output.name in optional)
+
 
 VARIANCE_SCALE = "calibration.variance_scale"
 """The initializer that scales the variance of what a moments graph draws."""

@@ -195,6 +195,10 @@ class Metadata(Record):
     classes: ClassNames
     image: ImageSpec
     contract: int = VERSION
+    minor: Annotated[Count, OPTIONAL] = 0
+    """The minor version of the contract that the file was written by."""
+    outputs: Annotated[tuple[str, ...], OPTIONAL] = ()
+    """The optional outputs that the graph has."""
     inference: Inference = Inference.MC
     noise: NoiseKind = NoiseKind.TABLE
     precision: Precision = Precision.FP32

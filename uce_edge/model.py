@@ -3,31 +3,22 @@
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from uce_edge import adaptive as sequential
-from uce_edge import contract, images
+from uce_edge import contract, images, signature
 from uce_edge.answers import Answer, Request, each_answer
-from uce_edge.calibration.error_map import ErrorMap
-from uce_edge.contract import Inference, NoiseKind
+from uce_edge.calls import Calls, check_memory
 from uce_edge.errors import ImageError, ModelFileError, UceEdgeWarning, UsageError, expected
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import Decision, Prediction, Summary, summarise
+from uce_edge.prediction import Decision, Prediction
 from uce_edge.providers import Device, open_session
 from uce_edge.runner import Runner
 
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
-
-# One call holds this many image-passes at most: more make none of them faster.
-_ROWS_PER_CALL = 32
-MAX_MEMORY = 256
-"""Megabytes that the values of one call may take, about, unless told otherwise; the network itself comes on top."""
-# A moments graph that draws its last layer computes an image once, and then holds this many probabilities at most.
-_DRAWN_PER_CALL = 2**20
 
 
 class SamplesWarning(UceEdgeWarning):
@@ -36,13 +27,6 @@ class SamplesWarning(UceEdgeWarning):
 
 class GuaranteeWarning(UceEdgeWarning):
     """A stored threshold is used for other passes than it was found with."""
-
-
-def check_memory(max_memory: int | None) -> None:
-    """Refuse a budget that cannot be."""
-    if max_memory is not None and max_memory < 1:
-        rule = "at least 1 MB"
-        raise UsageError(expected("`max_memory`", rule, max_memory, f"Leave it out for {MAX_MEMORY}"))
 
 
 class Model:
@@ -69,8 +53,8 @@ class Model:
             path: The file.
             device: Where to run it.
             threads: Of ONNX Runtime; None for all cores.
-            max_memory: Megabytes that the values of one call may take, about; None for `MAX_MEMORY`. Images and passes
-                are split over calls, so that memory does not grow with their number.
+            max_memory: Megabytes that the values of one call may take, about; None for `calls.MAX_MEMORY`. Images and
+                passes are split over calls, so that memory does not grow with their number.
         """
         self.path = str(path)
         if Path(path).is_dir():
@@ -84,10 +68,9 @@ class Model:
             )
         check_memory(max_memory)
         self._session = open_session(self.path, device, threads)
-        self._runner = Runner(self._session)
         self.metadata = Metadata.from_session(self._session, self.path)
-        self._check_signature()
-        self._rows = self._affordable_rows(max_memory)
+        signature.check(self._session, self.metadata, self.path)
+        self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
 
     @property
     def provider(self) -> str:
@@ -130,29 +113,23 @@ class Model:
         self._announce(samples, adaptive is not None)
         seeds = self._seeds(samples, seed)
         batch = self._as_batch(images)
-        drawn = np.full(len(batch), samples, np.int32)
         if adaptive is None:
-            step = self._images_per_call(samples)
-            parts = [self._run(batch[start : start + step], seeds) for start in range(0, len(batch), step)]
-            merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
         else:
-            starts = range(0, len(batch), self._rows)
-            found = [self._run_adaptively(batch[i : i + self._rows], seeds, reject, adaptive) for i in starts]
-            merged = {name: np.concatenate([part[name] for part, _ in found]) for name in found[0][0]}
-            drawn = np.concatenate([counts for _, counts in found])
-        uncertainty = merged[contract.UNCERTAINTY]
+            values, drawn = self._calls.run_until_settled(batch, seeds, reject, adaptive)
+        uncertainty = values[contract.UNCERTAINTY]
         decisions: list[Decision | None] = [None] * len(batch)
         if reject is not None:
             accepted = contract.accepts(uncertainty, reject)
             decisions = [Decision.ACCEPT if good else Decision.REJECT for good in accepted]
         return Prediction(
-            class_ids=merged[contract.CLASS_ID],
-            labels=[self.classes[index] for index in merged[contract.CLASS_ID]],
-            probabilities=merged[contract.PROBABILITIES],
+            class_ids=values[contract.CLASS_ID],
+            labels=[self.classes[index] for index in values[contract.CLASS_ID]],
+            probabilities=values[contract.PROBABILITIES],
             uncertainty=uncertainty,
-            model_uncertainty=merged[contract.MODEL_UNCERTAINTY],
-            standard_error=merged[contract.STANDARD_ERROR],
-            error_probability=merged[contract.ERROR_PROBABILITY],
+            model_uncertainty=values[contract.MODEL_UNCERTAINTY],
+            standard_error=values[contract.STANDARD_ERROR],
+            error_probability=values[contract.ERROR_PROBABILITY],
             decisions=decisions,
             samples=len(seeds),
             drawn=drawn,
@@ -219,7 +196,7 @@ class Model:
     ) -> npt.NDArray[np.float32]:
         """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
         seeds = self._seeds(self._samples(samples), seed)
-        return self._chunked(contract.LOGITS, self._as_batch(images), seeds)
+        return self._calls.passes(contract.LOGITS, self._as_batch(images), seeds)
 
     def _samples(self, samples: int | None) -> int:
         """The number of passes that a request means; None is the file's own."""
@@ -285,132 +262,3 @@ class Model:
         if not prepared:
             raise ImageError(expected("`images`", "at least one image", [], "Pass an image: predict([image])"))
         return np.stack(prepared)
-
-    def _run(self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
-        """All outputs that have one entry per image, with the passes split over calls when there are many."""
-        if len(seeds) <= self._passes_per_call(1):
-            values = self._runner.run(list(contract.OUTPUTS[:6]), self._feed(batch, seeds))
-            return dict(zip(contract.OUTPUTS, values, strict=False))
-        return self._outputs(summarise(self._passes(contract.PASS_PROBABILITIES, batch, seeds)))
-
-    def _run_adaptively(
-        self, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], reject: float | None, error: float
-    ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int32]]:
-        """As `_run`, with the passes of each image that settle it, and their number."""
-        contract.check_adaptive(error)
-        if self.metadata.inference is not Inference.MC or self.metadata.baked:
-            raise UsageError(
-                f"{self.path} computes an image in one call, so there is nothing to stop early: leave --adaptive out."
-            )
-        drawn = np.zeros(len(batch), np.int32)
-        settled: list[tuple[npt.NDArray[np.intp], Summary]] = []
-        open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self.classes)), np.float32)
-        for count in sequential.looks(len(seeds)):
-            fresh = self._chunked(contract.PASS_PROBABILITIES, batch[open_images], seeds[len(passes) : count])
-            passes = np.concatenate([passes, fresh])
-            last = count == len(seeds)
-            done = np.full(len(open_images), True) if last else sequential.settled(passes, reject, error, len(seeds))
-            if done.any():
-                settled.append((open_images[done], summarise(passes[:, done])))
-            drawn[open_images[done]] = count
-            open_images, passes = open_images[~done], passes[:, ~done]
-            if not len(open_images):
-                break
-        order = np.argsort(np.concatenate([indices for indices, _ in settled]))
-        columns = zip(*(summary for _, summary in settled), strict=True)
-        return self._outputs(Summary(*(np.concatenate(column)[order] for column in columns))), drawn
-
-    def _chunked(
-        self, output: str, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float32]:
-        """As `_passes`, for any number of images."""
-        step = self._images_per_call(len(seeds))
-        starts = range(0, len(batch), step)
-        return np.concatenate([self._passes(output, batch[i : i + step], seeds) for i in starts], axis=1)
-
-    def _images_per_call(self, samples: int) -> int:
-        return max(1, min(self._rows, self._rows_per_call() // samples))
-
-    def _passes_per_call(self, images: int) -> int:
-        if self.metadata.baked:
-            return self.metadata.samples
-        return max(1, self._rows_per_call() // images)
-
-    def _rows_per_call(self) -> int:
-        """Image-passes that one call may hold: more where a pass is only a draw of the last layer."""
-        costs = self.metadata.costs
-        cheap = costs is not None and 100 * costs.macs_per_pass < costs.macs_once
-        if self.metadata.inference is Inference.MOMENTS and cheap:
-            return max(self._rows, _DRAWN_PER_CALL // len(self.classes))
-        return self._rows
-
-    def _affordable_rows(self, max_memory: int | None) -> int:
-        """Image-passes that one call may hold of the network proper."""
-        each = None if self.metadata.costs is None else self.metadata.costs.bytes_per_pass
-        if each is None:
-            return _ROWS_PER_CALL
-        rows = (max_memory or MAX_MEMORY) * 2**20 // each
-        if rows < 1 and max_memory is not None:
-            rule = f"at least {-(-each // 2**20)} MB, which one pass of {self.path} takes"
-            raise UsageError(expected("`max_memory`", rule, max_memory, "Give it more, or export a smaller network"))
-        return min(max(rows, 1), _ROWS_PER_CALL)
-
-    def _outputs(self, summary: Summary) -> dict[str, npt.NDArray[Any]]:
-        """What the graph would have given for these passes in one call."""
-        return {
-            contract.PROBABILITIES: summary.probabilities,
-            contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),
-            contract.UNCERTAINTY: summary.uncertainty,
-            contract.MODEL_UNCERTAINTY: summary.model_uncertainty,
-            contract.STANDARD_ERROR: summary.standard_error,
-            contract.ERROR_PROBABILITY: self._error(summary),
-        }
-
-    def _error(self, summary: Summary) -> npt.NDArray[np.float32]:
-        """The probability of error, as the graph computes it."""
-        fitted = self.metadata.calibration.error
-        if fitted is None:
-            return np.asarray(1 - summary.probabilities.max(-1), np.float32)
-        return ErrorMap(*fitted)(summary.uncertainty).astype(np.float32)
-
-    def _passes(
-        self, output: str, batch: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float32]:
-        """An output with one entry per pass, [samples, batch, classes]."""
-        step = self._passes_per_call(len(batch))
-        chunks = (seeds[start : start + step] for start in range(0, len(seeds), step))
-        placed = self._runner.place(batch)
-        return np.concatenate([self._runner.run([output], self._feed(placed, chunk))[0] for chunk in chunks])
-
-    def _feed(self, batch: Any, seeds: npt.NDArray[np.int32]) -> dict[str, Any]:
-        feed = {contract.IMAGE: batch}
-        if self.metadata.takes_seeds:
-            feed[contract.SEEDS] = seeds
-        return feed
-
-    def _check_signature(self) -> None:
-        """Refuse a file whose metadata promises what its graph does not keep."""
-        if self.metadata.noise is NoiseKind.INPUT:
-            raise ModelFileError(
-                f"{self.path} takes its noise as graph inputs, for experiments with onnxruntime itself. "
-                "Export a model to predict with: uce-edge export --noise table"
-            )
-        inputs = {value.name for value in self._session.get_inputs()}
-        outputs = {value.name for value in self._session.get_outputs()}
-        wanted = {contract.IMAGE} | ({contract.SEEDS} if self.metadata.takes_seeds else set())
-        if inputs != wanted or not set(contract.OUTPUTS) <= outputs:
-            raise ModelFileError(
-                f"{self.path} has inputs {sorted(inputs)} and outputs {sorted(outputs)}, which is not contract "
-                f"{contract.VERSION}. Export it again: uce-edge export"
-            )
-        spec = self.metadata.image
-        pixels = next(value for value in self._session.get_inputs() if value.name == contract.IMAGE)
-        table = next(value for value in self._session.get_outputs() if value.name == contract.PROBABILITIES)
-        kind = {"uint8": "tensor(uint8)", "float32": "tensor(float)"}.get(spec.dtype)
-        promised = [kind, spec.height, spec.width, spec.channels, len(self.classes)]
-        found = [pixels.type, *pixels.shape[1:], table.shape[-1]]
-        if promised != found:
-            raise ModelFileError(
-                f"{self.path} is damaged: its metadata promises {promised} (image type, height, width, channels; "
-                f"classes), and its graph has {found}. Export it again: uce-edge export"
-            )

@@ -62,7 +62,7 @@ def check_again(path: str | Path, metadata: Metadata, images: Pixels) -> None:
     seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
     ours = session.run([contract.LOGITS], {contract.IMAGE: images, contract.SEEDS: seeds})[0]
     _require(bool(np.isfinite(ours).all()), f"its answers are not finite in {metadata.precision}")
-    _check_neighbours(session, images, seeds)
+    _check_neighbours(session, metadata, images, seeds)
 
 
 def _check(
@@ -115,7 +115,7 @@ def _check(
     indistinct = np.allclose(ours[0], ours[1], atol=1e-6 * float(np.abs(ours).max()))
     _require(not indistinct, "two seeds give the same answer")
     if metadata.noise is NoiseKind.TABLE:
-        _check_neighbours(session, images, seeds)
+        _check_neighbours(session, metadata, images, seeds)
     many = np.arange(_STATISTIC_PASSES, dtype=np.int32)
     rng = np.random.default_rng(1)
     random = [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes]
@@ -140,7 +140,7 @@ def _check_moments(
         split = np.concatenate([from_file(two, seeds[:3]), from_file(two, seeds[3:])])
         _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
         _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers")
-        _check_neighbours(session, images, seeds[:2])
+        _check_neighbours(session, metadata, images, seeds[:2])
     rng = np.random.default_rng(1)
     passes = exact(two, [rng.standard_normal((_STATISTIC_PASSES, size), np.float32) for size in sizes])
     difference = float(np.abs(softmax(ours).mean(0) - softmax(passes).mean(0)).max())
@@ -153,17 +153,17 @@ def _check_moments(
     return Parity(difference, None)
 
 
-def _check_neighbours(session: Any, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:
+def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:
     """An image's whole answer must be the same, to the bit, alone and among others."""
-    names = [contract.LOGITS, contract.PROBABILITIES, contract.UNCERTAINTY, contract.STANDARD_ERROR]
+    outputs = contract.outputs_of(metadata.outputs)
+    names = [output.name for output in outputs]
+    axes = [output.dimensions.index("batch") for output in outputs]
     together = session.run(names, {contract.IMAGE: images, contract.SEEDS: seeds})
     for i in range(len(images)):
         alone = session.run(names, {contract.IMAGE: images[i : i + 1], contract.SEEDS: seeds})
-        pairs = [
-            (alone[0][:, 0], together[0][:, i]),
-            *((a[0], t[i]) for a, t in zip(alone[1:], together[1:], strict=True)),
-        ]
-        same = all(np.array_equal(one, many) for one, many in pairs)
+        same = all(
+            np.array_equal(one, many.take([i], axis)) for one, many, axis in zip(alone, together, axes, strict=True)
+        )
         _require(same, "an image's answer depends on its neighbours in the batch")
 
 

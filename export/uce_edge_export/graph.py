@@ -92,6 +92,7 @@ def contract_model(
     outputs = head.emit(g, logits, samples, classes, metadata.calibration)
     metadata = replace(
         metadata,
+        minor=contract.MINOR,
         layers=tuple(site.layer for site in sites),
         costs=replace(costs, bytes_per_pass=_COPIES * largest_state(classifier.graph)),
     )

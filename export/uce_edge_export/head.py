@@ -54,7 +54,7 @@ def emit(
     log_p = safe_log(wide_p)
     total = unit(cross_entropy(wide_p, log_p))
     data = g.ReduceMean(cross_entropy(wide_passes, safe_log(wide_passes)), first, keepdims=0)
-    outputs = {
+    values = {
         contract.PROBABILITIES: p,
         contract.CLASS_ID: g.Cast(g.ArgMax(p, axis=-1, keepdims=0), to=ir.DataType.INT32),
         contract.UNCERTAINTY: total,
@@ -64,17 +64,14 @@ def emit(
         contract.PASS_PROBABILITIES: passes,
         contract.LOGITS: g.Identity(logits),
     }
-    shapes = {
-        contract.PROBABILITIES: ("batch", classes),
-        contract.PASS_PROBABILITIES: ("samples" if samples else 1, "batch", classes),
-        contract.LOGITS: ("samples" if samples else 1, "batch", classes),
-    }
-    for name in contract.OUTPUTS:
-        value = outputs[name]
-        value.name = name
-        value.shape = ir.Shape(shapes.get(name, ("batch",)))
-        value.dtype = ir.DataType.INT32 if name == contract.CLASS_ID else ir.DataType.FLOAT
-    return [outputs[name] for name in contract.OUTPUTS]
+    sizes = {"samples": "samples" if samples else 1, "batch": "batch", "classes": classes}
+    outputs = contract.outputs_of(())
+    for output in outputs:
+        value = values[output.name]
+        value.name = output.name
+        value.shape = ir.Shape(sizes[dimension] for dimension in output.dimensions)
+        value.dtype = ir.DataType.from_numpy(np.dtype(output.dtype))
+    return [values[output.name] for output in outputs]
 
 
 def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Value:

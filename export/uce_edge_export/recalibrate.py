@@ -76,6 +76,8 @@ def recalibrate(
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
     metadata = replace(
         model.metadata,
+        minor=contract.MINOR,  # the head is written by this version, with the outputs that it knows
+        outputs=(),
         calibration=calibration,
         samples=n,
         reject=None,  # what is known of the error holds for the map it was measured with

@@ -55,8 +55,9 @@ def main(folder: Path) -> None:
             for seed, count in SEEDS.values() if name == "digit-0" else [SEEDS["default"]]:
                 seeds = pass_seeds(count or model.metadata.samples, seed)
                 feed = {contract.IMAGE: pixels[None], contract.SEEDS: np.array(seeds, np.int32)}
-                values = dict(zip(contract.OUTPUTS, session.run(list(contract.OUTPUTS), feed), strict=True))
-                rejected = bool(values[contract.UNCERTAINTY][0] > np.float32(threshold))
+                names = [output.name for output in contract.OUTPUTS]
+                values = dict(zip(names, session.run(names, feed), strict=True))
+                accepted = contract.accepts(values[contract.UNCERTAINTY][0], threshold)
                 cases.append(
                     {
                         "model": file,
@@ -65,7 +66,7 @@ def main(folder: Path) -> None:
                         "seeds": list(seeds),
                         "threshold": threshold,
                         "label": model.classes[int(values[contract.CLASS_ID][0])],
-                        "decision": "reject" if rejected else "accept",
+                        "decision": "accept" if accepted else "reject",
                         "outputs": {
                             name: {"shape": list(value.shape), "values": [float(str(x)) for x in value.ravel()]}
                             for name, value in values.items()

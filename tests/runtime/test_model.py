@@ -15,6 +15,7 @@ from PIL import Image
 import uce_edge
 from uce_edge import Decision, Model, Prediction, contract, metrics, providers
 from uce_edge.calibration.error_map import ErrorMap
+from uce_edge.calls import Calls
 from uce_edge.errors import DeviceWarning, ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
 from uce_edge.metadata import Costs, Metadata
 from uce_edge.model import SamplesWarning
@@ -53,7 +54,8 @@ def answer(digits, model) -> Answer:
 
 def raw_passes(model: Model, images: np.ndarray, seeds: range, output: str = contract.PASS_PROBABILITIES) -> np.ndarray:
     feed = {contract.IMAGE: images, contract.SEEDS: np.array(seeds, np.int32)}
-    return model._session.run([output], feed)[0]
+    session = providers.open_session(model.path, Device.CPU)
+    return session.run([output], feed)[0]
 
 
 def assert_same(left: Prediction, right: Prediction) -> None:
@@ -315,20 +317,32 @@ def test_a_provider_that_the_wheel_lacks_names_the_one_that_has_it(digits, devic
 
 def test_bound_inputs_give_the_same_answer(digits, answer):
     """The way inputs reach a card, on the processor's own memory: a card is not everywhere."""
-    plain, bound = Model(digits.model, "cpu"), Model(digits.model, "cpu")
-    bound._runner = Runner(bound._session, "cpu")
-    assert_same(bound.predict(answer.images[:3]), plain.predict(answer.images[:3]))
-    assert np.array_equal(bound.logits(answer.images[:3], 100), plain.logits(answer.images[:3], 100))
+    metadata = Model(digits.model, "cpu").metadata
+    session = providers.open_session(str(digits.model), Device.CPU)
+    plain, bound = (Calls(Runner(session, device), metadata, "digits.onnx") for device in (None, "cpu"))
+    images = answer.images[:3]
+    for samples in (25, 100):
+        seeds = np.array(contract.pass_seeds(samples, 0), np.int32)
+        one, other = plain.run(images, seeds), bound.run(images, seeds)
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+        assert np.array_equal(
+            plain.passes(contract.LOGITS, images, seeds), bound.passes(contract.LOGITS, images, seeds)
+        )
 
 
-def test_a_budget_of_memory_splits_the_work_and_keeps_the_answer(digits, answer):
+def test_a_budget_of_memory_splits_the_work_and_keeps_the_answer(digits, answer, monkeypatch):
     free = Model(digits.model, "cpu")
     each = free.metadata.costs.bytes_per_pass / 2**20
-    tight = Model(digits.model, "cpu", max_memory=math.ceil(3 * each))
     sizes = []
-    real = tight._runner.run
-    tight._runner.run = lambda names, feed: sizes.append(len(feed["image"]) * len(feed["seeds"])) or real(names, feed)
-    split, whole = tight.predict(answer.images[:5]), free.predict(answer.images[:5])
+    real = Runner.run
+
+    def counted(self, outputs, feed):
+        sizes.append(len(feed["image"]) * len(feed["seeds"]))
+        return real(self, outputs, feed)
+
+    whole = free.predict(answer.images[:5])
+    monkeypatch.setattr(Runner, "run", counted)
+    split = Model(digits.model, "cpu", max_memory=math.ceil(3 * each)).predict(answer.images[:5])
     assert max(sizes) * each <= math.ceil(3 * each)
     assert sum(sizes) == 5 * 25
     np.testing.assert_allclose(split.probabilities, whole.probabilities, atol=1e-6)
@@ -341,7 +355,7 @@ def test_a_budget_that_no_pass_fits_in_names_the_least(digits, monkeypatch):
     monkeypatch.setattr(Metadata, "from_properties", lambda *a: dataclasses.replace(real(*a), costs=costs))
     with pytest.raises(UsageError, match=r"`max_memory` to be at least 5 MB, which one pass of .* takes, but got 4"):
         Model(digits.model, "cpu", max_memory=4)
-    assert Model(digits.model, "cpu", max_memory=5)._rows == 1
+    Model(digits.model, "cpu", max_memory=5)  # enough for one
     with pytest.raises(UsageError, match="`max_memory` to be at least 1 MB, but got 0"):
         Model(digits.model, "cpu", max_memory=0)
 

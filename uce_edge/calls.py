@@ -1,0 +1,197 @@
+"""The passes of a model file, split over as many calls as memory asks for and merged as the contract's table says."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import adaptive, contract
+from uce_edge.calibration.error_map import ErrorMap
+from uce_edge.contract import Inference, Merge, Output, Per
+from uce_edge.errors import UsageError, expected
+from uce_edge.metadata import Metadata
+from uce_edge.prediction import summarise
+from uce_edge.runner import Runner
+
+# One call holds this many image-passes at most: more make none of them faster.
+_ROWS_PER_CALL = 32
+MAX_MEMORY = 256
+"""Megabytes that the values of one call may take, about, unless told otherwise; the network itself comes on top."""
+# A moments graph that draws its last layer computes an image once, and then holds this many probabilities at most.
+_DRAWN_PER_CALL = 2**20
+
+Pixels = npt.NDArray[np.uint8]
+Seeds = npt.NDArray[np.int32]
+Values = dict[str, npt.NDArray[Any]]
+"""Outputs by their names in the contract."""
+
+
+def check_memory(max_memory: int | None) -> None:
+    """Refuse a budget that cannot be."""
+    if max_memory is not None and max_memory < 1:
+        rule = "at least 1 MB"
+        raise UsageError(expected("`max_memory`", rule, max_memory, f"Leave it out for {MAX_MEMORY}"))
+
+
+class Calls:
+    """A session that is asked for any number of images and passes."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        metadata: Metadata,
+        source: str,
+        max_memory: int | None = None,
+        table: Sequence[Output] = contract.OUTPUTS,
+    ) -> None:
+        """Prepare the calls of a session.
+
+        Args:
+            runner: The session.
+            metadata: What its file says of itself.
+            source: The file's name, for messages.
+            max_memory: Megabytes, as in `Model`.
+            table: The outputs that are known; those that the file has are asked for.
+        """
+        check_memory(max_memory)
+        self._runner, self._metadata, self._source = runner, metadata, source
+        outputs = contract.outputs_of(metadata.outputs, table)
+        self._per_image = [output for output in outputs if output.per is Per.IMAGE]
+        self._same = [output for output in outputs if output.merge is Merge.SAME]
+        self._named = {output.name: output for output in outputs}
+        self._rows = self._affordable_rows(max_memory)
+
+    def run(self, batch: Pixels, seeds: Seeds) -> Values:
+        """All outputs that have one entry per image."""
+        step = self._images_per_call(len(seeds))
+        return _joined([self._run(batch[i : i + step], seeds) for i in range(0, len(batch), step)], self._per_image)
+
+    def run_until_settled(
+        self, batch: Pixels, seeds: Seeds, reject: float | None, error: float
+    ) -> tuple[Values, npt.NDArray[np.int32]]:
+        """As `run`, of those passes of each image that settle what becomes of it; and their number.
+
+        Args:
+            batch: The images.
+            seeds: The passes to draw at most.
+            reject: What the uncertainty will be compared with; None when only the label counts.
+            error: The probability of a wrong stop, as in `uce_edge.adaptive`.
+        """
+        contract.check_adaptive(error)
+        if self._metadata.inference is not Inference.MC or self._metadata.baked:
+            raise UsageError(
+                f"{self._source} computes an image in one call, so there is nothing to stop early: "
+                "leave --adaptive out."
+            )
+        starts = range(0, len(batch), self._rows)
+        parts = [self._settled(batch[i : i + self._rows], seeds, reject, error) for i in starts]
+        return _joined([part for part, _ in parts], self._per_image), np.concatenate([drawn for _, drawn in parts])
+
+    def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
+        """An output with one entry per pass, [samples, batch, classes]."""
+        return self._passes([self._named[name]], batch, seeds)[name]
+
+    def _run(self, batch: Pixels, seeds: Seeds) -> Values:
+        """As `run`, for images that one call takes."""
+        if len(seeds) <= self._passes_per_call(1):
+            return self._call(self._per_image, batch, seeds)
+        values = self._split([self._named[contract.PASS_PROBABILITIES], *self._same], batch, seeds)
+        passes = values.pop(contract.PASS_PROBABILITIES)
+        return values | self._computed(passes)
+
+    def _settled(
+        self, batch: Pixels, seeds: Seeds, reject: float | None, error: float
+    ) -> tuple[Values, npt.NDArray[np.int32]]:
+        drawn = np.zeros(len(batch), np.int32)
+        settled: list[tuple[npt.NDArray[np.intp], Values]] = []
+        open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self._metadata.classes)), np.float32)
+        same: Values = {}
+        for count in adaptive.looks(len(seeds)):
+            wanted = [self._named[contract.PASS_PROBABILITIES], *([] if len(passes) else self._same)]
+            fresh = self._passes(wanted, batch[open_images], seeds[len(passes) : count])
+            passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
+            same |= fresh
+            last = count == len(seeds)
+            done = np.full(len(open_images), True) if last else adaptive.settled(passes, reject, error, len(seeds))
+            if done.any():
+                settled.append((open_images[done], self._computed(passes[:, done])))
+            drawn[open_images[done]] = count
+            open_images, passes = open_images[~done], passes[:, ~done]
+            if not len(open_images):
+                break
+        order = np.argsort(np.concatenate([indices for indices, _ in settled]))
+        computed = {name: np.concatenate([part[name] for _, part in settled])[order] for name in settled[0][1]}
+        return computed | same, drawn
+
+    def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
+        """What the graph would have given for the probabilities of these passes in one call."""
+        summary = summarise(passes)
+        fitted = self._metadata.calibration.error
+        if fitted is None:
+            error = np.asarray(1 - summary.probabilities.max(-1), np.float32)
+        else:
+            error = ErrorMap(*fitted)(summary.uncertainty).astype(np.float32)
+        return {
+            contract.PROBABILITIES: summary.probabilities,
+            contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),
+            contract.UNCERTAINTY: summary.uncertainty,
+            contract.MODEL_UNCERTAINTY: summary.model_uncertainty,
+            contract.STANDARD_ERROR: summary.standard_error,
+            contract.ERROR_PROBABILITY: error,
+        }
+
+    def _passes(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
+        """As `_split`, for any number of images."""
+        step = self._images_per_call(len(seeds))
+        return _joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)], outputs)
+
+    def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
+        """Outputs that need no computing to be merged, their passes split over calls."""
+        step = self._passes_per_call(len(batch))
+        chunks = [seeds[start : start + step] for start in range(0, len(seeds), step)]
+        placed = self._runner.place(batch)
+        first = self._call(outputs, placed, chunks[0])
+        per_pass = [output for output in outputs if output.merge is Merge.CONCATENATED]
+        calls = [first, *(self._call(per_pass, placed, chunk) for chunk in chunks[1:])]
+        return first | {output.name: np.concatenate([call[output.name] for call in calls]) for output in per_pass}
+
+    def _call(self, outputs: Sequence[Output], batch: Any, seeds: Seeds) -> Values:
+        names = [output.name for output in outputs]
+        feed = {contract.IMAGE: batch}
+        if self._metadata.takes_seeds:
+            feed[contract.SEEDS] = seeds
+        return dict(zip(names, self._runner.run(names, feed), strict=True))
+
+    def _images_per_call(self, samples: int) -> int:
+        return max(1, min(self._rows, self._rows_per_call() // samples))
+
+    def _passes_per_call(self, images: int) -> int:
+        if self._metadata.baked:
+            return self._metadata.samples
+        return max(1, self._rows_per_call() // images)
+
+    def _rows_per_call(self) -> int:
+        """Image-passes that one call may hold: more where a pass is only a draw of the last layer."""
+        costs = self._metadata.costs
+        cheap = costs is not None and 100 * costs.macs_per_pass < costs.macs_once
+        if self._metadata.inference is Inference.MOMENTS and cheap:
+            return max(self._rows, _DRAWN_PER_CALL // len(self._metadata.classes))
+        return self._rows
+
+    def _affordable_rows(self, max_memory: int | None) -> int:
+        """Image-passes that one call may hold of the network proper."""
+        each = None if self._metadata.costs is None else self._metadata.costs.bytes_per_pass
+        if each is None:
+            return _ROWS_PER_CALL
+        rows = (max_memory or MAX_MEMORY) * 2**20 // each
+        if rows < 1 and max_memory is not None:
+            rule = f"at least {-(-each // 2**20)} MB, which one pass of {self._source} takes"
+            raise UsageError(expected("`max_memory`", rule, max_memory, "Give it more, or export a smaller network"))
+        return min(max(rows, 1), _ROWS_PER_CALL)
+
+
+def _joined(parts: Sequence[Values], outputs: Sequence[Output]) -> Values:
+    """The outputs of several groups of images as those of all."""
+    axes = {output.name: output.dimensions.index("batch") for output in outputs}
+    return {name: np.concatenate([part[name] for part in parts], axis=axis) for name, axis in axes.items()}

@@ -1,0 +1,48 @@
+"""Whether a graph keeps what the metadata of its file promises."""
+
+from typing import Any
+
+from uce_edge import contract
+from uce_edge.contract import NoiseKind
+from uce_edge.errors import ModelFileError
+from uce_edge.metadata import Metadata
+
+_TYPES = {"uint8": "tensor(uint8)", "float32": "tensor(float)", "int32": "tensor(int32)"}
+"""ONNX Runtime's names."""
+
+
+def check(session: Any, metadata: Metadata, source: str) -> None:
+    """Refuse a file whose metadata promises what its graph does not keep; outputs that are not known are ignored.
+
+    Args:
+        session: From `open_session`.
+        metadata: What the file says of itself.
+        source: The file's name, for the message.
+    """
+    if metadata.noise is NoiseKind.INPUT:
+        raise ModelFileError(
+            f"{source} takes its noise as graph inputs, for experiments with onnxruntime itself. "
+            "Export a model to predict with: uce-edge export --noise table"
+        )
+    inputs = {value.name: value for value in session.get_inputs()}
+    given = {value.name: value for value in session.get_outputs()}
+    outputs = contract.outputs_of(metadata.outputs)
+    wanted = {contract.IMAGE} | ({contract.SEEDS} if metadata.takes_seeds else set())
+    if inputs.keys() != wanted or not {output.name for output in outputs} <= given.keys():
+        raise ModelFileError(
+            f"{source} has inputs {sorted(inputs)} and outputs {sorted(given)}, which is not contract "
+            f"{contract.VERSION}. Export it again: uce-edge export"
+        )
+    spec, pixels = metadata.image, inputs[contract.IMAGE]
+    promised = {contract.IMAGE: [_TYPES.get(spec.dtype), spec.height, spec.width, spec.channels]}
+    kept = {contract.IMAGE: [pixels.type, *pixels.shape[1:]]}
+    for output in outputs:
+        last = slice(-1, None) if output.by_class else slice(0)
+        promised[output.name] = [_TYPES[output.dtype], *[len(metadata.classes)][last]]
+        kept[output.name] = [given[output.name].type, *given[output.name].shape[last]]
+    for name, values in promised.items():
+        if values != kept[name]:
+            raise ModelFileError(
+                f"{source} is damaged: its metadata promises {values} of `{name}` (type; height, width, channels or "
+                f"classes), and its graph has {kept[name]}. Export it again: uce-edge export"
+            )
