@@ -103,7 +103,10 @@ def test_the_runtime_knows_neither_export_nor_training_nor_their_tools():
 
 
 def test_export_knows_neither_training_nor_torch():
-    assert offences(modules("uce_edge_export"), "uce_edge_train", "torch", "safetensors") == []
+    used = modules("uce_edge_export")
+    # The one door: `from uce_edge_export import export_module` finds it on the training side, when it is asked for.
+    used["uce_edge_export"] = [use for use in used["uce_edge_export"] if not use.of("uce_edge_train.export")]
+    assert offences(used, "uce_edge_train", "torch", "safetensors") == []
 
 
 def test_only_the_program_itself_knows_the_command_line():
