@@ -120,9 +120,9 @@ def _calibrate_run(
     images = None if data is None else labelled.load(data, run.image, run.class_names, run.split_hashes)
     run = calibration.calibrate(folder, images, method, samples, seed, rates, promise)
     if rates is not Rates.FIXED:
-        found = run.tuned_rates or {}
+        tuned = run.tuned_rates or {}
         before = sum(run.rates.values()) / len(run.rates)
-        mean = f"{sum(found.values()) / len(found):.4f} (from {before:.4f})" if found else "kept: none was better"
+        mean = f"{sum(tuned.values()) / len(tuned):.4f} (from {before:.4f})" if tuned else "kept: none was better"
         say(f"Dropout rate p, mean over the layers: {mean}.")
     if promise is not None:
         say("The guarantee images allow a threshold for that error; `export` finds the one of the file as it ships.")
