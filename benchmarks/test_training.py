@@ -1,4 +1,4 @@
-"""What does Gaussian dropout cost in training, and how much memory does calibration take?
+"""What does Gaussian dropout cost in training?
 
 The two kinds of step alternate in one process each, so that a noisy machine disturbs both alike.
 """
@@ -13,15 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from uce_edge.calibration.logits import StoredLogits, images_per_block
-from uce_edge.calibration.maps import fit_map
-from uce_edge.contract import Method
 from uce_edge_train.training import _Loop
 
 ROUNDS = 7
 LIMIT = 2.3  # of a deterministic step
-SAMPLES, IMAGES, CLASSES = 25, 50_000, 1_000
-MEMORY_MIB = 2048
 
 
 def child(*arguments: str) -> dict[str, float]:
@@ -37,7 +32,7 @@ def test_a_gaussian_step_against_a_deterministic_one(benchmark, capsys, arch: st
         found: dict[str, list[float]] = {"deterministic": [], "gaussian": []}
         for _ in range(ROUNDS):
             for kind, times in found.items():
-                times.append(child("step", arch, kind)["seconds"])
+                times.append(child(arch, kind)["seconds"])
         return found
 
     found = benchmark.pedantic(measure, rounds=1)
@@ -47,18 +42,6 @@ def test_a_gaussian_step_against_a_deterministic_one(benchmark, capsys, arch: st
     with capsys.disabled():
         print(f" {arch}: best {best:.2f}x, median {median:.2f}x, {torch.get_num_threads()} threads")
     assert best <= LIMIT
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("method", [Method.TEMPERATURE, Method.VECTOR])
-def test_calibration_of_a_billion_logits(benchmark, capsys, method: Method) -> None:
-    """50,000 images x 1,000 classes x 25 passes: 5 GB on disk, and a bounded part of it in memory."""
-    found = benchmark.pedantic(child, args=("calibrate", method), rounds=1)
-    benchmark.extra_info.update(found)
-    with capsys.disabled():
-        print(f" {method}: {found['seconds']:.0f} s, peak {found['peak_mib']:.0f} MiB of the whole process")
-    assert found["temperature"] == pytest.approx(2.0, rel=0.02)
-    assert found["peak_mib"] < MEMORY_MIB
 
 
 def step(arch: str, kind: str) -> dict[str, float]:
@@ -103,32 +86,5 @@ def step(arch: str, kind: str) -> dict[str, float]:
     return {"seconds": min(times[1:])}
 
 
-def calibrate(method: str) -> dict[str, float]:
-    """Labels from softmax(z), and logits that are twice as large: T = 2."""
-    import resource
-
-    rng = np.random.default_rng(0)
-    labels = np.empty(IMAGES, np.int64)
-    count = images_per_block(IMAGES, SAMPLES, CLASSES)
-
-    def blocks():
-        for start in range(0, IMAGES, count):
-            z = rng.standard_normal((min(count, IMAGES - start), CLASSES), np.float32) * 3
-            p = np.exp(z.astype(np.float64))
-            chosen = (p.cumsum(1) < rng.random((len(z), 1)) * p.sum(1, keepdims=True)).sum(1)
-            labels[start : start + len(z)] = chosen
-            yield torch.from_numpy(2 * z).expand(SAMPLES, -1, -1)
-
-    stored = StoredLogits(blocks())
-    started = time.perf_counter()
-    fitted = fit_map(Method(method), stored, labels)
-    seconds = time.perf_counter() - started
-    values = fitted.parameters
-    temperature = values["temperature"][0] if "temperature" in values else 1 / float(np.mean(values["vector"]))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"seconds": seconds, "temperature": temperature, "peak_mib": peak}
-
-
 if __name__ == "__main__":
-    kind, *rest = sys.argv[1:]
-    sys.stdout.write(json.dumps(step(*rest) if kind == "step" else calibrate(*rest)))
+    sys.stdout.write(json.dumps(step(*sys.argv[1:])))

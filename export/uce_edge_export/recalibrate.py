@@ -34,8 +34,8 @@ class Recalibrated:
     metadata: Metadata
     file_nll: float
     """NLL of the new file on the calibration images."""
-    promised: Guarantee | None = None
-    """The rejection threshold that was stored, if one was asked for."""
+    promised: Guarantee | NoGuaranteeError | None = None
+    """The rejection threshold that was stored, or why there is none, if one was asked for."""
 
 
 def recalibrate(
@@ -57,7 +57,7 @@ def recalibrate(
         samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
         seed: Which passes to use.
         promise: What a rejection threshold shall keep. Half of the images then fit the map, and the other half, which
-            nothing is fitted on, the threshold.
+            nothing is fitted on, the threshold. When they do not allow one, the file has the new map and no threshold.
     """
     out = check_name(out)
     model = Model(source, "cpu")
@@ -84,15 +84,12 @@ def recalibrate(
         held_out=None,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
     )
-    promised: Guarantee | None = None
+    promised = None
     with publish(replace_head(ir.load(source), metadata), metadata, out) as draft:
         fresh = Model(draft.path, "cpu")
         file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
         if kept is not None:
-            told = measure(draft, kept, promise)
-            if isinstance(told, NoGuaranteeError):
-                raise told
-            promised = told
+            promised = measure(draft, kept, promise)
     return Recalibrated(out, draft.metadata, file_nll, promised)
 
 

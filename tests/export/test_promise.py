@@ -14,7 +14,7 @@ from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
-from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.errors import UsageError
 from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
 from uce_edge.prediction import Decision
 from uce_edge.report import words
@@ -83,12 +83,14 @@ def test_without_a_stored_threshold_auto_is_refused(digits: Digits) -> None:
         Model(digits.model, "cpu").predict(digits.dataset.splits["test"].images[:1], reject="auto")
 
 
-def test_a_promise_that_cannot_be_kept_is_told(digits: Digits, tmp_path: Path) -> None:
-    run = shutil.copytree(digits.run, tmp_path / "run")
-    before = (run / "run.json").read_bytes()
-    with pytest.raises(NoGuaranteeError, match="images"):
-        calibrate.calibrate(run, promise=Promise(0.0001))
-    assert (run / "run.json").read_bytes() == before
+def test_a_run_keeps_its_map_when_the_promise_cannot_be_kept(promised: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(promised.parent / "run", tmp_path / "run")
+    with pytest.raises(NoGuaranteeError, match=r"images cannot promise .* map is kept in .*run, without a promise\.$"):
+        calibrate.calibrate(run, method=Method.VECTOR, samples=5, promise=Promise(0.0001))
+    kept = Run.load(run)
+    assert (kept.calibration.method, kept.calibration.samples) == (Method.VECTOR, 5)
+    assert kept.promise is None  # neither the new one nor that of the old map
+    assert calibrate.calibrate(run, method=Method.VECTOR, samples=5).calibration == kept.calibration
 
 
 def test_the_twin_gets_a_threshold_of_its_own(digits: Digits, promised: Path, tmp_path: Path) -> None:
@@ -107,14 +109,25 @@ def test_a_model_file_is_given_a_promise_from_half_of_the_images(digits: Digits,
     done = recalibrate(digits.model, out, data, Method.TEMPERATURE, promise=PROMISE)
     fitted, kept = data.halves()
     assert done.metadata.calibration.outcome.images == len(fitted)
-    assert done.promised is not None
+    assert isinstance(done.promised, Guarantee)
     assert done.promised.images == len(kept)
     assert len(fitted) + len(kept) == len(data)
     assert Model(out, "cpu").metadata == done.metadata
     assert json.loads(out.with_suffix(".json").read_text())["reject"]["data"] == kept.sha256()
-    with pytest.raises(UceEdgeError):
-        recalibrate(digits.model, tmp_path / "no.onnx", data, Method.NONE, promise=Promise(1e-5))
-    assert not (tmp_path / "no.onnx").exists()
+
+
+def test_a_model_file_has_its_new_map_when_the_promise_cannot_be_kept(promised: Path, tmp_path: Path) -> None:
+    data, out = Run.load(promised.parent / "run").dataset().splits["calibration"], tmp_path / "new.onnx"
+    done = recalibrate(promised, out, data, Method.VECTOR, promise=Promise(1e-5))
+    assert isinstance(done.promised, NoGuaranteeError)
+    assert "cannot promise an error of at most 1e-05" in str(done.promised)
+    written = Model(out, "cpu").metadata
+    assert written == done.metadata
+    assert written.calibration.method is Method.VECTOR
+    assert written.reject is None
+    # What thresholds let through is known all the same.
+    assert written.held_out is not None
+    assert written.held_out.data == data.halves()[1].sha256()
 
 
 def test_calibrating_again_without_a_promise_drops_it(promised: Path, tmp_path: Path) -> None:
@@ -167,6 +180,20 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
         (("--confidence", 0.9), "--target-error"),
     ):
         assert words_ in refused(2, call("calibrate", folder, *arguments))
-    told = refused(1, call("calibrate", folder, "--target-error", 0.001))
-    assert "cannot promise" in told
+
+
+def test_the_command_line_keeps_the_map_and_exits_with_1_when_it_cannot_promise(
+    digits: Digits, tmp_path: Path, call: Call
+) -> None:
+    folder, out = shutil.copytree(digits.run, tmp_path / "run"), tmp_path / "new.onnx"
+    told = refused(1, call("calibrate", folder, "--target-error", 0.001, "--samples", 7))
+    assert "warning: nothing is promised." in told
     assert "that takes at least 2995" in told
+    assert f"The fitted map is kept in {folder}, without a promise." in told
+    assert "The guarantee images allow a threshold" not in told
+    assert Run.load(folder).calibration.samples == 7
+    said = call("calibrate", digits.model, "--data", "digits", "--target-error", 0.0001, "--out", out, "--json")
+    assert f"Wrote {out} and {out.with_suffix('.json')}, without a threshold." in refused(1, said)
+    assert "warning: nothing is promised." in said.err
+    assert said.err.splitlines()[-1].endswith("image.png --reject 0.3")
+    assert json.loads(said.out)["parameters"] == Model(out, "cpu").metadata.calibration.parameters

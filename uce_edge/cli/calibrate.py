@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -14,8 +14,19 @@ from uce_edge.errors import UsageError
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
+    from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.calibration.promises import Promise
     from uce_edge.metadata import Calibration
+
+
+class _Done(NamedTuple):
+    """A map that is stored."""
+
+    calibration: "Calibration"
+    following: str
+    """The command to try next."""
+    refused: "NoGuaranteeError | None"
+    """Why what was asked for cannot be promised."""
 
 
 def calibrate(
@@ -63,14 +74,12 @@ def calibrate(
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
-        fitted, following = _calibrate_file(target, method, samples, seed, data, out, promise)
+        done = _calibrate_file(target, method, samples, seed, data, out, promise)
     elif out is not None:
         raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
     else:
-        fitted, following = _calibrate_run(
-            target, method, 25 if samples is None else samples, seed, rates, data, promise
-        )
-    report = fitted.outcome
+        done = _calibrate_run(target, method, 25 if samples is None else samples, seed, rates, data, promise)
+    fitted, report = done.calibration, done.calibration.outcome
     if as_json:
         told = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
         typer.echo(json.dumps(told | report.to_document()))
@@ -88,7 +97,11 @@ def calibrate(
             "the model is hardly better than chance on these images. If it is good without noise, the noise "
             "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
         )
-    say(f"Next: uce-edge {following}")
+    if done.refused is not None:
+        warn(f"nothing is promised. {done.refused}")
+    say(f"Next: uce-edge {done.following}")
+    if done.refused is not None:
+        raise typer.Exit(1)
 
 
 def _promise(target_error: float | None, confidence: float | None) -> "Promise | None":
@@ -110,23 +123,29 @@ def _calibrate_run(
     rates: Rates,
     data: str | None,
     promise: "Promise | None",
-) -> "tuple[Calibration, str]":
+) -> _Done:
     need_torch("Calibrating a run")
+    from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.datasets import labelled
     from uce_edge_train import calibrate as calibration
     from uce_edge_train.runs import Run
 
     run = Run.load(folder)
     images = None if data is None else labelled.load(data, run.image, run.class_names, run.split_hashes)
-    run = calibration.calibrate(folder, images, method, samples, seed, rates, promise)
+    refused = None
+    try:
+        run = calibration.calibrate(folder, images, method, samples, seed, rates, promise)
+    except NoGuaranteeError as error:
+        run, refused = Run.load(folder), error  # the map is kept
     if rates is not Rates.FIXED:
         tuned = run.tuned_rates or {}
         before = sum(run.rates.values()) / len(run.rates)
         mean = f"{sum(tuned.values()) / len(tuned):.4f} (from {before:.4f})" if tuned else "kept: none was better"
         say(f"Dropout rate p, mean over the layers: {mean}.")
-    if promise is not None:
+    if run.promise is not None:
         say("The guarantee images allow a threshold for that error; `export` finds the one of the file as it ships.")
-    return run.calibration, f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
+    following = f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
+    return _Done(run.calibration, following, refused)
 
 
 def _calibrate_file(
@@ -137,10 +156,12 @@ def _calibrate_file(
     data: str | None,
     out: Path | None,
     promise: "Promise | None",
-) -> "tuple[Calibration, str]":
+) -> _Done:
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
     need_onnx("Calibrating a model file")
+    from uce_edge.calibration.guarantee import NoGuaranteeError
+    from uce_edge.calibration.promises import Guarantee
     from uce_edge.datasets import labelled
     from uce_edge.model import Model
     from uce_edge_export.recalibrate import recalibrate
@@ -149,8 +170,9 @@ def _calibrate_file(
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.splits)
     done = recalibrate(model, out, images, method, samples, seed, promise)
-    if done.promised is not None:
+    refused = done.promised if isinstance(done.promised, NoGuaranteeError) else None
+    if isinstance(done.promised, Guarantee):
         say(describe(done.promised))
-    say(f"Wrote {out} and {out.with_suffix('.json')}.")
-    reject = "0.3" if done.promised is None else "auto"
-    return done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}"
+    say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
+    reject = "auto" if isinstance(done.promised, Guarantee) else "0.3"
+    return _Done(done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}", refused)
