@@ -53,6 +53,8 @@ class Exported:
     """NLL of the written file on the calibration images, where there are some."""
     promised: Guarantee | NoGuaranteeError | None = None
     """The stored threshold, or why there is none, where one was asked for."""
+    notes: tuple[str, ...] = ()
+    """What was changed on the way, for the user: sentences without their full stops."""
 
 
 def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
@@ -172,7 +174,8 @@ def export_third_party(
         sites = select(layers, found.classifier.graph, options.from_layer)
     reference = graph_reference(found.classifier, metadata.image, sites)
     third_party.check_original(found, metadata.image, reference)
-    return write(found.classifier, sites, metadata, out, None, reference, options)
+    done = write(found.classifier, sites, metadata, out, None, reference, options)
+    return replace(done, notes=(*found.notes, *done.notes))
 
 
 def _versions() -> dict[str, str]:

@@ -40,7 +40,7 @@ def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path
     done = export.export_run(
         run, out, described.dataset(), wanted.inference, wanted.noise, wanted.samples, wanted.options, wanted.precision
     )
-    _say_parity(done)
+    _say_written(done)
     if done.change is not None:
         (nll_before, nll_after), (uce_before, uce_after) = done.change.nll, done.change.uce
         say(f"{wanted.precision}: NLL {nll_before:.4f} -> {nll_after:.4f}, UCE {uce_before:.4f} -> {uce_after:.4f}.")
@@ -86,12 +86,10 @@ def export_third_party(
     )
     metadata = replace(metadata, precision=wanted.precision)
     done = export.export_third_party(classifier, metadata, out, p, wanted.options)
-    for note in classifier.notes:
-        say(f"Note: {note}.")
+    _say_written(done)
     if wanted.inference is not Inference.DETERMINISTIC:
         say("Note: it was not trained with noise. `calibrate` shows its accuracy with it; if that has fallen, export")
         say("      again with a smaller --p, or with --from-layer for the last layers alone.")
-    _say_parity(done)
     return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
 
 
@@ -102,11 +100,14 @@ def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str]) 
     if len(p) > 1 or "=" in p[0]:
         raise UsageError(expected("`p`", "one rate for an untrained network", p, "Use: --p 0.2"))
     out = out or Path(f"{name}{wanted.suffix}.onnx")
-    _say_parity(untrained.export_untrained(name, out, wanted, parse_numbers("p", p[0])[0]))
+    _say_written(untrained.export_untrained(name, out, wanted, parse_numbers("p", p[0])[0]))
     return out, f"bench --model {quote(out)}"
 
 
-def _say_parity(done: "Exported") -> None:
+def _say_written(done: "Exported") -> None:
+    """What was changed on the way, and how close the file is to what it was made from."""
+    for note in done.notes:
+        say(f"Note: {note}.")
     if done.metadata.inference is Inference.MOMENTS:
         say(f"Mean probabilities within {done.parity.largest_difference:.3f} of 32 exact passes, on two images.")
         return

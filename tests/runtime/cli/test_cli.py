@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
+from nets import Net
 from pictures import encoded, png_header
 from PIL import Image
 
@@ -416,6 +417,14 @@ def test_the_demo_runs_the_commands_it_prints(call, tmp_path, monkeypatch):
     stopped = call("demo", "--out", "my demo")
     assert stopped.code == 1
     assert "[2/5]" not in stopped.err
+
+
+def test_export_tells_what_it_changed(call, tmp_path):
+    net = Net()
+    onnx.save(net.model(net.Softmax(net.head(net.Relu(net.conv(net.stem(), 6, 6))))), tmp_path / "net.onnx")
+    done = call("export", "--from", tmp_path / "net.onnx", "--out", tmp_path / "bayes.onnx")
+    assert done.code == 0, done.err
+    assert done.err.startswith("Note: its final Softmax was removed")
 
 
 @pytest.mark.parametrize("name", ["digits.txt", "digits"])
