@@ -90,9 +90,9 @@ def corrupt(images: Images, kind: Kind | str, severity: int, seed: int = 0) -> I
 
 
 def _unfit(images: object) -> str:
-    found = f"{images.dtype} {list(images.shape)}" if isinstance(images, np.ndarray) else type(images).__name__
+    given = f"{images.dtype} {list(images.shape)}" if isinstance(images, np.ndarray) else type(images).__name__
     rule = "a non-empty uint8 array of shape [n, height, width, 1 or 3]"
-    return expected("`images`", rule, found, "Put the channels last, scale to 0..255 and use .astype(np.uint8).")
+    return expected("`images`", rule, given, "Put the channels last, scale to 0..255 and use .astype(np.uint8).")
 
 
 def _noise(image: Images, deviation: float, seed: int) -> Images:

@@ -186,7 +186,8 @@ def test_thresholds_that_tell_nothing_leave_the_claim_untested(
         return left * table + (1 - left) / 10
 
     monkeypatch.setattr(again, "probabilities", changed)
-    claim = scorecard.run(again)[5]
+    scorecard.run(again)
+    claim = rows(tmp_path, "scorecard")[5]
     assert claim["text"].startswith("Lowering H_max")
     assert claim["verdict"] == "not tested"
     assert reason in claim["evidence"]

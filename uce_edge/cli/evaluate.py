@@ -158,10 +158,10 @@ def _print(result: "Evaluation") -> None:
         ("uncertainty at most", "accepted", "error", "95 % bound", "errors let through"),
         [
             (
-                f"{words.threshold(point.found.threshold)} ({point.origin})",
-                words.percent(point.found.coverage),
-                words.percent(point.found.error),
-                words.at_most(point.found.error_bound),
+                f"{words.threshold(point.measured.threshold)} ({point.origin})",
+                words.percent(point.measured.coverage),
+                words.percent(point.measured.error),
+                words.at_most(point.measured.error_bound),
                 f"{point.errors:,} of {point.errors + point.rejected_errors:,}",
             )
             for point in result.rejection
@@ -169,7 +169,7 @@ def _print(result: "Evaluation") -> None:
     )
     reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.ood is not None:
-        _print_foreign(result.ood, result.rejection[0].found.threshold)
+        _print_foreign(result.ood, result.rejection[0].measured.threshold)
         reasons |= {words.SCORES[name]: detection.auroc.why for name, detection in result.ood.detection.items()}
     if result.shift is not None:
         _table(

@@ -26,9 +26,9 @@ def fingerprints(images: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 def sketch(images: npt.NDArray[Any]) -> Sketch:
     """What is kept of a training set."""
-    found = np.unique(fingerprints(images))
-    one_in = -(-len(found) // KEPT)
-    kept = found[found % np.uint64(one_in) == 0]
+    distinct = np.unique(fingerprints(images))
+    one_in = -(-len(distinct) // KEPT)
+    kept = distinct[distinct % np.uint64(one_in) == 0]
     return Sketch(one_in, base64.b64encode(kept.astype("<u8").tobytes()).decode())
 
 

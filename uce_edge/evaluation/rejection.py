@@ -35,7 +35,7 @@ class Operating:
     """One threshold on these images."""
 
     origin: Origin
-    found: Guarantee
+    measured: Guarantee
     """Error, coverage and the bound of the error, measured on these images."""
     errors: int
     """Accepted and wrong."""
@@ -104,5 +104,5 @@ def _at(
     answers: Answers, wrong: npt.NDArray[np.bool_], origin: Origin, threshold: float, promised: StoredThreshold | None
 ) -> Operating:
     accepted = contract.accepts(answers.uncertainty, threshold)
-    found = guarantee.error_at(answers.uncertainty, wrong, threshold, CONFIDENCE)
-    return Operating(origin, found, int((wrong & accepted).sum()), int((wrong & ~accepted).sum()), promised)
+    measured = guarantee.error_at(answers.uncertainty, wrong, threshold, CONFIDENCE)
+    return Operating(origin, measured, int((wrong & accepted).sum()), int((wrong & ~accepted).sum()), promised)

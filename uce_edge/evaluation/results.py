@@ -81,7 +81,7 @@ class Evaluation:
         document: dict[str, Any] = _plain(self)
         for name, score in self.metrics.items():
             document["metrics"][name]["difference"] = score.difference
-        document["rejection"] = [point.pop("found") | point for point in document["rejection"]]
+        document["rejection"] = [point.pop("measured") | point for point in document["rejection"]]
         return document
 
 

@@ -71,7 +71,7 @@ def evaluate(
     answers = ask(model, images, samples, seed, "predicting")
     wrong = answers.table.predicted != truth
     points = rejection.operating_points(answers, wrong, reject, model.metadata.reject)
-    threshold = points[0].found.threshold
+    threshold = points[0].measured.threshold
     foreign = shifted = timing = None
     if outside is not None:
         others = ask(model, outside, samples, seed, "predicting foreign images")
@@ -120,8 +120,8 @@ def _truth(model: Model, images: npt.NDArray[Any], labels: npt.ArrayLike) -> npt
     truth = np.asarray(labels)
     if truth.dtype.kind not in "iu" or truth.shape != (len(images),) or not len(images):
         rule = f"one whole number per image ({len(images)}), one at least"
-        found = f"{truth.dtype} {list(truth.shape)}"
-        raise UsageError(expected("`labels`", rule, found, "Give the index of each true class in model.classes"))
+        given = f"{truth.dtype} {list(truth.shape)}"
+        raise UsageError(expected("`labels`", rule, given, "Give the index of each true class in model.classes"))
     outside = truth[(truth < 0) | (truth >= len(model.classes))]
     if len(outside):
         rule = f"among the model's classes, 0 to {len(model.classes) - 1}"

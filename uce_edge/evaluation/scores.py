@@ -77,12 +77,12 @@ def measure(
         resamples: How often the images are redrawn for an interval; the twin's labels half as often.
         seed: Of the redraws.
     """
-    found = {}
+    measured = {}
     with progress("measuring", len(METRICS)) as advance:
         for name, metric in METRICS.items():
-            found[name] = _score(metric, table, labels, resamples, seed, *_RANGE.get(name, (0.0, 1.0)))
+            measured[name] = _score(metric, table, labels, resamples, seed, *_RANGE.get(name, (0.0, 1.0)))
             advance(1)
-    return found
+    return measured
 
 
 def separation(
@@ -118,8 +118,8 @@ def _score(
     except UsageError:
         why = "With other images of the same kind it can be undefined, so it has no interval."
     try:
-        found = metrics.calibrated_twin(metric, table, resamples=max(2, resamples // 2), seed=seed)
-        twin, spread = found.value, found.spread
+        calibrated = metrics.calibrated_twin(metric, table, resamples=max(2, resamples // 2), seed=seed)
+        twin, spread = calibrated.value, calibrated.spread
     except UsageError:
         why = f"{why or ''} With redrawn labels it can be undefined, so it has no twin.".strip()
     return Score(value, low, high, twin, spread, why)

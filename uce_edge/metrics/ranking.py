@@ -72,8 +72,8 @@ def _right_and_wrong(
     ranks, wrong = uncertain_and_wrong(probabilities, labels, score)
     errors = int(wrong.sum())
     if errors in (0, len(wrong)):
-        rule, found = "wrong for some images and right for others", f"{errors} of {len(wrong)} wrong"
-        raise UsageError(expected("the predictions", rule, found, "Give more images; aurc is defined without both."))
+        rule, given = "wrong for some images and right for others", f"{errors} of {len(wrong)} wrong"
+        raise UsageError(expected("the predictions", rule, given, "Give more images; aurc is defined without both."))
     return ranks[~wrong], ranks[wrong]
 
 

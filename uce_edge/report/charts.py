@@ -18,9 +18,9 @@ _COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _TWIN = Series("c3", "2 3", "triangle")
 
 
-def reliability(kind: str, found: Reliability) -> Markup:
+def reliability(kind: str, diagram: Reliability) -> Markup:
     """A reliability diagram with Wilson intervals, and the images of every bin below it."""
-    curve, series = found.curve, SERIES[0]
+    curve, series = diagram.curve, SERIES[0]
     outcome = "accuracy" if kind == "confidence" else "error"
     main, strip = Frame(_LEFT, _TOP, _ACROSS, 220), Frame(_LEFT, 268, _ACROSS, 44, y_range=(0, 1))
     bins = [
@@ -33,7 +33,7 @@ def reliability(kind: str, found: Reliability) -> Markup:
         element("line", class_="ideal", x1=main.x(0), y1=main.y(0), x2=main.x(1), y2=main.y(1)),
     ]
     if kind == "uncertainty":
-        parts.append(main.line([(score, float(found.twin[index])) for index, _, score, _ in bins], _TWIN, True))
+        parts.append(main.line([(score, float(diagram.twin[index])) for index, _, score, _ in bins], _TWIN, True))
     for index, _, score, _ in bins:
         parts.append(_whisker(main, score, float(curve.low[index]), float(curve.high[index]), series))
     parts.append(main.line([(score, rate) for _, _, score, rate in bins], series, class_="faint"))
@@ -47,7 +47,7 @@ def reliability(kind: str, found: Reliability) -> Markup:
         parts.append(strip.bar(low, high, 0, 0.72 * count / most, "bar", note))
         middle, top = strip.x((low + high) / 2), strip.y(0.72 * count / most) - 3
         parts.append(text(middle, top, _short(count), anchor="middle", class_="tiny"))
-        twin = percent(float(found.twin[index]))
+        twin = percent(float(diagram.twin[index]))
         rows.append([f"{low:.2f} – {high:.2f}", f"{count:,}", number(score), percent(rate), inside, twin])
     parts.append(strip.axes(kind, x_format="{:g}".format, y_ticks=[]))
     parts.append(text(4, strip.top + 14, "images", class_="tick"))
@@ -79,9 +79,9 @@ def risk_coverage(curves: dict[str, RiskCurve], points: Sequence[Operating]) -> 
         at = [min(int(curve.coverage.searchsorted(share)), len(curve.risk) - 1) for share in _COVERAGES]
         columns.append([percent(float(curve.risk[index])) for index in at])
     marks = [
-        _operating(frame, point.found.coverage, point.found.error, point, row)
+        _operating(frame, point.measured.coverage, point.measured.error, point, row)
         for row, point in enumerate(points)
-        if point.found.error is not None
+        if point.measured.error is not None
     ]
     title = "Error against coverage"
     description = (
@@ -97,11 +97,11 @@ def risk_coverage(curves: dict[str, RiskCurve], points: Sequence[Operating]) -> 
     return figure(title, legend, drawn, table(head, rows))
 
 
-def thresholds(found: Thresholds, points: Sequence[Operating]) -> Markup:
-    """Error and its bound against the threshold, with the coverage below."""
+def thresholds(curve: Thresholds, points: Sequence[Operating]) -> Markup:
+    """Error and its bound curve the threshold, with the coverage below."""
     grid, error, bound, coverage = (
         [float(value) for value in values]
-        for values in (found.thresholds, found.error, found.error_bound, found.coverage)
+        for values in (curve.thresholds, curve.error, curve.error_bound, curve.coverage)
     )
     # Where few images are accepted the bound goes to 100 %; the rest is what can be chosen.
     settled = [high for high, share in zip(bound, coverage, strict=True) if share >= 0.3 * max(coverage)]
@@ -121,13 +121,13 @@ def thresholds(found: Thresholds, points: Sequence[Operating]) -> Markup:
         strip.line(covered, actual),
     ]
     for row, point in enumerate(points):
-        chosen = point.found.threshold
+        chosen = point.measured.threshold
         parts.append(main.vertical(chosen, spelled(point), row))
         parts.append(strip.vertical(chosen))
-        if point.found.error is not None:
-            parts.append(main.mark(chosen, min(point.found.error, top), SERIES[3], decided(point)))
-            parts.append(strip.mark(chosen, point.found.coverage, SERIES[3], decided(point)))
-    title = "Error against the threshold"
+        if point.measured.error is not None:
+            parts.append(main.mark(chosen, min(point.measured.error, top), SERIES[3], decided(point)))
+            parts.append(strip.mark(chosen, point.measured.coverage, SERIES[3], decided(point)))
+    title = "Error curve the threshold"
     description = (
         "The error rate of the images whose uncertainty is at most the threshold, its 95 percent upper bound, and the "
         "share of images that is accepted."
@@ -142,11 +142,10 @@ def thresholds(found: Thresholds, points: Sequence[Operating]) -> Markup:
     return figure(title, legend, drawing("thresholds", title, description, 362, *parts), table(head, rows))
 
 
-def mixture(found: OutOfDistribution) -> Markup:
+def mixture(ood: OutOfDistribution) -> Markup:
     """The paper's curve: the mean uncertainty of a batch as foreign images replace its own."""
     at, mean, deviation = (
-        [float(value) for value in values]
-        for values in (found.fractions, found.mean_uncertainty, found.batch_deviation)
+        [float(value) for value in values] for values in (ood.fractions, ood.mean_uncertainty, ood.batch_deviation)
     )
     upper = [(x, y + d) for x, y, d in zip(at, mean, deviation, strict=True)]
     lower = [(x, max(y - d, 0.0)) for x, y, d in zip(at, mean, deviation, strict=True)]
@@ -166,18 +165,18 @@ def mixture(found: OutOfDistribution) -> Markup:
     return figure(title, legend, drawing("mixture", title, description, 304, *parts))
 
 
-def histograms(found: OutOfDistribution, points: Sequence[Operating]) -> Markup:
+def histograms(ood: OutOfDistribution, points: Sequence[Operating]) -> Markup:
     """The uncertainty of the own images upwards, and of the foreign ones downwards."""
-    inside, outside = ([float(value) for value in values] for values in (found.inside, found.outside))
+    inside, outside = ([float(value) for value in values] for values in (ood.inside, ood.outside))
     top = ceiling([*inside, *outside])
     frame = Frame(_LEFT, _TOP, _ACROSS, 230, y_range=(-top, top))
-    edges = [float(edge) for edge in found.edges]
+    edges = [float(edge) for edge in ood.edges]
     parts = []
     for low, high, own, foreign in zip(edges, edges[1:], inside, outside, strict=False):
         place = f"uncertainty {low:.2f} to {high:.2f}"
         parts.append(frame.bar(low, high, 0, own, "bar c1", f"{place}: {percent(own)} of the own images"))
         parts.append(frame.bar(low, high, 0, -foreign, "bar c2", f"{place}: {percent(foreign)} of the foreign images"))
-    parts += [frame.vertical(point.found.threshold, spelled(point), row) for row, point in enumerate(points)]
+    parts += [frame.vertical(point.measured.threshold, spelled(point), row) for row, point in enumerate(points)]
     axis = frame.y(0)
     parts += [
         element("line", class_="axis", x1=frame.left, x2=frame.right, y1=axis, y2=axis),
@@ -218,11 +217,11 @@ SHIFTED = (
 )
 
 
-def latency(found: Latency, own: int) -> Markup:
+def latency(timing: Latency, own: int) -> Markup:
     """Milliseconds per image against the number of passes."""
-    upper = list(zip(map(float, found.passes), found.p95_ms, strict=True))
-    middle = list(zip(map(float, found.passes), found.p50_ms, strict=True))
-    frame = Frame(_LEFT, _TOP, _ACROSS, 210, x_range=(0, max(found.passes)), y_range=(0, ceiling(found.p95_ms)))
+    upper = list(zip(map(float, timing.passes), timing.p95_ms, strict=True))
+    middle = list(zip(map(float, timing.passes), timing.p50_ms, strict=True))
+    frame = Frame(_LEFT, _TOP, _ACROSS, 210, x_range=(0, max(timing.passes)), y_range=(0, ceiling(timing.p95_ms)))
     parts = [frame.area(upper, middle, "band c1"), frame.vertical(own, f"N = {own}")]
     parts.append(frame.line(middle, SERIES[0]))
     parts += [frame.mark(x, y, SERIES[0], f"{x:g} passes: {y:.3g} ms") for x, y in middle]
@@ -232,7 +231,7 @@ def latency(found: Latency, own: int) -> Markup:
     )
     rows = [
         [f"{n}", f"{half:.3g}", f"{most:.3g}"]
-        for n, half, most in zip(found.passes, found.p50_ms, found.p95_ms, strict=True)
+        for n, half, most in zip(timing.passes, timing.p50_ms, timing.p95_ms, strict=True)
     ]
     return figure(
         title,
@@ -273,15 +272,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
 def spelled(point: Operating) -> str:
     """A threshold, and whose it is."""
     whose = {Origin.STORED: "stored ", Origin.ASKED: "", Origin.EXAMPLE: ""}[point.origin]
-    return f"{whose}{threshold(point.found.threshold)}"
+    return f"{whose}{threshold(point.measured.threshold)}"
 
 
 def decided(point: Operating) -> str:
     """What a threshold does, in one line."""
-    found = point.found
+    counts = point.measured
     return (
-        f"uncertainty at most {threshold(found.threshold)}: {percent(found.coverage)} accepted, "
-        f"error {percent(found.error)}, at most {at_most(found.error_bound)}"
+        f"uncertainty at most {threshold(counts.threshold)}: {percent(counts.coverage)} accepted, "
+        f"error {percent(counts.error)}, at most {at_most(counts.error_bound)}"
     )
 
 

@@ -72,10 +72,10 @@ def _findings(evaluation: Evaluation) -> Markup:
 
 def _decisions(point: Operating) -> Markup:
     """All images as one bar: accepted and right, accepted and wrong, rejected."""
-    found = point.found
-    rejected = found.images - found.accepted - point.rejected_errors
+    counts = point.measured
+    rejected = counts.images - counts.accepted - point.rejected_errors
     shares = [
-        ("is-right", found.accepted - point.errors, "accepted and right"),
+        ("is-right", counts.accepted - point.errors, "accepted and right"),
         ("is-wrong", point.errors, "accepted and wrong"),
         ("is-rejected-wrong", point.rejected_errors, "rejected, would have been wrong"),
         ("is-rejected", rejected, "rejected, would have been right"),
@@ -97,7 +97,7 @@ def _command(evaluation: Evaluation) -> str:
     if evaluation.ood is not None:
         parts += ["--ood", evaluation.ood.name]
     if evaluation.rejection[0].origin is Origin.ASKED:
-        parts += ["--reject", str(evaluation.rejection[0].found.threshold)]
+        parts += ["--reject", str(evaluation.rejection[0].measured.threshold)]
     if evaluation.shift is not None:
         parts += ["--corrupt", "--corrupt-images", str(evaluation.shift.images)]
     if evaluation.latency is None:

@@ -29,7 +29,7 @@ class Section(NamedTuple):
 
 def sections(evaluation: Evaluation) -> list[Section]:
     """What this evaluation has something to say about."""
-    found = [
+    parts = [
         Section(
             "metrics",
             "Metrics",
@@ -44,7 +44,7 @@ def sections(evaluation: Evaluation) -> list[Section]:
             "Reliability",
             "Points on the diagonal mean what they say. Entropy is not a probability of error, so a perfectly "
             "calibrated model is not on the diagonal of the second chart, but on the dotted line with triangles.",
-            _charts(charts.reliability(kind, found) for kind, found in evaluation.reliability.items()),
+            _charts(charts.reliability(kind, diagram) for kind, diagram in evaluation.reliability.items()),
         ),
         Section(
             "rejection",
@@ -55,14 +55,14 @@ def sections(evaluation: Evaluation) -> list[Section]:
         ),
     ]
     if evaluation.ood is not None:
-        found.append(_foreign(evaluation.ood, evaluation.rejection))
+        parts.append(_foreign(evaluation.ood, evaluation.rejection))
     if evaluation.shift is not None:
-        found.append(_shift(evaluation.shift, evaluation.metadata.image))
-    found.append(_images(evaluation))
+        parts.append(_shift(evaluation.shift, evaluation.metadata.image))
+    parts.append(_images(evaluation))
     if evaluation.latency is not None:
-        found.append(_latency(evaluation.latency, evaluation))
-    found.append(Section("card", "Model card", "What the file says of itself.", _card(evaluation.metadata, evaluation)))
-    return found
+        parts.append(_latency(evaluation.latency, evaluation))
+    parts.append(Section("card", "Model card", "What the file says of itself.", _card(evaluation.metadata, evaluation)))
+    return parts
 
 
 def _charts(figures: Iterable[Markup], kind: str = "") -> Markup:
@@ -117,11 +117,11 @@ def _rejection(evaluation: Evaluation) -> Markup:
     whose = {"asked": "asked for", "stored": "stored in the file", "example": "an example: none is stored"}
     rows = [
         [
-            f"{words.threshold(point.found.threshold)} ({whose[point.origin]})",
-            f"{point.found.accepted:,} of {point.found.images:,}",
-            percent(point.found.coverage),
-            percent(point.found.error),
-            words.at_most(point.found.error_bound),
+            f"{words.threshold(point.measured.threshold)} ({whose[point.origin]})",
+            f"{point.measured.accepted:,} of {point.measured.images:,}",
+            percent(point.measured.coverage),
+            percent(point.measured.error),
+            words.at_most(point.measured.error_bound),
         ]
         for point in points
     ]
@@ -130,32 +130,32 @@ def _rejection(evaluation: Evaluation) -> Markup:
     return join([_table(head, rows), _charts(drawn)])
 
 
-def _foreign(found: OutOfDistribution, points: tuple[Operating, ...]) -> Section:
-    rows = [words.separation(name, detection) for name, detection in found.detection.items()]
+def _foreign(ood: OutOfDistribution, points: tuple[Operating, ...]) -> Section:
+    rows = [words.separation(name, detection) for name, detection in ood.detection.items()]
     head = ["score", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval"]
     lead = (
-        f"{words.count(found.images, 'image')} of {found.name}, which have no right label here. AUROC is the chance "
+        f"{words.count(ood.images, 'image')} of {ood.name}, which have no right label here. AUROC is the chance "
         "that a foreign image is more uncertain than an own one; FPR at 95 % is the share of foreign images that is "
-        f"accepted where 95 % of the own ones are. The threshold in use accepts {percent(found.accepted)} of them."
+        f"accepted where 95 % of the own ones are. The threshold in use accepts {percent(ood.accepted)} of them."
     )
-    drawn = _charts([charts.mixture(found), charts.histograms(found, points[:1])])
-    reasons = {detection.auroc.why for detection in found.detection.values()} - {None}
+    drawn = _charts([charts.mixture(ood), charts.histograms(ood, points[:1])])
+    reasons = {detection.auroc.why for detection in ood.detection.values()} - {None}
     missing = join(element("p", reason, class_="quiet") for reason in sorted(map(str, reasons)))
     return Section("foreign", "Foreign images", lead, join([_table(head, rows), missing, drawn]))
 
 
-def _shift(found: Shift, spec: ImageSpec) -> Section:
+def _shift(shift: Shift, spec: ImageSpec) -> Section:
     lead = (
-        f"The same {words.count(found.images, 'image')}, damaged more and more. A model that notices loses coverage as "
-        f"fast as accuracy: what it still accepts at uncertainty ≤ {words.threshold(found.threshold)} stays right."
+        f"The same {words.count(shift.images, 'image')}, damaged more and more. A model that notices loses coverage as "
+        f"fast as accuracy: what it still accepts at uncertainty ≤ {words.threshold(shift.threshold)} stays right."
     )
     legend = charts.keys(zip(SERIES, [title for _, title in charts.SHIFTED], strict=True))
     drawn = _charts(
-        (charts.shifted(kind, curve, strip(found.pictures[kind], spec, kind)) for kind, curve in found.curves.items()),
+        (charts.shifted(kind, curve, strip(shift.pictures[kind], spec, kind)) for kind, curve in shift.curves.items()),
         "small",
     )
-    untouched = next(iter(found.curves.values()))[0]
-    worst = [("none", untouched), *((kind, curve[-1]) for kind, curve in found.curves.items())]
+    untouched = next(iter(shift.curves.values()))[0]
+    worst = [("none", untouched), *((kind, curve[-1]) for kind, curve in shift.curves.items())]
     head = ["damage", "accuracy", "mean uncertainty", "UCE", "accepted", "error of the accepted"]
     rows = [
         [
@@ -184,16 +184,16 @@ def _images(evaluation: Evaluation) -> Section:
     return Section("images", "Images to look at", lead, join(parts))
 
 
-def _latency(found: Latency, evaluation: Evaluation) -> Section:
-    own = dict(zip(found.passes, found.p50_ms, strict=True)).get(evaluation.samples)
+def _latency(latency: Latency, evaluation: Evaluation) -> Section:
+    own = dict(zip(latency.passes, latency.p50_ms, strict=True)).get(evaluation.samples)
     lead = (
-        f"Measured on {found.provider} of the machine that wrote this report; uce-edge bench measures with more care."
+        f"Measured on {latency.provider} of the machine that wrote this report; uce-edge bench measures with more care."
     )
     if own is not None:
         lead = f"One image takes {own:.3g} ms at N = {evaluation.samples}. {lead}"
-    if len(found.passes) < 2:  # a deterministic model, or one too slow for more
+    if len(latency.passes) < 2:  # a deterministic model, or one too slow for more
         return Section("latency", "Latency", lead, Markup())
-    return Section("latency", "Latency", lead, _charts([charts.latency(found, evaluation.metadata.samples)], "one"))
+    return Section("latency", "Latency", lead, _charts([charts.latency(latency, evaluation.metadata.samples)], "one"))
 
 
 def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:

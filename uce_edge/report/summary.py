@@ -9,23 +9,23 @@ from uce_edge.report.words import METRICS, at_most, count, interval, number, per
 
 def headline(evaluation: Evaluation) -> str:
     """What the threshold in use buys, in one sentence."""
-    found = evaluation.rejection[0].found
-    start = f"At uncertainty ≤ {threshold(found.threshold)} it accepts"
-    if not found.accepted:
+    kept = evaluation.rejection[0].measured
+    start = f"At uncertainty ≤ {threshold(kept.threshold)} it accepts"
+    if not kept.accepted:
         return f"{start} none of the {count(evaluation.images, 'image')}."
-    bound = f"{at_most(found.error_bound)} of them ({percent(found.confidence, 0)} bound)"
-    return f"{start} {percent(found.coverage)} of the images and is wrong on at most {bound}."
+    bound = f"{at_most(kept.error_bound)} of them ({percent(kept.confidence, 0)} bound)"
+    return f"{start} {percent(kept.coverage)} of the images and is wrong on at most {bound}."
 
 
 def measured(point: Operating, evaluation: Evaluation) -> str:
     """What was counted at a threshold, beside what it was without one."""
-    found, errors = point.found, point.errors + point.rejected_errors
+    kept, errors = point.measured, point.errors + point.rejected_errors
     without = f"Without rejection it is wrong on {percent(errors / evaluation.images)}."
-    if not found.accepted:
+    if not kept.accepted:
         return without
-    accepted = count(found.accepted, "accepted image")
-    text = f"Counted: {point.errors:,} of {accepted} wrong, {percent(found.error)}. {without}"
-    rejected = found.images - found.accepted
+    accepted = count(kept.accepted, "accepted image")
+    text = f"Counted: {point.errors:,} of {accepted} wrong, {percent(kept.error)}. {without}"
+    rejected = kept.images - kept.accepted
     if errors and rejected:
         text += (
             f" The {count(rejected, 'rejected image')} hold {point.rejected_errors:,} of its {count(errors, 'error')}."
@@ -38,15 +38,15 @@ def promise(point: Operating) -> str | None:
     if point.origin is not Origin.STORED or point.promised is None or point.promised.target_error is None:
         return None
     target, sure = point.promised.target_error, point.promised.confidence
-    found = point.found
+    kept = point.measured
     text = (
-        f"The file stores the threshold {threshold(found.threshold)} and promises an error of at most "
+        f"The file stores the threshold {threshold(kept.threshold)} and promises an error of at most "
         f"{percent(target)} among the images it accepts, with {percent(sure, 0)} confidence"
     )
-    if found.error is None:
+    if kept.error is None:
         return f"{text}. None of these images is accepted."
-    verdict = "these images agree" if found.error <= target else "these images have more"
-    return f"{text}; {verdict}: {percent(found.error)} of {count(found.accepted, 'accepted image')}."
+    verdict = "these images agree" if kept.error <= target else "these images have more"
+    return f"{text}; {verdict}: {percent(kept.error)} of {count(kept.accepted, 'accepted image')}."
 
 
 def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -54,19 +54,19 @@ def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
     scores = evaluation.metrics
     images = count(evaluation.images, "image")
     right = f"It labels {percent(scores['accuracy'].value)} of {images} right{_range(scores['accuracy'])}."
-    found = [("Accuracy", right), ("Confidence", _confidence(scores)), ("Uncertainty", _uncertainty(scores))]
-    found += [("Promise", text) for text in map(promise, evaluation.rejection) if text]
+    answers = [("Accuracy", right), ("Confidence", _confidence(scores)), ("Uncertainty", _uncertainty(scores))]
+    answers += [("Promise", text) for text in map(promise, evaluation.rejection) if text]
     if evaluation.ood is not None:
-        found.append(("Foreign images", _foreign(evaluation.ood)))
+        answers.append(("Foreign images", _foreign(evaluation.ood)))
     if evaluation.shift is not None:
-        found.append(("Damaged images", _worst(evaluation.shift)))
-    return found
+        answers.append(("Damaged images", _worst(evaluation.shift)))
+    return answers
 
 
-def _foreign(found: OutOfDistribution) -> str:
-    area = percent(found.detection["uncertainty"].auroc.value)
+def _foreign(ood: OutOfDistribution) -> str:
+    area = percent(ood.detection["uncertainty"].auroc.value)
     return (
-        f"Of {count(found.images, 'foreign image')} ({found.name}) it accepts {percent(found.accepted)} at the same "
+        f"Of {count(ood.images, 'foreign image')} ({ood.name}) it accepts {percent(ood.accepted)} at the same "
         f"threshold. A foreign image is more uncertain than an own one with a chance of {area} (AUROC)."
     )
 

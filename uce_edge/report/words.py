@@ -116,10 +116,10 @@ def interval(low: float | None, high: float | None, words: Words) -> str:
     return f"{score(low, words).removesuffix(' %')} to {score(high, words)}"
 
 
-def separation(name: str, found: "Detection") -> tuple[str, ...]:
+def separation(name: str, detection: "Detection") -> tuple[str, ...]:
     """How well a score tells foreign images: its name, and AUROC and FPR at 95 %, each with its interval."""
     cells = [SCORES[name]]
-    for part in (found.auroc, found.fpr_at_95):
+    for part in (detection.auroc, detection.fpr_at_95):
         cells += [score(part.value, _SHARE), interval(part.low, part.high, _SHARE)]
     return tuple(cells)
 

@@ -101,22 +101,22 @@ def test_a_threshold_lets_through_what_the_model_accepts(evaluated, prediction, 
     accepted = np.array([decision == "accept" for decision in prediction.decisions])
     wrong = prediction.class_ids != hard.labels
     assert point.origin == "asked"
-    assert point.found.accepted == accepted.sum()
-    assert point.found.coverage == pytest.approx(accepted.mean())
-    assert point.found.error == pytest.approx(wrong[accepted].mean())
-    assert point.found.error < point.found.error_bound < 1
+    assert point.measured.accepted == accepted.sum()
+    assert point.measured.coverage == pytest.approx(accepted.mean())
+    assert point.measured.error == pytest.approx(wrong[accepted].mean())
+    assert point.measured.error < point.measured.error_bound < 1
     assert (point.errors, point.rejected_errors) == (wrong[accepted].sum(), wrong[~accepted].sum())
     at = int(np.argmin(np.abs(evaluated.thresholds.thresholds - 0.3)))
-    assert evaluated.thresholds.error[at] == pytest.approx(point.found.error)
-    assert evaluated.thresholds.coverage[at] == pytest.approx(point.found.coverage)
-    assert evaluated.thresholds.error_bound[at] == pytest.approx(point.found.error_bound)
+    assert evaluated.thresholds.error[at] == pytest.approx(point.measured.error)
+    assert evaluated.thresholds.coverage[at] == pytest.approx(point.measured.coverage)
+    assert evaluated.thresholds.error_bound[at] == pytest.approx(point.measured.error_bound)
 
 
 def test_the_stored_threshold_is_measured_with_its_promise(model, hard, monkeypatch):
     promised = StoredThreshold(0.2, 0.05, 0.9, 0.04, 0.03, 0.8, 80, 100, samples=25, seed=0, data="")
     monkeypatch.setattr(model, "metadata", dataclasses.replace(model.metadata, reject=promised))
     both = evaluate(model, hard.images[:50], hard.labels[:50], reject=0.3, resamples=2)
-    assert [(point.origin, point.found.threshold) for point in both.rejection] == [("asked", 0.3), ("stored", 0.2)]
+    assert [(point.origin, point.measured.threshold) for point in both.rejection] == [("asked", 0.3), ("stored", 0.2)]
     stored = evaluate(model, hard.images[:50], hard.labels[:50], resamples=2)
     assert [point.origin for point in stored.rejection] == ["stored"]
     assert stored.rejection[0].promised == promised
@@ -128,12 +128,12 @@ def test_the_stored_threshold_is_measured_with_its_promise(model, hard, monkeypa
 def test_without_any_threshold_an_example_is_shown(model, hard, monkeypatch):
     monkeypatch.setattr(model, "metadata", dataclasses.replace(model.metadata, reject=None))
     found = evaluate(model, hard.images[:50], hard.labels[:50], resamples=2).rejection
-    assert [(point.origin, point.found.threshold) for point in found] == [("example", 0.3)]
+    assert [(point.origin, point.measured.threshold) for point in found] == [("example", 0.3)]
 
 
 def test_a_threshold_that_accepts_nothing(model, hard):
     found = evaluate(model, hard.images[:50], hard.labels[:50], reject=0.0, resamples=2)
-    assert found.rejection[0].found.error is None
+    assert found.rejection[0].measured.error is None
     assert "accepts none" in page.render(found)
 
 

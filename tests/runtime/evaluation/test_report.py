@@ -147,7 +147,7 @@ def test_the_navigation_leads_somewhere(parsed):
 
 
 def test_the_answer_comes_first_in_words(evaluated, text):
-    found = evaluated.rejection[0].found
+    found = evaluated.rejection[0].measured
     sentence = (
         f"At uncertainty ≤ 0.30 it accepts {words.percent(found.coverage)} of the images and is wrong on at most "
         f"{words.at_most(found.error_bound)} of them (95 % bound)."
@@ -184,12 +184,13 @@ def test_a_thousand_classes_stay_readable(evaluated):
 def test_a_promise_is_compared_with_what_was_found(evaluated):
     stored = next(point for point in evaluated.rejection if point.origin is Origin.STORED)
     better, worse = (
-        dataclasses.replace(stored, found=dataclasses.replace(stored.found, error=error)) for error in (0.01, 0.03)
+        dataclasses.replace(stored, measured=dataclasses.replace(stored.measured, error=error))
+        for error in (0.01, 0.03)
     )
     assert "promises an error of at most 2.0 %" in summary.promise(better)
     assert "these images agree" in summary.promise(better)
     assert "these images have more" in summary.promise(worse)
-    nothing = dataclasses.replace(stored, found=dataclasses.replace(stored.found, error=None, accepted=0))
+    nothing = dataclasses.replace(stored, measured=dataclasses.replace(stored.measured, error=None, accepted=0))
     assert "None of these images is accepted" in summary.promise(nothing)
     bound_alone = dataclasses.replace(stored.promised, target_error=None)
     assert summary.promise(dataclasses.replace(stored, promised=bound_alone)) is None
@@ -247,6 +248,23 @@ def test_a_file_with_baked_passes_is_reported_with_their_number(digits, tmp_path
     assert "25 passes, seed 0" in shown
     assert re.search(r"One image takes [\d.]+ ms at N = 25\.", shown)
     assert "at N = 1." not in shown
+
+
+def test_a_file_with_baked_passes_is_calibrated_promised_and_reported(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "__kwdefaults__", evaluate.__kwdefaults__ | {"resamples": 5})
+    new, report = tmp_path / "new.onnx", tmp_path / "r.html"
+    fitted = call("calibrate", port_cases.baked(tmp_path), "--data", "digits", "--target-error", 0.1, "--out", new)
+    assert fitted.code == 0, fitted.err
+    told = call("evaluate", new, "--data", "digits", "--json", "--report", report)
+    assert told.code == 0, told.err
+    document, shown = json.loads(told.out), report.read_text(encoding="utf-8")
+    assert document["samples"] == 25
+    assert document["latency"]["passes"] == [25]
+    assert document["rejection"][0]["origin"] == "stored"
+    assert not any("promise does not hold" in note for note in document["notes"])
+    assert "25 passes, seed 0" in shown
+    assert "promises an error of at most 10.0" in shown
+    assert "fitted at N = 25" in shown
 
 
 # The pieces.

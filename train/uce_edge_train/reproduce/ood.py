@@ -1,23 +1,59 @@
 """Out of distribution: the mean uncertainty of a batch as foreign images replace its own, and detection per image."""
 
 import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
 from uce_edge.evaluation.ood import BATCH, BATCHES, FRACTIONS, mixture
-from uce_edge.report.words import percentage
+from uce_edge.report.words import MISSING, percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
-from uce_edge_train.reproduce.report import Record, markdown_table, write_csv, write_section
+from uce_edge_train.reproduce.report import Cells, markdown_table, write_csv, write_section
 from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
 
 SCORES = {"uncertainty": "H", "confidence": "max p", "model_uncertainty": "model part"}
 """What may tell foreign images from own ones, and the name of its columns."""
 
 
-def run(subject: Subject) -> list[Record]:
-    """All points; also writes ood.csv, ood.png and the section."""
-    records: list[Record] = []
+@dataclass(frozen=True)
+class Separation:
+    """How well one score tells foreign images from own ones."""
+
+    auroc: float
+    fpr_at_95: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """How one calibration method with one inference tells them apart."""
+
+    row: Row
+    inference: Inference
+    mean_own: float
+    """Mean uncertainty of the own images."""
+    mean_foreign: float
+    by: dict[str, Separation | None]
+    """Per score, as in `SCORES`; None where one pass has no such score."""
+
+    def line(self) -> Cells:
+        """Itself in a CSV file."""
+        line: Cells = {
+            "inference": str(self.inference), "method": str(self.row), "mean_own": self.mean_own,
+            "mean_foreign": self.mean_foreign,
+        }  # fmt: skip
+        for score, separation in self.by.items():
+            area, accepted = (separation.auroc, separation.fpr_at_95) if separation else (math.nan, math.nan)
+            line |= {f"auroc {SCORES[score]}": area, f"fpr95 {SCORES[score]}": accepted}
+        return line
+
+
+def run(subject: Subject) -> None:
+    """Write ood.csv with all points, ood-detection.csv, ood.png and the section."""
+    lines: list[Cells] = []
     curves = {}
     for inference in INFERENCES:
         for row in Row:
@@ -25,15 +61,16 @@ def run(subject: Subject) -> list[Record]:
             mean, spread = mixture(inside, outside, FRACTIONS)
             curves[row, inference] = mean, spread
             for fraction, value, deviation in zip(FRACTIONS, mean, spread, strict=True):
-                records.append(
+                lines.append(
                     {
                         "method": str(row), "inference": str(inference), "ood": str(subject.setting.ood),
                         "fraction": float(fraction), "mean_uncertainty": float(value), "batch_std": float(deviation),
                         **subject.commands(Experiment.OOD, row),
                     }
                 )  # fmt: skip
-    write_csv(subject.folder, Experiment.OOD, records)
-    detection = [_detection(subject, row, inference) for inference in INFERENCES for row in Row]
+    write_csv(subject.folder, Experiment.OOD, lines)
+    told = [_told(subject, row, inference) for inference in INFERENCES for row in Row]
+    detection = [{**one.line(), **subject.commands(Experiment.OOD, one.row)} for one in told]
     write_csv(subject.folder, "ood-detection", detection)
     with figure(subject.folder, Experiment.OOD, 1, 2, 9.2, 3.6) as axes:
         for axis, inference, title in zip(axes[0], reversed(INFERENCES), ("Monte Carlo", "Deterministic"), strict=True):
@@ -49,37 +86,30 @@ def run(subject: Subject) -> list[Record]:
             )  # fmt: skip
             axis.grid(**GRID)
         axes[0][0].legend(frameon=False, fontsize=8)
-    write_section(subject.folder, Experiment.OOD, _section(subject, detection))
-    return records
+    write_section(subject.folder, Experiment.OOD, _section(subject, told))
 
 
-def _detection(subject: Subject, row: Row, inference: Inference) -> Record:
-    """Mean uncertainty of own and foreign images, and how well each score tells them apart."""
+def _told(subject: Subject, row: Row, inference: Inference) -> Told:
     passes = subject.setting.samples if inference is Inference.MC else 1
     inside, outside = (subject.answers(row, inference, split) for split in ("test", "ood"))
     own, foreign = inside.scores(passes), outside.scores(passes)
-    record: Record = {
-        "inference": str(inference), "method": str(row), "mean_own": float(inside.uncertainty.mean()),
-        "mean_foreign": float(outside.uncertainty.mean()),
-    }  # fmt: skip
-    for score, column in SCORES.items():
-        own_values, foreign_values = own[score], foreign[score]
-        area = accepted = math.nan
-        if own_values is not None and foreign_values is not None:
-            area, accepted = (
-                metric(own_values, foreign_values) for metric in (metrics.ood_auroc, metrics.ood_fpr_at_95)
-            )
-        record |= {f"auroc {column}": area, f"fpr95 {column}": accepted}
-    return record | subject.commands(Experiment.OOD, row)
+    by = {score: _separation(own[score], foreign[score]) for score in SCORES}
+    return Told(row, inference, float(inside.uncertainty.mean()), float(outside.uncertainty.mean()), by)
 
 
-def _section(subject: Subject, detection: list[Record]) -> str:
+def _separation(own: npt.NDArray[np.float64] | None, foreign: npt.NDArray[np.float64] | None) -> Separation | None:
+    if own is None or foreign is None:
+        return None
+    return Separation(metrics.ood_auroc(own, foreign), metrics.ood_fpr_at_95(own, foreign))
+
+
+def _section(subject: Subject, told: list[Told]) -> str:
     rows = [
         [
-            r["inference"], r["method"], f"{r['mean_own']:.3f}", f"{r['mean_foreign']:.3f}",
-            *(_pair(r[f"auroc {column}"], r[f"fpr95 {column}"]) for column in SCORES.values()),
+            str(one.inference), str(one.row), f"{one.mean_own:.3f}", f"{one.mean_foreign:.3f}",
+            *map(_pair, one.by.values()),
         ]
-        for r in detection
+        for one in told
     ]  # fmt: skip
     header = ["", "", "mean H, own", "mean H, foreign", *SCORES.values()]
     images = len(subject.probabilities(Row.UNCALIBRATED, Inference.MC, "ood"))
@@ -95,5 +125,7 @@ def _section(subject: Subject, detection: list[Record]) -> str:
     )
 
 
-def _pair(area: float, accepted: float) -> str:
-    return "–" if math.isnan(area) else f"{percentage(area)} / {percentage(accepted)}"
+def _pair(separation: Separation | None) -> str:
+    if separation is None:
+        return MISSING
+    return f"{percentage(separation.auroc)} / {percentage(separation.fpr_at_95)}"

@@ -6,32 +6,34 @@ from uce_edge.evaluation.rejection import THRESHOLDS
 from uce_edge.report.words import percent, percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
-from uce_edge_train.reproduce.report import Record, markdown_table, write_csv, write_section
+from uce_edge_train.reproduce.report import Cells, markdown_table, write_csv, write_section
 from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
 
 
-def run(subject: Subject) -> list[Record]:
-    """All points; also writes rejection.csv, rejection.png and the section."""
+def run(subject: Subject) -> None:
+    """Write rejection.csv with all points, rejection-areas.csv, rejection.png and the section."""
     labels = subject.labels()
-    records: list[Record] = []
+    lines: list[Cells] = []
     for inference in INFERENCES:
         for row in Row:
             table = subject.probabilities(row, inference)
             for score in ("uncertainty", "confidence"):
                 kept = metrics.error_at(table, labels, thresholds=THRESHOLDS, score=score)
                 for threshold, coverage, error in zip(THRESHOLDS, kept.coverage, kept.risk, strict=True):
-                    records.append(
+                    lines.append(
                         {
                             "method": str(row), "inference": str(inference), "score": score,
                             "threshold": float(threshold), "coverage": float(coverage), "error": float(error),
                             **subject.commands(Experiment.REJECTION, row),
                         }
                     )  # fmt: skip
-    write_csv(subject.folder, Experiment.REJECTION, records)
-    write_csv(subject.folder, "rejection-areas", [_areas(subject, row) for row in Row])
+    write_csv(subject.folder, Experiment.REJECTION, lines)
+    areas: list[Cells] = [
+        {"method": str(row), **_areas(subject, row), **subject.commands(Experiment.REJECTION, row)} for row in Row
+    ]
+    write_csv(subject.folder, "rejection-areas", areas)
     _draw(subject)
     write_section(subject.folder, Experiment.REJECTION, _section(subject))
-    return records
 
 
 def _draw(subject: Subject) -> None:
@@ -79,8 +81,7 @@ def _section(subject: Subject) -> str:
         table = subject.probabilities(row, Inference.MC)
         kept = metrics.error_at(table, labels, thresholds=[0.1, 0.3, 0.5, 1.0])
         cells = [f"{percentage(e)} ({percentage(c, 0)})" for e, c in zip(kept.risk, kept.coverage, strict=True)]
-        areas = [value for value in _areas(subject, row).values() if isinstance(value, float)]
-        rows.append([str(row), *cells, *(percentage(area, 2) for area in areas)])
+        rows.append([str(row), *cells, *(percentage(area, 2) for area in _areas(subject, row).values())])
     header = [
         "", "H ≤ 0.1", "H ≤ 0.3", "H ≤ 0.5", "all", "AURC: MC, H", "MC, max p", "MC, model part",
         "det., H", "det., max p",
@@ -96,15 +97,14 @@ def _section(subject: Subject) -> str:
     )
 
 
-def _areas(subject: Subject, row: Row) -> Record:
+def _areas(subject: Subject, row: Row) -> dict[str, float]:
     """The area under the risk-coverage curve, by every score."""
     labels = subject.labels()
     sampled, deterministic = (subject.probabilities(row, kind) for kind in (Inference.MC, Inference.DETERMINISTIC))
     return {
-        "method": str(row),
         "mc_uncertainty": metrics.aurc(sampled, labels),
         "mc_confidence": metrics.aurc(sampled, labels, score="confidence"),
         "mc_model_part": metrics.aurc(sampled, labels, score=subject.model_part(row, "test")),
         "deterministic_uncertainty": metrics.aurc(deterministic, labels),
         "deterministic_confidence": metrics.aurc(deterministic, labels, score="confidence"),
-    } | subject.commands(Experiment.REJECTION, row)
+    }

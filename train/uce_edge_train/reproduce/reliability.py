@@ -9,7 +9,7 @@ from uce_edge.contract import Inference
 from uce_edge.report.words import percent
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
-from uce_edge_train.reproduce.report import Record, write_csv, write_section
+from uce_edge_train.reproduce.report import Cells, write_csv, write_section
 from uce_edge_train.reproduce.subject import Row, Subject
 
 _COLUMNS: tuple[tuple[Literal["confidence", "uncertainty"], Inference, str], ...] = (
@@ -19,13 +19,13 @@ _COLUMNS: tuple[tuple[Literal["confidence", "uncertainty"], Inference, str], ...
 )
 
 
-def run(subject: Subject) -> list[Record]:
-    """All bins; also writes reliability.csv, reliability.png and the section."""
-    records: list[Record] = []
+def run(subject: Subject) -> None:
+    """Write reliability.csv with all bins, reliability.png and the section."""
+    lines: list[Cells] = []
     labels = subject.labels()
     with figure(subject.folder, Experiment.RELIABILITY, len(Row), 3, 8.2, 2.45 * len(Row)) as axes:
-        for row, line in zip(Row, axes, strict=True):
-            for (kind, inference, title), axis in zip(_COLUMNS, line, strict=True):
+        for row, across in zip(Row, axes, strict=True):
+            for (kind, inference, title), axis in zip(_COLUMNS, across, strict=True):
                 table = subject.probabilities(row, inference)
                 curve = metrics.reliability_curve(table, labels, kind=kind)
                 error = (metrics.ece if kind == "confidence" else metrics.uce)(table, labels)
@@ -40,7 +40,7 @@ def run(subject: Subject) -> list[Record]:
                 axis.set_ylabel("accuracy" if kind == "confidence" else "error")
                 for index, count in enumerate(curve.counts):
                     if count:
-                        records.append(
+                        lines.append(
                             {
                                 "method": str(row), "inference": str(inference), "kind": kind,
                                 "bin_low": float(curve.edges[index]), "bin_high": float(curve.edges[index + 1]),
@@ -49,7 +49,7 @@ def run(subject: Subject) -> list[Record]:
                                 "high": float(curve.high[index]), **subject.commands(Experiment.RELIABILITY, row),
                             }
                         )  # fmt: skip
-    write_csv(subject.folder, Experiment.RELIABILITY, records)
+    write_csv(subject.folder, Experiment.RELIABILITY, lines)
     write_section(
         subject.folder,
         Experiment.RELIABILITY,
@@ -60,7 +60,6 @@ def run(subject: Subject) -> list[Record]:
         "a probability of error.\n\n![Reliability diagrams](reliability.png)\n\n"
         "Values and commands: [reliability.csv](reliability.csv).",
     )
-    return records
 
 
 def _draw(axis: Any, curve: metrics.ReliabilityCurve, title: str, note: str, row: Row) -> None:

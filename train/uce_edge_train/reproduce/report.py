@@ -3,23 +3,23 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from uce_edge.files import replacing
 from uce_edge.metrics import Interval
 from uce_edge.report.words import percentage
 from uce_edge_train.choices import Experiment
 
-Record = dict[str, Any]
+Cells = dict[str, str | int | float]
+"""One line of a CSV file, by column."""
 
 
-def write_csv(folder: Path, name: str, records: Sequence[Record]) -> None:
-    """One row per record; numbers with six significant digits."""
+def write_csv(folder: Path, name: str, lines: Sequence[Cells]) -> None:
+    """A table; numbers with six significant digits."""
     with replacing(folder / f"{name}.csv") as path, path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(records[0]))
+        writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
-        for record in records:
-            writer.writerow({key: _short(value) for key, value in record.items()})
+        for line in lines:
+            writer.writerow({key: _short(value) for key, value in line.items()})
 
 
 def write_section(folder: Path, name: Experiment, text: str) -> None:
@@ -44,5 +44,5 @@ def interval(measured: Interval, digits: int = 2) -> str:
     return f"{value} ({low} to {high})"
 
 
-def _short(value: Any) -> Any:
+def _short(value: str | int | float) -> str | int:
     return f"{value:.6g}" if isinstance(value, float) else value

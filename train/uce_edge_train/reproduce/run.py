@@ -9,13 +9,12 @@ from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Experiment, Scale, TrainDevice
 from uce_edge_train.reproduce import ood, rejection, reliability, scorecard, table1
-from uce_edge_train.reproduce.report import Record
 from uce_edge_train.reproduce.setting import setting
 from uce_edge_train.reproduce.subject import Subject
 
 FOREIGN = 5000  # images of another distribution that are shown; more change no digit that is printed
 
-EXPERIMENTS: dict[Experiment, Callable[[Subject], list[Record]]] = {
+EXPERIMENTS: dict[Experiment, Callable[[Subject], None]] = {
     Experiment.TABLE1: table1.run,
     Experiment.RELIABILITY: reliability.run,
     Experiment.REJECTION: rejection.run,

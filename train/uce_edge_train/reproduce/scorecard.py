@@ -10,7 +10,7 @@ from uce_edge import metrics
 from uce_edge.contract import Inference
 from uce_edge.report.words import percent, percentage
 from uce_edge_train.choices import Experiment
-from uce_edge_train.reproduce.report import Record, interval, markdown_table, write_csv, write_section
+from uce_edge_train.reproduce.report import interval, markdown_table, write_csv, write_section
 from uce_edge_train.reproduce.subject import Row, Subject
 
 MAPS = (Row.TEMPERATURE, Row.VECTOR, Row.AUX)
@@ -32,17 +32,32 @@ class Finding:
     evidence: str
 
 
-def run(subject: Subject) -> list[Record]:
-    """All claims; also writes scorecard.csv and the section."""
-    records: list[Record] = []
-    for number, (claim, rule, check) in enumerate(_CLAIMS, 1):
-        found = check(subject)
-        records.append(
-            {"claim": number, "text": claim, "verdict": found.verdict, "evidence": found.evidence, "rule": rule}
-        )
-    write_csv(subject.folder, Experiment.SCORECARD, records)
-    rows = [[str(r["claim"]), r["text"], f"**{r['verdict']}**", r["evidence"]] for r in records]
-    rules = "\n".join(f"{r['claim']}. {r['rule']}" for r in records)
+@dataclass(frozen=True)
+class Claim:
+    """Something that the paper says."""
+
+    text: str
+    rule: str
+    """When it counts as confirmed."""
+    check: Callable[[Subject], Finding]
+
+
+def run(subject: Subject) -> None:
+    """Write scorecard.csv with all claims, and the section."""
+    judged = [(number, claim, claim.check(subject)) for number, claim in enumerate(_CLAIMS, 1)]
+    write_csv(
+        subject.folder,
+        Experiment.SCORECARD,
+        [
+            {
+                "claim": number, "text": claim.text, "verdict": finding.verdict, "evidence": finding.evidence,
+                "rule": claim.rule,
+            }
+            for number, claim, finding in judged
+        ],
+    )  # fmt: skip
+    rows = [[str(number), claim.text, f"**{finding.verdict}**", finding.evidence] for number, claim, finding in judged]
+    rules = "\n".join(f"{number}. {claim.rule}" for number, claim, _ in judged)
     setting = subject.setting
     write_section(
         subject.folder,
@@ -54,7 +69,6 @@ def run(subject: Subject) -> list[Record]:
         f"between trainings.\n\n{markdown_table(['', 'claim', 'verdict', 'evidence'], rows)}\n\n"
         f"When a claim counts as confirmed:\n\n{rules}",
     )
-    return records
 
 
 def _verdict(parts: list[bool | None]) -> str:
@@ -130,9 +144,9 @@ def _temperature_suffices(subject: Subject) -> Finding:
     parts, words = [], []
     table = subject.probabilities(Row.TEMPERATURE, Inference.MC)
     for row in (Row.VECTOR, Row.AUX):
-        found = _difference(subject, metrics.classwise_uce, table, subject.probabilities(row, Inference.MC))
-        parts.append(found.high < MARGIN)
-        words.append(f"temperature minus {row}: {interval(found)} %")
+        difference = _difference(subject, metrics.classwise_uce, table, subject.probabilities(row, Inference.MC))
+        parts.append(difference.high < MARGIN)
+        words.append(f"temperature minus {row}: {interval(difference)} %")
     return Finding(_verdict(list(parts)), f"cUCE of {'; '.join(words)}")
 
 
@@ -140,7 +154,7 @@ def _aux_overfits(subject: Subject) -> Finding:
     classes = len(subject.dataset.class_names)
     plain = subject.probabilities(Row.TEMPERATURE, Inference.MC)
     wild = subject.probabilities(Row.AUX, Inference.MC, regularise=False)
-    found = _difference(subject, metrics.nll, plain, wild)
+    difference = _difference(subject, metrics.nll, plain, wild)
     fitted = subject.calibration(Row.AUX, Inference.MC, regularise=False).outcome.nll_after
     words = (
         f"aux without weight decay and early stopping: NLL {fitted:.4f} on the calibration images, "
@@ -149,7 +163,7 @@ def _aux_overfits(subject: Subject) -> Finding:
     )
     if classes < MANY_CLASSES:
         return Finding("not tested", f"{words}; {classes} classes are few")
-    return Finding(_verdict([_sign(found)]), words)
+    return Finding(_verdict([_sign(difference)]), words)
 
 
 def _penalty_overestimates(subject: Subject) -> Finding:
@@ -203,54 +217,54 @@ def _mc_is_better(subject: Subject) -> Finding:
     tables = [
         subject.probabilities(Row.UNCALIBRATED, inference) for inference in (Inference.MC, Inference.DETERMINISTIC)
     ]
-    found = _difference(subject, metrics.ece, *tables)
+    difference = _difference(subject, metrics.ece, *tables)
     mc, deterministic = (metrics.ece(table, subject.labels()) for table in tables)
     return Finding(
-        _verdict([_sign(found)]),
+        _verdict([_sign(difference)]),
         f"uncalibrated ECE: Monte Carlo {percent(mc, 2)}, deterministic {percent(deterministic, 2)}; "
-        f"difference {interval(found)} %",
+        f"difference {interval(difference)} %",
     )
 
 
-_CLAIMS: tuple[tuple[str, str, Callable[[Subject], Finding]], ...] = (
-    (
+_CLAIMS = (
+    Claim(
         "Uncalibrated uncertainty underestimates the error",
         "The error is larger than the probabilities expect (1 - max p): its interval is above. Mean H itself is no "
         "yardstick: for a perfectly calibrated model too it differs from the error.",
         _underestimates,
     ),
-    (
+    Claim(
         "Each logit scaling lowers UCE and cUCE towards the twin",
         "Both metrics fall for temperature, vector and aux, by paired intervals; partly: some do.",
         _to_the_twin,
     ),
-    (
+    Claim(
         "Temperature is about as good classwise as vector and aux",
         "Its cUCE is less than 1 % (absolute) above that of vector and of aux, by paired intervals.",
         _temperature_suffices,
     ),
-    (
+    Claim(
         "Auxiliary scaling overfits with many classes",
         f"With {MANY_CLASSES} classes or more, aux without regularisation has a worse test NLL than temperature, by a "
         "paired interval.",
         _aux_overfits,
     ),
-    (
+    Claim(
         "The confidence penalty overestimates uncertainty",
         "The error is smaller than the probabilities expect: its interval is below.",
         _penalty_overestimates,
     ),
-    (
+    Claim(
         "Lowering H_max lowers the error, almost linearly once calibrated",
         "With temperature the error falls by at most 0.1 % (absolute) in any step, and R² is at least 0.95.",
         _rejection_lowers,
     ),
-    (
+    Claim(
         "Mean H rises with the foreign share, past 50 % only once calibrated",
         "Foreign images have a larger mean H than own ones with temperature and not without calibration; partly: both.",
         _ood_rises,
     ),
-    (
+    Claim(
         "MC likelihood is better calibrated than deterministic confidence",
         "Uncalibrated, the ECE is lower with Monte Carlo, by a paired interval.",
         _mc_is_better,

@@ -117,12 +117,12 @@ class Subject:
         if not path.exists():
             if inference is Inference.DETERMINISTIC:
                 with deterministic(model):
-                    found = np.concatenate(list(mc_blocks(model, data, run.image, 1, 0)), 1)
+                    logits = np.concatenate(list(mc_blocks(model, data, run.image, 1, 0)), 1)
             else:
                 # As the tools do: maps are fitted with the passes of seed 0, and predict with them.
-                found = np.concatenate(list(mc_blocks(model, data, run.image, self.setting.samples, 0)), 1)
+                logits = np.concatenate(list(mc_blocks(model, data, run.image, self.setting.samples, 0)), 1)
             with replacing(path) as temporary:
-                np.save(temporary, found)
+                np.save(temporary, logits)
         return ArrayLogits(np.load(path))
 
     def _calibration(self, row: Row, inference: Inference, regularise: bool = True) -> Calibration:
@@ -147,8 +147,8 @@ class Subject:
         """The model's part of the uncertainty: H of the mean minus the mean of H."""
         fitted = self.calibration(row, Inference.MC)
         logits = self._logits(row.trained_as, Inference.MC, split)
-        found = []
+        parts = []
         for block in logits:
             passes = np.stack([probabilities(fitted, ArrayLogits(z[None])) for z in block])
-            found.append(normalized_entropy(passes.mean(0)) - normalized_entropy(passes).mean(0))
-        return np.concatenate(found)
+            parts.append(normalized_entropy(passes.mean(0)) - normalized_entropy(passes).mean(0))
+        return np.concatenate(parts)

@@ -13,5 +13,5 @@ from uce_edge.datasets.sources import Format
 @cache
 def all_formats() -> tuple[Format, ...]:
     """Every kind, in the order of the modules' names."""
-    modules = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    return tuple(module.FORMAT for module in modules)
+    modules = pkgutil.iter_modules(__path__)
+    return tuple(import_module(f"{__name__}.{module.name}").FORMAT for module in modules)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def names() -> tuple[str, ...]:
     """Every name, in the order of the alphabet."""
-    modules = (found.name for found in pkgutil.iter_modules(__path__))
-    return tuple(sorted(module.replace("_", "-") for module in modules if not module.startswith("_")))
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
 
 
 def get(name: str) -> "Named":
