@@ -17,6 +17,7 @@ from uce_edge import contract
 from uce_edge.contract import Per
 
 CASES = json.loads((GOLDEN / "cases.json").read_text())
+CONTRACT = json.loads((GOLDEN / "contract.json").read_text())
 MODEL, IMAGE = GOLDEN / "digits-mc.onnx", GOLDEN / "digit-0.raw"
 PER_IMAGE = [output.name for output in contract.OUTPUTS if output.per is Per.IMAGE]
 NUMBERS = [
@@ -98,12 +99,8 @@ def from_the_future(folder: Path) -> Path:
             layer["unknown"] = "of minor 7"
 
     def add_output(graph: onnx.GraphProto) -> None:
-        # In front of the others, so that a reader that counts outputs is found out.
         graph.node.append(onnx.helper.make_node("Neg", [contract.UNCERTAINTY], ["from_the_future"]))
-        known = list(graph.output)
-        del graph.output[:]
         graph.output.append(onnx.helper.make_tensor_value_info("from_the_future", onnx.TensorProto.FLOAT, ["batch"]))
-        graph.output.extend(known)
 
     return variant(folder, add_keys, add_output)
 
@@ -127,6 +124,19 @@ def check_numbers(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     }
     print("largest difference", max(differences.values()))  # shown by pytest -rP
     assert max(differences.values()) <= 1e-6, differences
+
+
+def check_contract(said: dict[str, Any]) -> None:
+    """What a port spells must be what Python spells; it may leave optional outputs and those of single passes alone."""
+    assert said["contract"] == CONTRACT["contract"]
+    for limit in ("max_samples", "max_seed"):
+        assert said[limit] == CONTRACT["limits"][limit]
+    outputs = {output["name"]: output for output in CONTRACT["outputs"]}
+    assert set(said["outputs"]) <= set(outputs)
+    for name, output in outputs.items():
+        assert name in said["outputs"] or output["per"] == "pass" or output["optional_since"] is not None
+    assert said["inference"] == CONTRACT["metadata"]["inference"]
+    assert said["accepted"] == [case["accepted"] for case in CONTRACT["accept"]]
 
 
 class PortTests:
@@ -222,13 +232,23 @@ class PortTests:
         rule = "is not an ONNX file that can be loaded: it is damaged, incomplete or something else."
         assert refusal(port, file, IMAGE) == f"{file} {rule}"
 
+    def test_a_file_of_a_later_minor_version_is_answered_as_today(self, port: Port, tmp_path: Path) -> None:
+        request = (IMAGE, "--reject", "auto")
+        later, today = port(from_the_future(tmp_path), *request), port(MODEL, *request)
+        assert (later.returncode, later.stderr) == (0, "")
+        assert later.stdout == today.stdout
+
     @pytest.mark.parametrize(("version", "shown"), [(2, "2"), (None, "null")])
     def test_another_contract_is_refused(self, port: Port, tmp_path: Path, version: int | None, shown: str) -> None:
         file = variant(tmp_path, lambda document: document.update(contract=version))
         said = refusal(port, file, IMAGE)
         assert said == f"{file} follows model contract {shown}, and this program reads contract 1."
 
-    @pytest.mark.parametrize("key", ["classes", "image", "inference", "samples"])
+    def test_a_way_of_inference_that_is_not_known_is_refused(self, port: Port, tmp_path: Path) -> None:
+        file = variant(tmp_path, lambda document: document.update(inference="dreams"))
+        assert refusal(port, file, IMAGE).endswith("has damaged metadata: its inference is dreams.")
+
+    @pytest.mark.parametrize("key", [key for key in CONTRACT["metadata"]["required"] if key != "contract"])
     def test_metadata_that_lacks_something_is_refused(self, port: Port, tmp_path: Path, key: str) -> None:
         file = variant(tmp_path, lambda document: document.pop(key))
         assert f"has damaged metadata: it lacks the key {key}." in refusal(port, file, IMAGE)

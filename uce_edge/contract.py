@@ -87,7 +87,7 @@ OUTPUTS = (
     Output(PASS_PROBABILITIES, Per.PASS, Merge.CONCATENATED, by_class=True),
     Output(LOGITS, Per.PASS, Merge.CONCATENATED, by_class=True),
 )
-"""All outputs, in the order of the graph. A new one is optional, so that older files stay files of this version."""
+"""All outputs, in the order of the graph. A new one comes last and is optional, so that older files stay valid."""
 
 
 def outputs_of(optional: Collection[str], table: Sequence[Output] = OUTPUTS) -> tuple[Output, ...]:

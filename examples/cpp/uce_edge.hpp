@@ -27,6 +27,10 @@ namespace uce_edge {
 constexpr int contract_version = 1;
 constexpr std::int64_t max_samples = 4096;
 constexpr std::int64_t max_seed = 4095;
+inline constexpr const char* inferences[] = {"mc", "moments", "deterministic"};
+// What is asked for. A file may have more outputs, and its metadata more keys: they are ignored.
+inline constexpr const char* outputs[] = {"probabilities",     "class_id",       "uncertainty",
+                                          "model_uncertainty", "standard_error", "error_probability"};
 
 // What a user is told, in one sentence.
 struct Error : std::runtime_error {
@@ -89,7 +93,7 @@ struct Metadata {
     if (dtype != "uint8" && dtype != "float32") throw detail::Damage("its pixels are " + dtype);
     result.float32 = dtype == "float32";
     const std::string inference = document.at("inference", Kind::string).text;
-    if (inference != "mc" && inference != "moments" && inference != "deterministic") {
+    if (std::find(std::begin(inferences), std::end(inferences), inference) == std::end(inferences)) {
       throw detail::Damage("its inference is " + inference);
     }
     result.deterministic = inference == "deterministic";
@@ -202,13 +206,16 @@ class Model {
       throw Error(path_ + " could not be run: " + error.what());
     }
     Prediction result;
-    const float* probabilities = data<float>(found[0], m.classes.size());
+    const auto named = [&](const std::string& name) -> const Ort::Value& {
+      return found[std::size_t(std::find(std::begin(outputs), std::end(outputs), name) - std::begin(outputs))];
+    };
+    const float* probabilities = data<float>(named("probabilities"), m.classes.size());
     result.probabilities.assign(probabilities, probabilities + m.classes.size());
-    result.class_id = *data<std::int32_t>(found[1], 1);
-    result.uncertainty = *data<float>(found[2], 1);
-    result.model_uncertainty = *data<float>(found[3], 1);
-    result.standard_error = *data<float>(found[4], 1);
-    result.error_probability = *data<float>(found[5], 1);
+    result.class_id = *data<std::int32_t>(named("class_id"), 1);
+    result.uncertainty = *data<float>(named("uncertainty"), 1);
+    result.model_uncertainty = *data<float>(named("model_uncertainty"), 1);
+    result.standard_error = *data<float>(named("standard_error"), 1);
+    result.error_probability = *data<float>(named("error_probability"), 1);
     if (result.class_id < 0 || std::size_t(result.class_id) >= m.classes.size()) throw Error(broken());
     result.label = m.classes[std::size_t(result.class_id)];
     return result;
@@ -216,8 +223,6 @@ class Model {
 
  private:
   static constexpr const char* inputs[] = {"image", "seeds"};
-  static constexpr const char* outputs[] = {"probabilities",     "class_id",       "uncertainty",
-                                            "model_uncertainty", "standard_error", "error_probability"};
 
   std::string broken() const { return path_ + " breaks the contract: its graph is not what its metadata says."; }
 

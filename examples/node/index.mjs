@@ -1,6 +1,6 @@
 // Classifies one raw image with a uce-edge model file and prints the answer as JSON.
 import { readFileSync, statSync } from 'node:fs';
-import { check, Model, rejected, UceEdgeError } from './uce_edge.mjs';
+import { check, MAX_SAMPLES, MAX_SEED, Model, rejected, UceEdgeError } from './uce_edge.mjs';
 
 const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto]';
 const DECIMAL = /^-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
@@ -14,8 +14,8 @@ async function main(words) {
     else throw new UceEdgeError(USAGE, 2);
   }
   if (files.length !== 2) throw new UceEdgeError(USAGE, 2);
-  const asked = 'samples' in given ? check('samples', given.samples, 1, 4096) : undefined;
-  const seed = check('seed', given.seed ?? '0', 0, 4095);
+  const asked = 'samples' in given ? check('samples', given.samples, 1, MAX_SAMPLES) : undefined;
+  const seed = check('seed', given.seed ?? '0', 0, MAX_SEED);
   let threshold = null;
   if ('reject' in given && given.reject !== 'auto') {
     threshold = check('reject', given.reject, 0, 1, 'between 0 and 1, or auto', DECIMAL);

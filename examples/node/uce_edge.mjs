@@ -3,8 +3,13 @@ import './telemetry.mjs'; // before onnxruntime-node, which reads it once
 import { existsSync, readFileSync } from 'node:fs';
 import * as ort from 'onnxruntime-node';
 
+export const CONTRACT = 1;
+export const MAX_SAMPLES = 4096;
+export const MAX_SEED = 4095;
 const NUMBERS = ['uncertainty', 'model_uncertainty', 'standard_error', 'error_probability'];
-const OUTPUTS = ['probabilities', 'class_id', ...NUMBERS];
+/** What is asked for. A file may have more outputs, and its description more keys: they are ignored. */
+export const OUTPUTS = ['probabilities', 'class_id', ...NUMBERS];
+export const INFERENCE = ['mc', 'moments', 'deterministic'];
 const REQUIRED = ['classes', 'image', 'inference', 'samples'];
 
 /** What a user is told, in one sentence; `code` is 2 when the request itself is wrong. */
@@ -27,9 +32,9 @@ export function check(name, text, low, high, rule = `between ${low} and ${high}`
 
 /** The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns. */
 export function passSeeds(samples, seed) {
-  check('samples', samples, 1, 4096);
-  check('seed', seed, 0, 4095);
-  return Int32Array.from({ length: samples }, (_, i) => seed * 4096 + i);
+  check('samples', samples, 1, MAX_SAMPLES);
+  check('seed', seed, 0, MAX_SEED);
+  return Int32Array.from({ length: samples }, (_, i) => seed * MAX_SAMPLES + i);
 }
 
 // JavaScript runtimes cannot read ONNX metadata, so the exporter writes the same document beside the model.
@@ -44,9 +49,11 @@ function describe(model) {
     refuse(`${path} has damaged metadata: it is not JSON.`);
   }
   const version = about?.contract ?? null;
-  if (version !== 1) refuse(`${model} follows model contract ${version}, and this program reads contract 1.`);
+  if (version !== CONTRACT) refuse(`${model} follows model contract ${version}, and this program reads contract ${CONTRACT}.`);
   const missing = REQUIRED.find((key) => !(key in about));
-  return missing ? refuse(`${path} has damaged metadata: it lacks the key ${missing}.`) : about;
+  if (missing) refuse(`${path} has damaged metadata: it lacks the key ${missing}.`);
+  if (!INFERENCE.includes(about.inference)) refuse(`${path} has damaged metadata: its inference is ${about.inference}.`);
+  return about;
 }
 
 /** A model file, ready to predict. */
@@ -93,7 +100,7 @@ export class Model {
     const shape = `${height} x ${width} x ${channels}, ${dtype}`;
     if (bytes.length !== size) refuse(`Expected \`image\` to be ${size} bytes (${shape}), but got ${bytes.length}.`);
     const many = seeds.length;
-    if (many < 1 || many > 4096) refuse(`Expected \`seeds\` to be 1 to 4096 numbers, but got ${many}.`, 2);
+    if (many < 1 || many > MAX_SAMPLES) refuse(`Expected \`seeds\` to be 1 to ${MAX_SAMPLES} numbers, but got ${many}.`, 2);
     const pixels = dtype === 'float32' ? new Float32Array(Uint8Array.from(bytes).buffer) : Uint8Array.from(bytes);
     const feed = { image: new ort.Tensor(dtype, pixels, this.shape) };
     if (this.takesSeeds) feed.seeds = new ort.Tensor('int32', seeds, [many]);
@@ -109,5 +116,5 @@ export class Model {
 
 /** Whether an answer may not be used: float32 on both sides, and NaN is never accepted. */
 export function rejected(uncertainty, threshold) {
-  return !(uncertainty <= Math.fround(threshold));
+  return !(Math.fround(uncertainty) <= Math.fround(threshold));
 }

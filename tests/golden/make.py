@@ -1,8 +1,10 @@
 """Makes the goldens: two small contract files, raw images, and what ONNX Runtime on a processor answers.
 
+    python tests/golden/make.py contract
     python tests/golden/make.py RUN
 
-RUN is a calibrated digits run:
+The first writes contract.json alone, which every reader's test compares its names, limits and accept rule with. RUN is
+a calibrated digits run:
 
     uce-edge train --data digits --out RUN
     uce-edge calibrate RUN --method temperature --target-error 0.02
@@ -13,21 +15,74 @@ Every port's test reads the same files: image as bytes, seeds as numbers, output
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uce_edge import Model, contract
 from uce_edge.contract import Inference, pass_seeds
+from uce_edge.metadata import Metadata
 from uce_edge.providers import onnxruntime
-from uce_edge_train.export import export_run
-from uce_edge_train.runs import Run
+
+if TYPE_CHECKING:
+    from uce_edge_train.runs import Run
 
 HERE = Path(__file__).resolve().parent
 SEEDS = {"default": (0, None), "other": (7, None), "one": (0, 1), "few": (4095, 3)}
 """Name: the seed, and the number of passes (None for the file's own)."""
 
 
-def images(run: Run) -> dict[str, np.ndarray]:
+def contract_document() -> dict[str, Any]:
+    """What a reader must agree with; NaN is null."""
+    return {
+        "contract": contract.VERSION,
+        "minor": contract.MINOR,
+        "key": contract.KEY,
+        "inputs": [contract.IMAGE, contract.SEEDS],
+        "outputs": [
+            {
+                "name": output.name,
+                "per": output.per,
+                "dtype": output.dtype,
+                "shape": output.dimensions,
+                "optional_since": output.optional_since,
+                "merge": output.merge,
+            }
+            for output in contract.OUTPUTS
+        ],
+        "metadata": {"required": Metadata.REQUIRED, "inference": list(Inference)},
+        "limits": {
+            "max_samples": contract.MAX_SAMPLES,
+            "max_seed": contract.MAX_SEED,
+            "seed_space": contract.SEED_SPACE,
+        },
+        "accept": [
+            {
+                "uncertainty": None if np.isnan(uncertainty) else float(uncertainty),
+                "threshold": threshold,
+                "accepted": bool(contract.accepts(uncertainty, threshold)),
+            }
+            for uncertainty, threshold in _edges()
+        ],
+    }
+
+
+def _edges() -> list[tuple[np.float32, float]]:
+    """Uncertainties at both sides of thresholds that float32 rounds up, down and not at all; and NaN."""
+    edges = [(np.float32(np.nan), 1.0)]
+    for threshold in (0.0, 0.1, 0.3, 0.5, 0.7, 1.0):
+        exact = np.float32(threshold)
+        below, above = (np.nextafter(exact, np.float32(end)) for end in (0, 2))
+        edges += [(value, threshold) for value in dict.fromkeys((below, exact, above))]
+    return edges
+
+
+def write_contract() -> None:
+    """Write contract.json."""
+    (HERE / "contract.json").write_text(json.dumps(contract_document(), indent=1) + "\n")
+
+
+def images(run: "Run") -> dict[str, np.ndarray]:
     """Three digits of the test split, one that is hard, and two that are none."""
     test = run.dataset().splits["test"].images
     rng = np.random.default_rng(0)
@@ -40,6 +95,10 @@ def images(run: Run) -> dict[str, np.ndarray]:
 
 def main(folder: Path) -> None:
     """Write all goldens."""
+    from uce_edge_train.export import export_run
+    from uce_edge_train.runs import Run
+
+    write_contract()
     run = Run.load(folder)
     named = images(run)
     for name, pixels in named.items():
@@ -78,4 +137,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "contract":
+        write_contract()
+    else:
+        main(Path(sys.argv[1]))

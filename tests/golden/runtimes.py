@@ -19,8 +19,25 @@ import numpy as np
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 HERE = Path(__file__).resolve().parent
 CASES = json.loads((HERE / "cases.json").read_text())
-READ = ("probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability")
+CONTRACT = json.loads((HERE / "contract.json").read_text())
+REQUIRED = [output for output in CONTRACT["outputs"] if output["optional_since"] is None]
+READ = [output["name"] for output in REQUIRED if output["per"] == "image"]
 Run = Callable[[np.ndarray, np.ndarray], list[Any]]
+
+
+def open_model(name: str, path: Path, samples: int) -> Run:
+    """A file in a runtime, unless it follows a contract whose numbers would be misread."""
+    version = description(path).get("contract")
+    if version != CONTRACT["contract"]:
+        sys.exit(f"{path} follows model contract {version}, and this program reads contract {CONTRACT['contract']}.")
+    opened: Run = globals()[f"with_{name}"](path, samples)
+    return opened
+
+
+def description(path: Path) -> dict[str, Any]:
+    """The metadata, from the file beside the model: most runtimes cannot read it from the model itself."""
+    document: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())
+    return document
 
 
 def with_onnxruntime(path: Path, _: int) -> Run:
@@ -28,7 +45,7 @@ def with_onnxruntime(path: Path, _: int) -> Run:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda image, seeds: session.run(list(READ), {"image": image, "seeds": seeds})
+    return lambda image, seeds: session.run(READ, {"image": image, "seeds": seeds})
 
 
 def with_uce_edge(path: Path, samples: int) -> Run:
@@ -61,7 +78,7 @@ def with_openvino(path: Path, _: int) -> Run:
 
 
 def with_tract(path: Path, samples: int) -> Run:
-    """Sonos' tract; it wants the shapes of the inputs."""
+    """Sonos' tract; it wants the shapes of the inputs, and knows outputs by their place alone."""
     import tract
 
     model = tract.onnx().load(str(path))
@@ -69,7 +86,13 @@ def with_tract(path: Path, samples: int) -> Run:
     model.set_input_fact(0, ",".join(map(str, shape)) + ",u8")
     model.set_input_fact(1, f"{samples},i32")
     runnable = model.into_model().into_runnable()
-    return lambda image, seeds: [value.to_numpy() for value in runnable.run([image, seeds])[: len(READ)]]
+    names = [output["name"] for output in REQUIRED] + description(path).get("outputs", [])
+
+    def run(image: np.ndarray, seeds: np.ndarray) -> list[Any]:
+        values = dict(zip(names, runnable.run([image, seeds]), strict=True))
+        return [values[name].to_numpy() for name in READ]
+
+    return run
 
 
 def with_mnn(path: Path, _: int) -> Run:
@@ -80,7 +103,7 @@ def with_mnn(path: Path, _: int) -> Run:
     command = ["mnnconvert", "-f", "ONNX", "--modelFile", str(path), "--MNNModel", str(converted), "--bizCode", "uce"]
     tools = Path(sys.executable).parent
     subprocess.run([tools / command[0], *command[1:]], check=True, capture_output=True, env={"PATH": str(tools)})
-    module = MNN.nn.load_module_from_file(str(converted), ["image", "seeds"], list(READ))
+    module = MNN.nn.load_module_from_file(str(converted), ["image", "seeds"], READ)
 
     def run(image: np.ndarray, seeds: np.ndarray) -> list[Any]:
         pixels = MNN.expr.const(image.tobytes(), list(image.shape), MNN.expr.NCHW, MNN.expr.uint8)
@@ -97,7 +120,7 @@ def main(name: str) -> int:
     for case in CASES:
         key = (case["model"], len(case["seeds"]))
         if key not in opened:
-            opened[key] = globals()[f"with_{name}"](HERE / case["model"], key[1])
+            opened[key] = open_model(name, HERE / case["model"], key[1])
         image = np.frombuffer((HERE / case["image"]).read_bytes(), np.uint8).reshape(case["shape"])
         found = opened[key](image, np.array(case["seeds"], np.int32))
         for output, value in zip(READ, found, strict=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from conftest import ROOT
-from port_cases import IMAGE, MODEL, Port, PortTests, command, refusal
+from port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal
 
 from uce_edge import contract
 
@@ -25,8 +25,8 @@ def _library() -> Path | None:
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Port:
-    """The example, built as its README says."""
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the example was built as its README says."""
     headers = Path(os.environ.get("ONNXRUNTIME_INCLUDE", ROOT / "build" / "onnxruntime" / "include"))
     library = _library()
     if shutil.which("cmake") is None:
@@ -42,7 +42,29 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Port:
     for step in (["-S", ROOT / "examples" / "cpp", "-B", folder, *options], ["--build", folder]):
         said = subprocess.run(["cmake", *map(str, step)], capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stdout + said.stderr
-    return command(folder / "uce_edge_predict")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def port(build: Path) -> Port:
+    return command(build / "uce_edge_predict")
+
+
+def test_the_header_spells_the_contract_as_python_does(build: Path) -> None:
+    """By a program of two dozen lines that is built against it."""
+    headers = os.environ.get("ONNXRUNTIME_INCLUDE", ROOT / "build" / "onnxruntime" / "include")
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))))
+    library = build / "lib" / "libonnxruntime.so.1"
+    program = build / "contract"
+    words = [compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "examples" / "cpp"]
+    words += ["-isystem", headers, Path(__file__).with_name("contract.cpp"), library, "-o", program]
+    words += [f"-Wl,-rpath,{library.parent}"]
+    said = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    edges = [(case["uncertainty"], case["threshold"]) for case in CONTRACT["accept"]]
+    given = ["nan" if value is None else repr(value) for edge in edges for value in edge]
+    done = subprocess.run([program, *given], capture_output=True, text=True, check=True)
+    check_contract(json.loads(done.stdout))
 
 
 class TestCpp(PortTests):

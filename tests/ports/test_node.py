@@ -1,12 +1,13 @@
 """The Node example on every golden, and what it refuses."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from port_cases import IMAGE, MODEL, Port, PortTests, command, refusal, variant
+from port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal, variant
 
 FOLDER = ROOT / "examples" / "node"
 
@@ -22,6 +23,21 @@ def port() -> Port:
     if not (FOLDER / "node_modules" / "onnxruntime-node").is_dir():
         pytest.skip("onnxruntime-node is absent: run npm ci in examples/node")
     return command(node, FOLDER / "index.mjs")
+
+
+@pytest.mark.usefixtures("port")
+def test_the_module_spells_the_contract_as_python_does() -> None:
+    script = """
+        const port = await import(process.argv[1]);
+        const { CONTRACT: contract, MAX_SAMPLES: max_samples, MAX_SEED: max_seed } = port;
+        const accepted = JSON.parse(process.argv[2]).map((c) => !port.rejected(c.uncertainty ?? NaN, c.threshold));
+        const { OUTPUTS: outputs, INFERENCE: inference } = port;
+        console.log(JSON.stringify({ contract, max_samples, max_seed, outputs, inference, accepted }));
+    """
+    node, module = str(shutil.which("node")), (FOLDER / "uce_edge.mjs").as_uri()
+    words = [node, "--input-type=module", "--eval", script, module, json.dumps(CONTRACT["accept"])]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    check_contract(json.loads(done.stdout))
 
 
 class TestNode(PortTests):

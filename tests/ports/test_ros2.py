@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
-from port_cases import not_a_number, variant
+from port_cases import from_the_future, not_a_number, variant
 
 from uce_edge import Model
 from uce_edge.errors import ImageError, UsageError
@@ -125,6 +125,12 @@ def test_an_uncertainty_that_is_not_a_number_is_never_accepted(tmp_path: Path) -
     found = Classifier(broken, 25, reject=1).answer(message(golden("digit-0.raw"), "mono8"))
     assert found.decision == "error"
     assert "not a number" in str(found.error)
+
+
+def test_a_file_of_a_later_minor_version_is_answered_as_today(models: dict[str, Model], tmp_path: Path) -> None:
+    later = Model(from_the_future(tmp_path), "cpu", threads=1)
+    image = message(golden("digit-0.raw"), "mono8")
+    assert Classifier(later, 25).answer(image) == Classifier(models["digits-mc.onnx"], 25).answer(image)
 
 
 def test_whatever_the_runtime_runs_into_is_an_answer_too(models: dict[str, Model]) -> None:
@@ -268,6 +274,15 @@ def test_the_nodes_parameters_are_obeyed(node: ModuleType) -> None:
 def test_the_stored_threshold_warns_when_its_promise_does_not_hold(models: dict[str, Model]) -> None:
     with pytest.warns(SamplesWarning), pytest.warns(GuaranteeWarning):
         Classifier(models["digits-mc.onnx"], 3)
+
+
+def test_a_node_does_not_start_with_another_contract(node: ModuleType, tmp_path: Path) -> None:
+    FakeNode.given["model"] = str(variant(tmp_path, lambda document: document.update(contract=2)))
+    with pytest.raises(SystemExit) as stop:
+        node.main()
+    assert stop.value.code == 1
+    [said] = sys.modules["rclpy"].logger.said
+    assert "follows model contract 2" in said
 
 
 @pytest.mark.parametrize(

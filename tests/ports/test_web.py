@@ -379,6 +379,30 @@ def test_baked_passes_come_all_at_once(visit: Callable[..., Visit], tmp_path: Pa
     assert document["samples"] == 25
 
 
+def test_a_file_of_a_later_minor_version_is_answered_as_today(visit: Callable[..., Visit], tmp_path: Path) -> None:
+    file = port_cases.from_the_future(tmp_path)
+    # The server sends what Python knows of the metadata; the page must do as well with all that is in the file.
+    whole = damaged("model.json", lambda _: file.with_suffix(".json").read_bytes())
+    visited = visit(file, change=whole)
+    visited.give("noise.raw", (GOLDEN / "noise.raw").read_bytes())
+    wanted = next(case for case in CASES if (case["model"], case["image"]) == (MC, "noise.raw"))
+    compare(visited.answer(source="noise.raw"), wanted, 1e-5)
+    assert visited.complaints == []
+
+
+def test_the_page_spells_the_contract_as_python_does(golden_page: Callable[[str], Visit]) -> None:
+    script = """async (cases) => {
+        const page = await import("/contract.js");
+        const { VERSION: contract, MAX_SAMPLES: max_samples, MAX_SEED: max_seed } = page;
+        const { OUTPUTS: outputs, REQUIRED: required, INFERENCE: inference } = page;
+        const accepted = cases.map((c) => page.accepts(c.uncertainty ?? NaN, c.threshold));
+        return { contract, max_samples, max_seed, outputs, required, inference, accepted };
+    }"""
+    said = golden_page(MC).page.evaluate(script, port_cases.CONTRACT["accept"])
+    port_cases.check_contract(said)
+    assert ["contract", *said["required"]] == port_cases.CONTRACT["metadata"]["required"]
+
+
 def test_webgpu_gives_the_golden_answers(visit: Callable[..., Visit]) -> None:
     visited = visit(MC, *SOFTWARE_GPU)
     if not visited.page.evaluate("async () => Boolean(await navigator.gpu?.requestAdapter())"):

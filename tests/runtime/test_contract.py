@@ -1,9 +1,15 @@
-"""The contract: its rules, each in one place."""
+"""The contract: its rules, each in one place, and the page and the golden that tell them to others."""
+
+import json
+import re
+import runpy
 
 import numpy as np
 import pytest
+from conftest import GOLDEN, ROOT
 
 from uce_edge import contract
+from uce_edge.contract import Merge, Per
 
 SMALLEST_ABOVE = np.nextafter(np.float32(0.3), np.float32(1))
 
@@ -29,3 +35,44 @@ def test_an_answer_is_accepted_up_to_the_threshold_in_float32(
 def test_a_batch_is_accepted_image_by_image() -> None:
     values = np.array([0.1, 0.3, 0.5, np.nan], np.float32)
     assert contract.accepts(values, 0.3).tolist() == [True, True, False, False]
+
+
+def test_contract_json_is_what_the_contract_says() -> None:
+    made = runpy.run_path(str(GOLDEN / "make.py"))["contract_document"]()
+    kept = json.loads((GOLDEN / "contract.json").read_text())
+    assert kept == json.loads(json.dumps(made)), "it is stale: python tests/golden/make.py contract"
+
+
+def test_the_golden_edges_of_the_accept_rule_are_kept() -> None:
+    cases = json.loads((GOLDEN / "contract.json").read_text())["accept"]
+    assert {case["accepted"] for case in cases} == {True, False}
+    for case in cases:
+        uncertainty = np.nan if case["uncertainty"] is None else case["uncertainty"]
+        assert contract.accepts(uncertainty, case["threshold"]) == case["accepted"], case
+
+
+def test_what_is_added_to_the_outputs_comes_last_and_is_optional() -> None:
+    names = [output.name for output in contract.OUTPUTS]
+    assert len(set(names)) == len(names)
+    since = [output.optional_since or 0 for output in contract.OUTPUTS]
+    assert since == sorted(since)
+    assert since[-1] <= contract.MINOR
+    for output in contract.OUTPUTS:
+        assert (output.per is Per.PASS) == (output.merge is Merge.CONCATENATED)
+
+
+def test_the_page_about_the_contract_has_the_table_of_outputs() -> None:
+    text = (ROOT / "docs" / "contract.md").read_text()
+    section = text[text.index("\n## Outputs") : text.index("To merge calls")]
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) `\[(.*)\]` \| (.+?) \| (.+?) \|", section, re.MULTILINE)
+    assert rows == [
+        (
+            output.name,
+            output.dtype,
+            ", ".join(output.dimensions),
+            "every file" if output.required else f"optional since 1.{output.optional_since}",
+            output.merge,
+        )
+        for output in contract.OUTPUTS
+    ]
+    assert f"minor {contract.MINOR}" in text.splitlines()[0]

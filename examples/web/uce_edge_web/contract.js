@@ -3,12 +3,13 @@
 export const VERSION = 1;
 export const MAX_SAMPLES = 4096;
 export const MAX_SEED = 4095;
-const OUTPUTS = [
+/** What every file has. A file may have more outputs, and its description more keys: they are ignored. */
+export const OUTPUTS = [
   "probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability",
   "pass_probabilities", "logits",
 ];
-const REQUIRED = ["classes", "image", "inference", "samples"];
-const INFERENCE = ["mc", "moments", "deterministic"];
+export const REQUIRED = ["classes", "image", "inference", "samples"];
+export const INFERENCE = ["mc", "moments", "deterministic"];
 const AGAIN = "Export the model again: uce-edge export";
 // As the Python runtime: one call holds so many image-passes, and about so many bytes, at most.
 const PASSES_PER_CALL = 32;
@@ -92,6 +93,11 @@ export function passSeeds(samples, seed) {
     throw expected("the seed", `a whole number from 0 to ${MAX_SEED}`, shown(seed), "Any fixed value will do, such as 0.");
   }
   return Int32Array.from({ length: samples }, (_, index) => MAX_SAMPLES * seed + index);
+}
+
+/** Whether an answer may be used: float32 on both sides, and NaN is never accepted. */
+export function accepts(uncertainty, threshold) {
+  return Math.fround(uncertainty) <= Math.fround(threshold);
 }
 
 export function checkThreshold(threshold) {

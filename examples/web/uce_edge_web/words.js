@@ -1,5 +1,7 @@
 // How numbers are written, and what an answer means, in words.
 
+import { accepts } from "./contract.js";
+
 /** A share as percent, never rounded to a certainty that was not measured. */
 export function percent(value, digits = 1) {
   const text = (100 * value).toFixed(digits);
@@ -64,7 +66,7 @@ export function reason(summary, threshold, label, deterministic) {
 }
 
 /** Float32 on both sides: a threshold of 0.3 must not reject an uncertainty of 0.3. */
-export const isRejected = ({ uncertainty }, threshold) => Math.fround(uncertainty) > Math.fround(threshold);
+export const isRejected = ({ uncertainty }, threshold) => !accepts(uncertainty, threshold);
 
 /** What is known of a threshold from images that nothing was fitted on. */
 export function aboutThreshold({ reject, held_out: counted }, threshold, samples, seed) {

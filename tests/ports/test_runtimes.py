@@ -1,0 +1,49 @@
+"""The program that holds other runtimes to the goldens, with those that are here."""
+
+import importlib.util
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from conftest import GOLDEN
+from port_cases import CASES, MODEL, PER_IMAGE, from_the_future, variant
+
+
+@pytest.fixture(scope="module")
+def runtimes() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("runtimes", GOLDEN / "runtimes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "uce_edge"])
+def test_the_goldens_pass(runtimes: ModuleType, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():  # the program silences one for good
+        assert runtimes.main(name) == 0
+    assert capsys.readouterr().out.count(f"{name}: digits-") == 2
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "uce_edge"])
+def test_a_file_of_a_later_minor_version_is_answered_as_today(runtimes: ModuleType, name: str, tmp_path: Path) -> None:
+    assert runtimes.READ == PER_IMAGE
+    case = CASES[0]
+    image = np.frombuffer((GOLDEN / case["image"]).read_bytes(), np.uint8).reshape(case["shape"])
+    seeds = np.array(case["seeds"], np.int32)
+    with warnings.catch_warnings():
+        later, today = (
+            runtimes.open_model(name, file, len(seeds))(image, seeds) for file in (from_the_future(tmp_path), MODEL)
+        )
+    for ours, theirs in zip(later, today, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "uce_edge"])
+def test_another_contract_is_refused(runtimes: ModuleType, name: str, tmp_path: Path) -> None:
+    file = variant(tmp_path, lambda document: document.update(contract=2))
+    with pytest.raises(SystemExit, match="follows model contract 2, and this program reads contract 1"):
+        runtimes.open_model(name, file, 25)
