@@ -143,6 +143,13 @@ class NoiseKind(StrEnum):
     """No noise: a deterministic model."""
 
 
+class PerturbationKind(StrEnum):
+    """What the noise does to a layer."""
+
+    GAUSSIAN = "gaussian"
+    """Gaussian dropout: the output is drawn around its mean, with the variance of dropout on the input."""
+
+
 class Method(StrEnum):
     """The calibration map between the logits and the softmax."""
 

@@ -55,10 +55,13 @@ class ImageSpec(Record):
 
 @dataclass(frozen=True)
 class NoisyLayer(Record):
-    """One weight layer with Gaussian dropout and its rate."""
+    """One layer with noise, and its rate."""
 
     name: str
     p: Rate
+    kind: Annotated[str | None, OPTIONAL] = None
+    """A `contract.PerturbationKind`, or one of a later version: a reader needs none of it. None is an older file's
+    Gaussian dropout."""
 
 
 @dataclass(frozen=True, kw_only=True)

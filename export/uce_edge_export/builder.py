@@ -1,11 +1,14 @@
 """Writing ONNX nodes one after another."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+OPSET = 18
+"""The operators that all nodes are written in."""
 
 
 class Builder:
@@ -19,6 +22,7 @@ class Builder:
         """
         self.nodes: list[ir.Node] = []
         self._constants: dict[Any, ir.Value] = {}
+        self._squares: dict[ir.Value, ir.Value] = {}
         self._names = set(taken)
 
     @property
@@ -47,6 +51,17 @@ class Builder:
         """Add a node made elsewhere; gives its outputs."""
         self.nodes.append(node)
         return list(node.outputs)
+
+    def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
+        """Add a node like another one, with inputs of its own; gives its outputs."""
+        attributes = node.attributes.values()
+        return self.append(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
+
+    def square(self, value: ir.Value) -> ir.Value:
+        """X * x, written once for all who need it."""
+        if value not in self._squares:
+            self._squares[value] = self.Mul(value, value)
+        return self._squares[value]
 
     def constant(self, array: npt.ArrayLike, name: str | None = None) -> ir.Value:
         """An initializer; equal unnamed ones are shared."""

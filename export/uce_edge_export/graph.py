@@ -1,7 +1,6 @@
 """Assembling a file that fulfils the model contract: image in, calibrated distribution out."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +11,10 @@ from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export import head, noise_table, sampling
-from uce_edge_export.builder import Builder
-from uce_edge_export.sites import Site, largest_state, layer_number, per_image_shape, weight_layers
+from uce_edge_export.builder import OPSET, Builder
+from uce_edge_export.sites import Site
+from uce_edge_export.weights import largest_state, layer_number, weight_layers
 
-OPSET = 18
 IR_VERSION = 9
 
 # Mean, variance, noise and sample of a value live side by side; measured with ONNX Runtime on residual and dense
@@ -74,17 +73,14 @@ def contract_model(
         seeds = ir.val(contract.SEEDS, ir.DataType.INT32, ("samples",))
         samples = g.Shape(seeds, start=0, end=1)
         sampled_from = variance_scale = None
-        noisy: list[tuple[ir.Node | ir.Value, tuple[int, ...]]] = [(site.node, site.shape) for site in sites]
         if metadata.inference is Inference.MOMENTS:
             layers = list(weight_layers(classifier.graph))
             start = len(layers) - 1 if sample_from is None else layer_number(classifier.graph, sample_from)
             sampled_from = layers[start:]
-            drawn = sampling.drawn(classifier.graph, sites, sampled_from)
-            noisy = [(value, per_image_shape(value, f"{value.name}")) for value in drawn]
-            noisy += [(site.node, site.shape) for site in sites if site.node in sampled_from]
             scale = metadata.calibration.parameters.get("variance_scale", [1.0])
             variance_scale = g.constant(np.asarray(scale, np.float32), contract.VARIANCE_SCALE)
-        source, extra = _noise_source(g, metadata.noise, seeds, batch, noisy)
+        random = sampling.random_parts(classifier.graph, sites, sampled_from)
+        source, extra = _noise_source(g, metadata.noise, seeds, batch, random)
         inputs += [seeds, *extra]
         passes = sampling.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale)
         logits, costs = passes.run(pixels, sites, source, expand_early=expand_early)
@@ -121,17 +117,13 @@ def checked(model: ir.Model) -> ir.Model:
     return model
 
 
-Noisy = Sequence[tuple[ir.Node | ir.Value, tuple[int, ...]]]
-"""What gets noise: layers and drawn values, with their shape for one image."""
-
-
 def _noise_source(
-    g: Builder, kind: NoiseKind, seeds: ir.Value, batch: ir.Value, noisy: Noisy
+    g: Builder, kind: NoiseKind, seeds: ir.Value, batch: ir.Value, random: sampling.RandomParts
 ) -> tuple[sampling.Noise, list[ir.Value]]:
     """Their noise, and the graph inputs it needs beyond the contract's."""
     if kind is NoiseKind.RANDN:
         return lambda _, mu: g.RandomNormalLike(mu, dtype=1), []
-    sizes = [math.prod(shape) for _, shape in noisy]
+    sizes = [math.prod(shape) for _, shape in random]
     extra: list[ir.Value] = []
     if kind is NoiseKind.TABLE:
         flat = noise_table.emit(g, seeds, batch, noise_table.Plan(tuple(sizes)))
@@ -140,7 +132,7 @@ def _noise_source(
         flat = [noise_table.emit_repeat(g, value, batch, size) for value, size in zip(extra, sizes, strict=True)]
     shaped = {
         key: g.Reshape(value, g.constant(np.array([-1, *shape])))
-        for (key, shape), value in zip(noisy, flat, strict=True)
+        for (key, shape), value in zip(random, flat, strict=True)
     }
     return lambda key, _: shaped[key], extra
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.builder import Builder
-from uce_edge_export.sites import per_image_shape
+from uce_edge_export.weights import per_image_shape
 
 TINY = 1e-12  # a variance of 0 has no z-score
 _HUGE = 1e30  # a bound beyond this is none
@@ -127,11 +127,6 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
     return [rule(g, node, first, operands[1:])]
 
 
-def write(g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
-    """The same node with other inputs."""
-    return g.append(ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs)))
-
-
 class Rectified(NamedTuple):
     """What is known of max(x, 0)."""
 
@@ -163,13 +158,13 @@ def rectified(g: Builder, x: Uncertain) -> Rectified:
 
 
 def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
-    constants = _certain(rest)
+    constants = certain(rest)
     if x.halved:  # which only a layer in front of nothing but a Relu is
         mean, variance, power = rectified(g, x)
         return Uncertain(mean, variance, power=power)
 
     def function(value: ir.Value) -> ir.Value:
-        return write(g, node, [x.function(value), *constants])[0]
+        return g.copy(node, [x.function(value), *constants])[0]
 
     def resolve() -> tuple[ir.Value, ir.Value]:
         match node.op_type:
@@ -240,7 +235,7 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
             root = a.root
 
             def both(value: ir.Value) -> ir.Value:
-                return write(g, node, [a.function(value), b.function(value)])[0]
+                return g.copy(node, [a.function(value), b.function(value)])[0]
 
             return Uncertain(None, None, root=root, function=both, resolve=lambda: integrated(g, root, both))
         return _independent(g, node, a, b)
@@ -250,10 +245,10 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
 
     def one(value: ir.Value) -> ir.Value:
         mine = x.function(value)
-        return write(g, node, [mine if x is a else left, mine if x is b else right])[0]
+        return g.copy(node, [mine if x is a else left, mine if x is b else right])[0]
 
     def resolve() -> tuple[ir.Value, ir.Value]:
-        mean = write(g, node, [left, right])[0]
+        mean = g.copy(node, [left, right])[0]
         if node.op_type in ("Add", "Sub"):
             other = right if x is a else left
             assert other is not None
@@ -264,14 +259,14 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
             return integrated(g, x.root, one)
         other = right if x is a else left
         assert other is not None
-        return mean, write(g, node, [x.variance, g.Mul(other, other)])[0]  # a product, or a quotient by `other`
+        return mean, g.copy(node, [x.variance, g.Mul(other, other)])[0]  # a product, or a quotient by `other`
 
     keeps = x.positive and node.op_type in ("Add", "Sub")
     return Uncertain(None, None, positive=keeps, root=x.root, function=one, resolve=resolve)
 
 
 def _independent(g: Builder, node: ir.Node, a: Uncertain, b: Uncertain) -> Uncertain:
-    mean = write(g, node, [a.mean, b.mean])[0] if node.op_type != "Div" else None
+    mean = g.copy(node, [a.mean, b.mean])[0] if node.op_type != "Div" else None
     if node.op_type in ("Add", "Sub"):
         return Uncertain(mean, g.Add(a.variance, b.variance), positive=a.positive or b.positive)
     if node.op_type == "Mul":
@@ -287,7 +282,7 @@ def _moved(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Uncer
     parts = operands if node.op_type == "Concat" else operands[:1]
     variances = [_variance(g, x) for x in parts]
     variances += [] if node.op_type == "Concat" else means[1:]
-    outputs = zip(write(g, node, means), write(g, node, variances), strict=True)
+    outputs = zip(g.copy(node, means), g.copy(node, variances), strict=True)
     positive = all(isinstance(x, Uncertain) and x.positive for x in parts)
     return [Uncertain(mean, variance, positive=positive) for mean, variance in outputs]
 
@@ -309,7 +304,7 @@ def _normalised(g: Builder, node: ir.Node, x: Uncertain, _: Sequence[Operand]) -
 
 
 def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
-    mean, spread = (write(g, node, [value, *_certain(rest)])[0] for value in (x.mean, x.variance))
+    mean, spread = (g.copy(node, [value, *certain(rest)])[0] for value in (x.mean, x.variance))
     if node.op_type == "ReduceSum":
         return Uncertain(mean, spread)
     taken = per_image_shape(_given(node.inputs[0]), node.op_type)
@@ -329,15 +324,15 @@ def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) 
 def _largest(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
     """As if the units of a window moved together: the maximum one standard deviation up, and one down."""
     s = g.Sqrt(x.variance)
-    high, low = (write(g, node, [value, *_certain(rest)])[0] for value in (g.Add(x.mean, s), g.Sub(x.mean, s)))
+    high, low = (g.copy(node, [value, *certain(rest)])[0] for value in (g.Add(x.mean, s), g.Sub(x.mean, s)))
     half = g.Mul(g.Sub(high, low), _scalar(g, 0.5))
     return Uncertain(g.Add(low, half), g.Mul(half, half))
 
 
 def _padded(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
-    pads, *more = _certain(rest)
+    pads, *more = certain(rest)
     zero = g.constant(np.float32(0))  # what is put around is certain
-    return Uncertain(write(g, node, [x.mean, pads, *more])[0], write(g, node, [x.variance, pads, zero, *more[1:]])[0])
+    return Uncertain(g.copy(node, [x.mean, pads, *more])[0], g.copy(node, [x.variance, pads, zero, *more[1:]])[0])
 
 
 def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float, float] | None:
@@ -352,9 +347,10 @@ def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float, float] | None:
     return None if found == [-math.inf, math.inf] else (found[0], found[1])
 
 
-def _certain(operands: Sequence[Operand]) -> list[ir.Value | None]:
+def certain(operands: Sequence[Operand]) -> list[ir.Value | None]:
+    """The operands of a node, none of which may depend on noise."""
     if any(isinstance(x, Uncertain) for x in operands):
-        raise UceEdgeError("A shape, an axis or a bound depends on noise; --inference mc samples it.")
+        raise UceEdgeError("A bias, a shape, an axis or a bound depends on noise; --inference mc samples it.")
     return list(operands)  # type: ignore[arg-type]
 
 

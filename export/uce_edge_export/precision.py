@@ -23,8 +23,8 @@ from uce_edge.model import Model
 from uce_edge.providers import onnxruntime
 from uce_edge_export.builder import Builder
 from uce_edge_export.publish import Draft
-from uce_edge_export.sites import weight_of
 from uce_edge_export.tidy import infer_shapes
+from uce_edge_export.weights import weight_of
 
 NLL_BOUND = 0.02
 UCE_BOUND = 0.02

@@ -1,13 +1,11 @@
-"""The graph pass: from a deterministic classifier to N Monte Carlo passes with Gaussian dropout.
+"""The graph pass: from a deterministic classifier to N Monte Carlo passes with noise.
 
 The pass walks the nodes once, in order, and writes a new graph. Every value is *plain* (a constant or a shape),
 *shared* (it does not depend on noise; leading dimension: batch) or *sampled* (leading dimension: samples * batch,
-passes outside). A weight layer with a rate becomes
+passes outside). What a noisy node becomes, its perturbation knows (see `perturbations`).
 
-    mu = layer(x, W) + bias;   sigma = sqrt(layer(x*x, alpha * W*W));   y = mu + sigma * noise
-
-so N enters as late as possible: all that is shared runs once per image, and so do mu and sigma of the first noisy
-layer. Where a sampled value meets a shared one, the shared one is repeated.
+N enters as late as possible: all that is shared runs once per image, and so does what the first noise acts on. Where a
+sampled value meets a shared one, the shared one is repeated.
 
 With `sampled_from`, values before some layers are *uncertain*: their mean and variance are known (see `moments`), and
 they are drawn, element by element, where they meet one of those layers.
@@ -22,10 +20,11 @@ import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Costs
-from uce_edge_export import moments
+from uce_edge_export import linear, moments
 from uce_edge_export.axes import refuse_batch_mixing
 from uce_edge_export.builder import Builder
-from uce_edge_export.sites import Site, multiplications, per_image_shape, weight_of
+from uce_edge_export.sites import Site
+from uce_edge_export.weights import multiplications, per_image_shape, weight_of
 
 Noise = Callable[["ir.Node | ir.Value", ir.Value], ir.Value]
 """Given a layer, or a value that is drawn, and its repeated mean, the noise of the same shape as graph nodes."""
@@ -38,30 +37,37 @@ class _Kind(Enum):
     SAMPLED = auto()
 
 
-def drawn(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node]) -> list[ir.Value]:
-    """The uncertain values that are drawn, in graph order.
+RandomParts = list[tuple[ir.Node | ir.Value, tuple[int, ...]]]
+"""What takes standard normals in a pass, a noisy node or a value that is drawn, and their shape for one image."""
+
+
+def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node] | None) -> RandomParts:
+    """What a pass draws: first uncertain values, then noisy nodes, each in graph order.
 
     Args:
         graph: The deterministic classifier.
-        sites: Its noisy layers.
-        sampled_from: The layers whose operands are drawn.
+        sites: Its noisy nodes.
+        sampled_from: The layers whose operands are drawn; None to sample everything.
     """
+    if sampled_from is None:
+        return [(site.node, site.normals) for site in sites]
     noisy = {site.node for site in sites}
     uncertain: set[ir.Value] = set()
     sampled: set[ir.Value] = set()
-    found: dict[ir.Value, None] = {}
+    drawn: dict[ir.Value, None] = {}
     for node in graph:
         given = {value for value in node.inputs if value is not None}
         if node.op_type in ("Shape", "Size"):
             continue
         if given & sampled or (node in sampled_from and (node in noisy or given & uncertain)):
-            found |= dict.fromkeys(value for value in node.inputs if value in uncertain)
+            drawn |= dict.fromkeys(value for value in node.inputs if value in uncertain)
             sampled.update(node.outputs)
         elif given & uncertain or node in noisy:
             uncertain.update(node.outputs)
     if graph.outputs[0] in uncertain:
-        found[graph.outputs[0]] = None
-    return list(found)
+        drawn[graph.outputs[0]] = None
+    values: RandomParts = [(value, per_image_shape(value, f"{value.name}")) for value in drawn]
+    return values + [(site.node, site.normals) for site in sites if site.node.outputs[0] in sampled]
 
 
 class Pass:
@@ -97,7 +103,6 @@ class Pass:
         self._values: dict[ir.Value, ir.Value] = {}
         self._kinds: dict[ir.Value, _Kind] = {}
         self._repeats: dict[ir.Value, ir.Value] = {}
-        self._squares: dict[ir.Value, ir.Value] = {}
         self._repeat: ir.Value | None = None
         self._once = 0
         self._per_pass = 0
@@ -125,75 +130,37 @@ class Pass:
         for node in self._graph:
             sampled = self._sampled_from is None or node in self._sampled_from
             if node in noisy and (sampled or any(self._kind(x) is _Kind.SAMPLED for x in node.inputs if x is not None)):
-                self._set(node.outputs[0], self._noisy(noisy[node]), _Kind.SAMPLED)
-            elif not sampled and (node in noisy or (weight_of(node) and self._is_uncertain(node))):
-                self._layer(node, noisy[node].layer.p if node in noisy else 0.0)
+                self._sample(noisy[node])
+            elif node in noisy:
+                perturbation = noisy[node].perturbation
+                self._hold(node.outputs[0], perturbation.moments(self._g, node, self._operands(node)))
+                self._count(perturbation.multiplications(node), sampled=False)
+            elif not sampled and weight_of(node) and self._is_uncertain(node):
+                self._hold(node.outputs[0], linear.moments(self._g, node, self._operands(node)))
+                self._count(2 * multiplications(node), sampled=False)
             else:
                 self._copy(node, sampled=sampled and weight_of(node) is not None)
         output = self._graph.outputs[0]
         logits = self._sampled(output) if sites else self._value(output)
         return logits, Costs(self._once, self._per_pass)
 
-    def _noisy(self, site: Site) -> ir.Value:
-        g, node = self._g, site.node
+    def _sample(self, site: Site) -> None:
+        """Write a node with noise of its own."""
         assert self._noise is not None
-        x = _operand(node)
-        sampled = self._kind(x) in (_Kind.SAMPLED, _Kind.UNCERTAIN)
-        value = self._sampled(x) if sampled else self._value(x)
-        inputs = [None if i is None else value if i is x else self._value(i) for i in node.inputs]
-        mu = self._write(node, inputs)[0]
-        if value not in self._squares:
-            self._squares[value] = g.Mul(value, value)
-        variance = self._squared_layer(node, self._squares[value], site.layer.p / (1 - site.layer.p))
-        # The sum of squares is never negative, but a Winograd kernel may round below 0; this Relu fuses into the Conv.
-        sigma = g.Sqrt(g.Relu(variance))
+        node, perturbation = site.node, site.perturbation
+        kinds = {self._kind(value) for value in node.inputs if value is not None}
+        sampled = bool(kinds & {_Kind.SAMPLED, _Kind.UNCERTAIN})
+        inputs = [None if x is None else self._sampled(x) if sampled else self._value(x) for x in node.inputs]
+        prepared = perturbation.prepare(self._g, node, inputs)
         if not sampled:
-            mu, sigma = self._repeated(mu), self._repeated(sigma)
-        self._count(node, sampled, times=2)
-        return g.Add(mu, g.Mul(sigma, self._noise(node, mu)))
+            prepared = tuple(self._repeated(part) for part in prepared)
+        normals = self._noise(node, prepared[0])
+        self._set(node.outputs[0], perturbation.perturb(self._g, prepared, normals), _Kind.SAMPLED)
+        self._count(perturbation.multiplications(node), sampled)
 
-    def _squared_layer(self, node: ir.Node, x: ir.Value, factor: float) -> ir.Value:
-        """layer(x, factor * W^2) without a bias.
-
-        The file holds W alone; runtimes compute what depends on constants only when they load it.
-        """
-        g, found = self._g, weight_of(node)
-        assert found is not None
-        weight, position = self._value(found[0]), found[1]
-        attributes = dict(node.attributes)
-        if node.op_type == "Gemm":  # scale * x W + beta * bias: the variance has scale^2 and no bias
-            factor *= attributes.pop("alpha").as_float() ** 2 if "alpha" in attributes else 1
-            attributes.pop("beta", None)
-        operands = [g.Mul(g.Mul(weight, weight), g.constant(np.float32(factor)))]
-        operands.insert(position, x)
-        return g.append(ir.Node("", node.op_type, operands, attributes.values()))[0]
-
-    def _layer(self, node: ir.Node, p: float) -> None:
-        """A weight layer of which mean and variance are computed: see `moments`."""
-        g, x = self._g, _operand(node)
-        value = self._uncertain.get(x)
-        mean = value.mean if value else self._value(x)
-        if value is None or p == 0:
-            power = value.variance if value else g.Mul(g.Mul(mean, mean), g.constant(np.float32(p)))
-        elif value.power is not None and all(weight_of(use.node) for use in x.uses()):
-            power = value.power(p)
-        else:
-            power = g.Add(g.Mul(g.Mul(mean, mean), g.constant(np.float32(p))), value.variance)
-        # What only a Relu uses is halved in the weights, as the rule of the Relu takes it.
-        constant = all(i is None or i is x or i.const_value is not None for i in node.inputs)
-        halved = constant and [use.node.op_type for use in node.outputs[0].uses()] == ["Relu"]
-        inputs = [None if i is None else mean if i is x else self._halved(i, halved) for i in node.inputs]
-        result = self._write(node, inputs)[0]
-        variance = self._squared_layer(node, power, (0.5 if halved else 1.0) / (1 - p))
-        # As a Clip, the floor fuses into the Conv.
-        floored = g.Clip(variance, g.constant(np.float32(moments.TINY)), g.constant(np.float32(3e38)))
-        self._hold(node.outputs[0], moments.Uncertain(result, floored, positive=True, halved=halved))
-        self._count(node, sampled=False, times=2)
-
-    def _halved(self, value: ir.Value, halved: bool) -> ir.Value:
-        """A weight or a bias, or half of it."""
-        known = self._value(value)
-        return self._g.Mul(known, self._g.constant(np.float32(0.5))) if halved else known
+    def _operands(self, node: ir.Node) -> list[moments.Operand]:
+        """The inputs of a node of which some may be uncertain."""
+        return [None if x is None else self._uncertain.get(x) or self._value(x) for x in node.inputs]
 
     def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
         self._uncertain[old] = new
@@ -209,11 +176,11 @@ class Pass:
         kinds = {self._kind(value) for value in given}
         if self._is_uncertain(node) and node.op_type in ("Shape", "Size"):
             known_by = self._uncertain[given[0]]
-            self._set(node.outputs[0], self._write(node, [known_by.given()[0]])[0], _Kind.PLAIN)
+            self._set(node.outputs[0], self._g.copy(node, [known_by.given()[0]])[0], _Kind.PLAIN)
             return
         if self._is_uncertain(node) and not sampled:
-            operands = [None if x is None else self._uncertain.get(x) or self._value(x) for x in node.inputs]
-            for output, known in zip(node.outputs, moments.propagate(self._g, node, operands), strict=True):
+            results = moments.propagate(self._g, node, self._operands(node))
+            for output, known in zip(node.outputs, results, strict=True):
                 self._hold(output, known)
             return
         noisy = bool(kinds & {_Kind.SAMPLED, _Kind.UNCERTAIN})
@@ -231,9 +198,11 @@ class Pass:
                 inputs[1] = self._target(node, -1)
             elif node.op_type == "Expand":
                 inputs[1] = self._target(node, 1)
-        for old, new in zip(node.outputs, self._sum_inner_axes(node, inputs) or self._write(node, inputs), strict=True):
+        for old, new in zip(
+            node.outputs, self._sum_inner_axes(node, inputs) or self._g.copy(node, inputs), strict=True
+        ):
             self._set(old, new, kind)
-        self._count(node, kind is _Kind.SAMPLED)
+        self._count(multiplications(node), kind is _Kind.SAMPLED)
 
     def _sum_inner_axes(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value] | None:
         """A sum or mean over axes that are not the last as a product with a constant row; None for other nodes.
@@ -261,14 +230,11 @@ class Pass:
         shape = per_image_shape(node.outputs[0], f"{node.op_type} {node.name}")
         return self._g.constant(np.array([leading, *shape]))
 
-    def _count(self, node: ir.Node, sampled: bool, times: int = 1) -> None:
+    def _count(self, count: int, sampled: bool) -> None:
         if sampled:
-            self._per_pass += times * multiplications(node)
+            self._per_pass += count
         else:
-            self._once += times * multiplications(node)
-
-    def _write(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
-        return moments.write(self._g, node, inputs)
+            self._once += count
 
     def _set(self, old: ir.Value, new: ir.Value, kind: _Kind) -> None:
         self._values[old] = new
@@ -309,12 +275,3 @@ class Pass:
         if value not in self._repeats:
             self._repeats[value] = g.Gather(value, self._repeat, axis=0)
         return self._repeats[value]
-
-
-def _operand(node: ir.Node) -> ir.Value:
-    """What a weight layer is applied to."""
-    found = weight_of(node)
-    assert found is not None
-    x = node.inputs[found[1]]
-    assert x is not None
-    return x

@@ -1,4 +1,4 @@
-"""Weight layers of a graph, and which of them get noise."""
+"""Which nodes of a graph get noise, and which noise."""
 
 import fnmatch
 import math
@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from uce_edge.contract import PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import NoisyLayer
+from uce_edge_export import perturbations
+from uce_edge_export.perturbations import Perturbation
+from uce_edge_export.weights import layer_number, per_image_shape, weight_layers
 
 
 @dataclass(frozen=True)
 class Site:
-    """A weight layer that gets noise."""
+    """A node that gets noise."""
 
     node: ir.Node
     layer: NoisyLayer
@@ -21,36 +25,19 @@ class Site:
     """Its output for one image."""
 
     @property
+    def perturbation(self) -> Perturbation:
+        """The noise."""
+        return perturbations.of(self.layer)
+
+    @property
+    def normals(self) -> tuple[int, ...]:
+        """The shape of the standard normals that one image takes in one pass."""
+        return self.perturbation.normals(self.shape)
+
+    @property
     def size(self) -> int:
-        """Outputs for one image."""
-        return math.prod(self.shape)
-
-
-def weight_of(node: ir.Node) -> tuple[ir.Value, int] | None:
-    """The constant weight of a Conv, Gemm or MatMul node and the index of its other, varying input."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Conv", "Gemm", "MatMul"):
-        return None
-    first, second = node.inputs[:2]
-    if first is None or second is None:
-        return None
-    if second.const_value is not None and first.const_value is None:
-        # With transA the images are columns: that product is not a layer applied to every image.
-        if node.op_type == "Gemm" and "transA" in node.attributes and node.attributes["transA"].as_int():
-            return None
-        return second, 0
-    if node.op_type == "MatMul" and first.const_value is not None and second.const_value is None:
-        return first, 1
-    return None
-
-
-def weight_layers(graph: ir.Graph) -> dict[ir.Node, str]:
-    """All weight layers in graph order, by the name of their weight."""
-    found = {}
-    for node in graph:
-        weight = weight_of(node)
-        if weight is not None:
-            found[node] = weight[0].name or node.name or node.op_type
-    return found
+        """How many standard normals one image takes in one pass."""
+        return math.prod(self.normals)
 
 
 def sites_with_rates(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
@@ -126,69 +113,5 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
     return sites
 
 
-def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> int:
-    """Which weight layer a number (0 is the first of the network) or a pattern for its name stands for."""
-    names = list(weight_layers(graph).values())
-    if not names:
-        raise UceEdgeError(f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.")
-    if layer.isdecimal():
-        found = int(layer)
-    else:
-        found = next((i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, layer)), len(names))
-    if found >= len(names):
-        raise UsageError(
-            expected(
-                f"`{argument}`",
-                f"a number below {len(names)} or a pattern for one of {', '.join(names[:3])}, ..., {names[-1]}",
-                layer,
-                f"The last layer alone: --{argument.replace('_', '-')} {len(names) - 1}",
-            )
-        )
-    return found
-
-
-def per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:
-    """The shape of a value without its leading batch dimension; everything else must be known."""
-    dims = value.shape.dims[1:] if value.shape is not None else (None,)
-    if not all(isinstance(dim, int) for dim in dims):
-        raise UceEdgeError(
-            f"The output of {where} has no static shape ({value.shape}). Export with a fixed image size."
-        )
-    return tuple(dim for dim in dims if isinstance(dim, int))
-
-
-def multiplications(node: ir.Node) -> int:
-    """Multiply-accumulates of a Conv, Gemm or MatMul for one image; 0 for other nodes."""
-    if node.op_type not in ("Conv", "Gemm", "MatMul") or node.outputs[0].shape is None:
-        return 0
-    outputs = math.prod(per_image_shape(node.outputs[0], node.op_type))
-    first, second = node.inputs[:2]
-    assert first is not None
-    assert second is not None
-    inner = second.shape if node.op_type == "Conv" else first.shape
-    dims = [dim for dim in (inner.dims if inner is not None else ()) if isinstance(dim, int)]
-    if node.op_type == "Conv":
-        return outputs * math.prod(dims[1:])
-    return outputs * (dims[-1] if dims else 0)
-
-
-def largest_state(graph: ir.Graph) -> int:
-    """The most bytes that one image's values take at once while a graph runs in its order, in float32."""
-    last = {value: number for number, node in enumerate(graph) for value in node.inputs}
-    alive: dict[ir.Value, int] = {}
-    most = 0
-    for number, node in enumerate(graph):
-        alive |= {value: _bytes_of(value) for value in node.outputs}
-        most = max(most, sum(alive.values()))
-        alive = {value: size for value, size in alive.items() if last.get(value, -1) > number}
-    return most
-
-
-def _bytes_of(value: ir.Value) -> int:
-    """Of one image; dimensions that are not known count as 1."""
-    dims = value.shape.dims[1:] if value.shape is not None else ()
-    return 4 * math.prod(dim for dim in dims if isinstance(dim, int))
-
-
 def _site(node: ir.Node, name: str, p: float) -> Site:
-    return Site(node, NoisyLayer(name, p), per_image_shape(node.outputs[0], f"layer {name}"))
+    return Site(node, NoisyLayer(name, p, PerturbationKind.GAUSSIAN), per_image_shape(node.outputs[0], f"layer {name}"))

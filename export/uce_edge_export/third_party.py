@@ -18,9 +18,9 @@ from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
 from uce_edge.metadata import Hashes, ImageSpec, Metadata
 from uce_edge.providers import Device, open_session
 from uce_edge_export import tidy
-from uce_edge_export.builder import Builder
+from uce_edge_export.builder import OPSET, Builder
 from uce_edge_export.gate import TOLERANCE, ParityError, Reference, softmax
-from uce_edge_export.graph import IR_VERSION, OPSET, Classifier
+from uce_edge_export.graph import IR_VERSION, Classifier
 from uce_edge_export.options import Layout, OutputIs
 from uce_edge_export.reference import normalised
 

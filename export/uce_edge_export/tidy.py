@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.builder import Builder
-from uce_edge_export.reference import evaluate
-from uce_edge_export.sites import weight_of
+from uce_edge_export.evaluator import evaluate
+from uce_edge_export.weights import weight_of
 
 _RESHAPING = ("Identity", "Transpose", "Cast", "DequantizeLinear", "Reshape", "Squeeze", "Unsqueeze")
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import ImageSpec
 from uce_edge_export import tidy
+from uce_edge_export.builder import OPSET
 from uce_edge_export.gate import FloatArray, Pixels, Reference
-from uce_edge_export.graph import OPSET, Classifier
+from uce_edge_export.graph import Classifier
 from uce_edge_export.sites import Site, sites_with_rates
 from uce_edge_train.layers import deterministic, gaussian_layers, noise_from
 from uce_edge_train.pixels import normalise
