@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ports test-runtimes lint bench noise wheel-check clean
+.PHONY: demo test test-ports test-runtimes test-minimal lint bench noise wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -35,15 +35,21 @@ test: $(VENV)/.dev
 	UCE_EDGE_KEEP=build/ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations=10
 
 # The ports to other languages: fetches what they need from package registries, then runs their tests on the goldens.
+# A port that cannot be tested is a failure.
 test-ports: $(VENV)/.dev
+	bash .ci/tools
 	examples/cpp/get-headers.sh
 	cd examples/node && npm ci
 	$(BIN)/python examples/web/fetch.py
-	$(BIN)/python -m pytest -rs tests/ports
+	UCE_EDGE_PORTS=required $(BIN)/python -m pytest -rs tests/ports
 
 # Other runtimes on the goldens, from PyPI, each in an environment of its own; and the oldest ONNX Runtime.
 test-runtimes: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash .ci/runtimes
+
+# The oldest versions that pyproject.toml allows, with the tests that need no torch.
+test-minimal:
+	PYTHON=$(PYTHON) bash .ci/minimal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -39,6 +40,7 @@ class Digits:
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     # Here, so that tests of the runtime alone need no PyTorch.
+    pytest.importorskip("torch", reason="torch is not installed: there is no model to train")
     from uce_edge_train import calibrate, training
     from uce_edge_train.export import export_run
 
@@ -88,3 +90,27 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+def _is_required(path: Path | None) -> bool:
+    """Whether a skipped test is a failure: those of the ports are where all that they need was fetched."""
+    ports = ROOT / "tests" / "ports"
+    return os.environ.get("UCE_EDGE_PORTS") == "required" and path is not None and path.is_relative_to(ports)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and _is_required(item.path):
+        report.outcome, report.longrepr = "failed", f"UCE_EDGE_PORTS=required, and this was skipped: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped and _is_required(collector.path):
+        report.outcome, report.longrepr = "failed", f"UCE_EDGE_PORTS=required, and this was skipped: {report.longrepr}"
+    return report

@@ -3,7 +3,9 @@
 import ast
 import inspect
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from conftest import GOLDEN, ROOT
 
 import uce_edge
@@ -104,3 +107,51 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert ElementTree.parse(ROOT / "examples" / "ros2" / "package.xml").findtext("version") == version
     assert f'version="{version}"' in (ROOT / "examples" / "ros2" / "setup.py").read_text()
     assert re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_the_workflows_run_what_the_makefile_has() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert {"lint", "test", "ports", "runtimes", "minimal", "wheel"} <= set(workflow["jobs"])
+    matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13"]
+    commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    words = [command.split()[1:] for command in commands if command.startswith("make ")]
+    asked = {word for line in words for word in line if "=" not in word}
+    assert asked <= targets
+    assert {"lint", "test-ports", "test-runtimes", "test-minimal", "wheel-check"} <= asked
+
+
+SETTINGS = [".pre-commit-config.yaml", ".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/idea.yml"]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_other_settings_of_the_repository_can_be_read(name: str) -> None:
+    settings = yaml.safe_load((ROOT / name).read_text())
+    hooks = [hook["id"] for repository in settings.get("repos", []) for hook in repository["hooks"]]
+    assert hooks == ["ruff", "ruff-format", "mypy"] or {"name", "description", "body"} <= set(settings)
+
+
+def test_ci_runs_lint_tests_ports_and_the_wheel() -> None:
+    lines = re.findall(r"^make (\S+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert lines == ["lint", "test", "test-ports", "wheel-check"]
+    assert "UCE_EDGE_PORTS=required" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(
+    "where", ["pytestmark = pytest.mark.skip('absent')", "pytest.skip('absent', allow_module_level=True)"]
+)
+def test_a_skipped_port_is_a_failure_where_ports_are_required(where: str, tmp_path: Path) -> None:
+    (tmp_path / "tests" / "ports").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    (tmp_path / "tests" / "ports" / "test_port.py").write_text(f"import pytest\n{where}\ndef test_port(): pass\n")
+    paths = os.pathsep.join(str(ROOT / folder) for folder in ("", "export", "train"))
+
+    def status(required: str) -> int:
+        environment = os.environ | {"PYTHONPATH": paths, "UCE_EDGE_PORTS": required}
+        command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "tests"]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False).returncode
+
+    assert status("") in (0, 5)  # 5: nothing but skips
+    assert status("required") in (1, 2)  # 2: a module could not be collected

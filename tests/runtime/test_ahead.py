@@ -70,7 +70,12 @@ def test_many_files_give_the_answers_of_each_alone(tmp_path: Path, rng: np.rando
     paths[13].write_bytes(b"no image")
     model = Model(GOLDEN / "digits-moments.onnx", "cpu")
     together = [answer.as_dict() for answer in model.answers(paths)]
-    assert together == [answer.as_dict() for path in paths for answer in model.answers([path])]
+    alone = [answer.as_dict() for path in paths for answer in model.answers([path])]
+    for key in ("path", "status", "label", "error"):
+        assert [answer[key] for answer in together] == [answer[key] for answer in alone]
+    # Old ONNX Runtimes round otherwise in a batch.
+    numbers = [[answer["uncertainty"] or 0.0 for answer in answers] for answers in (together, alone)]
+    np.testing.assert_allclose(*numbers, atol=1e-6)
     assert [answer["status"] for answer in together].count("error") == 1
 
 

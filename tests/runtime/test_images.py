@@ -103,7 +103,7 @@ CONVERSIONS = [
     ("PNG", sixteen(257 * 100 + 129), GRAY, (101,)),
     ("PNG", keyed("I;16", 1000), GRAY, (255,)),
     ("TIFF", full("I;16B", 257 * 7), GRAY, (7,)),
-    ("PPM", sixteen(257 * 100), GRAY, (100,)),
+    ("PPM", sixteen(257 * 100).convert("I"), GRAY, (100,)),
     ("TIFF", full("I", 65535), GRAY, (255,)),
     ("TIFF", full("F", 1.0), GRAY, (255,)),
     ("TIFF", full("F", 0.2), RGB, (51, 51, 51)),

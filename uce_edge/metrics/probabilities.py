@@ -34,7 +34,8 @@ class Probabilities:
         return len(self._table)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Numbers:
-        return np.array(self._read(slice(None)), dtype=dtype, copy=copy)
+        values = np.asarray(self._read(slice(None)), dtype=dtype)
+        return values.copy() if copy else values  # numpy 1 knows no copy=None
 
     @property
     def classes(self) -> int:

@@ -10,6 +10,8 @@ import pytest
 from conftest import ROOT, Call
 from PIL import Image
 
+pytest.importorskip("torch", reason="the tutorials train")
+
 DOCS = ROOT / "docs"
 
 

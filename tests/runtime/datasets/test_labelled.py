@@ -235,6 +235,7 @@ def test_sources_that_are_not_there(source: str, sentence: str) -> None:
 
 
 def test_the_embedded_digits() -> None:
+    pytest.importorskip("sklearn")
     split = labelled.load("digits", ImageSpec(8, 8, 1), tuple("0123456789"))
     assert split.images.shape[1:] == (8, 8, 1)
     assert labelled.load("digits", ImageSpec(12, 12, 3), tuple("0123456789")).images.shape[1:] == (12, 12, 3)
