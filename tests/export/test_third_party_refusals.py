@@ -188,7 +188,7 @@ def test_export_from_and_info(call) -> None:
                  "M once", "sha256 source", "8 x 8 x 3 uint8"):  # fmt: skip
         assert part in text
     document = json.loads(call("info", "net-uce.onnx", "--json").out)
-    assert document["layers"][-1] == {"name": "head", "p": 0.3}
+    assert document["layers"][-1] == {"kind": "gaussian", "name": "head", "p": 0.3}
     assert document["image"]["mean"] == [0.5]
     again = call("export", "--from", "net-uce.onnx")
     assert again.code == 2
