@@ -245,15 +245,6 @@ class Metadata(Record):
         return properties
 
     @classmethod
-    def from_session(cls, session: Any, source: str) -> "Metadata":
-        """As `from_properties`, of an `onnxruntime.InferenceSession`."""
-        try:
-            properties = session.get_modelmeta().custom_metadata_map
-        except UnicodeDecodeError:
-            raise ModelFileError(f"{source} has damaged metadata (it is not UTF-8). {_AGAIN}") from None
-        return cls.from_properties(properties, source)
-
-    @classmethod
     def from_properties(cls, properties: dict[str, str], source: str) -> "Metadata":
         """Read the metadata of a model file, or say why it is not one of ours.
 

@@ -68,8 +68,13 @@ class Model:
             )
         check_memory(max_memory)
         self._session = open_session(self.path, device, threads)
-        self.metadata = Metadata.from_session(self._session, self.path)
-        signature.check(self._session, self.metadata, self.path)
+        try:
+            self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
+            signature.check(self._session, self.metadata, self.path)
+        except UnicodeDecodeError:  # ONNX Runtime decodes a text when it is asked for
+            raise ModelFileError(
+                f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export"
+            ) from None
         self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
 
     @property

@@ -1,6 +1,7 @@
 """A file with its passes baked in is calibrated and promised like any other, and keeps its passes."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 
 from uce_edge import contract
 from uce_edge.calibration import guarantee
-from uce_edge.calibration.guarantee import Guarantee
+from uce_edge.calibration.promises import Guarantee, Promise
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
 from uce_edge.model import Model
@@ -65,15 +66,17 @@ def test_it_is_calibrated_for_its_own_passes_alone(digits: Digits, baked: Path, 
 
 def test_a_run_with_a_promise_is_exported_with_its_passes_baked_in(digits: Digits, tmp_path: Path) -> None:
     run, out = shutil.copytree(digits.run, tmp_path / "run"), tmp_path / "m.onnx"
-    promise = {"target_error": 0.03, "confidence": 0.9}
+    promise = Promise(0.03, confidence=0.9)
     calibrate.calibrate(run, promise=promise)
     done = export_run(run, out, digits.dataset, samples=25, options=Options(bake=True))
     assert isinstance(done.promised, Guarantee)
     held_out = digits.dataset.splits["guarantee"]
     said = Model(out, "cpu").predict(held_out.images, reject="auto")
     wrong = said.class_ids != held_out.labels
-    assert done.promised == guarantee.find(said.uncertainty, wrong, **promise)
-    again = recalibrate(out, tmp_path / "again.onnx", held_out, Method.VECTOR, promise=promise | {"target_error": 0.1})
+    assert done.promised == guarantee.find(said.uncertainty, wrong, promise.target_error, promise.confidence)
+    again = recalibrate(
+        out, tmp_path / "again.onnx", held_out, Method.VECTOR, promise=replace(promise, target_error=0.1)
+    )
     assert again.promised is not None
     assert seeds_of(again.path) == list(range(25))
     assert Model(again.path, "cpu").threshold("auto") == again.promised.threshold

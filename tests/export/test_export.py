@@ -180,6 +180,16 @@ def _jackknife_error(passes: np.ndarray) -> np.ndarray:
     return np.sqrt((count - 1) / count * ((leave_one - leave_one.mean(0)) ** 2).sum(0))
 
 
+def test_inference_by_its_name_gives_the_graph_of_that_name(tmp_path: Path) -> None:
+    model = gaussianize(vgg()).eval()
+    files = [
+        export_module(model, metadata(inference=wanted), tmp_path / f"{number}.onnx").path
+        for number, wanted in enumerate((Inference.MOMENTS, "moments"))
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert Model(files[1], "cpu").metadata.inference is Inference.MOMENTS
+
+
 def test_an_extreme_temperature_gives_certain_answers_and_no_nan(tmp_path: Path) -> None:
     calibration = Calibration(Method.TEMPERATURE, {"temperature": [1e-3]}, 3)
     out = tmp_path / "m.onnx"

@@ -357,12 +357,17 @@ def test_reject_auto_never_obeys_a_damaged_threshold(tmp_path: Path, threshold: 
         Model(path, "cpu")
 
 
-def test_metadata_that_are_not_utf8_are_refused_with_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "damaged"),
+    [(b'"architecture"', b'"architectur\xe5"'), (b"samples", b"s\xe1mples")],
+    ids=["in the metadata", "in every name of the dimension"],
+)
+def test_a_text_that_is_not_utf8_is_refused_with_a_sentence(tmp_path: Path, text: bytes, damaged: bytes) -> None:
     content = (GOLDEN / "digits-mc.onnx").read_bytes()
-    assert content.count(b'"architecture"') == 1
+    assert text in content
     path = tmp_path / "m.onnx"
-    path.write_bytes(content.replace(b'"architecture"', b'"architectur\xe5"'))
-    with pytest.raises(ModelFileError, match=r"m\.onnx has damaged metadata \(it is not UTF-8\)\. Export it again"):
+    path.write_bytes(content.replace(text, damaged))
+    with pytest.raises(ModelFileError, match=r"m\.onnx is damaged: a text in it is not UTF-8\. Export it again"):
         Model(path, "cpu")
 
 
