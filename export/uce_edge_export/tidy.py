@@ -82,7 +82,8 @@ def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
 
 
 def strip_dropout(graph: ir.Graph, notes: list[str]) -> None:
-    """Remove Dropout and Identity nodes, also those left in training mode."""
+    """Remove Dropout and Identity nodes, also those left in training mode, and say which Dropout nodes there were."""
+    names = []
     for node in list(graph):
         if node.op_type not in ("Dropout", "Identity"):
             continue
@@ -90,13 +91,18 @@ def strip_dropout(graph: ir.Graph, notes: list[str]) -> None:
         assert value is not None
         if any(mask.uses() for mask in node.outputs[1:]):
             raise UceEdgeError(f"The mask of the Dropout {node.name} is used by the model, so it cannot be removed.")
-        training = node.inputs[2] if len(node.inputs) > 2 else None
-        if training is not None and training.const_value is not None and bool(training.const_value.numpy()):
-            notes.append(f"the Dropout {node.name} was in training mode and was removed")
+        if node.op_type == "Dropout":
+            names.append(node.name or f"before {output.name}")
         if node.op_type == "Identity" and output.is_graph_output():
             continue  # its input may be the image, or a second output
         _replace(graph, output, value)
         graph.remove(node, safe=True)
+    if names:
+        one = len(names) == 1
+        notes.append(
+            f"its Dropout {'node' if one else 'nodes'} {', '.join(names)} {'was' if one else 'were'} removed: "
+            "noise comes from Gaussian dropout in the weight layers (--p)"
+        )
 
 
 def fold_batch_norm(graph: ir.Graph) -> None:

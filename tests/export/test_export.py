@@ -17,7 +17,7 @@ from torch import nn
 from uce_edge import contract
 from uce_edge.calibration.maps import apply_map, initial
 from uce_edge.contract import Inference, Method
-from uce_edge.errors import UceEdgeError
+from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, ImageSpec, Metadata
 from uce_edge.model import Model
 from uce_edge_export import noise_table
@@ -302,3 +302,23 @@ def test_what_cannot_be_baked_is_refused(
     assert said.code == 2
     assert rule in said.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_dropout_layers_that_a_file_does_not_have_are_named(tmp_path: Path) -> None:
+    network = gaussianize(
+        nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.Dropout(0.5), nn.Linear(8, 3), nn.Dropout(0))
+    )
+    described = Metadata(("a", "b", "c"), ImageSpec(4, 4, 3))
+    with pytest.warns(UceEdgeWarning, match=r"the dropout of 2 is not in the file"):
+        done = export_module(network, described, tmp_path / "m.onnx")
+    assert len(done.notes) == 1
+    assert "gaussianize" in done.notes[0]
+
+
+def test_a_plain_network_is_told_how_to_get_noise_in_words_of_python(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+    wanted = r"Sequential has no Gaussian dropout.*gaussianize\(model\).*deterministic"
+    with pytest.raises(UsageError, match=wanted) as refusal:
+        export_module(network, Metadata(("a", "b", "c"), ImageSpec(4, 4, 3)), tmp_path / "m.onnx")
+    assert "--" not in str(refusal.value)
+    assert not list(tmp_path.iterdir())

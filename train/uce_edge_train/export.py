@@ -1,5 +1,6 @@
 """Export a PyTorch network, or a trained run with its calibration, as a contract file."""
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Dataset
-from uce_edge.errors import UsageError
+from uce_edge.errors import UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
 from uce_edge_export import graph, moments_fit
 from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
@@ -52,7 +53,11 @@ def export_module(
     refuse(metadata, options)
     classifier, sites = _noisy_graph(model, metadata.image, metadata.inference, options)
     reference = graphs.torch_reference(model, metadata.image, sites)
-    return write(classifier, sites, metadata, out, images, reference, options)
+    done = write(classifier, sites, metadata, out, images, reference, options)
+    lost = graphs.dropout_notes(model)
+    for note in lost:
+        warnings.warn(note, UceEdgeWarning, stacklevel=2)
+    return replace(done, notes=(*lost, *done.notes))
 
 
 def _noisy_graph(
@@ -122,6 +127,7 @@ def export_run(
     done = write(classifier, sites, metadata, out, data.images, reference, options, labelled)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after
+    done = replace(done, notes=(*graphs.dropout_notes(model), *done.notes))
     return ExportedRun(**vars(done), torch_nll=torch_nll)
 
 

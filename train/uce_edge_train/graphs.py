@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from uce_edge.errors import UceEdgeError
+from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec
 from uce_edge_export import tidy
 from uce_edge_export.builder import OPSET
@@ -59,9 +59,27 @@ def export_twin(model: nn.Module, spec: ImageSpec) -> Classifier:
     return Classifier(inferred)
 
 
+def dropout_notes(model: nn.Module) -> tuple[str, ...]:
+    """What a user must know of dropout layers: they are switched off in evaluation mode, so a file has none of them."""
+    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    names = [name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer.p > 0]
+    if not names:
+        return ()
+    return (
+        f"the dropout of {', '.join(names)} is not in the file: passes draw their noise from Gaussian dropout in the "
+        "weight layers. Train with gaussianize(network) and without these layers",
+    )
+
+
 def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
     """The weight layers that are Gaussian in the PyTorch model, in graph order."""
-    rates = {f"{name}.weight": layer.p for name, layer in gaussian_layers(model).items()}
+    layers = gaussian_layers(model)
+    if not layers:
+        raise UsageError(
+            f"{type(model).__name__} has no Gaussian dropout, so its passes would all be the same. Call "
+            'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").'
+        )
+    rates = {f"{name}.weight": layer.p for name, layer in layers.items()}
     return sites_with_rates(classifier.graph, rates)
 
 
