@@ -45,7 +45,7 @@ def bright(tmp_path: Path) -> Path:
 
 def calls(path: Path, table: tuple[Output, ...] = TABLE) -> Calls:
     session = open_session(str(path), Device.CPU)
-    metadata = Metadata.from_session(session, str(path))
+    metadata = Metadata.from_properties(session.get_modelmeta().custom_metadata_map, str(path))
     return Calls(Runner(session), metadata, str(path), table=table)
 
 
