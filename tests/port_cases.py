@@ -158,15 +158,11 @@ class PortTests:
         assert json.loads(plain.stdout)["decision"] is None
         assert json.loads(stored.stdout)["decision"] == "accept"
 
-    @pytest.mark.parametrize(("allowed", "names"), [({}, []), ({"ORT_DISABLE_TELEMETRY": "0"}, ["deviceid"])])
-    def test_a_device_id_is_left_on_disk_only_where_the_user_allows_it(
-        self, port: Port, tmp_path: Path, allowed: dict[str, str], names: list[str]
-    ) -> None:
+    def test_nothing_is_left_on_disk(self, port: Port, tmp_path: Path) -> None:
         places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), str(tmp_path))
-        said = port(MODEL, IMAGE, **places, **allowed)
+        said = port(MODEL, IMAGE, **places)
         assert said.returncode == 0, said.stderr
-        left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
-        assert [name for name in left if name == "deviceid" or not names] == names
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
     def test_an_uncertainty_equal_to_the_threshold_is_accepted(self, port: Port) -> None:
         image = GOLDEN / "noise.raw"
