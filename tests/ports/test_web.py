@@ -1,6 +1,7 @@
 """The browser page against the goldens, in a headless Chromium, and the server that gives it out."""
 
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -243,35 +244,43 @@ class Visit:
         return np.array(values, np.uint8).reshape(height, width, 4)[..., :3]
 
 
-@pytest.fixture(scope="module")
-def visit(launch: Callable[..., Any], serve: Callable[[str], str]) -> Iterator[Callable[..., Visit]]:
-    """Visit the page of a model; all its requests must go to the server that gave it."""
-    visits: list[tuple[Visit, str]] = []
+@contextlib.contextmanager
+def visits(launch: Callable[..., Any], serve: Callable[[str], str]) -> Iterator[Callable[..., Visit]]:
+    """Visit pages of models; they are closed at the end, and all their requests must go to the server that gave them."""
+    pages: list[tuple[Visit, str]] = []
 
     def visited(model: str | Path = MC, *switches: str, change: Any = None, **options: Any) -> Visit:
         address = serve(model)
-        visits.append((Visit(launch(*switches), address, change, **options), address))
-        return visits[-1][0]
+        pages.append((Visit(launch(*switches), address, change, **options), address))
+        return pages[-1][0]
 
     yield visited
-    for found, address in visits:
-        found.context.close()
-        elsewhere = [url for url in found.requests if not url.startswith((address, f"blob:{address}"))]
+    for page, address in pages:
+        page.context.close()
+        elsewhere = [url for url in page.requests if not url.startswith((address, f"blob:{address}"))]
         assert elsewhere == []
 
 
+@pytest.fixture
+def visit(launch: Callable[..., Any], serve: Callable[[str], str]) -> Iterator[Callable[..., Visit]]:
+    """Pages of one test: many open ones would be more clients than the server takes."""
+    with visits(launch, serve) as visited:
+        yield visited
+
+
 @pytest.fixture(scope="module")
-def golden_page(visit: Callable[..., Visit]) -> Callable[[str], Visit]:
+def golden_page(launch: Callable[..., Any], serve: Callable[[str], str]) -> Iterator[Callable[[str], Visit]]:
     """One page a model, on the processor, for all its cases."""
     pages: dict[str, Visit] = {}
+    with visits(launch, serve) as visited:
 
-    def opened(model: str) -> Visit:
-        if model not in pages:
-            pages[model] = visit(model)
-            pages[model].page.click("summary:has-text('Seed and device')")
-        return pages[model]
+        def opened(model: str) -> Visit:
+            if model not in pages:
+                pages[model] = visited(model)
+                pages[model].page.click("summary:has-text('Seed and device')")
+            return pages[model]
 
-    return opened
+        yield opened
 
 
 def compare(document: dict[str, Any], case: dict[str, Any], tolerance: float) -> None:
