@@ -246,7 +246,7 @@ class Visit:
 
 @contextlib.contextmanager
 def visits(launch: Callable[..., Any], serve: Callable[[str], str]) -> Iterator[Callable[..., Visit]]:
-    """Visit pages of models; they are closed at the end, and all their requests must go to the server that gave them."""
+    """Visit pages of models; all their requests must go to the server that gave them. They are closed at the end."""
     pages: list[tuple[Visit, str]] = []
 
     def visited(model: str | Path = MC, *switches: str, change: Any = None, **options: Any) -> Visit:
