@@ -4,9 +4,6 @@ float16 is for graphics cards: every value between the pixels and the logits, an
 inputs and weights of the weight layers, mean and variance alike, by ONNX Runtime's static quantisation.
 """
 
-import contextlib
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.model import Model
 from uce_edge.providers import onnxruntime
+from uce_edge_export import quiet
 from uce_edge_export.builder import Builder
 from uce_edge_export.publish import Draft
 from uce_edge_export.tidy import infer_shapes
@@ -115,6 +113,13 @@ def _multiply_weights(graph: ir.Graph) -> None:
             node.outputs[0].replace_all_uses_with(weight)
             graph.remove(node, safe=True)
             graph.register_initializer(weight)
+    _drop_unused(graph)  # the factors of the products, of which ONNX Runtime would tell on stderr
+
+
+def _drop_unused(graph: ir.Graph) -> None:
+    """Remove the constants that no node takes."""
+    for value in [value for value in graph.initializers.values() if not value.uses()]:
+        del graph.initializers[str(value.name)]
 
 
 def _to_float16(graph: ir.Graph) -> None:
@@ -146,8 +151,7 @@ def _to_float16(graph: ir.Graph) -> None:
             graph.insert_after(producer, g.nodes)
             for use in outside:
                 use.node.replace_input_with(use.idx, wide)
-    for value in [value for value in graph.initializers.values() if not value.uses()]:
-        del graph.initializers[str(value.name)]
+    _drop_unused(graph)
 
 
 def _half(graph: ir.Graph, value: ir.Value) -> ir.Value:
@@ -200,7 +204,7 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
             return next(self._left, None)
 
     layers = [node for node in _network(graph) if (weight_of(node) or (None, 1))[1] == 0]
-    with _quietly():
+    with quiet.errors_only():  # it advises what was done already
         quantization.quantize_static(
             draft.path,
             draft.path,
@@ -214,16 +218,3 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
             weight_type=quantization.QuantType.QInt8,
         )
     draft.rewrite(ir.load(draft.path))  # quantisation drops the metadata
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the advice that quantisation and its sessions log: the graph is prepared already."""
-    ort = onnxruntime()
-    logging.disable(logging.WARNING)
-    ort.set_default_logger_severity(3)  # errors
-    try:
-        yield
-    finally:
-        ort.set_default_logger_severity(2)  # warnings, as ever
-        logging.disable(logging.NOTSET)

@@ -1,9 +1,11 @@
 """Smaller numbers: the files are smaller, answer nearly the same, and are refused when they do not."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from conftest import Call, Digits
 
@@ -46,6 +48,21 @@ def test_the_export_tells_the_price_and_the_file_its_precision(digits: Digits, c
     assert "int8: NLL 0.0" in said.err
     assert "-> 0.0" in said.err
     assert ", int8" in call("info", out).out
+
+
+def test_quantisation_leaves_the_logging_of_the_program_as_it_was(
+    digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed: list[int] = []
+    monkeypatch.setattr(onnxruntime, "set_default_logger_severity", changed.append)
+    before = logging.root.manager.disable
+    logging.disable(logging.DEBUG)
+    try:
+        export_run(digits.run, tmp_path / "m.onnx", digits.dataset, numbers=Precision.INT8)
+        assert logging.root.manager.disable == logging.DEBUG
+        assert set(changed) <= {4}  # which the command line alone chooses, for all of its work
+    finally:
+        logging.disable(before)
 
 
 def test_too_high_a_price_is_refused_and_leaves_nothing(

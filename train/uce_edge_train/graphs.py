@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec
-from uce_edge_export import tidy
+from uce_edge_export import quiet, tidy
 from uce_edge_export.builder import OPSET
 from uce_edge_export.gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph import Classifier
@@ -133,11 +132,6 @@ def _restore_names(graph: ir.Graph, model: nn.Module) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """The exporter reports every step and missing optional packages; a failure is an exception anyway."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
+    with quiet.errors_only(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
