@@ -15,7 +15,7 @@ from uce_edge.datasets import splits
 from uce_edge.metrics import normalized_entropy
 from uce_edge.model import Model
 from uce_edge_export import noise_table
-from uce_edge_train import calibrate, training
+from uce_edge_train import calibrating, training
 from uce_edge_train.export import export_run
 from uce_edge_train.passes import mc_logits
 from uce_edge_train.runs import Run, load_model
@@ -120,7 +120,7 @@ def bias() -> list[str]:
         dataset = splits.load("digits")
         run_folder, path = Path(folder) / "run", Path(folder) / "digits.onnx"
         training.train(dataset, run_folder)
-        calibrate.calibrate(run_folder, method=Method.TEMPERATURE)
+        calibrating.calibrate(run_folder, method=Method.TEMPERATURE)
         export_run(run_folder, path, dataset)
         run = Run.load(run_folder)
         test = dataset.splits["test"]

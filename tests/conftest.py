@@ -41,7 +41,7 @@ class Digits:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     # Here, so that tests of the runtime alone need no PyTorch.
     pytest.importorskip("torch", reason="torch is not installed: there is no model to train")
-    from uce_edge_train import calibrate, training
+    from uce_edge_train import calibrating, training
     from uce_edge_train.export import export_run
 
     # CI keeps the files, to predict with them from the installed wheel; of several processes the first one does.
@@ -50,7 +50,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     dataset = splits.load("digits")
     run = folder / "run"
     training.train(dataset, run)
-    calibrate.calibrate(run, method=Method.TEMPERATURE)
+    calibrating.calibrate(run, method=Method.TEMPERATURE)
     model, twin, image = folder / "digits.onnx", folder / "twin.onnx", folder / "digit.png"
     exported = export_run(run, model, dataset)
     export_run(run, twin, dataset, Inference.DETERMINISTIC)

@@ -1,6 +1,7 @@
 """What the packages show to somebody who imports or installs them."""
 
 import ast
+import importlib
 import inspect
 import json
 import os
@@ -22,6 +23,10 @@ import uce_edge_export
 import uce_edge_train
 
 PACKAGES = [uce_edge, uce_edge_export, uce_edge_train]
+INNER = [
+    importlib.import_module(f"uce_edge.{name}")
+    for name in ("calibration", "datasets", "evaluation", "metrics", "models", "report")
+]
 
 
 def clean(code: str) -> "subprocess.CompletedProcess[str]":
@@ -29,13 +34,13 @@ def clean(code: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [*PACKAGES, *INNER], ids=lambda package: package.__name__)
 def test_every_public_name_is_listed_resolves_and_is_described(package: types.ModuleType) -> None:
     assert list(package.__all__) == sorted(package.__all__)
     assert set(package.__all__) <= set(dir(package))
     for name in package.__all__:
         value = getattr(package, name)
-        assert name == "__version__" or inspect.getdoc(value), name
+        assert not callable(value) or inspect.getdoc(value), name
     star: dict[str, object] = {}
     exec(f"from {package.__name__} import *", star)
     assert set(package.__all__) <= set(star)
@@ -58,6 +63,17 @@ def test_a_public_name_that_needs_torch_names_the_command_that_installs_it() -> 
         done = clean(f"import sys; sys.modules['torch'] = None; {statement}")
         assert done.returncode == 1
         assert 'needs torch, which is not installed. Run: pip install "uce-edge[' in done.stderr
+
+
+def test_a_function_stays_itself_when_its_module_has_been_imported() -> None:
+    code = "import {0}.{1}; from {0} import {2}; assert callable({2}), {2}"
+    for names in (
+        ("uce_edge_train", "calibrating", "calibrate"),
+        ("uce_edge_train", "training", "train"),
+        ("uce_edge_export", "recalibrating", "recalibrate"),
+    ):
+        done = clean(code.format(*names))
+        assert done.returncode == 0, done.stderr
 
 
 def test_errors_are_one_family_and_warnings_another() -> None:

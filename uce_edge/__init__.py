@@ -9,6 +9,7 @@ __version__ = "0.2.0"
 if TYPE_CHECKING:
     from uce_edge.answers import Answer
     from uce_edge.calibration.guarantee import NoGuaranteeError
+    from uce_edge.calibration.promises import Promise
     from uce_edge.contract import Inference, Method
     from uce_edge.datasets.sources import SkippedImagesWarning
     from uce_edge.errors import (
@@ -44,6 +45,7 @@ __all__ = [
     "ModelFileError",
     "NoGuaranteeError",
     "Prediction",
+    "Promise",
     "SamplesWarning",
     "SkippedImagesWarning",
     "TelemetryWarning",
@@ -59,6 +61,7 @@ __getattr__, __dir__ = lazy.names(
     {
         "uce_edge.answers": ("Answer",),
         "uce_edge.calibration.guarantee": ("NoGuaranteeError",),
+        "uce_edge.calibration.promises": ("Promise",),
         "uce_edge.contract": ("Inference", "Method"),
         "uce_edge.datasets.sources": ("SkippedImagesWarning",),
         "uce_edge.errors": (

@@ -23,7 +23,7 @@ from uce_edge_export import moments
 from uce_edge_export.builder import Builder
 from uce_edge_export.moments import Uncertain
 from uce_edge_export.options import Expand, Options
-from uce_edge_export.recalibrate import recalibrate
+from uce_edge_export.recalibrating import recalibrate
 from uce_edge_train import architectures, gaussianize
 from uce_edge_train.export import export_module, export_run
 

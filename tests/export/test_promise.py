@@ -18,8 +18,8 @@ from uce_edge.errors import UsageError
 from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
 from uce_edge.prediction import Decision
 from uce_edge.report import words
-from uce_edge_export.recalibrate import recalibrate
-from uce_edge_train import calibrate
+from uce_edge_export.recalibrating import recalibrate
+from uce_edge_train import calibrating
 from uce_edge_train.export import export_run
 from uce_edge_train.runs import Run
 
@@ -37,7 +37,7 @@ def promised(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits model with a threshold for 3 % errors."""
     folder = tmp_path_factory.mktemp("promise")
     shutil.copytree(digits.run, folder / "run")
-    calibrate.calibrate(folder / "run", promise=PROMISE)
+    calibrating.calibrate(folder / "run", promise=PROMISE)
     done = export_run(folder / "run", folder / "model.onnx", digits.dataset)
     assert isinstance(done.promised, Guarantee)
     return folder / "model.onnx"
@@ -86,11 +86,11 @@ def test_without_a_stored_threshold_auto_is_refused(digits: Digits) -> None:
 def test_a_run_keeps_its_map_when_the_promise_cannot_be_kept(promised: Path, tmp_path: Path) -> None:
     run = shutil.copytree(promised.parent / "run", tmp_path / "run")
     with pytest.raises(NoGuaranteeError, match=r"images cannot promise .* map is kept in .*run, without a promise\.$"):
-        calibrate.calibrate(run, method=Method.VECTOR, samples=5, promise=Promise(0.0001))
+        calibrating.calibrate(run, method=Method.VECTOR, samples=5, promise=Promise(0.0001))
     kept = Run.load(run)
     assert (kept.calibration.method, kept.calibration.samples) == (Method.VECTOR, 5)
     assert kept.promise is None  # neither the new one nor that of the old map
-    assert calibrate.calibrate(run, method=Method.VECTOR, samples=5).calibration == kept.calibration
+    assert calibrating.calibrate(run, method=Method.VECTOR, samples=5).calibration == kept.calibration
 
 
 def test_the_twin_gets_a_threshold_of_its_own(digits: Digits, promised: Path, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_model_file_has_its_new_map_when_the_promise_cannot_be_kept(promised: 
 def test_calibrating_again_without_a_promise_drops_it(promised: Path, tmp_path: Path) -> None:
     run = shutil.copytree(promised.parent / "run", tmp_path / "run")
     assert Run.load(run).promise == PROMISE
-    assert calibrate.calibrate(run, samples=5).promise is None
+    assert calibrating.calibrate(run, samples=5).promise is None
     done = recalibrate(promised, tmp_path / "new.onnx", Run.load(run).dataset().splits["calibration"], Method.NONE)
     assert done.metadata.reject is None
     assert done.metadata.held_out is None

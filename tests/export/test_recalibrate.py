@@ -24,8 +24,8 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import recalibrate as module
-from uce_edge_export.recalibrate import recalibrate
+from uce_edge_export import recalibrating as module
+from uce_edge_export.recalibrating import recalibrate
 
 
 def some(digits: Digits, count: int = 40) -> Split:

@@ -32,7 +32,7 @@ import numpy as np
 from uce_edge.contract import Method
 from uce_edge.datasets.splits import Split
 from uce_edge.model import Model
-from uce_edge_export.recalibrate import recalibrate
+from uce_edge_export.recalibrating import recalibrate
 source, out, method = sys.argv[1:]
 images = np.random.default_rng(0).integers(0, 17, (80, 8, 8, 1), np.uint8)
 labels = Model(source, "cpu").predict(images, seed=1).class_ids.astype(np.int64)
@@ -58,4 +58,4 @@ for package in (uce_edge.calibration, uce_edge_export):
         print(importlib.import_module(module.name).__name__)
 """
     imported = clean(script).split()
-    assert {"uce_edge.calibration.maps", "uce_edge_export.recalibrate", "uce_edge_export.export"} <= set(imported)
+    assert {"uce_edge.calibration.maps", "uce_edge_export.recalibrating", "uce_edge_export.export"} <= set(imported)

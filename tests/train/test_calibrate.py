@@ -11,7 +11,7 @@ from conftest import Digits
 from uce_edge.contract import Method
 from uce_edge.datasets import overlap, splits
 from uce_edge.errors import UsageError
-from uce_edge_train import calibrate
+from uce_edge_train import calibrating
 from uce_edge_train.choices import Rates
 from uce_edge_train.export import export_run
 from uce_edge_train.passes import mc_logits
@@ -39,7 +39,7 @@ def test_a_run_refuses_images_it_did_not_set_aside(digits: Digits, tmp_path: Pat
     run = Run.load(digits.run)
     replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(tmp_path)
     with pytest.raises(UsageError, match="set aside"):
-        calibrate.calibrate(tmp_path)
+        calibrating.calibrate(tmp_path)
 
 
 def test_a_run_refuses_to_be_calibrated_on_its_training_images(digits: Digits) -> None:
@@ -48,7 +48,7 @@ def test_a_run_refuses_to_be_calibrated_on_its_training_images(digits: Digits) -
         np.concatenate([test.images, train.images[:3]]), np.concatenate([test.labels, train.labels[:3]])
     )
     with pytest.raises(UsageError, match=r"^3 of the 362 images of the calibration set were used to train"):
-        calibrate.calibrate(digits.run, mixed)
+        calibrating.calibrate(digits.run, mixed)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def noisy_run(digits: Digits, tmp_path: Path) -> Path:
 
 def test_rates_are_tuned_to_the_calibration_images(noisy_run: Path) -> None:
     tune, method = Rates.LAYER, Method.TEMPERATURE
-    plain = calibrate.calibrate(noisy_run, method=method, samples=10)
-    tuned = calibrate.calibrate(noisy_run, method=method, samples=10, tune=tune)
+    plain = calibrating.calibrate(noisy_run, method=method, samples=10)
+    tuned = calibrating.calibrate(noisy_run, method=method, samples=10, tune=tune)
     assert tuned.calibration.outcome.rates_tuned
     assert tuned.calibration.outcome.nll_after < plain.calibration.outcome.nll_after
     assert tuned.calibration.outcome.nll_before == plain.calibration.outcome.nll_before
@@ -77,13 +77,13 @@ def test_rates_are_tuned_to_the_calibration_images(noisy_run: Path) -> None:
     found = {layer.name.removesuffix(".weight"): layer.p for layer in done.metadata.layers}
     assert found == pytest.approx(tuned.tuned_rates)
     assert done.file_nll == pytest.approx(tuned.calibration.outcome.nll_after, abs=0.05)
-    assert calibrate.calibrate(noisy_run, method=method, samples=10).tuned_rates is None
+    assert calibrating.calibrate(noisy_run, method=method, samples=10).tuned_rates is None
 
 
 def test_a_run_can_be_calibrated_on_other_images(digits: Digits, tmp_path: Path) -> None:
     shutil.copytree(digits.run, tmp_path / "run")
     test = digits.dataset.splits["test"]
-    done = calibrate.calibrate(tmp_path / "run", test, samples=5)
+    done = calibrating.calibrate(tmp_path / "run", test, samples=5)
     assert done.calibration.outcome.images == len(test)
 
 

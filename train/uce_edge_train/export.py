@@ -18,7 +18,7 @@ from uce_edge_export.options import Options
 from uce_edge_export.publish import check_name
 from uce_edge_export.sites import Site, select
 from uce_edge_train import graphs
-from uce_edge_train.calibrate import fit
+from uce_edge_train.calibrating import fit
 from uce_edge_train.layers import deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 

@@ -1,1 +1,39 @@
 """Fitting numbers to a model's answers: calibration maps, the error map, rejection with a promise. Numpy alone."""
+
+from typing import TYPE_CHECKING
+
+from uce_edge import lazy
+
+if TYPE_CHECKING:
+    from uce_edge.calibration.error_map import ErrorMap
+    from uce_edge.calibration.guarantee import NoGuaranteeError, images_needed
+    from uce_edge.calibration.logits import ArrayLogits, Logits, StoredLogits
+    from uce_edge.calibration.maps import apply_map, fit_map
+    from uce_edge.calibration.promises import Counts, Guarantee, HeldOut, Promise, StoredThreshold
+
+__all__ = [
+    "ArrayLogits",
+    "Counts",
+    "ErrorMap",
+    "Guarantee",
+    "HeldOut",
+    "Logits",
+    "NoGuaranteeError",
+    "Promise",
+    "StoredLogits",
+    "StoredThreshold",
+    "apply_map",
+    "fit_map",
+    "images_needed",
+]
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "uce_edge.calibration.error_map": ("ErrorMap",),
+        "uce_edge.calibration.guarantee": ("NoGuaranteeError", "images_needed"),
+        "uce_edge.calibration.logits": ("ArrayLogits", "Logits", "StoredLogits"),
+        "uce_edge.calibration.maps": ("apply_map", "fit_map"),
+        "uce_edge.calibration.promises": ("Counts", "Guarantee", "HeldOut", "Promise", "StoredThreshold"),
+    },
+)

@@ -11,6 +11,8 @@ from uce_edge import __version__, providers
 from uce_edge.cli import bench, calibrate, demo, doctor, evaluate, export, info, predict, rank, reproduce, train, web
 from uce_edge.errors import UceEdgeError
 
+__all__ = ["app", "main"]
+
 app = typer.Typer(
     name="uce-edge",
     help="Calibrated uncertainty for the edge: train, calibrate, export and run Bayesian image classifiers.",

@@ -127,7 +127,7 @@ def _calibrate_run(
     need_torch("Calibrating a run")
     from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.datasets import labelled
-    from uce_edge_train import calibrate as calibration
+    from uce_edge_train import calibrating as calibration
     from uce_edge_train.runs import Run
 
     run = Run.load(folder)
@@ -164,7 +164,7 @@ def _calibrate_file(
     from uce_edge.calibration.promises import Guarantee
     from uce_edge.datasets import labelled
     from uce_edge.model import Model
-    from uce_edge_export.recalibrate import recalibrate
+    from uce_edge_export.recalibrating import recalibrate
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")

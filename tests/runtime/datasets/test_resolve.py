@@ -150,6 +150,7 @@ def test_digits_name_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_digits_are_cut_alike_for_everybody() -> None:
+    pytest.importorskip("sklearn")
     splits = datasets.load("digits").splits
     ten = tuple("0123456789")
     assert labelled.load("digits", GRAY, ten).sha256() == splits["calibration"].sha256()
