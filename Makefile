@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# What `make test-ports` runs.
-PORTS ?= tests/ports
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo test test-ports test-runtimes test-minimal lint bench noise wheel-check clean
@@ -43,7 +41,7 @@ test-ports: $(VENV)/.dev
 	examples/cpp/get-headers.sh
 	cd examples/node && npm ci
 	$(BIN)/python examples/web/fetch.py
-	UCE_EDGE_PORTS=required $(BIN)/python -m pytest -rs $(PORTS)
+	UCE_EDGE_PORTS=required $(BIN)/python -m pytest -rs tests/ports
 
 # Other runtimes on the goldens, from PyPI, each in an environment of its own; and the oldest ONNX Runtime.
 test-runtimes: $(VENV)/.dev
