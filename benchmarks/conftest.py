@@ -15,7 +15,7 @@ from uce_edge_train.export import export_module
 
 @pytest.fixture(scope="session", params=["resnet8", "resnet20"])
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Inference, Model]:
-    """A network and its deterministic twin, 32x32 RGB, 10 classes, 2 threads."""
+    """A network and its deterministic file, 32x32 RGB, 10 classes, 2 threads."""
     folder: Path = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)
     network = gaussianize(architectures.build(request.param, 10, 3))

@@ -48,9 +48,9 @@ def main(networks: list[str]) -> None:
         exact, one_pass, engines, memory, skipped = [], [], [], [], {}
         for network in networks:
             files = {kind: export(network, kind, folder) for kind in ("mc", "moments", "deterministic")}
-            twin = files["deterministic"]
+            plain = files["deterministic"]
             passes = sweep(
-                files["mc"], [SAMPLES], baseline=twin, compare=COMPARED, device="cpu", threads=THREADS, rounds=ROUNDS
+                files["mc"], [SAMPLES], baseline=plain, compare=COMPARED, device="cpu", threads=THREADS, rounds=ROUNDS
             )
             m = passes.measurements[0]
             skipped |= passes.skipped
@@ -61,7 +61,7 @@ def main(networks: list[str]) -> None:
                 engines.append(
                     f"| {network} | {name} | {other.p50_ms:.1f} | {other.speedup_best:.1f}x | {other.speedup:.1f}x |"
                 )
-            moments = sweep(files["moments"], [100], baseline=twin, device="cpu", threads=THREADS, rounds=ROUNDS)
+            moments = sweep(files["moments"], [100], baseline=plain, device="cpu", threads=THREADS, rounds=ROUNDS)
             o = moments.measurements[0]
             one_pass.append(
                 f"| {network} | {o.p50_ms:.2f} | {o.baseline_p50_ms:.2f} | {o.ratio_best:.2f}x | {o.ratio:.2f}x | "
@@ -69,7 +69,7 @@ def main(networks: list[str]) -> None:
             )
             if not memory:  # a thousand passes of a large network take minutes
                 curve = sweep(
-                    files["mc"], [1, 5, 10, 25, 50], baseline=twin, compare=PLOTTED, device="cpu", threads=THREADS
+                    files["mc"], [1, 5, 10, 25, 50], baseline=plain, compare=PLOTTED, device="cpu", threads=THREADS
                 )
                 plot(curve, DOCS / "benchmarks.png")
                 loads = load_time(files)
@@ -98,7 +98,7 @@ def load_time(files: dict[str, Path]) -> str:
             "`Model`, exact passes": lambda: Model(files["mc"], "cpu"),
             "`Model`, moments": lambda: Model(files["moments"], "cpu"),
             "a bare session, exact passes": lambda: onnxruntime().InferenceSession(files["mc"]),
-            "a bare session, twin": lambda: onnxruntime().InferenceSession(files["deterministic"]),
+            "a bare session, deterministic": lambda: onnxruntime().InferenceSession(files["deterministic"]),
         }
     )
     return "\n".join(rows(taken))
@@ -141,11 +141,11 @@ milliseconds are an illustration. "best" compares the best calls of each, "media
 
 The floor is 2.0x of the deterministic network on {n} images: every noisy layer is two.
 
-| network | ms | twin, {n} images, ms | ratio, best | ratio, median |
+| network | ms | deterministic, {n} images, ms | ratio, best | ratio, median |
 | --- | --- | --- | --- | --- |
 {exact}
 
-![Milliseconds against N for the file, its twin and other engines](benchmarks.png)
+![Milliseconds against N for the file, the deterministic one and other engines](benchmarks.png)
 
 How many times faster the file is than other engines with the same {n} passes:
 
@@ -155,7 +155,7 @@ How many times faster the file is than other engines with the same {n} passes:
 
 Where the rest above 2.0x goes: squaring, square root, noise, product, sum, ReLU, and the way out of ONNX Runtime's
 blocked layout and back, each of which reads and writes every activation. ResNet-20 has few channels, so that this is a
-quarter of its time; the twin has ReLU and residual sums inside its convolutions. Tried, and not kept:
+quarter of its time; the deterministic file has ReLU and residual sums inside its convolutions. Tried, and not kept:
 
 - Entering the blocked layout by an identity (a 1x1 depthwise convolution or a 1x1 pooling of the noise), so that sum,
   residual sum and ReLU fuse into convolutions and the square stays blocked: three passes over memory fewer, 3 to 4 %
@@ -166,7 +166,7 @@ quarter of its time; the twin has ReLU and residual sums inside its convolutions
 
 ## One pass: moments, 100 draws
 
-| network | ms | twin, one image, ms | ratio, best | ratio, median | faster than N = {n}, best | median |
+| network | ms | deterministic, one image, ms | ratio, best | ratio, median | faster than N = {n}, best | median |
 | --- | --- | --- | --- | --- | --- | --- |
 {moments}
 

@@ -30,7 +30,7 @@ class Digits:
 
     run: Path
     model: Path
-    twin: Path
+    deterministic: Path
     image: Path
     """A test digit, 8x8."""
     dataset: splits.Dataset
@@ -51,11 +51,11 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     run = folder / "run"
     training.train(dataset, run)
     calibrating.calibrate(run, method=Method.TEMPERATURE)
-    model, twin, image = folder / "digits.onnx", folder / "twin.onnx", folder / "digit.png"
+    model, deterministic, image = folder / "digits.onnx", folder / "deterministic.onnx", folder / "digit.png"
     exported = export_run(run, model, dataset)
-    export_run(run, twin, dataset, Inference.DETERMINISTIC)
+    export_run(run, deterministic, dataset, Inference.DETERMINISTIC)
     Image.fromarray(dataset.splits["test"].images[0][..., 0]).save(image)
-    return Digits(run, model, twin, image, dataset, exported)
+    return Digits(run, model, deterministic, image, dataset, exported)
 
 
 class Said(NamedTuple):

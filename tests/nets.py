@@ -109,7 +109,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def export(
     proto: onnx.ModelProto, folder: Path, p: tuple[str, ...] = ("0.2",), options: Options = Options(), **how: object
-) -> tuple[third_party.Foreign, Exported]:
+) -> tuple[third_party.ThirdParty, Exported]:
     source = folder / "source" / "net.onnx"
     source.parent.mkdir(exist_ok=True)
     source.write_bytes(proto.SerializeToString())

@@ -94,17 +94,17 @@ def _evaluated(path: Path, corrupt: bool) -> dict[str, Any]:
 
 
 def _latency() -> dict[Inference, Measurement]:
-    """One image, 2 threads, beside the deterministic twin on one image."""
+    """One image, 2 threads, beside the deterministic file on one image."""
     with tempfile.TemporaryDirectory() as folder:
-        twin = Path(folder) / "twin.onnx"
-        command = ["export", "--untrained", "resnet9", "--inference", "deterministic", "--out", str(twin)]
+        deterministic = Path(folder) / "deterministic.onnx"
+        command = ["export", "--untrained", "resnet9", "--inference", "deterministic", "--out", str(deterministic)]
         subprocess.run([sys.executable, "-m", "uce_edge", *command], check=True, capture_output=True)
-        found = {}
+        measured = {}
         for kind in BUNDLED:
             passes = Model(bundled(kind), "cpu").metadata.samples
-            report = sweep(bundled(kind), [passes], baseline=twin, device="cpu", threads=2)
-            found[kind] = report.measurements[0]
-    return found
+            report = sweep(bundled(kind), [passes], baseline=deterministic, device="cpu", threads=2)
+            measured[kind] = report.measurements[0]
+    return measured
 
 
 def _short(score: dict[str, Any]) -> StoredScore:
@@ -171,9 +171,9 @@ def _page(
 
 
 def _times(m: Measurement, kind: Inference) -> str:
-    """Against the twin: moments beside one image, exact passes beside as many images."""
+    """Against the deterministic file: moments beside one image, exact passes beside as many images."""
     beside = "one image" if kind is Inference.MOMENTS else f"{m.samples} images"
-    return f"{m.ratio_best:.2f}x / {m.ratio:.2f}x of the twin on {beside}"
+    return f"{m.ratio_best:.2f}x / {m.ratio:.2f}x of the deterministic file on {beside}"
 
 
 PAGE = """# Model card: the model in the box

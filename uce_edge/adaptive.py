@@ -22,11 +22,11 @@ _TINY = 1e-30
 
 def looks(most: int) -> list[int]:
     """The numbers of passes after which one looks: 5, 10, ..., 50, then a quarter more each time, and the largest."""
-    found, count = [], STEP
+    counts, count = [], STEP
     while count < most:
-        found.append(count)
+        counts.append(count)
         count += max(STEP, count // 4) if count >= 10 * STEP else STEP
-    return [*found, most]
+    return [*counts, most]
 
 
 def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: float, most: int) -> npt.NDArray[np.bool_]:

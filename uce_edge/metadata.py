@@ -25,6 +25,18 @@ from uce_edge.fields import (
 )
 from uce_edge.records import DocumentError, Record, parse
 
+__all__ = [
+    "Calibration",
+    "CalibrationReport",
+    "Costs",
+    "Hashes",
+    "ImageSpec",
+    "Metadata",
+    "NoisyLayer",
+    "Sketch",
+    "StoredScore",
+]
+
 _AGAIN = "Export it again: uce-edge export"
 
 ClassNames = Annotated[tuple[Annotated[str, NOT_EMPTY], ...], many(2, "names")]

@@ -21,6 +21,9 @@ from uce_edge.runner import Runner
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
 
 
+__all__ = ["GuaranteeWarning", "Model", "SamplesWarning"]
+
+
 class SamplesWarning(UceEdgeWarning):
     """A prediction uses another number of passes than the calibration was fitted at."""
 

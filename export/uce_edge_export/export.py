@@ -155,12 +155,12 @@ def default_samples(inference: Inference) -> int:
 
 
 def export_third_party(
-    found: third_party.Foreign, metadata: Metadata, out: str | Path, p: Sequence[str], options: Options = Options()
+    source: third_party.ThirdParty, metadata: Metadata, out: str | Path, p: Sequence[str], options: Options = Options()
 ) -> Exported:
     """Give a third-party ONNX classifier Gaussian dropout and write it as a contract file.
 
     Args:
-        found: The classifier, as read by `third_party.load`.
+        source: The classifier, as read by `third_party.load`.
         metadata: What the file says of itself, from `third_party.metadata`.
         out: The `.onnx` file.
         p: Rates as "0.2" for all layers after the first, or "PATTERN=0.1" by weight name; the last match wins.
@@ -170,20 +170,20 @@ def export_third_party(
     refuse(metadata, options)
     sites = []
     if metadata.inference is not Inference.DETERMINISTIC:
-        layers = sites_by_rule(found.classifier.graph, p)
-        sites = select(layers, found.classifier.graph, options.from_layer)
-    reference = graph_reference(found.classifier, metadata.image, sites)
-    third_party.check_original(found, metadata.image, reference)
-    done = write(found.classifier, sites, metadata, out, None, reference, options)
-    return replace(done, notes=(*found.notes, *done.notes))
+        layers = sites_by_rule(source.classifier.graph, p)
+        sites = select(layers, source.classifier.graph, options.from_layer)
+    reference = graph_reference(source.classifier, metadata.image, sites)
+    third_party.check_original(source, metadata.image, reference)
+    done = write(source.classifier, sites, metadata, out, None, reference, options)
+    return replace(done, notes=(*source.notes, *done.notes))
 
 
 def _versions() -> dict[str, str]:
     names = {"uce_edge": "uce-edge", "onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
-    found = {}
+    versions = {}
     for key, distribution in names.items():
         try:
-            found[key] = importlib.metadata.version(distribution)
+            versions[key] = importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

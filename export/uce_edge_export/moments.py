@@ -337,14 +337,14 @@ def _padded(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) ->
 
 def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float, float] | None:
     """The bounds of a Clip, infinite where there is none; None when they are not constant, or both missing."""
-    found = [-math.inf, math.inf]
+    bounds = [-math.inf, math.inf]
     for index, value in enumerate(constants):
         if value is not None:
             if value.const_value is None:
                 return None
             bound = float(value.const_value.numpy())
-            found[index] = bound if abs(bound) < _HUGE else found[index]
-    return None if found == [-math.inf, math.inf] else (found[0], found[1])
+            bounds[index] = bound if abs(bound) < _HUGE else bounds[index]
+    return None if bounds == [-math.inf, math.inf] else (bounds[0], bounds[1])
 
 
 def certain(operands: Sequence[Operand]) -> list[ir.Value | None]:

@@ -171,14 +171,14 @@ def _network(graph: ir.Graph) -> dict[ir.Node, None]:
         if leading.intersection(node.outputs) and node.op_type not in ("Shape", "Size"):
             leading.update(node.inputs)
     seen: set[ir.Value | None] = {value for value in graph.inputs if value.name == contract.IMAGE}
-    found: dict[ir.Node, None] = {}
+    block: dict[ir.Node, None] = {}
     for node in graph:
         if node.op_type in ("Shape", "Size") or not seen.intersection(node.inputs):
             continue
         seen.update(node.outputs)
-        if leading.intersection(node.outputs) and logits not in node.outputs and (found or weight_of(node)):
-            found[node] = None
-    return found
+        if leading.intersection(node.outputs) and logits not in node.outputs and (block or weight_of(node)):
+            block[node] = None
+    return block
 
 
 def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:

@@ -31,7 +31,7 @@ _INTEGER = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ThirdParty:
     """A third-party classifier, made ready."""
 
     classifier: Classifier
@@ -55,7 +55,7 @@ def load(
     layout: Layout = Layout.AUTO,
     output_is: OutputIs = OutputIs.AUTO,
     size: tuple[int, int] | None = None,
-) -> Foreign:
+) -> ThirdParty:
     """Read a third-party classifier.
 
     Args:
@@ -99,11 +99,11 @@ def load(
     common.RemoveUnusedNodesPass()(model)
     model = tidy.infer_shapes(model)
     classifier = Classifier(model, channels_last)
-    return Foreign(classifier, height, width, channels, classes, proto, original_is, tolerance, notes)
+    return ThirdParty(classifier, height, width, channels, classes, proto, original_is, tolerance, notes)
 
 
 def metadata(
-    found: Foreign,
+    source: ThirdParty,
     path: str | Path,
     *,
     classes: Sequence[str] | None = None,
@@ -117,7 +117,7 @@ def metadata(
     """What the file of a third-party classifier says of itself.
 
     Args:
-        found: The classifier.
+        source: The classifier.
         path: Where it came from.
         classes: Class names; None for numbers.
         scale: What pixels are divided by before mean and std apply.
@@ -127,16 +127,16 @@ def metadata(
         inference: The kind of graph.
         noise: Where the noise comes from.
     """
-    names = tuple(classes) if classes is not None else tuple(str(i) for i in range(found.classes))
-    if len(names) != found.classes:
+    names = tuple(classes) if classes is not None else tuple(str(i) for i in range(source.classes))
+    if len(names) != source.classes:
         raise UsageError(
-            expected("`classes`", f"{found.classes} names, one per output of the model", len(names), "Check --classes")
+            expected("`classes`", f"{source.classes} names, one per output of the model", len(names), "Check --classes")
         )
     for argument, values in (("mean", mean), ("std", std)):
-        if len(values) not in (1, found.channels) or not all(np.isfinite(values)):
+        if len(values) not in (1, source.channels) or not all(np.isfinite(values)):
             raise UsageError(
                 expected(
-                    f"`{argument}`", f"one number or {found.channels}", list(values), f"For example: --{argument} 0.5"
+                    f"`{argument}`", f"one number or {source.channels}", list(values), f"For example: --{argument} 0.5"
                 )
             )
     if not 0 < scale < np.inf or not all(value > 0 for value in std):
@@ -146,7 +146,7 @@ def metadata(
     contract.pass_seeds(samples, 0)
     return Metadata(
         classes=names,
-        image=ImageSpec(found.height, found.width, found.channels, scale=scale, mean=tuple(mean), std=tuple(std)),
+        image=ImageSpec(source.height, source.width, source.channels, scale=scale, mean=tuple(mean), std=tuple(std)),
         inference=inference,
         noise=noise,
         architecture=f"imported from {Path(path).name}",
@@ -155,17 +155,17 @@ def metadata(
     )
 
 
-def check_original(found: Foreign, spec: ImageSpec, reference: Reference) -> None:
+def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference) -> None:
     """Refuse a classifier that does not say any more what the original said, without noise."""
     images = np.random.default_rng(0).integers(0, 256, (1, spec.height, spec.width, spec.channels), dtype=np.uint8)
-    theirs = run_original(found.original, normalised(found.classifier, spec, images))
+    theirs = run_original(source.original, normalised(source.classifier, spec, images))
     logits = reference(images, None)[0]
-    ours = softmax(logits) if found.original_is is OutputIs.PROBABILITIES else logits.astype(np.float64)
+    ours = softmax(logits) if source.original_is is OutputIs.PROBABILITIES else logits.astype(np.float64)
     scale = max(1.0, float(np.abs(theirs).max()))
     difference = float(np.abs(ours - theirs).max()) / scale
-    if not difference <= found.tolerance:
+    if not difference <= source.tolerance:
         raise ParityError(
-            f"The prepared graph differs from the original by {difference:.2g} (allowed: {found.tolerance:g}). "
+            f"The prepared graph differs from the original by {difference:.2g} (allowed: {source.tolerance:g}). "
             "Is --output-is right? Nothing was written."
         )
 
@@ -247,7 +247,7 @@ def _set_image(graph: ir.Graph, layout: Layout, size: tuple[int, int] | None) ->
     channels_last = layout is Layout.NHWC
     height, width, channels = dims[1:] if channels_last else (dims[2], dims[3], dims[1])
     if size is not None:
-        if any(found not in (None, given) for found, given in zip((height, width), size, strict=True)):
+        if any(known not in (None, given) for known, given in zip((height, width), size, strict=True)):
             raise UsageError(expected("`size`", f"{height}x{width}, as the model fixes it", size, "Leave --size out"))
         height, width = size
     if height is None or width is None:

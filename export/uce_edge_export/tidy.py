@@ -62,23 +62,23 @@ def _constant_outputs(node: ir.Node) -> list[np.ndarray] | None:
 def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
     """Turn half-precision weights and casts into float32: the variance branch would overflow; tells if any were."""
     halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    found = False
+    changed = False
     for value in [*graph.initializers.values()]:
         if value.const_value is not None and value.const_value.dtype in halves:
             value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)
             value.dtype = ir.DataType.FLOAT
-            found = True
+            changed = True
     for value in (*graph.inputs, *graph.outputs):
         if value.dtype in halves:
             value.dtype = ir.DataType.FLOAT
-            found = True
+            changed = True
     for node in graph:
         if node.op_type == "Cast" and node.attributes["to"].as_int() in halves:
             node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
-            found = True
-    if found:
+            changed = True
+    if changed:
         notes.append("its half-precision weights were widened to float32")
-    return found
+    return changed
 
 
 def strip_dropout(graph: ir.Graph, notes: list[str]) -> None:
@@ -116,17 +116,18 @@ def fold_batch_norm(graph: ir.Graph) -> None:
             continue
         if len(x.uses()) != 1 or x.is_graph_output():
             continue
-        found = weight_of(layer)
+        weight_and_axis = weight_of(layer)
         constants = [value.const_value for value in node.inputs[1:5] if value is not None]
         plain_gemm = layer.op_type == "Conv" or all(
             layer.attributes[name].as_float() == 1 for name in ("alpha", "beta") if name in layer.attributes
         )
-        if found is None or len(constants) != 4 or any(value is None for value in constants) or not plain_gemm:
+        complete = len(constants) == 4 and all(value is not None for value in constants)
+        if weight_and_axis is None or not complete or not plain_gemm:
             continue
         scale, shift, mean, variance = (value.numpy().astype(np.float64) for value in constants if value is not None)
         epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
         factor = scale / np.sqrt(variance + epsilon)
-        weight = found[0]
+        weight = weight_and_axis[0]
         assert weight.const_value is not None
         array = weight.const_value.numpy().astype(np.float64)
         transposed = "transB" in layer.attributes and layer.attributes["transB"].as_int()

@@ -27,12 +27,12 @@ def weight_of(node: ir.Node) -> tuple[ir.Value, int] | None:
 
 def weight_layers(graph: ir.Graph) -> dict[ir.Node, str]:
     """All weight layers in graph order, by the name of their weight."""
-    found = {}
+    names = {}
     for node in graph:
         weight = weight_of(node)
         if weight is not None:
-            found[node] = weight[0].name or node.name or node.op_type
-    return found
+            names[node] = weight[0].name or node.name or node.op_type
+    return names
 
 
 def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> int:
@@ -41,10 +41,10 @@ def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> 
     if not names:
         raise UceEdgeError(f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.")
     if layer.isdecimal():
-        found = int(layer)
+        index = int(layer)
     else:
-        found = next((i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, layer)), len(names))
-    if found >= len(names):
+        index = next((i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, layer)), len(names))
+    if index >= len(names):
         raise UsageError(
             expected(
                 f"`{argument}`",
@@ -53,7 +53,7 @@ def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> 
                 f"The last layer alone: --{argument.replace('_', '-')} {len(names) - 1}",
             )
         )
-    return found
+    return index
 
 
 def per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:

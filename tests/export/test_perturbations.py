@@ -131,7 +131,7 @@ class ChannelDropout:
 
 
 @pytest.fixture
-def two_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[third_party.Foreign, Metadata, list[Site]]:
+def two_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[third_party.ThirdParty, Metadata, list[Site]]:
     """A network with Gaussian dropout in its weight layers and channel dropout behind its ReLUs."""
     honest = perturbations.of
     monkeypatch.setattr(
@@ -150,7 +150,7 @@ def two_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[third_pa
     return network, third_party.metadata(network, source), in_order
 
 
-def session_of(network: third_party.Foreign, metadata: Metadata, sites: list[Site]) -> onnxruntime.InferenceSession:
+def session_of(network: third_party.ThirdParty, metadata: Metadata, sites: list[Site]) -> onnxruntime.InferenceSession:
     content = ir.to_proto(graph.contract_model(network.classifier, sites, metadata)[0]).SerializeToString()
     return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 

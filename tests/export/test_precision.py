@@ -28,7 +28,7 @@ def test_a_smaller_file_answers_nearly_the_same(
     done = export_run(digits.run, out, digits.dataset, inference, numbers=numbers)
     assert "onnxruntime" not in capfd.readouterr().err  # where sessions write past Python
     assert done.metadata.precision is numbers
-    full, small = Model(digits.model if inference is Inference.MC else digits.twin, "cpu"), Model(out, "cpu")
+    full, small = Model(digits.model if inference is Inference.MC else digits.deterministic, "cpu"), Model(out, "cpu")
     test = digits.dataset.splits["test"].images[:100]
     theirs, ours = full.predict(test), small.predict(test)
     assert (theirs.labels == np.array(ours.labels)).mean() > 0.97

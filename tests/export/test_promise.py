@@ -94,8 +94,8 @@ def test_a_run_keeps_its_map_when_the_promise_cannot_be_kept(promised: Path, tmp
 
 
 def test_the_twin_gets_a_threshold_of_its_own(digits: Digits, promised: Path, tmp_path: Path) -> None:
-    done = export_run(promised.parent / "run", tmp_path / "twin.onnx", digits.dataset, Inference.DETERMINISTIC)
-    stored = Model(tmp_path / "twin.onnx", "cpu").metadata.reject
+    done = export_run(promised.parent / "run", tmp_path / "deterministic.onnx", digits.dataset, Inference.DETERMINISTIC)
+    stored = Model(tmp_path / "deterministic.onnx", "cpu").metadata.reject
     assert stored is not None
     assert stored.samples == 1
     assert isinstance(done.promised, Guarantee)

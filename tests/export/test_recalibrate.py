@@ -141,11 +141,11 @@ def test_every_map_replaces_every_other(digits: Digits, first: Method, second: M
 @pytest.mark.parametrize("method", Method)
 def test_the_deterministic_twin(digits: Digits, method: Method, tmp_path: Path) -> None:
     data = some(digits)
-    done = recalibrate(digits.twin, tmp_path / "new.onnx", data, method)
-    follows(digits.twin, done.path, data)
+    done = recalibrate(digits.deterministic, tmp_path / "new.onnx", data, method)
+    follows(digits.deterministic, done.path, data)
     assert (done.metadata.samples, done.metadata.inference) == (1, Inference.DETERMINISTIC)
     with pytest.raises(UsageError, match="1 for a deterministic model"):
-        recalibrate(digits.twin, tmp_path / "other.onnx", data, method, samples=25)
+        recalibrate(digits.deterministic, tmp_path / "other.onnx", data, method, samples=25)
 
 
 @pytest.mark.parametrize("inference", Inference)

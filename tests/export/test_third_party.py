@@ -22,7 +22,7 @@ from uce_edge_export.sites import sites_by_rule
 
 def reproduces(
     proto: onnx.ModelProto, folder: Path, tolerance: float = 1e-5, left: float = 2e-5, **how: object
-) -> third_party.Foreign:
+) -> third_party.ThirdParty:
     """Without noise to the rounding error; with noise that is nearly none, to what is left of it."""
     found, done = export(proto, folder, inference=Inference.DETERMINISTIC, **how)
     spec = done.metadata.image
@@ -253,8 +253,8 @@ def test_costs_by_hand(tmp_path: Path) -> None:
     assert costs["3"] == {"macs_once": stem + body + grouped + 2 * head, "macs_per_pass": 0}
     early = macs(options=Options(expand=Expand.EARLY))
     assert early == {"macs_once": 0, "macs_per_pass": stem + 2 * (body + grouped + head)}
-    twin = macs(inference=Inference.DETERMINISTIC)
-    assert twin == {"macs_once": stem + body + grouped + head, "macs_per_pass": 0}
+    deterministic = macs(inference=Inference.DETERMINISTIC)
+    assert deterministic == {"macs_once": stem + body + grouped + head, "macs_per_pass": 0}
 
 
 def test_early_and_late_expansion_agree(tmp_path: Path) -> None:

@@ -368,11 +368,11 @@ def test_passes_appear_as_they_come(visit: Callable[..., Visit]) -> None:
 
 
 def test_a_deterministic_model_has_one_pass_and_no_standard_error(visit: Callable[..., Visit], digits: Any) -> None:
-    visited = visit(digits.twin)
+    visited = visit(digits.deterministic)
     assert visited.page.locator("#samples").is_disabled()
     visited.give("digit.png", digits.image.read_bytes())
     document = visited.answer(source="digit.png")
-    wanted = Model(digits.twin, "cpu").predict([digits.image])
+    wanted = Model(digits.deterministic, "cpu").predict([digits.image])
     np.testing.assert_allclose(document["probabilities"], wanted.probabilities[0], atol=1e-5)
     assert (document["samples"], document["standard_error"], document["model_uncertainty"]) == (1, 0, 0)
     assert visited.complaints == []

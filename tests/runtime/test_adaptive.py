@@ -88,7 +88,7 @@ def test_wrong_requests(digits: Digits, call: Call) -> None:
         with pytest.raises(UsageError, match="`adaptive`"):
             Model(digits.model, "cpu").predict(images, adaptive=wrong)
     with pytest.raises(UsageError, match="nothing to stop early"):
-        Model(digits.twin, "cpu").predict(images, adaptive=0.1)
+        Model(digits.deterministic, "cpu").predict(images, adaptive=0.1)
     said = call("predict", "--model", digits.model, digits.image, "--adaptive", 0.1, "--reject", 0.3, "--json")
     assert json.loads(said.out)[0]["samples"] in (5, 10, 15, 20, 25)
     assert call("predict", "--model", digits.model, digits.image, "--adaptive", 2).code == 2

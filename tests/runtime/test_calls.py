@@ -171,5 +171,5 @@ def test_the_description_of_an_old_file_is_written_as_it_was(path: Path) -> None
 def test_a_new_file_says_its_minor_version(digits: Digits) -> None:
     document = json.loads(digits.model.with_suffix(".json").read_text())
     assert (document["contract"], document["minor"]) == (1, contract.MINOR)
-    assert Model(digits.twin, "cpu").metadata.inference is Inference.DETERMINISTIC
-    assert Model(digits.twin, "cpu").metadata.minor == contract.MINOR
+    assert Model(digits.deterministic, "cpu").metadata.inference is Inference.DETERMINISTIC
+    assert Model(digits.deterministic, "cpu").metadata.minor == contract.MINOR

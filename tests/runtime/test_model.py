@@ -42,8 +42,8 @@ def model(digits) -> Model:
 
 
 @pytest.fixture(scope="module")
-def twin(digits) -> Model:
-    return Model(digits.twin, "cpu")
+def deterministic(digits) -> Model:
+    return Model(digits.deterministic, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -206,17 +206,17 @@ def test_rejection_compares_uncertainty_with_the_threshold(model, answer):
         assert item.decision == (Decision.REJECT if item.uncertainty > 0.05 else Decision.ACCEPT)
 
 
-def test_twin_has_the_same_api_and_no_model_uncertainty(model, twin, answer):
-    assert twin.classes == model.classes
-    prediction = twin.predict(answer.images, samples=1, reject=0.3)
+def test_a_deterministic_file_has_the_same_api_and_no_model_uncertainty(model, deterministic, answer):
+    assert deterministic.classes == model.classes
+    prediction = deterministic.predict(answer.images, samples=1, reject=0.3)
     assert prediction.samples == 1
     np.testing.assert_array_equal(prediction.model_uncertainty, 0)
     np.testing.assert_array_equal(prediction.standard_error, 0)
     np.testing.assert_allclose(prediction.uncertainty, metrics.normalized_entropy(prediction.probabilities), atol=1e-5)
-    assert_same(twin.predict(answer.images, seed=5), prediction)
-    assert twin.logits(answer.images[:2]).shape == (1, 2, 10)
+    assert_same(deterministic.predict(answer.images, seed=5), prediction)
+    assert deterministic.logits(answer.images[:2]).shape == (1, 2, 10)
     with pytest.raises(UsageError, match="1 for a deterministic model, but got 25"):
-        twin.predict(answer.images[:1], samples=25)
+        deterministic.predict(answer.images[:1], samples=25)
 
 
 def test_accuracy_on_unseen_digits(answer):

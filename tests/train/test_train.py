@@ -5,12 +5,11 @@ import dataclasses
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -164,30 +163,31 @@ def test_a_diverged_training_keeps_the_last_good_checkpoint(few: Dataset, tmp_pa
 
 
 @pytest.fixture
-def small_disk() -> Iterator[None]:
-    """Files of this process may not grow past 100 kB: a write fails half-way, as on a full disk."""
+def small_disk() -> Iterator[Callable[[bool], None]]:
+    """A disk that can be full: files of this process may not grow past 100 kB then, and a write fails half-way."""
+    resource = pytest.importorskip("resource", reason="Windows has no limit on the size of files")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield
+    yield lambda full: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]) if full else before)
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_intact(
-    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_disk: None
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_disk: Callable[[bool], None]
 ) -> None:
     add = Journal.add
 
     def fill_the_disk(self: Journal, rows: list[dict[str, float]]) -> None:
         add(self, rows)
         if len(rows) == 2:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+            small_disk(True)
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "add", fill_the_disk)
         with pytest.raises(UceEdgeError, match=r"Cannot write .*The old file, if any, is intact"):
             training.train(few, tmp_path, SHORT)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    small_disk(False)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT, "log.csv"]
     training.train(few, tmp_path, SHORT, resume=True)
     assert [row["epoch"] for row in log(tmp_path)] == ["1", "2", "3", "4"]

@@ -127,8 +127,8 @@ class Training:
 
 def _groups(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """By the first part of the name."""
-    found: dict[str, dict[str, Tensor]] = {}
+    groups: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         group, _, rest = name.partition(".")
-        found.setdefault(group, {})[rest] = value
-    return found
+        groups.setdefault(group, {})[rest] = value
+    return groups

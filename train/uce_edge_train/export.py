@@ -63,7 +63,7 @@ def export_module(
 def _noisy_graph(
     model: nn.Module, image: ImageSpec, inference: Inference, options: Options
 ) -> tuple[graph.Classifier, list[Site]]:
-    classifier = graphs.export_twin(model, image)
+    classifier = graphs.export_deterministic(model, image)
     if inference is Inference.DETERMINISTIC:
         return classifier, []
     return classifier, select(graphs.noisy_sites(classifier, model), classifier.graph, options.from_layer)

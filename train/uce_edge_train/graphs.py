@@ -1,4 +1,4 @@
-"""The deterministic twin of a PyTorch classifier, and PyTorch itself as the reference of the parity gate."""
+"""The graph of a PyTorch classifier without noise, and PyTorch itself as the reference of the parity gate."""
 
 import contextlib
 import io
@@ -22,7 +22,7 @@ from uce_edge_train.layers import deterministic, gaussian_layers, noise_from
 from uce_edge_train.pixels import normalise
 
 
-def export_twin(model: nn.Module, spec: ImageSpec) -> Classifier:
+def export_deterministic(model: nn.Module, spec: ImageSpec) -> Classifier:
     """Export a model without its noise, batch-norm folded; weights keep their parameter names."""
     broken = [name for name, value in model.state_dict().items() if not torch.isfinite(value).all()]
     if broken:

@@ -189,7 +189,7 @@ def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[Non
 
 @contextmanager
 def deterministic(model: nn.Module) -> Iterator[None]:
-    """Inside the block, the model is its deterministic twin: same weights, no noise."""
+    """Inside the block, the model is deterministic: same weights, no noise."""
     with _every_layer(model, "sampling", False):
         yield
 

@@ -46,10 +46,10 @@ def current(model: nn.Module) -> dict[str, float]:
 
 def settle(model: nn.Module) -> dict[str, float]:
     """Turn what was learned into fixed rates."""
-    found = current(model)
+    tuned = current(model)
     for name, layer in gaussian_layers(model).items():
-        layer.p, layer.log_alpha = found[name], None
-    return found
+        layer.p, layer.log_alpha = tuned[name], None
+    return tuned
 
 
 def prior(model: nn.Module, images: int) -> Tensor | float:

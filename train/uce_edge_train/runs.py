@@ -127,12 +127,12 @@ def weights_sha256(model: nn.Module) -> str:
 
 def newest(root: str | Path = "runs") -> Path:
     """The run under `root` that was written last."""
-    found = sorted(Path(root).glob(f"*/{DESCRIPTION}"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    descriptions = sorted(Path(root).glob(f"*/{DESCRIPTION}"), key=lambda path: path.stat().st_mtime)
+    if not descriptions:
         raise UsageError(
             f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits"
         )
-    return found[-1].parent
+    return descriptions[-1].parent
 
 
 def tool_versions() -> dict[str, str]:

@@ -165,14 +165,14 @@ class _Loop:
     def _note(self, nll: float, held_out: list[float], seconds: float) -> None:
         """Book-keeping at the end of an epoch."""
         state = self.training.progress
-        found = list(rates.current(self.training.model).values())
+        current = list(rates.current(self.training.model).values())
         row = {
             "epoch": state.epoch,
             "learning_rate": float(f"{self.training.optimiser.param_groups[0]['lr']:.6g}"),
             "train_nll": round(nll, 6),
             "held_out_nll": round(held_out[0], 6),
             "held_out_accuracy": round(held_out[1], 6),
-            "mean_p": round(sum(found) / len(found), 6),
+            "mean_p": round(sum(current) / len(current), 6),
             "seconds": round(seconds, 3),
         }
         state.log.append(row)

@@ -39,7 +39,7 @@ def plot(report: Report, path: Path) -> None:
     n = [m.samples for m in alone]
     lines: dict[str, tuple[list[float], str, str]] = {Path(report.model).stem: ([m.p50_ms for m in alone], "o-", _OURS)}
     if report.baseline is not None:
-        lines["deterministic twin"] = ([m.baseline_p50_ms or 0.0 for m in alone], "s--", "#6b6b6b")
+        lines["deterministic network"] = ([m.baseline_p50_ms or 0.0 for m in alone], "s--", "#6b6b6b")
     engines = [name for name in alone[0].others if all(name in m.others for m in alone)]
     for name, (marker, colour) in zip(engines, cycle(_OTHERS), strict=False):
         lines[name] = ([m.others[name].p50_ms for m in alone], f"{marker}-", colour)

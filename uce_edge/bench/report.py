@@ -81,9 +81,9 @@ def measurement(
     others: Mapping[str, Sequence[Timing]] | None = None,
 ) -> Measurement:
     """What was timed in every round, of the model, its baseline and other engines, as medians and ratios."""
-    ours, twin = _seconds(model), _seconds(baseline)
+    ours, theirs = _seconds(model), _seconds(baseline)
     p50, p95 = (float(value) * 1e3 for value in np.percentile(ours, [50, 95]))
-    base = float(np.median(twin)) * 1e3 if twin else None
+    base = float(np.median(theirs)) * 1e3 if theirs else None
     compared = {name: _seconds(timings) for name, timings in (others or {}).items()}
     return Measurement(
         samples=samples,
@@ -95,7 +95,7 @@ def measurement(
         peak_mb=max((timing.peak_mb for timing in model if timing.peak_mb is not None), default=None),
         baseline_p50_ms=None if base is None else round(base, 4),
         ratio=None if base is None else round(p50 / base, 3),
-        ratio_best=round(min(ours) / min(twin), 3) if twin else None,
+        ratio_best=round(min(ours) / min(theirs), 3) if theirs else None,
         others={
             name: Other(
                 p50_ms=round(float(np.median(seconds)) * 1e3, 4),

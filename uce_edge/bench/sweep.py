@@ -1,4 +1,4 @@
-"""Measuring a model at every number of passes, beside its deterministic twin and other engines."""
+"""Measuring a model at every number of passes, beside its deterministic file and other engines."""
 
 import importlib.util
 import tempfile
@@ -48,8 +48,8 @@ def sweep(
         model: The file.
         samples: Numbers of passes.
         batches: Numbers of images in a request.
-        baseline: The deterministic twin. It runs as many images as the model has image-passes; for a moments model,
-            whose passes are drawn from a single one, as many as there are images.
+        baseline: The deterministic file of the same network. It runs as many images as the model has image-passes; for
+            a moments model, whose passes are drawn from a single one, as many as there are images.
         compare: Other engines, for one image.
         device: As in `Model`.
         threads: Of every engine; None for all cores.
@@ -75,11 +75,11 @@ def sweep(
                 if batch == 1:
                     runs |= {name: _Run(run.worker, replace(run.job, samples=n)) for name, run in others.items()}
                 timings = _take_turns(runs, rounds, advance)
-                ours, twin = timings.pop(_MODEL), timings.pop(_BASELINE, [])
+                ours, base = timings.pop(_MODEL), timings.pop(_BASELINE, [])
                 provider = ours[-1].provider
                 if batch == 1:
                     medians[n] = [float(np.median(timing.seconds)) * 1e3 for timing in ours]
-                measurements.append(measurement(n, batch, ours, twin, timings))
+                measurements.append(measurement(n, batch, ours, base, timings))
     slope, interval = extra_pass(medians)
     return Report(
         str(model), None if baseline is None else str(baseline), provider, threads, rounds, measurements, slope,

@@ -48,8 +48,8 @@ def fit(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> ErrorMap:
         raise UsageError(expected("`uncertainty`", "between 0 and 1", "other values", "Take the model's output"))
     features = _features(h)
     # Convex, so the best point with b, c >= 0 is the best of the points with some of them held at 0.
-    found = [_newton(features, errors, np.array([True, *free])) for free in product((True, False), repeat=2)]
-    best = min((point for point in found if point[1:].min() >= 0), key=lambda point: _loss(features, errors, point))
+    points = [_newton(features, errors, np.array([True, *free])) for free in product((True, False), repeat=2)]
+    best = min((point for point in points if point[1:].min() >= 0), key=lambda point: _loss(features, errors, point))
     return ErrorMap(*(float(value) for value in best))
 
 

@@ -6,7 +6,6 @@ the softmax of log_softmax(R(z_i))[y] over the passes i.
 """
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,12 +14,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge.ahead import cores
 from uce_edge.calibration.logits import Block, Logits
 from uce_edge.errors import UsageError, expected
 from uce_edge.metrics.checks import Booleans, Floats, Integers, array
 
 _TILE = 2**16  # numbers, 512 kB in float64: a tile and its temporaries stay in or near the processor's cache
-_THREADS = min(8, os.cpu_count() or 1)  # numpy computes outside the interpreter's lock
+_THREADS = min(8, cores())  # numpy computes outside the interpreter's lock
 
 Result = TypeVar("Result")
 

@@ -23,7 +23,8 @@ def bench(
     samples: Annotated[str, typer.Option(help="Numbers of passes to measure.")] = "1,5,10,25,50,100",
     batch: Annotated[str, typer.Option(help="Numbers of images in a request to measure.")] = "1",
     baseline: Annotated[
-        Path | None, typer.Option(help="The deterministic twin; it runs N images for N passes (moments: one).")
+        Path | None,
+        typer.Option(help="The deterministic file of the same network; it runs N images for N passes (moments: one)."),
     ] = None,
     inference: InferenceOption = None,
     compare: Annotated[
@@ -38,7 +39,7 @@ def bench(
 
     Example: uce-edge bench --model digits.onnx --samples 1,5,10,25,50,100
 
-    Example: uce-edge bench --model m.onnx --baseline twin.onnx --compare pytorch,naive --threads 2 --plot latency.png
+    Example: uce-edge bench --model m.onnx --baseline plain.onnx --compare pytorch,naive --threads 2 --plot latency.png
     """
     counts = _counts(samples)
     batches = _whole("batch", batch, "1,8,32")
@@ -86,7 +87,7 @@ def bench(
 def print_report(report: "Report") -> None:
     """The sweep as a table."""
     batched = {m.batch for m in report.measurements} != {1}
-    ratio = "  ratio to twin" if report.baseline else ""
+    ratio = "  ratio to baseline" if report.baseline else ""
     images = "  images" if batched else ""
     names = list(dict.fromkeys(name for m in report.measurements for name in m.others))
     others = "".join(f"  {name:>14}" for name in names)

@@ -41,6 +41,8 @@ class Destinations:
         for option, path in self._given().items():
             if _same(path, model):
                 raise self._refusal(option, "another file than the model, which would be overwritten")
+            if _same(path, model.with_suffix(".json")):
+                raise self._refusal(option, "another file than the model's description, which would be overwritten")
             if (identity := _identity(path)) and any(_identity(file) == identity for file in files):
                 raise self._refusal(option, "another file than the images, one of which would be overwritten")
         if self.save is not None and _identity(self.save) in _folders(files, watched):

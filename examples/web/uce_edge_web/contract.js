@@ -101,7 +101,7 @@ export function accepts(uncertainty, threshold) {
 }
 
 export function checkThreshold(threshold) {
-  if (!(threshold >= 0 && threshold <= 1)) {
+  if (!(typeof threshold === "number" && threshold >= 0 && threshold <= 1)) {
     throw expected("the threshold", "a number from 0 to 1", shown(threshold), "For example 0.3.");
   }
   return threshold;

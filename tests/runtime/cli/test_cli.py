@@ -238,7 +238,10 @@ BROKEN_MODELS = {
     "json": (lambda digits, path: with_metadata(digits.model, path, text="{"), "damaged metadata"),
     "no object": (lambda digits, path: with_metadata(digits.model, path, text="[]"), "it is not a JSON object"),
     "type": (lambda digits, path: with_metadata(digits.model, path, inference="magic"), "cannot read"),
-    "inputs": (lambda digits, path: with_metadata(digits.twin, path, inference="mc"), r"has inputs \['image'\]"),
+    "inputs": (
+        lambda digits, path: with_metadata(digits.deterministic, path, inference="mc"),
+        r"has inputs \['image'\]",
+    ),
     "classes": (lambda digits, path: with_metadata(digits.model, path, classes=["a", "b"]), "metadata promises"),
     "shape": (lambda digits, path: with_metadata(digits.model, path, image=IMAGE), "metadata promises"),
 }
@@ -263,7 +266,9 @@ def test_info_shows_what_the_file_says(digits, call):
     assert rows["inference"] == "mc, 25 passes by default"
     assert rows["image"] == "8 x 8 x 1 uint8"
     assert re.search(r"temperature, fitted at N = 25, T = \d", rows["calibration"])
-    assert "none" in dict(line.split(maxsplit=1) for line in call("info", digits.twin).out.splitlines())["noise"]
+    assert (
+        "none" in dict(line.split(maxsplit=1) for line in call("info", digits.deterministic).out.splitlines())["noise"]
+    )
     document = json.loads(call("info", digits.model, "--json").out)
     assert document == json.loads(digits.model.with_suffix(".json").read_text())
 
@@ -275,8 +280,8 @@ def test_bench_measures_and_draws(digits, call, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "ROUNDS", 1)
     picture = tmp_path / "latency.png"
     done = call(
-        "bench", "--model", digits.model, "--samples", "1,5", "--baseline", digits.twin, "--threads", 1, "--json",
-        "--plot", picture,
+        "bench", "--model", digits.model, "--samples", "1,5", "--baseline", digits.deterministic, "--threads", 1,
+        "--json", "--plot", picture,
     )  # fmt: skip
     assert done.code == 0, done.err
     report = json.loads(done.out)
@@ -296,7 +301,7 @@ def test_bench_measures_and_draws(digits, call, tmp_path, monkeypatch):
 
 def test_bench_table(digits, call, monkeypatch):
     monkeypatch.setattr(sweep, "ROUNDS", 1)
-    head, row = call("bench", "--model", digits.twin, "--samples", "1", "--threads", 1).out.splitlines()
+    head, row = call("bench", "--model", digits.deterministic, "--samples", "1", "--threads", 1).out.splitlines()
     assert head.split()[0] == "N"
     assert row.split()[0] == "1"
 
@@ -336,7 +341,7 @@ def test_the_slope_is_that_of_a_line():
 
 def test_bench_refuses_models_in_each_other_s_place(digits, refused):
     assert "1 for a model with a fixed number of passes" in refused(
-        2, "bench", "--model", digits.twin, "--samples", "1,5"
+        2, "bench", "--model", digits.deterministic, "--samples", "1,5"
     )
     said = refused(2, "bench", "--model", digits.model, "--samples", "1", "--baseline", digits.model)
     assert "is not deterministic" in said

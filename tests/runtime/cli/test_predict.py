@@ -115,6 +115,7 @@ FOLDER, OTHER = "that of the images, which would be overwritten", "which would b
 OVERWRITING = {
     "--audit m.onnx": MODEL,
     "--audit ../place/m.onnx": MODEL,
+    "--audit m.json": "the model's description, which would be overwritten",
     "--audit model-link": MODEL,
     "--audit model-name": MODEL,
     "--save m.onnx": MODEL,

@@ -140,12 +140,16 @@ def test_unreadable_images_are_reported_and_the_others_ranked(digits, call, tmp_
 
 
 def test_a_single_pass_has_no_model_uncertainty(digits, call):
-    for asked in ((digits.twin,), (digits.model, "--samples", 1), (digits.twin, "--by", "standard_error")):
+    for asked in (
+        (digits.deterministic,),
+        (digits.model, "--samples", 1),
+        (digits.deterministic, "--by", "standard_error"),
+    ):
         done = call("rank", digits.image, "--model", *asked)
         assert (done.code, done.out) == (2, "")
         assert "--by uncertainty" in done.err
-    assert call("rank", digits.image, "--model", digits.twin, "--by", "uncertainty").code == 0
-    assert call("rank", digits.image, "--model", digits.twin, "--least").code == 0
+    assert call("rank", digits.image, "--model", digits.deterministic, "--by", "uncertainty").code == 0
+    assert call("rank", digits.image, "--model", digits.deterministic, "--least").code == 0
 
 
 WRONG = {

@@ -218,7 +218,7 @@ def test_an_infinite_surprise_is_null(model, hard, monkeypatch):
 
 def test_a_deterministic_model_has_no_model_part(digits, hard, foreign):
     found = evaluate(
-        Model(digits.twin, "cpu"), hard.images[:60], hard.labels[:60], outside=foreign, resamples=5, timed=True
+        Model(digits.deterministic, "cpu"), hard.images[:60], hard.labels[:60], outside=foreign, resamples=5, timed=True
     )
     assert set(found.risk_coverage) == {"uncertainty", "confidence"}
     part = found.ood.detection["model_uncertainty"].auroc
