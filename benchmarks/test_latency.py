@@ -1,4 +1,4 @@
-"""What does one more Monte Carlo pass cost? One image with N passes; beside it, the deterministic network on N images."""
+"""What does one more Monte Carlo pass cost? One image with N passes; beside it, the deterministic file on N images."""
 
 import numpy as np
 import pytest
