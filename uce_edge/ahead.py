@@ -1,13 +1,16 @@
 """Work that is done ahead, in threads, while its results are taken in order."""
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
 from typing import TypeVar
 
 __all__ = ["cores", "done_ahead"]
+
+_PATIENCE = 0.2  # seconds that a list waits for more, because longer lists cost less per item
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -16,7 +19,7 @@ Result = TypeVar("Result")
 def done_ahead(
     work: Callable[[Item], Result], items: Iterable[Item], *, ahead: int, threads: int, at_most: int
 ) -> Generator[list[Result], None, None]:
-    """Results in the order of the items, in lists of what is ready: at least one, at most so many.
+    """Results in the order of the items, in lists of what is ready within a moment: at least one, at most so many.
 
     While a list is used, threads work on what comes next. A single item is worked on here: it needs no thread. No
     thread is left when the iterator ends or is closed.
@@ -44,8 +47,13 @@ def done_ahead(
         refill()
         while pending:
             ready = [pending.popleft().result()]
-            while pending and len(ready) < at_most and pending[0].done():
+            deadline = time.monotonic() + _PATIENCE
+            while pending and len(ready) < at_most:
+                wait([pending[0]], max(0.0, deadline - time.monotonic()))
+                if not pending[0].done():
+                    break
                 ready.append(pending.popleft().result())
+                refill()
             refill()
             yield ready
     finally:
