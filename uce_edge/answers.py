@@ -88,7 +88,8 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
     def opened(path: str | Path) -> _Opened:
         return _open(str(path), model.metadata.image, request.keep)
 
-    with closing(done_ahead(opened, paths, ahead=_AHEAD, threads=cores(), at_most=CHUNK)) as chunks:
+    threads = model.threads or cores()
+    with closing(done_ahead(opened, paths, ahead=_AHEAD, threads=threads, at_most=CHUNK)) as chunks:
         for chunk in chunks:
             pixels = [image.pixels for image in chunk if image.pixels is not None]
             predictions = iter(

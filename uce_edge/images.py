@@ -192,7 +192,9 @@ def _viewed(image: Image.Image, spec: ImageSpec, name: str) -> Image.Image:
         raise ImageError(f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.")
     try:
         with silenced():
-            image.load()  # the full decode: a truncated file fails here
+            # The full decode: a truncated file fails here. Not at a fraction of the size, as Pillow's draft mode does
+            # for JPEGs: its pixels are others, and so are the answers (docs/contract.md).
+            image.load()
             return _to_mode(_upright(image), spec, name)
     except ImageError:
         raise

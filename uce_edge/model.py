@@ -55,11 +55,12 @@ class Model:
         Args:
             path: The file.
             device: Where to run it.
-            threads: Of ONNX Runtime; None for all cores.
+            threads: Of ONNX Runtime, and as many that decode files for `answers`; None for all cores.
             max_memory: Megabytes that the values of one call may take, about; None for `calls.MAX_MEMORY`. Images and
                 passes are split over calls, so that memory does not grow with their number.
         """
         self.path = str(path)
+        self.threads = threads
         if Path(path).is_dir():
             raise ModelFileError(
                 f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"

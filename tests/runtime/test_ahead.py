@@ -98,3 +98,37 @@ def test_many_threads_leave_the_filters_of_warnings_as_they_were() -> None:
 def test_warnings_of_others_are_heard_while_images_are_decoded() -> None:
     with silenced(), pytest.warns(UserWarning, match="mine"):
         warnings.warn("mine", UserWarning, stacklevel=1)
+
+
+def test_lists_fill_when_the_next_result_is_a_moment_away() -> None:
+    def work(item: int) -> int:
+        time.sleep(0.001)
+        return item
+
+    assert [len(part) for part in done_ahead(work, range(8), ahead=8, threads=1, at_most=4)] == [4, 4]
+
+
+def test_a_result_does_not_wait_for_a_slow_one_behind_it() -> None:
+    released = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 1:
+            released.wait(30)
+        return item
+
+    results = done_ahead(work, range(3), ahead=3, threads=2, at_most=3)
+    assert next(results) == [0]
+    released.set()
+    assert [item for part in results for item in part] == [1, 2]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_no_more_threads_decode_than_the_model_was_given(threads: int, tmp_path: Path) -> None:
+    paths = []
+    for number in range(40):
+        paths.append(tmp_path / f"{number}.png")
+        Image.new("L", (8, 8), number).save(paths[-1])
+    answers = Model(GOLDEN / "digits-moments.onnx", "cpu", threads=threads).answers(paths)
+    next(answers)
+    assert 1 <= len(names()) <= threads
+    answers.close()
