@@ -13,7 +13,8 @@ from PIL import Image
 
 from uce_edge.ahead import cores
 from uce_edge.images import load
-from uce_edge.models import load as bundled
+from uce_edge.model import Model
+from uce_edge.models import bundled
 
 FOLDERS = {"small": (400, (32, 32), "png"), "camera": (40, (1920, 1080), "jpg")}
 ROUNDS = 3
@@ -32,7 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_folder_is_answered_about_as_fast_as_its_slower_half(folder: list[Path]) -> None:
-    model = bundled()
+    model = Model(bundled(), spin=False)  # as `uce-edge predict` opens it
     spec = model.metadata.image
 
     def decode() -> np.ndarray:

@@ -49,6 +49,7 @@ class Model:
         *,
         threads: int | None = None,
         max_memory: int | None = None,
+        spin: bool = True,
     ) -> None:
         """Load a file.
 
@@ -58,6 +59,8 @@ class Model:
             threads: Of ONNX Runtime, and as many that decode files for `answers`; None for all cores.
             max_memory: Megabytes that the values of one call may take, about; None for `calls.MAX_MEMORY`. Images and
                 passes are split over calls, so that memory does not grow with their number.
+            spin: Whether the threads of ONNX Runtime keep their cores busy while they wait for each other. False suits
+                many files: the cores decode the next ones meanwhile.
         """
         self.path = str(path)
         self.threads = threads
@@ -71,7 +74,7 @@ class Model:
                 "one of your own is made with: uce-edge export"
             )
         check_memory(max_memory)
-        self._session = open_session(self.path, device, threads)
+        self._session = open_session(self.path, device, threads, spin=spin)
         try:
             self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
             signature.check(self._session, self.metadata, self.path)

@@ -92,13 +92,16 @@ def check_threads(threads: int | None) -> None:
         raise UsageError(expected("`threads`", "at least 1", threads, "Leave it out to use all cores"))
 
 
-def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads: int | None = None) -> Any:
+def open_session(
+    path: str | bytes, device: Device | str = Device.AUTO, threads: int | None = None, *, spin: bool = True
+) -> Any:
     """Load a model file on the wanted device.
 
     Args:
         path: An ONNX file, or its content.
         device: Where to run it.
         threads: Intra-op threads; None leaves the choice to ONNX Runtime.
+        spin: Whether these threads keep their cores busy while they wait for each other.
 
     Returns:
         An `onnxruntime.InferenceSession`; `get_providers()` tells the truth about it.
@@ -107,21 +110,22 @@ def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads:
         raise UsageError(expected("`device`", f"one of {', '.join(Device)}", device, "Use: --device auto"))
     check_threads(threads)
     ort, device = onnxruntime(), Device(device)
+    options = _options(ort, threads, spin)
     if device is Device.CPU:
-        return _load(ort, path, [_CPU], threads)
+        return _load(ort, path, [_CPU], options)
     wanted = _ACCELERATORS[Device.CUDA if device is Device.AUTO else device]
     if wanted.providers[0] not in ort.get_available_providers():
         if device is Device.AUTO:
-            return _load(ort, path, [_CPU], threads)
+            return _load(ort, path, [_CPU], options)
         raise UceEdgeError(
             f"`--device {device}` needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of ONNX "
             f"Runtime, and {installed()} is installed. "
             f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
         )
     try:
-        session = _load(ort, path, [*wanted.providers, _CPU], threads)
+        session = _load(ort, path, [*wanted.providers, _CPU], options)
     except ModelFileError:
-        session = _load(ort, path, [_CPU], threads)  # fails again unless the accelerator was to blame
+        session = _load(ort, path, [_CPU], options)  # fails again unless the accelerator was to blame
     if wanted.providers[0] in session.get_providers():
         return session
     # A GPU wheel lists its providers everywhere and falls back in silence; only the session knows.
@@ -134,11 +138,17 @@ def open_session(path: str | bytes, device: Device | str = Device.AUTO, threads:
     return session
 
 
-def _load(ort: ModuleType, path: str | bytes, providers: list[str], threads: int | None) -> Any:
+def _options(ort: ModuleType, threads: int | None, spin: bool) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # failures come back as exceptions; warnings about fallbacks are said above
     if threads is not None:
         options.intra_op_num_threads = threads
+    if not spin:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _load(ort: ModuleType, path: str | bytes, providers: list[str], options: Any) -> Any:
     if _log_is_silent:
         # The process-wide log reports a failed CUDA start in a dozen lines; one sentence says the same.
         ort.set_default_logger_severity(4)

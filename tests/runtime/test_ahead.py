@@ -13,6 +13,7 @@ from PIL import Image
 from uce_edge import Model
 from uce_edge.ahead import done_ahead
 from uce_edge.pillow_warnings import silenced
+from uce_edge.providers import open_session
 
 
 def names() -> list[str]:
@@ -132,3 +133,15 @@ def test_no_more_threads_decode_than_the_model_was_given(threads: int, tmp_path:
     next(answers)
     assert 1 <= len(names()) <= threads
     answers.close()
+
+
+def test_threads_that_do_not_spin_give_the_same_answers(rng: np.random.Generator) -> None:
+    path = GOLDEN / "digits-moments.onnx"
+    images = rng.integers(0, 256, (5, 8, 8, 1), np.uint8)
+    spinning, sleeping = (Model(path, "cpu", threads=2, spin=spin).predict(images) for spin in (True, False))
+    np.testing.assert_array_equal(spinning.probabilities, sleeping.probabilities)
+
+
+def test_spinning_is_switched_off_in_onnx_runtime() -> None:
+    options = open_session(str(GOLDEN / "digits-moments.onnx"), "cpu", spin=False).get_session_options()
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import chain
@@ -115,7 +115,7 @@ def predict(
     paths = collect(images or [])
     destinations = Destinations(save, sheet, audit)
     destinations.check(model, paths, watch)
-    loaded = Model(model, device, threads=threads, max_memory=max_memory)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False)
     loaded.threshold(threshold)  # one that is not stored is told before a log is opened
     tally = _Tally()
     kept: list[Answer] = []
@@ -132,7 +132,7 @@ def predict(
             tally.add(answer)
             advance(1)
             if not at_once:
-                kept.append(answer)
+                kept.append(replace(answer, content=None))  # the files would fill the memory
             elif jsonl:
                 show.json_line(answer)
             else:

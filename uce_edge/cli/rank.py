@@ -99,7 +99,7 @@ def rank(
     from uce_edge.progress import progress
 
     paths = collect(images)
-    loaded = Model(model, device, threads=threads, max_memory=max_memory)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False)
     if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
         raise UsageError(
             f"One pass has no {score}: use --samples 25, or for a deterministic model rank with --by uncertainty"
