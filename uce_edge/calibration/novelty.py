@@ -1,0 +1,204 @@
+"""Is an image like those the model was calibrated on? A distance in feature space, and what it says with a proof.
+
+Features f of the input of the last weight layer, as directions f / |f|; class means and one shared covariance S, shrunk
+(Ledoit & Wolf 2004). The score of an image is its squared Mahalanobis distance to the nearest mean (Lee et al. 2018),
+
+    d = min_c (f/|f| - m_c)' S^-1 (f/|f| - m_c)
+
+and its novelty the conformal p-value of d among n reference images that nothing was fitted on,
+
+    p = (1 + #{i: d_i >= d}) / (n + 1)
+
+small for what is foreign. A cutoff on p has a promise of its own: see `cutoff`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UceEdgeError, UsageError, expected
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+FEWEST = 50
+"""Images that means and covariance are fitted on, at least."""
+_EXACT, _SPREAD = 500, 500  # reference scores that are kept: the largest ones all, and so many of the others
+_TINY = 1e-12
+
+
+class NoveltyError(UceEdgeError):
+    """These images cannot tell what is foreign."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """The fitted distance: d = min_c |(f / |f|) W - w_c|^2, with W the whitening and w_c the whitened means."""
+
+    whitening: Floats
+    """[features, features]."""
+    means: Floats
+    """[classes, features]: of the classes that had images."""
+    shrinkage: float
+    """How far the covariance was drawn to a multiple of the identity, 0 to 1."""
+
+    def __call__(self, features: npt.ArrayLike) -> Floats:
+        """The scores of some images from their features [images, features]; not finite ones score infinity."""
+        values = _directions(np.asarray(features, np.float64)) @ self.whitening
+        nearest = np.full(len(values), np.inf)
+        for mean in self.means:
+            nearest = np.minimum(nearest, ((values - mean) ** 2).sum(axis=1))
+        return np.where(np.isfinite(values).all(axis=1), nearest, np.inf)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The scores of images that nothing was fitted on, few enough to travel with a file.
+
+    `below[j]` of the `images` score less than anything above `scores[j]`. Between two kept scores the number of images
+    that score less is taken too small, so that p is rounded upwards.
+    """
+
+    scores: tuple[float, ...]
+    below: tuple[int, ...]
+    images: int
+
+    @classmethod
+    def of(cls, scores: npt.ArrayLike) -> "Reference":
+        """Keep the largest scores, which decide, all of them; thin out the others."""
+        ordered = np.sort(np.asarray(scores, np.float32))
+        n = len(ordered)
+        if n == 0 or not np.isfinite(ordered).all():
+            raise NoveltyError(
+                "The scores of the reference images are not finite numbers, or there are none. Check the images."
+            )
+        rest = np.linspace(0, max(0, n - _EXACT), min(_SPREAD, max(0, n - _EXACT)), endpoint=False).astype(np.int64)
+        kept = np.unique(np.concatenate([rest, np.arange(max(0, n - _EXACT), n)]))
+        return cls(tuple(ordered[kept].tolist()), tuple((kept + 1).tolist()), n)
+
+    def __call__(self, scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """The p-values of some scores, compared in float32 as the graph does; NaN counts as foreign."""
+        values = np.asarray(scores, np.float32)
+        steps = np.diff(np.array(self.below), prepend=0)
+        # Written so that NaN is larger than every score.
+        above = ~(values[:, None] <= np.array(self.scores, np.float32))
+        return ((1 + self.images - above @ steps) / (self.images + 1)).astype(np.float32)
+
+
+def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:
+    """Means and covariance from labelled images; no foreign image is needed.
+
+    Args:
+        features: [images, features], the input of the last weight layer.
+        labels: The class of each image; a class without images is left out.
+    """
+    raw, classes = np.asarray(features, np.float64), np.asarray(labels, np.int64)
+    if raw.ndim != 2 or classes.shape != raw.shape[:1]:
+        rule = "[images, features] with one label per image"
+        raise UsageError(expected("`features`", rule, (raw.shape, classes.shape), "Check the data"))
+    if not np.isfinite(raw).all():
+        raise NoveltyError("Some features are NaN or infinite: the model is broken on these images.")
+    present = np.unique(classes)
+    if len(raw) < FEWEST + len(present):
+        raise NoveltyError(
+            f"{len(raw)} images of {len(present)} classes cannot tell what is foreign: it takes at least "
+            f"{FEWEST + len(present)}; {10 * raw.shape[1]} (ten per feature) are plenty. Give more labelled images."
+        )
+    values = _directions(raw)
+    means = np.stack([values[classes == label].mean(axis=0) for label in present])
+    residuals = values - means[np.searchsorted(present, classes)]
+    covariance, shrinkage = shrunk_covariance(residuals, len(raw) - len(present))
+    if not np.trace(covariance) > _TINY:
+        raise NoveltyError("The features of these images do not vary: nothing could be foreign. Check the images.")
+    scales, vectors = np.linalg.eigh(covariance)
+    whitening = vectors / np.sqrt(np.maximum(scales, _TINY * scales.max()))
+    return Distance(whitening, means @ whitening, shrinkage)
+
+
+def shrunk_covariance(residuals: Floats, freedom: int) -> tuple[Floats, float]:
+    """The covariance of residuals [images, features] drawn to a multiple of the identity (Ledoit & Wolf 2004).
+
+    Args:
+        residuals: What is left when the class means are gone.
+        freedom: Images less classes.
+
+    Returns:
+        The covariance, and the weight of the identity in it.
+    """
+    n, size = residuals.shape
+    sample = residuals.T @ residuals / n
+    level = np.trace(sample) / size
+    distance = (sample**2).sum() / size - level**2
+    # The mean squared distance of the images' own products from the sample, without holding them all.
+    spread = ((residuals**2).sum(axis=1) ** 2).sum() / n - (sample**2).sum()
+    weight = 1.0 if distance <= 0 else min(1.0, max(0.0, spread / (n * size) / distance))
+    shrunk: Floats = (1 - weight) * sample + weight * level * np.eye(size)
+    return shrunk * (n / max(freedom, 1)), float(weight)
+
+
+@dataclass(frozen=True)
+class Cutoff:
+    """Images whose novelty is at most `cutoff` are foreign."""
+
+    cutoff: float
+    level: float
+    """The promise: at most this share of images like the reference is turned away as foreign."""
+    confidence: float
+    """The probability, over the draw of the reference images, that the promise holds."""
+    images: int
+    """The size of the reference."""
+
+
+def cutoff(images: int, level: float = 0.01, confidence: float = 0.95) -> Cutoff:
+    """The cutoff on the p-value that turns away at most a share `level` of images like the reference.
+
+    Turning away what scores more than the j-th largest of n reference scores has a false-alarm rate that is distributed
+    as Beta(j, n - j + 1), whatever the scores are. The largest j is taken with P(rate <= level) >= confidence, which is
+    P(at least j successes in n trials of probability level). It is exact for this one cutoff.
+
+    Args:
+        images: The size of the reference.
+        level: The share of familiar images that may be turned away.
+        confidence: How sure that is, over the draw of the reference.
+    """
+    for name, value in (("level", level), ("confidence", confidence)):
+        if not 0 < value < 1:
+            raise UsageError(expected(f"`{name}`", "strictly between 0 and 1", value, "For example: 0.05"))
+    smallest = smallest_level(images, confidence)
+    if level < smallest:
+        raise NoveltyError(
+            f"{images} reference images cannot promise to turn away at most {level:.2%} of familiar images with "
+            f"confidence {confidence:g}: {smallest:.2%} is the least they allow. "
+            f"Give {images_needed(level, confidence)} images, or a larger level."
+        )
+    rank, log_tail, risk = 0, 0.0, 1 - confidence
+    log_level, log_rest = math.log(level), math.log1p(-level)
+    below = 0.0  # P(at most rank - 1 successes)
+    while rank < images:
+        ways = math.lgamma(images + 1) - math.lgamma(rank + 1) - math.lgamma(images - rank + 1)
+        log_tail = ways + rank * log_level + (images - rank) * log_rest
+        if below + math.exp(log_tail) > risk:
+            break
+        below += math.exp(log_tail)
+        rank += 1
+    # Halfway between two possible p-values, so that no rounding decides.
+    return Cutoff((rank + 0.5) / (images + 1), level, confidence, images)
+
+
+def smallest_level(images: int, confidence: float) -> float:
+    """The smallest share that a reference of so many images can promise: nothing beyond its largest score."""
+    return -math.expm1(math.log1p(-confidence) / max(images, 1))
+
+
+def images_needed(level: float, confidence: float) -> int:
+    """How many reference images a level needs."""
+    return math.ceil(math.log1p(-confidence) / math.log1p(-level) - 1e-9)
+
+
+def _directions(features: Floats) -> Floats:
+    """F / |f|; features that are all 0 stay 0."""
+    length = np.sqrt((features**2).sum(axis=1, keepdims=True))
+    directions: Floats = features / np.maximum(length, _TINY)
+    return directions
