@@ -19,10 +19,10 @@ from uce_edge.contract import Per
 CASES = json.loads((GOLDEN / "cases.json").read_text())
 CONTRACT = json.loads((GOLDEN / "contract.json").read_text())
 MODEL, IMAGE = GOLDEN / "digits-mc.onnx", GOLDEN / "digit-0.raw"
-PER_IMAGE = [output.name for output in contract.OUTPUTS if output.per is Per.IMAGE]
+PER_IMAGE = [output.name for output in contract.outputs_of(()) if output.per is Per.IMAGE]
 NUMBERS = [
     output.name
-    for output in contract.OUTPUTS
+    for output in contract.outputs_of(())
     if output.per is Per.IMAGE and output.dtype == "float32" and not output.by_class
 ]
 

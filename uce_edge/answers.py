@@ -25,7 +25,7 @@ _AHEAD = 2 * CHUNK  # images that are read while the model runs: a bound on what
 
 _FIELDS = (
     "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "threshold", "decision", "samples", "seed",
+    "error_probability", "novelty", "novelty_score", "threshold", "decision", "samples", "seed",
 )  # fmt: skip
 
 

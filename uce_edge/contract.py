@@ -30,6 +30,8 @@ STANDARD_ERROR = "standard_error"
 ERROR_PROBABILITY = "error_probability"
 PASS_PROBABILITIES = "pass_probabilities"
 LOGITS = "logits"
+NOVELTY = "novelty"
+NOVELTY_SCORE = "novelty_score"
 
 
 class Per(StrEnum):
@@ -86,6 +88,8 @@ OUTPUTS = (
     Output(ERROR_PROBABILITY, Per.IMAGE, Merge.COMPUTED),
     Output(PASS_PROBABILITIES, Per.PASS, Merge.CONCATENATED, by_class=True),
     Output(LOGITS, Per.PASS, Merge.CONCATENATED, by_class=True),
+    Output(NOVELTY, Per.IMAGE, Merge.SAME, optional_since=1),
+    Output(NOVELTY_SCORE, Per.IMAGE, Merge.SAME, optional_since=1),
 )
 """All outputs, in the order of the graph. A new one comes last and is optional, so that older files stay valid."""
 
@@ -196,3 +200,13 @@ def accepts(uncertainty: "npt.ArrayLike", threshold: "npt.ArrayLike") -> "npt.ND
     import numpy as np  # commands that need the names alone start without it
 
     return np.asarray(np.asarray(uncertainty, np.float32) <= np.asarray(threshold, np.float32))
+
+
+def is_foreign(novelty: "npt.ArrayLike", cutoff: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":
+    """Whether an image is unlike those of the calibration: its novelty is at most the cutoff, or not a number.
+
+    Both are compared as float32.
+    """
+    import numpy as np
+
+    return np.asarray(~(np.asarray(novelty, np.float32) > np.asarray(cutoff, np.float32)))

@@ -146,6 +146,8 @@ class Model:
             samples=len(seeds),
             drawn=drawn,
             seed=int(seed),
+            novelty=values.get(contract.NOVELTY),
+            novelty_score=values.get(contract.NOVELTY_SCORE),
         )
 
     def answers(

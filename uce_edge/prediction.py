@@ -44,6 +44,10 @@ class ImagePrediction:
     """The passes that the image took: fewer than were asked for, where they were drawn adaptively."""
     seed: int
     probabilities: FloatArray
+    novelty: float | None = None
+    """How like the calibration images it is: a p-value, small for what is foreign. None for a file that cannot tell."""
+    novelty_score: float | None = None
+    """Its distance from them; None for a file that cannot tell."""
 
     def top(self, classes: Sequence[str], count: int) -> tuple[ClassProbability, ...]:
         """The likeliest classes and their probabilities."""
@@ -60,6 +64,8 @@ class ImagePrediction:
             "model_uncertainty": self.model_uncertainty,
             "standard_error": self.standard_error,
             "error_probability": self.error_probability,
+            "novelty": self.novelty,
+            "novelty_score": self.novelty_score,
             "decision": None if self.decision is None else str(self.decision),
             "samples": self.passes,
             "seed": self.seed,
@@ -83,6 +89,9 @@ class Prediction:
     drawn: npt.NDArray[np.int32]
     """The passes that each image took."""
     seed: int
+    novelty: FloatArray | None = None
+    """As in `ImagePrediction`; None for a file that cannot tell, like the next."""
+    novelty_score: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.class_ids)
@@ -103,6 +112,8 @@ class Prediction:
             passes=int(self.drawn[index]),
             seed=self.seed,
             probabilities=self.probabilities[index],
+            novelty=None if self.novelty is None else _short(self.novelty[index]),
+            novelty_score=None if self.novelty_score is None else _short(self.novelty_score[index]),
         )
 
 

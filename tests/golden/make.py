@@ -114,7 +114,7 @@ def main(folder: Path) -> None:
             for seed, count in SEEDS.values() if name == "digit-0" else [SEEDS["default"]]:
                 seeds = pass_seeds(count or model.metadata.samples, seed)
                 feed = {contract.IMAGE: pixels[None], contract.SEEDS: np.array(seeds, np.int32)}
-                names = [output.name for output in contract.OUTPUTS]
+                names = [output.name for output in contract.outputs_of(model.metadata.outputs)]
                 values = dict(zip(names, session.run(names, feed), strict=True))
                 accepted = contract.accepts(values[contract.UNCERTAINTY][0], threshold)
                 cases.append(

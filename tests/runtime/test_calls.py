@@ -59,7 +59,7 @@ def test_an_output_that_is_the_same_in_every_call_needs_no_more_than_a_line_of_t
     bright: Path, images: np.ndarray, samples: int
 ) -> None:
     values = calls(bright).run(images, SEEDS[:samples])
-    assert list(values) == [output.name for output in TABLE if output.per is Per.IMAGE]
+    assert list(values) == [*port_cases.PER_IMAGE, BRIGHTNESS.name]
     np.testing.assert_allclose(values["brightness"], images.mean((1, 2, 3)), rtol=1e-6)
 
 
@@ -71,7 +71,7 @@ def test_it_also_comes_with_passes_that_stop_early(bright: Path, images: np.ndar
 
 def test_a_file_without_an_optional_output_is_not_asked_for_it(images: np.ndarray) -> None:
     values = calls(port_cases.MODEL).run(images, SEEDS)
-    assert list(values) == [output.name for output in contract.OUTPUTS if output.per is Per.IMAGE]
+    assert list(values) == [output.name for output in contract.outputs_of(()) if output.per is Per.IMAGE]
 
 
 def test_an_output_that_is_not_listed_is_not_taken_for_the_optional_one(tmp_path: Path, images: np.ndarray) -> None:
@@ -85,7 +85,7 @@ def test_split_calls_give_every_output_with_the_type_of_one_call(images: np.ndar
     assert {name: (value.dtype, value.shape) for name, value in whole.items()} == {
         name: (value.dtype, value.shape) for name, value in split.items()
     }
-    for output in contract.OUTPUTS:
+    for output in contract.outputs_of(()):
         if output.per is Per.IMAGE:
             assert whole[output.name].dtype == output.dtype
 
@@ -121,7 +121,7 @@ def test_a_minor_version_that_is_none_is_refused(tmp_path: Path, change: dict[st
         Model(file, "cpu")
 
 
-@pytest.mark.parametrize("name", [output.name for output in contract.OUTPUTS])
+@pytest.mark.parametrize("name", [output.name for output in contract.outputs_of(())])
 def test_a_file_that_lacks_a_required_output_is_refused(tmp_path: Path, name: str) -> None:
     def remove(graph: onnx.GraphProto) -> None:
         graph.output.remove(next(output for output in graph.output if output.name == name))

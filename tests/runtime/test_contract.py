@@ -37,6 +37,11 @@ def test_a_batch_is_accepted_image_by_image() -> None:
     assert contract.accepts(values, 0.3).tolist() == [True, True, False, False]
 
 
+def test_an_image_is_foreign_up_to_the_cutoff_and_when_it_is_not_a_number() -> None:
+    values = np.array([0.0, 0.01, 0.02, np.nan], np.float32)
+    assert contract.is_foreign(values, 0.01).tolist() == [True, True, False, True]
+
+
 def test_contract_json_is_what_the_contract_says() -> None:
     made = runpy.run_path(str(GOLDEN / "make.py"))["contract_document"]()
     kept = json.loads((GOLDEN / "contract.json").read_text())

@@ -9,7 +9,7 @@ and its novelty the conformal p-value of d among n reference images that nothing
 
     p = (1 + #{i: d_i >= d}) / (n + 1)
 
-small for what is foreign. A cutoff on p has a promise of its own: see `cutoff`.
+small for what is foreign, and 0 for what is not a number. A cutoff on p has a promise of its own: see `cutoff`.
 """
 
 import math
@@ -33,7 +33,7 @@ class NoveltyError(UceEdgeError):
     """These images cannot tell what is foreign."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Distance:
     """The fitted distance: d = min_c |(f / |f|) W - w_c|^2, with W the whitening and w_c the whitened means."""
 
@@ -53,17 +53,19 @@ class Distance:
         return np.where(np.isfinite(values).all(axis=1), nearest, np.inf)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reference:
     """The scores of images that nothing was fitted on, few enough to travel with a file.
 
-    `below[j]` of the `images` score less than anything above `scores[j]`. Between two kept scores the number of images
-    that score less is taken too small, so that p is rounded upwards.
+    With s_j the kept scores, each standing for w_j images, and s = the largest float32 standing for the image itself,
+    p = sum_j w_j [d <= s_j] / (n + 1). A kept score stands for itself and for those below it that were not kept, so
+    that p is rounded upwards. What is NaN or infinite has p = 0.
     """
 
-    scores: tuple[float, ...]
-    below: tuple[int, ...]
-    images: int
+    scores: npt.NDArray[np.float32]
+    """Rising; the last is the largest float32."""
+    weights: npt.NDArray[np.float32]
+    """How many images each stands for; whole numbers."""
 
     @classmethod
     def of(cls, scores: npt.ArrayLike) -> "Reference":
@@ -74,17 +76,27 @@ class Reference:
             raise NoveltyError(
                 "The scores of the reference images are not finite numbers, or there are none. Check the images."
             )
-        rest = np.linspace(0, max(0, n - _EXACT), min(_SPREAD, max(0, n - _EXACT)), endpoint=False).astype(np.int64)
-        kept = np.unique(np.concatenate([rest, np.arange(max(0, n - _EXACT), n)]))
-        return cls(tuple(ordered[kept].tolist()), tuple((kept + 1).tolist()), n)
+        thinned = max(0, n - _EXACT)
+        rest = np.linspace(0, thinned, min(_SPREAD, thinned), endpoint=False).astype(np.int64)
+        kept = np.unique(np.concatenate([rest, np.arange(thinned, n)]))
+        largest = np.finfo(np.float32).max
+        return cls(np.append(ordered[kept], largest), np.append(np.diff(kept, prepend=-1), 1).astype(np.float32))
+
+    @property
+    def images(self) -> int:
+        """How many images were scored."""
+        return int(self.weights.sum()) - 1
+
+    @property
+    def share(self) -> np.float32:
+        """What one image counts."""
+        return np.float32(1 / (self.images + 1))
 
     def __call__(self, scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """The p-values of some scores, compared in float32 as the graph does; NaN counts as foreign."""
+        """The p-values of some scores, computed in float32 as the graph does."""
         values = np.asarray(scores, np.float32)
-        steps = np.diff(np.array(self.below), prepend=0)
-        # Written so that NaN is larger than every score.
-        above = ~(values[:, None] <= np.array(self.scores, np.float32))
-        return ((1 + self.images - above @ steps) / (self.images + 1)).astype(np.float32)
+        counted: npt.NDArray[np.float32] = (values[:, None] <= self.scores).astype(np.float32) @ self.weights
+        return counted * self.share
 
 
 def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:

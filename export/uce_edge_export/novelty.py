@@ -1,0 +1,193 @@
+"""Novelty in the graph: the distance of an image's features to those of the calibration images, and its p-value.
+
+What the numbers mean, and how they are fitted, is in `uce_edge.calibration.novelty`. Images are columns here, so that
+every product is one of a constant with one image: an answer does not depend on how many images a call has.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from uce_edge import contract
+from uce_edge.calibration import novelty
+from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
+from uce_edge.contract import NOVELTY, NOVELTY_SCORE
+from uce_edge.datasets.splits import Split
+from uce_edge.metadata import Metadata
+from uce_edge.providers import Device, open_session
+from uce_edge_export.builder import Builder
+from uce_edge_export.gate import ParityError
+from uce_edge_export.graph import checked
+from uce_edge_export.plain import Features, find_features
+from uce_edge_export.tidy import infer_shapes
+
+OUTPUTS = (NOVELTY, NOVELTY_SCORE)
+MOST = 4096
+"""Features, at most: the file grows by 4 bytes times their square."""
+_TINY = np.float32(1e-12)
+_TOLERANCE = 1e-4  # relative, of a score to the same in double precision
+_AT_ONCE = 32  # images
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What the nodes are made of."""
+
+    distance: Distance
+    reference: Reference
+    largest_difference: float
+    """Of a score in the graph to the same in double precision, relative."""
+
+
+def fit(model: ir.Model, data: Split) -> Fitted:
+    """Fit the distance on one half of some images, and score the other half by the graph itself.
+
+    Args:
+        model: A contract model as it ships; it is left as it is.
+        data: Labelled images, of which none may serve a promise about the error.
+    """
+    fitting, scoring = data.halves()
+    _check_size(model)
+    distance = novelty.fit(features(model, fitting.images), fitting.labels)
+    scores = _run(model, distance, scoring.images)
+    exact = distance(features(model, scoring.images))
+    difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
+    if not difference <= _TOLERANCE:  # NaN fails, too
+        raise ParityError(
+            f"The novelty scores of the graph differ from those in double precision by a factor of {difference:.2g} "
+            f"(allowed: {_TOLERANCE:g}). Nothing was written. Calibrate with more images, or with --no-novelty."
+        )
+    return Fitted(distance, Reference.of(scores), difference)
+
+
+def features(model: ir.Model, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """The noise-free features [images, features] of some images, by ONNX Runtime."""
+    return _run(model, None, images)
+
+
+def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:
+    """A model with the outputs `novelty` and `novelty_score`, instead of those that it may have; the rest stays.
+
+    Args:
+        model: A contract model; it is left as it is.
+        metadata: What it says of itself.
+        fitted: The distance and its reference.
+
+    Returns:
+        The model, and its metadata with outputs and costs brought up to date.
+    """
+    model = infer_shapes(detach(model))
+    graph = model.graph
+    operand = find_features(graph)
+    g = Builder(taken=graph.initializers)
+    score = _emit_score(g, operand, fitted.distance)
+    outputs = {NOVELTY: _emit_p(g, score, fitted.reference), NOVELTY_SCORE: score}
+    for name in OUTPUTS:
+        value = outputs[name]
+        value.name, value.shape, value.dtype = name, ir.Shape(["batch"]), ir.DataType.FLOAT
+    _extend(graph, g)
+    graph.outputs.extend(outputs[name] for name in OUTPUTS)
+    for node in graph:  # what was inferred, the file need not say
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = value.type = None
+    others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
+    costs = metadata.costs
+    if costs is not None and not set(OUTPUTS) <= set(metadata.outputs):
+        size = fitted.distance.whitening.size + fitted.distance.means.size
+        costs = replace(costs, macs_once=costs.macs_once + operand.multiplications + size)
+    metadata = replace(metadata, minor=contract.MINOR, outputs=(*others, *OUTPUTS), costs=costs)
+    return checked(model), metadata
+
+
+def detach(model: ir.Model) -> ir.Model:
+    """A copy without the outputs of novelty and what only they need."""
+    copy = ir.from_proto(ir.to_proto(model))
+    copy.graph.outputs[:] = [value for value in copy.graph.outputs if value.name not in OUTPUTS]
+    return checked(copy)
+
+
+def _run(model: ir.Model, distance: Distance | None, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """The scores of some images; without a distance, their features."""
+    probe = infer_shapes(detach(model))
+    graph = probe.graph
+    g = Builder(taken=graph.initializers)
+    operand = find_features(graph)
+    result = _emit_features(g, operand) if distance is None else _emit_score(g, operand, distance)
+    result = g.Identity(result)
+    result.name, result.dtype = "result", ir.DataType.FLOAT
+    result.shape = ir.Shape(["batch"] if distance else ["batch", None])
+    _extend(graph, g)
+    graph.outputs[:] = [result]
+    for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
+        graph.inputs.remove(value)
+    session = open_session(ir.to_proto(checked(probe)).SerializeToString(), Device.CPU)
+    blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
+    return np.concatenate([session.run(None, {contract.IMAGE: block})[0] for block in blocks])
+
+
+def _check_size(model: ir.Model) -> None:
+    size = _size(find_features(infer_shapes(detach(model)).graph))
+    if size > MOST:
+        raise NoveltyError(
+            f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "
+            f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty."
+        )
+
+
+def _size(operand: Features) -> int:
+    shape = operand.value.shape
+    assert shape is not None
+    size = shape[-1 if operand.last else 1]
+    assert isinstance(size, int)
+    return size
+
+
+def _extend(graph: ir.Graph, g: Builder) -> None:
+    for value in g.initializers:
+        graph.register_initializer(value)
+    graph.extend(g.nodes)
+
+
+def _emit_features(g: Builder, operand: Features) -> ir.Value:
+    """[batch, features]: the mean over positions, where there are any."""
+    x = operand.value
+    assert x.shape is not None
+    rank = len(x.shape)
+    if x.dtype != ir.DataType.FLOAT:
+        x = g.Cast(x, to=ir.DataType.FLOAT)
+    if rank > 2 and operand.last:  # positions come last: the order of their sum is then that of one image alone
+        x = g.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
+    return x if rank == 2 else g.ReduceMean(x, g.constant(np.arange(2, rank)), keepdims=0)
+
+
+def _emit_score(g: Builder, operand: Features, distance: Distance) -> ir.Value:
+    """|z - w_c|^2 with z the whitened direction, and w_c the whitened mean that is nearest to it."""
+
+    def transposed(x: ir.Value) -> ir.Value:
+        return g.Transpose(x, perm=[0, 2, 1])
+
+    def constant(values: npt.NDArray[Any], name: str) -> ir.Value:
+        return g.constant(np.ascontiguousarray(values, np.float32), f"novelty.{name}")
+
+    column = g.Unsqueeze(_emit_features(g, operand), g.constant(np.array([2])))
+    length = g.Sqrt(g.MatMul(transposed(column), column))
+    direction = g.Div(column, g.Max(length, g.constant(_TINY)))
+    z = g.MatMul(constant(distance.whitening.T, "whitening"), direction)
+    means = constant(distance.means, "means")
+    # |z - w|^2 is least where z'w - |w|^2 / 2 is largest; the difference itself is rounded less.
+    half_squares = constant((distance.means**2).sum(axis=1, keepdims=True) / 2, "half_squares")
+    nearest = g.ArgMax(g.Sub(g.MatMul(means, z), half_squares), axis=1, keepdims=0)
+    difference = g.Sub(transposed(z), g.Gather(means, nearest, axis=0))
+    return g.Reshape(g.MatMul(difference, transposed(difference)), g.constant(np.array([-1])))
+
+
+def _emit_p(g: Builder, score: ir.Value, reference: Reference) -> ir.Value:
+    """The weights of the reference scores that are not below it; whole numbers, so that their sum is exact."""
+    kept = g.constant(reference.scores, "novelty.scores")
+    not_below = g.Cast(g.LessOrEqual(g.Unsqueeze(score, g.constant(np.array([1]))), kept), to=ir.DataType.FLOAT)
+    counted = g.MatMul(not_below, g.constant(reference.weights[:, None], "novelty.weights"))
+    return g.Reshape(g.Mul(counted, g.constant(reference.share)), g.constant(np.array([-1])))
