@@ -152,6 +152,17 @@ class PerturbationKind(StrEnum):
 
     GAUSSIAN = "gaussian"
     """Gaussian dropout: the output is drawn around its mean, with the variance of dropout on the input."""
+    FACTORED = "gaussian-factored"
+    """The same with a variance from the marginals of the squared weights."""
+
+
+class Sigma(StrEnum):
+    """How the standard deviation of a Gaussian layer is computed."""
+
+    EXACT = "exact"
+    """sqrt(alpha * layer(x^2, W^2)): a second layer of the same size."""
+    FACTORED = "factored"
+    """From the marginals of W^2 over outputs, inputs and taps: one map with one channel."""
 
 
 class Method(StrEnum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from uce_edge.calibration.promises import HeldOut, StoredThreshold
-from uce_edge.contract import KEY, MAX_SAMPLES, VERSION, Inference, Method, NoiseKind, Precision
+from uce_edge.contract import KEY, MAX_SAMPLES, VERSION, Inference, Method, NoiseKind, Precision, Sigma
 from uce_edge.errors import ModelFileError
 from uce_edge.fields import (
     ABOVE_ZERO,
@@ -221,6 +221,8 @@ class Metadata(Record):
     samples: Annotated[int, between(1, MAX_SAMPLES)] = 25
     baked: bool = False
     """Whether the seeds 0, 1, ..., samples - 1 are in the graph, which then has no such input."""
+    sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
+    """How the standard deviation of the noise is computed."""
     layers: tuple[NoisyLayer, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
     reject: StoredThreshold | None = None

@@ -3,7 +3,7 @@
 import importlib.metadata
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,19 @@ import onnx_ir as ir
 from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.promises import Promise
-from uce_edge.contract import Inference, NoiseKind, Precision, pass_seeds
+from uce_edge.contract import Inference, NoiseKind, Precision, Sigma, pass_seeds
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import gate, graph, moments_fit, precision, third_party
+from uce_edge_export import gate, graph, moments_fit, precision, sigma, third_party
+from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
 from uce_edge_export.promise import measure
 from uce_edge_export.publish import Draft, check_name, publish
 from uce_edge_export.reference import graph_reference
-from uce_edge_export.sites import Site, select, sites_by_rule
+from uce_edge_export.sites import Site, factored, select, sites_by_rule
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Exported:
     path: Path
     metadata: Metadata
     parity: gate.Parity
-    change: precision.Change | None = None
-    """What a smaller precision cost, where that could be measured."""
+    judgements: dict[str, Judgement] = field(default_factory=dict)
+    """What cheaper forms cost, by their names, where that could be measured."""
     file_nll: float = math.nan
     """NLL of the written file on the calibration images, where there are some."""
     promised: Guarantee | NoGuaranteeError | None = None
@@ -61,6 +62,7 @@ def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None
     """Refuse what does not go together, before anything slow happens."""
     inference, noise = metadata.inference, metadata.noise
     precision.refuse(metadata.precision, inference, labelled)
+    sigma.refuse(options.sigma, inference)
     if options.bake and (inference is Inference.DETERMINISTIC or noise is NoiseKind.INPUT):
         raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
     if inference is not Inference.MOMENTS:
@@ -82,6 +84,7 @@ def write(
     reference: gate.Reference,
     options: Options = Options(),
     labelled: Labelled | None = None,
+    trained: list[Site] | None = None,
 ) -> Exported:
     """Build a contract file, run it against its reference, measure it, and only then put it in its place.
 
@@ -93,31 +96,42 @@ def write(
         images: Images for the gate, as the file takes them; None for random pixels.
         reference: The network with noise, computed by somebody else.
         options: How the noise gets into the graph.
-        labelled: Images that say what a smaller precision costs, and what rejection does; None where there are none.
+        labelled: Images that say what a cheaper form costs, and what rejection does; None where there are none.
+        trained: The noisy layers as they were trained, where that was with another sigma.
     """
     out = check_name(out)
     metadata = replace(
         metadata,
         noise=metadata.noise if sites else NoiseKind.NONE,
+        sigma=sigma.of_sites(sites),
         baked=options.bake,
         tools=_versions() | metadata.tools,
     )
-    built, metadata = graph.contract_model(
-        classifier, sites, metadata, expand_early=options.expand is Expand.EARLY, sample_from=options.sample_from
-    )
+    early = options.expand is Expand.EARLY
+
+    def build(layers: list[Site]) -> tuple[ir.Model, Metadata]:
+        return graph.contract_model(classifier, layers, metadata, expand_early=early, sample_from=options.sample_from)
+
+    built, metadata = build(sites)
     images = _random_pixels(metadata.image) if images is None else images[:3]
+    errors = {} if trained is None else sigma.layer_errors(classifier, metadata.image, trained, sites, images)
+    judgements: dict[str, Judgement] = {}
     with publish(built, metadata, out) as draft:
         fed = _with_noise_inputs(classifier, sites, metadata)
         parity = gate.check(draft.path, metadata, images, reference, [site.size for site in sites], fed)
-        change = None
+        if trained and errors and labelled:
+            form = f"{metadata.sigma} sigma"
+            judgements[form] = sigma.judge(draft, build(trained)[0], labelled.calibration, errors)
         if metadata.precision is not Precision.FP32:
             change = precision.reduce(draft, labelled.calibration if labelled else None)
+            judgements |= {} if change is None else {metadata.precision.value: change}
             gate.check_again(draft.path, metadata, images)
         if options.bake:
             _bake(draft)
         file_nll = _nll(draft, labelled.calibration) if labelled else math.nan
         promised = measure(draft, labelled.held_out, labelled.promise) if labelled else None
-    return Exported(out, draft.metadata, parity, change, file_nll, promised)
+    notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
+    return Exported(out, draft.metadata, parity, judgements, file_nll, promised, notes)
 
 
 def _with_noise_inputs(classifier: graph.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:
@@ -168,13 +182,15 @@ def export_third_party(
     """
     check_name(out)
     refuse(metadata, options)
-    sites = []
+    sites, exact = [], None
     if metadata.inference is not Inference.DETERMINISTIC:
         layers = sites_by_rule(source.classifier.graph, p)
         sites = select(layers, source.classifier.graph, options.from_layer)
+    if options.sigma is Sigma.FACTORED:
+        exact, sites = sites, factored(sites)
     reference = graph_reference(source.classifier, metadata.image, sites)
     third_party.check_original(source, metadata.image, reference)
-    done = write(source.classifier, sites, metadata, out, None, reference, options)
+    done = write(source.classifier, sites, metadata, out, None, reference, options, trained=exact)
     return replace(done, notes=(*source.notes, *done.notes))
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge_export.builder import Builder
+from uce_edge_export.factors import Factors, emit_variance
 from uce_edge_export.moments import TINY, Operand, Uncertain, certain
-from uce_edge_export.weights import weight_of
+from uce_edge_export.weights import product_scale, weight_of
 
 
 def squared(g: Builder, node: ir.Node, weight: ir.Value, x: ir.Value, factor: float) -> ir.Value:
@@ -24,14 +25,16 @@ def squared(g: Builder, node: ir.Node, weight: ir.Value, x: ir.Value, factor: fl
     """
     attributes = dict(node.attributes)
     if node.op_type == "Gemm":  # scale * x W + beta * bias: the variance has scale^2 and no bias
-        factor *= attributes.pop("alpha").as_float() ** 2 if "alpha" in attributes else 1
-        attributes.pop("beta", None)
+        factor *= product_scale(node) ** 2
+        attributes = {name: value for name, value in attributes.items() if name not in ("alpha", "beta")}
     operands = [g.Mul(g.Mul(weight, weight), g.constant(np.float32(factor)))]
     operands.insert(operand_index(node), x)
     return g.append(ir.Node("", node.op_type, operands, attributes.values()))[0]
 
 
-def moments(g: Builder, node: ir.Node, operands: Sequence[Operand], p: float = 0.0) -> Uncertain:
+def moments(
+    g: Builder, node: ir.Node, operands: Sequence[Operand], p: float = 0.0, factors: Factors | None = None
+) -> Uncertain:
     """Mean and variance of a layer with Gaussian dropout of the rate p; with p = 0, of one without noise.
 
     Args:
@@ -39,6 +42,7 @@ def moments(g: Builder, node: ir.Node, operands: Sequence[Operand], p: float = 0
         node: The layer in the deterministic classifier.
         operands: Its inputs in the new graph.
         p: The rate.
+        factors: What stands for the squared weights; None for themselves.
     """
     position = operand_index(node)
     x, old_x = operands[position], node.inputs[position]
@@ -62,7 +66,11 @@ def moments(g: Builder, node: ir.Node, operands: Sequence[Operand], p: float = 0
         half = g.constant(np.float32(0.5))
         inputs = [v if v is None or i == position else g.Mul(v, half) for i, v in enumerate(inputs)]
     result = g.copy(node, inputs)[0]
-    variance = squared(g, node, weight, power, (0.5 if halved else 1.0) / (1 - p))
+    factor = (0.5 if halved else 1.0) / (1 - p)
+    if factors is None:
+        variance = squared(g, node, weight, power, factor)
+    else:
+        variance = emit_variance(g, node, power, factors, factor)
     # As a Clip, the floor fuses into the Conv.
     floored = g.Clip(variance, g.constant(np.float32(TINY)), g.constant(np.float32(3e38)))
     return Uncertain(result, floored, positive=True, halved=halved)

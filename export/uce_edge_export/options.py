@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
-from uce_edge.contract import Inference, NoiseKind, Precision
+from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
+from uce_edge.records import Record
 
 
 class OutputIs(StrEnum):
@@ -38,7 +40,7 @@ class Expand(StrEnum):
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Record):
     """How the noise gets into the graph."""
 
     from_layer: str | None = None
@@ -49,6 +51,10 @@ class Options:
     """Make the seeds a constant: N is fixed, and the file takes an image alone."""
     sample_from: str | None = None
     """For moments, the weight layer from which on values are drawn; None for the last one."""
+    sigma: Sigma | None = None
+    """How the standard deviation of the noise is computed; None for the way the network was trained with."""
+
+    REMEDY: ClassVar[str] = "docs/export.md says what it does."
 
 
 @dataclass(frozen=True)

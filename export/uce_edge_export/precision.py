@@ -4,45 +4,26 @@ float16 is for graphics cards: every value between the pixels and the logits, an
 inputs and weights of the weight layers, mean and variance alike, by ONNX Runtime's static quantisation.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from uce_edge import contract, metrics
+from uce_edge import contract
 from uce_edge.contract import Inference, Precision
 from uce_edge.datasets.splits import Split
-from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.model import Model
+from uce_edge.errors import UsageError
 from uce_edge.providers import onnxruntime
-from uce_edge_export import quiet
+from uce_edge_export import judgement, quiet
 from uce_edge_export.builder import Builder
+from uce_edge_export.judgement import Judgement
 from uce_edge_export.publish import Draft
 from uce_edge_export.tidy import infer_shapes
 from uce_edge_export.weights import weight_of
 
-NLL_BOUND = 0.02
-UCE_BOUND = 0.02
-"""What a file may lose in NLL, and in UCE, before it is refused."""
-_JUDGED = 1000  # images it is judged on
 _RANGES = 128  # images that show the range of every value
 _BLOCK = 8
-
-
-@dataclass(frozen=True)
-class Change:
-    """What the smaller numbers did to the answers, on calibration images."""
-
-    nll: tuple[float, float]
-    """Before and after."""
-    uce: tuple[float, float]
-
-
-class PrecisionError(UceEdgeError):
-    """The smaller numbers cost too much."""
 
 
 def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
@@ -57,7 +38,7 @@ def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
         )
 
 
-def reduce(draft: Draft, data: Split | None) -> Change | None:
+def reduce(draft: Draft, data: Split | None) -> Judgement | None:
     """Rewrite a file of float32 in the precision of its metadata.
 
     Args:
@@ -68,9 +49,9 @@ def reduce(draft: Draft, data: Split | None) -> Change | None:
         What it cost, if there were images to tell.
 
     Raises:
-        PrecisionError: It cost more than `NLL_BOUND` or `UCE_BOUND`.
+        QualityError: It cost too much.
     """
-    before = None if data is None else _scores(draft.path, data)
+    before = None if data is None else judgement.answers(draft.path, data)
     model = infer_shapes(ir.load(draft.path))  # for the types of all values
     _multiply_weights(model.graph)
     if draft.metadata.precision is Precision.FP16:
@@ -82,24 +63,8 @@ def reduce(draft: Draft, data: Split | None) -> Change | None:
         _to_int8(draft, model.graph, data.at_most(_RANGES).images)
     if data is None or before is None:
         return None
-    after = _scores(draft.path, data)
-    change = Change((before[0], after[0]), (before[1], after[1]))
-    # Written so that NaN fails, too.
-    if not (after[0] - before[0] <= NLL_BOUND and after[1] - before[1] <= UCE_BOUND):
-        raise PrecisionError(
-            f"{draft.metadata.precision} changes the NLL from {before[0]:.4f} to {after[0]:.4f} and the UCE from "
-            f"{before[1]:.4f} to {after[1]:.4f}; at most {NLL_BOUND} and {UCE_BOUND} more are allowed. "
-            "Nothing was written. Export with --precision fp32."
-        )
-    return change
-
-
-def _scores(path: Path, data: Split) -> tuple[float, float]:
-    judged = data.at_most(_JUDGED)
-    probabilities = Model(path, "cpu").predict(judged.images).probabilities
-    if not np.isfinite(probabilities).all():
-        return float("nan"), float("nan")
-    return metrics.nll(probabilities, judged.labels), metrics.uce(probabilities, judged.labels)
+    after = judgement.answers(draft.path, data)
+    return judgement.judge(before, after, data, draft.metadata.precision, "Export with --precision fp32.")
 
 
 def _multiply_weights(graph: ir.Graph) -> None:

@@ -3,15 +3,16 @@
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
-from uce_edge.contract import PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import NoisyLayer
-from uce_edge_export import perturbations
-from uce_edge_export.perturbations import Perturbation
+from uce_edge_export import factors as factoring
+from uce_edge_export.perturbations import FactoredDropout, GaussianDropout, Perturbation
 from uce_edge_export.weights import layer_number, per_image_shape, weight_layers
 
 
@@ -20,14 +21,17 @@ class Site:
     """A node that gets noise."""
 
     node: ir.Node
-    layer: NoisyLayer
+    name: str
+    """That of its weights."""
+    perturbation: Perturbation
+    """The noise."""
     shape: tuple[int, ...]
     """Its output for one image."""
 
     @property
-    def perturbation(self) -> Perturbation:
-        """The noise."""
-        return perturbations.of(self.layer)
+    def layer(self) -> NoisyLayer:
+        """What the metadata of a file says of it."""
+        return NoisyLayer(self.name, self.perturbation.p, self.perturbation.kind)
 
     @property
     def normals(self) -> tuple[int, ...]:
@@ -114,4 +118,27 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
 
 
 def _site(node: ir.Node, name: str, p: float) -> Site:
-    return Site(node, NoisyLayer(name, p, PerturbationKind.GAUSSIAN), per_image_shape(node.outputs[0], f"layer {name}"))
+    return Site(node, name, GaussianDropout(p), per_image_shape(node.outputs[0], f"layer {name}"))
+
+
+def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32]] | None = None) -> list[Site]:
+    """The same layers with factored sigma, where that is another form.
+
+    Args:
+        sites: Layers with Gaussian dropout.
+        trained: Weights [outputs, inputs of a group, taps...] by name, before batch-norm was folded into them; their
+            inputs and taps are used.
+    """
+    forms = []
+    for site in sites:
+        factors = factoring.of_layer(site.node)
+        if factors is not None and trained is not None and site.name in trained:
+            factors = factors.with_shape_of(trained[site.name])
+        noise = None if factors is None else FactoredDropout(site.perturbation.p, factors)
+        forms.append(site if noise is None else replace(site, perturbation=noise))
+    if forms and not any(isinstance(site.perturbation, FactoredDropout) for site in forms):
+        raise UsageError(
+            f"No noisy layer has a factored sigma: {', '.join(site.name for site in sites[:3])} are depthwise layers, "
+            "which are as cheap without, or products with stacks of matrices. Leave --sigma factored out."
+        )
+    return forms

@@ -25,6 +25,11 @@ def weight_of(node: ir.Node) -> tuple[ir.Value, int] | None:
     return None
 
 
+def product_scale(node: ir.Node) -> float:
+    """What a weight layer multiplies its product by: the `alpha` of a Gemm. Its `beta` scales the bias alone."""
+    return node.attributes["alpha"].as_float() if node.op_type == "Gemm" and "alpha" in node.attributes else 1.0
+
+
 def weight_layers(graph: ir.Graph) -> dict[ir.Node, str]:
     """All weight layers in graph order, by the name of their weight."""
     names = {}

@@ -21,6 +21,7 @@ from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, ImageSpec, Metadata
 from uce_edge.model import Model
 from uce_edge_export import noise_table
+from uce_edge_export.perturbations import GaussianDropout
 from uce_edge_train import architectures, gaussianize, graphs
 from uce_edge_train.export import export_module
 
@@ -218,7 +219,9 @@ class TestTheGate:
         honest = graphs.noisy_sites
 
         def wrong(classifier, model):
-            return [replace(s, layer=replace(s.layer, p=s.layer.p * 1.01)) for s in honest(classifier, model)]
+            return [
+                replace(s, perturbation=GaussianDropout(s.perturbation.p * 1.01)) for s in honest(classifier, model)
+            ]
 
         monkeypatch.setattr(graphs, "noisy_sites", wrong)
         self.refuse(tmp_path, "differ from the original's .* under the same noise")

@@ -1,7 +1,7 @@
 """Kinds of noise: the graph and numpy agree on each, files name theirs, and the graph pass takes a new one as it is."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
@@ -16,20 +16,24 @@ from nets import Net, wide
 
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind
-from uce_edge.errors import UceEdgeError
-from uce_edge.metadata import Metadata, NoisyLayer
+from uce_edge.metadata import Metadata
 from uce_edge.model import Model
-from uce_edge_export import graph, perturbations, third_party
+from uce_edge_export import graph, third_party
 from uce_edge_export.builder import OPSET, Builder
 from uce_edge_export.evaluator import Array, evaluate
+from uce_edge_export.factors import of_layer, squares_like
 from uce_edge_export.moments import Operand, Uncertain, propagate
-from uce_edge_export.perturbations import GaussianDropout
+from uce_edge_export.perturbations import FactoredDropout, GaussianDropout, Perturbation
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, sites_by_rule
 from uce_edge_export.weights import per_image_shape
 
 X = np.random.default_rng(0).standard_normal((3, 6, 5, 5), np.float32)
 LAYERS = {
+    "Conv": lambda net: net.Conv("image", net.weight(4, 6, 3, 3), net.weight(4), pads=[1, 1, 1, 1]),
+    "dilated Conv": lambda net: net.Conv("image", net.weight(4, 6, 2, 3), dilations=[2, 1], pads=[0, 1, 1, 1]),
+    "1x1 Conv": lambda net: net.Conv("image", net.weight(4, 6, 1, 1), net.weight(4), strides=[2, 2]),
+    "grouped 1x1 Conv": lambda net: net.Conv("image", net.weight(4, 3, 1, 1), group=2, strides=[1, 2]),
     "grouped Conv": lambda net: net.Conv("image", net.weight(4, 3, 3, 3), net.weight(4), group=2, strides=[2, 1]),
     "scaled Gemm": lambda net: net.Gemm(net.Flatten("image"), net.weight(4, 150), net.weight(4), alpha=-0.7, transB=1),
     "MatMul": lambda net: net.MatMul("image", net.weight(5, 2)),
@@ -37,12 +41,23 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_gaussian_dropout_is_the_same_in_the_graph_and_in_numpy(layer: str) -> None:
+def layer_of(make: Callable[[Net], str]) -> ir.Node:
+    """The last node of a network."""
     net = Net()
-    model = ir.from_proto(net.model(LAYERS[layer](net), shape=("n", *X.shape[1:])))
-    node = next(iter(reversed(model.graph)))
-    kind = GaussianDropout(0.3)
+    return next(iter(reversed(ir.from_proto(net.model(make(net), shape=("n", *X.shape[1:]))).graph)))
+
+
+KINDS: dict[str, Callable[[ir.Node], Perturbation]] = {
+    "exact": lambda node: GaussianDropout(0.3),
+    "factored": lambda node: FactoredDropout(0.3, of_layer(node)),
+}
+
+
+@pytest.mark.parametrize("sigma", KINDS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_gaussian_dropout_is_the_same_in_the_graph_and_in_numpy(layer: str, sigma: str) -> None:
+    node = layer_of(LAYERS[layer])
+    kind = KINDS[sigma](node)
     x = X.reshape(3, -1) if node.op_type == "Gemm" else X
     values = [x if i.const_value is None else i.const_value.numpy() for i in node.inputs if i is not None]
     plain = evaluate(node, values)[0]
@@ -62,6 +77,31 @@ def test_gaussian_dropout_is_the_same_in_the_graph_and_in_numpy(layer: str) -> N
     assert not np.allclose(ours, plain, atol=0.1)
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_factors_are_the_marginals_of_the_squared_weights(layer: str) -> None:
+    node = layer_of(LAYERS[layer])
+    weight = next(value.const_value.numpy() for value in node.inputs[:2] if value.const_value is not None)
+    ours = squares_like(node, of_layer(node))
+    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    axis = 0 if node.op_type != "MatMul" else weight.shape.index(2)  # outputs; the MatMuls have 2 of them
+    assert ours.shape == weight.shape
+    for theirs, mine in zip(np.split(weight.astype(float) ** 2, groups), np.split(ours, groups), strict=True):
+        others = tuple(i for i in range(weight.ndim) if i != axis)
+        assert np.allclose(mine.sum(axis=others), theirs.sum(axis=others))  # every output keeps its sum
+        product = np.ones((1,) * weight.ndim)
+        parts = [0, 1, tuple(range(2, weight.ndim))] if weight.ndim > 2 else [0, 1]
+        for part in parts:
+            kept = {part} if isinstance(part, int) else set(part)
+            product = product * theirs.sum(axis=tuple(set(range(weight.ndim)) - kept), keepdims=True)
+        assert np.allclose(mine, product / theirs.sum() ** (len(parts) - 1))
+
+
+def test_what_is_no_product_or_one_already_keeps_its_form() -> None:
+    assert of_layer(layer_of(lambda net: net.Conv("image", net.weight(6, 1, 3, 3), group=6))) is None
+    assert of_layer(layer_of(lambda net: net.MatMul("image", net.weight(6, 5, 2)))) is None
+    assert of_layer(layer_of(lambda net: net.Relu("image"))) is None
+
+
 # What a file says
 
 
@@ -75,9 +115,6 @@ def test_a_file_that_names_no_kind_or_a_later_one_answers_as_ever(tmp_path: Path
     old = GOLDEN / "digits-mc.onnx"
     metadata = Model(old, "cpu").metadata
     assert {layer.kind for layer in metadata.layers} == {None}
-    assert {perturbations.of(layer) for layer in metadata.layers} == {
-        GaussianDropout(layer.p) for layer in metadata.layers
-    }
     proto = onnx.load(old)
     later = replace(metadata, layers=tuple(replace(layer, kind="laplace") for layer in metadata.layers))
     del proto.metadata_props[:]
@@ -86,8 +123,6 @@ def test_a_file_that_names_no_kind_or_a_later_one_answers_as_ever(tmp_path: Path
     image = np.zeros((1, 8, 8, 1), np.uint8)
     ours, theirs = (Model(path, "cpu").predict(image) for path in (tmp_path / "later.onnx", old))
     assert np.array_equal(ours.probabilities, theirs.probabilities)
-    with pytest.raises(UceEdgeError, match="the kind of a to be one of gaussian, but got 'laplace'"):
-        perturbations.of(NoisyLayer("a", 0.1, "laplace"))
 
 
 # A second kind
@@ -98,6 +133,7 @@ class ChannelDropout:
     """Bernoulli dropout of whole channels of any node's output: a mask is a normal above its quantile."""
 
     p: float
+    kind = "channel"
 
     @property
     def quantile(self) -> np.float32:
@@ -131,17 +167,13 @@ class ChannelDropout:
 
 
 @pytest.fixture
-def two_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[third_party.ThirdParty, Metadata, list[Site]]:
+def two_kinds(tmp_path: Path) -> tuple[third_party.ThirdParty, Metadata, list[Site]]:
     """A network with Gaussian dropout in its weight layers and channel dropout behind its ReLUs."""
-    honest = perturbations.of
-    monkeypatch.setattr(
-        perturbations, "of", lambda layer: ChannelDropout(layer.p) if layer.kind == "channel" else honest(layer)
-    )
     source = tmp_path / "net.onnx"
     source.write_bytes(wide().SerializeToString())
     network = third_party.load(source)
     masked = [
-        Site(node, NoisyLayer(f"{node.name}", 0.3, "channel"), per_image_shape(node.outputs[0], "relu"))
+        Site(node, f"{node.name}", ChannelDropout(0.3), per_image_shape(node.outputs[0], "relu"))
         for node in network.classifier.graph
         if node.op_type == "Relu"
     ]

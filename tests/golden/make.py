@@ -1,12 +1,13 @@
-"""Makes the goldens: two small contract files, raw images, and what ONNX Runtime on a processor answers.
+"""Makes the goldens: small contract files, raw images, and what ONNX Runtime on a processor answers.
 
     python tests/golden/make.py contract
-    python tests/golden/make.py RUN
+    python tests/golden/make.py RUN digits-mc digits-moments
+    python tests/golden/make.py FACTORED_RUN digits-factored
 
-The first writes contract.json alone, which every reader's test compares its names, limits and accept rule with. RUN is
-a calibrated digits run:
+The first writes contract.json alone, which every reader's test compares its names, limits and accept rule with. The
+others write the named files and their cases, and leave those of other files alone. A run is a calibrated digits run:
 
-    uce-edge train --data digits --out RUN
+    uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
     uce-edge calibrate RUN --method temperature --target-error 0.02
 
 Every port's test reads the same files: image as bytes, seeds as numbers, outputs as numbers.
@@ -93,8 +94,11 @@ def images(run: "Run") -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def main(folder: Path) -> None:
-    """Write all goldens."""
+FILES = {"digits-mc": Inference.MC, "digits-moments": Inference.MOMENTS, "digits-factored": Inference.MC}
+
+
+def main(folder: Path, wanted: list[str]) -> None:
+    """Write the named goldens."""
     from uce_edge_train.export import export_run
     from uce_edge_train.runs import Run
 
@@ -103,9 +107,9 @@ def main(folder: Path) -> None:
     named = images(run)
     for name, pixels in named.items():
         (HERE / f"{name}.raw").write_bytes(pixels.tobytes())
-    cases = []
-    for inference in (Inference.MC, Inference.MOMENTS):
-        file = f"digits-{inference}.onnx"
+    files = {f"{name}.onnx": FILES[name] for name in wanted}
+    cases = [case for case in json.loads((HERE / "cases.json").read_text()) if case["model"] not in files]
+    for file, inference in files.items():
         export_run(folder, HERE / file, run.dataset(), inference)
         model = Model(HERE / file, "cpu")
         threshold = model.metadata.reject.threshold if model.metadata.reject else 0.3
@@ -140,4 +144,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "contract":
         write_contract()
     else:
-        main(Path(sys.argv[1]))
+        main(Path(sys.argv[1]), sys.argv[2:])

@@ -19,7 +19,7 @@ from uce_edge_export.publish import check_name
 from uce_edge_export.sites import Site, select
 from uce_edge_train import graphs
 from uce_edge_train.calibrating import fit
-from uce_edge_train.layers import deterministic
+from uce_edge_train.layers import computing_sigma, deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
 _COUNTED = 1000  # held-out images that say what a threshold lets through, when nothing is promised
@@ -51,9 +51,11 @@ def export_module(
     """
     check_name(out)
     refuse(metadata, options)
-    classifier, sites = _noisy_graph(model, metadata.image, metadata.inference, options)
-    reference = graphs.torch_reference(model, metadata.image, sites)
-    done = write(classifier, sites, metadata, out, images, reference, options)
+    classifier, trained = _noisy_graph(model, metadata.image, metadata.inference, options)
+    with computing_sigma(model, options.sigma):
+        sites = _sites(classifier, model, options) if options.sigma else trained
+        reference = graphs.torch_reference(model, metadata.image, sites)
+        done = write(classifier, sites, metadata, out, images, reference, options, trained=trained)
     lost = graphs.dropout_notes(model)
     for note in lost:
         warnings.warn(note, UceEdgeWarning, stacklevel=2)
@@ -64,9 +66,11 @@ def _noisy_graph(
     model: nn.Module, image: ImageSpec, inference: Inference, options: Options
 ) -> tuple[graph.Classifier, list[Site]]:
     classifier = graphs.export_deterministic(model, image)
-    if inference is Inference.DETERMINISTIC:
-        return classifier, []
-    return classifier, select(graphs.noisy_sites(classifier, model), classifier.graph, options.from_layer)
+    return classifier, [] if inference is Inference.DETERMINISTIC else _sites(classifier, model, options)
+
+
+def _sites(classifier: graph.Classifier, model: nn.Module, options: Options) -> list[Site]:
+    return select(graphs.noisy_sites(classifier, model), classifier.graph, options.from_layer)
 
 
 def export_run(
@@ -101,30 +105,32 @@ def export_run(
     refuse(metadata, options, labelled=noise is not NoiseKind.INPUT)
     samples = default_samples(inference) if samples is None else samples
     pass_seeds(samples, 0)
-    classifier, sites = _noisy_graph(model, run.image, inference, options)
-    reference = graphs.torch_reference(model, run.image, sites)
-    if inference is Inference.DETERMINISTIC:
-        # Without noise the logits have another scale: the same map needs parameters of its own.
-        with deterministic(model):
-            calibration = fit(model, run.image, data, calibration.method, 1)
-    elif inference is Inference.MOMENTS:
-        described = replace(metadata, samples=samples)
-        calibration = moments_fit.fit(
-            classifier, sites, described, reference, data, calibration.method, options.sample_from
-        )
-    elif calibration.samples is None:
-        calibration = fit(model, run.image, data, Method.NONE, samples)
-    if options.bake and calibration.samples != samples:
-        raise UsageError(
-            f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate it "
-            f"there first: uce-edge calibrate {folder} --samples {samples}"
-        )
-    metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
-    labelled = None
-    if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
-        held_out = dataset.splits["guarantee"]
-        labelled = Labelled(data, held_out if run.promise else held_out.at_most(_COUNTED), run.promise)
-    done = write(classifier, sites, metadata, out, data.images, reference, options, labelled)
+    classifier, trained = _noisy_graph(model, run.image, inference, options)
+    with computing_sigma(model, options.sigma):
+        sites = _sites(classifier, model, options) if options.sigma else trained
+        reference = graphs.torch_reference(model, run.image, sites)
+        if inference is Inference.DETERMINISTIC:
+            # Without noise the logits have another scale: the same map needs parameters of its own.
+            with deterministic(model):
+                calibration = fit(model, run.image, data, calibration.method, 1)
+        elif inference is Inference.MOMENTS:
+            described = replace(metadata, samples=samples)
+            calibration = moments_fit.fit(
+                classifier, sites, described, reference, data, calibration.method, options.sample_from
+            )
+        elif calibration.samples is None:
+            calibration = fit(model, run.image, data, Method.NONE, samples)
+        if options.bake and calibration.samples != samples:
+            raise UsageError(
+                f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate "
+                f"it there first: uce-edge calibrate {folder} --samples {samples}"
+            )
+        metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
+        labelled = None
+        if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
+            held_out = dataset.splits["guarantee"]
+            labelled = Labelled(data, held_out if run.promise else held_out.at_most(_COUNTED), run.promise)
+        done = write(classifier, sites, metadata, out, data.images, reference, options, labelled, trained)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after
     done = replace(done, notes=(*graphs.dropout_notes(model), *done.notes))

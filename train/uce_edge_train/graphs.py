@@ -17,7 +17,7 @@ from uce_edge_export import quiet, tidy
 from uce_edge_export.builder import OPSET
 from uce_edge_export.gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph import Classifier
-from uce_edge_export.sites import Site, sites_with_rates
+from uce_edge_export.sites import Site, factored, sites_with_rates
 from uce_edge_train.layers import deterministic, gaussian_layers, noise_from
 from uce_edge_train.pixels import normalise
 
@@ -79,7 +79,13 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
             'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").'
         )
     rates = {f"{name}.weight": layer.p for name, layer in layers.items()}
-    return sites_with_rates(classifier.graph, rates)
+    sites = sites_with_rates(classifier.graph, rates)
+    trained = {
+        f"{name}.weight": layer.weight.detach().numpy() for name, layer in layers.items() if layer.factors_its_sigma
+    }
+    cheap = factored([site for site in sites if site.name in trained], trained) if trained else []
+    by_node = {site.node: site for site in cheap}
+    return [by_node.get(site.node, site) for site in sites]
 
 
 def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Reference:
@@ -95,7 +101,7 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
         # A module may be used twice in a forward pass: its sites come in the order of the calls.
         queues: dict[str, list[FloatArray]] = defaultdict(list)
         for site, values in zip(sites, noises, strict=True):
-            queues[site.layer.name.removesuffix(".weight")].append(values)
+            queues[site.name.removesuffix(".weight")].append(values)
         calls: dict[str, int] = defaultdict(int)
 
         def given(name: str, mu: Tensor) -> Tensor:

@@ -6,13 +6,15 @@ dropout on the layer's input, not its correlations.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
+from uce_edge_train import factored
 from uce_edge_train.draws import standard_normal
 
 Noise = Callable[[str, Tensor], Tensor]
@@ -46,37 +48,58 @@ class _Sample(torch.autograd.Function):
 class _Gaussian(nn.Module):
     """What the Gaussian layers share: the rate, the noise source, and the reparameterised output."""
 
+    weight: Tensor
     layer_name: str
     p: float
     log_alpha: Tensor | None
     """While the rate is being learned, the logarithm of alpha = p / (1 - p); it is not part of the state_dict."""
+    sigma: Sigma
+    """How the variance is computed."""
     noise: Noise | None
     sampling: bool
 
-    def _init_gaussian(self, name: str, p: float) -> None:
+    def _init_gaussian(self, name: str, p: float, sigma: Sigma) -> None:
         self.layer_name = name
         self.p = p
+        self.sigma = sigma
         self.log_alpha = None
         self.noise = None
         self.sampling = True
 
-    def _sample(self, mu: Tensor, variance: Callable[[], Tensor]) -> Tensor:
+    @property
+    def factors_its_sigma(self) -> bool:
+        """Whether the variance comes from the factors of the squared weights; products of factors stay as they are."""
+        return self.sigma is Sigma.FACTORED and not factored.is_factored(self.weight, getattr(self, "groups", 1))
+
+    def _sample(self, mu: Tensor, input: Tensor) -> Tensor:
         """A sample of the output; the variance is only computed when it is needed."""
         if not self.sampling:
             return mu
         eps = standard_normal(mu, None) if self.noise is None else self.noise(self.layer_name, mu)
         # float32 whatever autocast chose: squares of half-precision activations overflow.
         with torch.autocast(mu.device.type, enabled=False):
-            wide = variance()
+            wide = input.to(torch.promote_types(input.dtype, torch.float32))
             if self.log_alpha is None:
                 alpha = torch.tensor(self.p / (1 - self.p), dtype=wide.dtype, device=wide.device)
             else:
                 alpha = self.log_alpha.exp()
-            sample: Tensor = _Sample.apply(mu.to(wide.dtype), wide, eps.to(wide.dtype), alpha)  # type: ignore[no-untyped-call]
+            mean, noise = mu.to(wide.dtype), eps.to(wide.dtype)
+            if self.factors_its_sigma:
+                sample = self._factored_sample(mean, wide, noise, alpha)
+            else:
+                sample = _Sample.apply(mean, self._variance(wide.square()), noise, alpha)  # type: ignore[no-untyped-call]
             return sample.to(mu.dtype)
 
+    def _variance(self, squares: Tensor) -> Tensor:
+        """layer(x^2, W^2), without a bias."""
+        raise NotImplementedError
+
+    def _factored_sample(self, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
+        """The sample with the variance of the factors."""
+        raise NotImplementedError
+
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, p={self.p}"
+        return f"{super().extra_repr()}, p={self.p}, sigma={self.sigma}"
 
 
 def _squared(value: Tensor) -> Tensor:
@@ -89,8 +112,18 @@ class GaussianLinear(_Gaussian, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """A sample of the layer's output."""
-        mu = nn.functional.linear(input, self.weight, self.bias)
-        return self._sample(mu, lambda: nn.functional.linear(_squared(input), _squared(self.weight)))
+        return self._sample(nn.functional.linear(input, self.weight, self.bias), input)
+
+    def _variance(self, squares: Tensor) -> Tensor:
+        return nn.functional.linear(squares, _squared(self.weight))
+
+    def _factored_sample(self, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
+        parts = factored.factors(self.weight, groups=1)
+        # The features are the channels: [rows, features], whatever stands before them.
+        rows = factored.input_map(input.reshape(-1, input.shape[-1]), parts.inputs)
+        return factored.sample(
+            mu.reshape(-1, mu.shape[-1]), rows, eps.reshape(-1, mu.shape[-1]), parts.outputs, alpha
+        ).reshape(mu.shape)
 
 
 class _GaussianConv(_Gaussian):
@@ -100,14 +133,21 @@ class _GaussianConv(_Gaussian):
     same in both branches.
     """
 
-    weight: Tensor
     bias: Tensor | None
+    groups: int
     _conv_forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
     def forward(self, input: Tensor) -> Tensor:
         """A sample of the layer's output."""
-        mu = self._conv_forward(input, self.weight, self.bias)
-        return self._sample(mu, lambda: self._conv_forward(_squared(input), _squared(self.weight), None))
+        return self._sample(self._conv_forward(input, self.weight, self.bias), input)
+
+    def _variance(self, squares: Tensor) -> Tensor:
+        return self._conv_forward(squares, _squared(self.weight), None)
+
+    def _factored_sample(self, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
+        parts = factored.factors(self.weight, self.groups)
+        s = self._conv_forward(factored.input_map(input, parts.inputs), parts.taps, None)
+        return factored.sample(mu, s, eps, parts.outputs, alpha)
 
 
 class GaussianConv1d(_GaussianConv, nn.Conv1d):
@@ -122,7 +162,7 @@ class GaussianConv3d(_GaussianConv, nn.Conv3d):
     """`nn.Conv3d` with Gaussian dropout."""
 
 
-_TWINS: dict[type[nn.Module], type[_Gaussian]] = {
+_GAUSSIAN_FORMS: dict[type[nn.Module], type[_Gaussian]] = {
     nn.Linear: GaussianLinear,
     nn.Conv1d: GaussianConv1d,
     nn.Conv2d: GaussianConv2d,
@@ -130,7 +170,13 @@ _TWINS: dict[type[nn.Module], type[_Gaussian]] = {
 }
 
 
-def gaussianize(model: nn.Module, p: float | Mapping[str, float] = 0.2, *, skip_first: bool = True) -> nn.Module:
+def gaussianize(
+    model: nn.Module,
+    p: float | Mapping[str, float] = 0.2,
+    *,
+    skip_first: bool = True,
+    sigma: Sigma | str = Sigma.EXACT,
+) -> nn.Module:
     """Give every Conv and Linear layer of a model Gaussian dropout, in place.
 
     Layers keep their parameters, names and hooks; only their class changes. The first weight layer stays
@@ -140,11 +186,12 @@ def gaussianize(model: nn.Module, p: float | Mapping[str, float] = 0.2, *, skip_
         model: Any torch module.
         p: The dropout rate, 0 < p < 1, or the rate of each layer by name.
         skip_first: Leave the first weight layer (in registration order) without noise.
+        sigma: "exact", or "factored" for a variance that costs little more than the layer itself.
 
     Returns:
         The same model.
     """
-    layers = [(name, module) for name, module in model.named_modules() if type(module) in _TWINS]
+    layers = [(name, module) for name, module in model.named_modules() if type(module) in _GAUSSIAN_FORMS]
     noisy = layers[1:] if skip_first else layers
     if not noisy:
         raise UsageError(
@@ -155,6 +202,8 @@ def gaussianize(model: nn.Module, p: float | Mapping[str, float] = 0.2, *, skip_
                 "Gaussian dropout needs a weight layer after the first one",
             )
         )
+    if sigma not in list(Sigma):
+        raise UsageError(expected("`sigma`", f"one of {', '.join(Sigma)}", sigma, "The paper's form is exact"))
     rates = p if isinstance(p, Mapping) else {name: p for name, _ in noisy}
     if set(rates) != {name for name, _ in noisy}:
         odd = sorted(set(rates) ^ {name for name, _ in noisy})
@@ -163,9 +212,9 @@ def gaussianize(model: nn.Module, p: float | Mapping[str, float] = 0.2, *, skip_
         if not 0.0 < rate < 1.0:
             raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
     for name, module in noisy:
-        module.__class__ = _TWINS[type(module)]
+        module.__class__ = _GAUSSIAN_FORMS[type(module)]
         assert isinstance(module, _Gaussian)
-        module._init_gaussian(name, rates[name])
+        module._init_gaussian(name, rates[name], Sigma(sigma))
     return model
 
 
@@ -191,6 +240,13 @@ def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[Non
 def deterministic(model: nn.Module) -> Iterator[None]:
     """Inside the block, the model is deterministic: same weights, no noise."""
     with _every_layer(model, "sampling", False):
+        yield
+
+
+@contextmanager
+def computing_sigma(model: nn.Module, sigma: Sigma | None) -> Iterator[None]:
+    """Inside the block, the standard deviation of the model's noise is computed in this way; None for its own."""
+    with _every_layer(model, "sigma", sigma) if sigma is not None else nullcontext():
         yield
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
-from uce_edge.fields import ABOVE_ZERO, Count, Positive, RecordError, Share, at_least
+from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Share, at_least
 from uce_edge.records import Record
 from uce_edge_train import architectures
 from uce_edge_train.augment import Augmentation
@@ -27,6 +28,8 @@ class Recipe(Record):
     stem: str = "cifar"
     p: float = 0.2
     """Gaussian dropout rate, or where learned rates start."""
+    sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
+    """How the standard deviation of the noise is computed."""
     rates: Rates = Rates.FIXED
     epochs: Positive = 20
     batch_size: Positive = 64
@@ -63,7 +66,8 @@ class Recipe(Record):
         """The Gaussian-dropout network, with weights from the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return gaussianize(architectures.build(self.arch, classes, channels, self.stem), self.p)
+            network = architectures.build(self.arch, classes, channels, self.stem)
+            return gaussianize(network, self.p, sigma=self.sigma)
 
     def augmentation(self, height: int, width: int) -> Augmentation:
         """The augmentation for images of a size."""

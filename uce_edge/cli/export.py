@@ -8,7 +8,7 @@ import typer
 from uce_edge.cli import exporting
 from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say
-from uce_edge.contract import Inference, NoiseKind, Precision
+from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError
 from uce_edge_export.options import Expand, Layout, Options, OutputIs, Wanted
 from uce_edge_train.choices import Architecture
@@ -53,6 +53,10 @@ def export(
         str | None,
         typer.Option(help="moments: draw from this layer on; default: the last.", rich_help_panel=_NOISE),
     ] = None,
+    sigma: Annotated[
+        Sigma | None,
+        typer.Option(help="factored is faster; default: as the run was trained, or exact.", rich_help_panel=_NOISE),
+    ] = None,
     expand: Annotated[
         Expand, typer.Option(help="early suits runtimes that cannot broadcast later.", rich_help_panel=_NOISE)
     ] = Expand.LATE,
@@ -90,7 +94,7 @@ def export(
     passes = samples if bake_samples is None else bake_samples
     if inference is Inference.DETERMINISTIC:
         passes = None
-    options = Options(from_layer, expand, bake_samples is not None, sample_from)
+    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma)
     wanted = Wanted(inference, noise, passes, precision, options)
     if source is not None:
         need_onnx("Exporting an ONNX file")

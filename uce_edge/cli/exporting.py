@@ -41,9 +41,8 @@ def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path
         run, out, described.dataset(), wanted.inference, wanted.noise, wanted.samples, wanted.options, wanted.precision
     )
     _say_written(done)
-    if done.change is not None:
-        (nll_before, nll_after), (uce_before, uce_after) = done.change.nll, done.change.uce
-        say(f"{wanted.precision}: NLL {nll_before:.4f} -> {nll_after:.4f}, UCE {uce_before:.4f} -> {uce_after:.4f}.")
+    for form, judgement in done.judgements.items():
+        say(f"{form}: {judgement}.")
     if wanted.noise is not NoiseKind.INPUT:
         original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
         say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")

@@ -43,7 +43,9 @@ def info(
         "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
         "network": metadata.architecture or "unknown",
         "inference": passes + ("" if metadata.precision is Precision.FP32 else f", {metadata.precision}"),
-        "noise": f"{metadata.noise}, {len(metadata.layers)} layers" if metadata.layers else "none",
+        "noise": f"{metadata.noise}, {len(metadata.layers)} layers, {metadata.sigma} sigma"
+        if metadata.layers
+        else "none",
         "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
     }
     counted = metadata.held_out

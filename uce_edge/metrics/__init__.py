@@ -18,7 +18,7 @@ from uce_edge.metrics.kernel import skce
 from uce_edge.metrics.per_class import Classwise, classwise, classwise_ece, classwise_uce
 from uce_edge.metrics.probabilities import Probabilities, normalized_entropy
 from uce_edge.metrics.ranking import auroc, fpr_at_95, ood_auroc, ood_fpr_at_95
-from uce_edge.metrics.resampling import Interval, Twin, bootstrap, calibrated_twin
+from uce_edge.metrics.resampling import Interval, Twin, bootstrap, bootstrap_difference, calibrated_twin
 from uce_edge.metrics.scores import accuracy, brier, nll
 from uce_edge.metrics.selection import RiskCoverage, aurc, error_at, risk_coverage
 
@@ -35,6 +35,7 @@ __all__ = [
     "aurc",
     "auroc",
     "bootstrap",
+    "bootstrap_difference",
     "brier",
     "calibrated_twin",
     "classwise",

@@ -12,6 +12,7 @@ from uce_edge.metrics.checks import whole
 from uce_edge.metrics.probabilities import BLOCK_ELEMENTS, Probabilities, inputs
 
 Scalar = Callable[..., float]
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -91,25 +92,73 @@ def bootstrap(
         >>> bootstrap(accuracy, probabilities, labels).value
         0.75
     """
+    table, truth = inputs(probabilities, labels)
+    own = options.get("score", "")
+
+    def redrawn(rows: Rows, turn: int) -> float:
+        drawn = options if isinstance(own, str) else options | {"score": np.asarray(own)[rows]}
+        return _value(metric, table.take(rows), truth[rows], drawn, turn)
+
+    value = _value(metric, table, truth, options)
+    return _resampled(value, redrawn, len(table), level, resamples, seed)
+
+
+def _resampled(
+    value: float, redrawn: Callable[[Rows, int], float], images: int, level: float, resamples: int, seed: int
+) -> Interval:
+    """The interval of a value that a function computes from drawn rows and the number of the draw."""
     rng = _prepared(resamples, seed)
     if not (isinstance(level, float) and 0 < level < 1):
         raise UsageError(expected("level", "a number between 0 and 1", level, "0.95 is the usual choice."))
-    table, truth = inputs(probabilities, labels)
-    value = _value(metric, table, truth, options)
-    own = options.get("score", "")
-    draws = np.empty(resamples)
-    for turn in range(resamples):
-        # Sorted, a memory-mapped table is read forwards; metrics do not mind.
-        rows = np.sort(rng.integers(len(table), size=len(table)))
-        if not isinstance(own, str):
-            options["score"] = np.asarray(own)[rows]
-        draws[turn] = _value(metric, table.take(rows), truth[rows], options, turn)
+    # Sorted, a memory-mapped table is read forwards; metrics do not mind.
+    draws = np.array([redrawn(np.sort(rng.integers(images, size=images)), turn) for turn in range(resamples)])
     draws.sort()
     # A metric with a floor, such as `ece`, is larger in every resample: the interval is moved back by that much.
     bias = float(np.mean(draws)) - value if np.isfinite([value, *draws]).all() else 0.0
     # Rounded outwards to a resample, which also keeps an infinite NLL from becoming NaN.
     tail = (1 - level) / 2 * (resamples - 1)
     return Interval(value, float(draws[int(tail)]) - bias, float(draws[-1 - int(tail)]) - bias)
+
+
+def bootstrap_difference(
+    metric: Scalar,
+    probabilities: npt.ArrayLike,
+    others: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    level: float = 0.95,
+    resamples: int = 200,
+    seed: int = 0,
+    **options: Any,
+) -> Interval:
+    """The metric of one model less that of another on the same images, with its bootstrap interval.
+
+    Both are drawn together: what makes an image hard for both does not widen the interval.
+
+    Args:
+        metric: As in `calibrated_twin`.
+        probabilities: Those of the first model, one row per image, one column per class.
+        others: Those of the second model.
+        labels: The true class of each image.
+        level: The share of the resamples inside the interval.
+        resamples: How often the images are drawn.
+        seed: The same seed draws the same images.
+        **options: Handed to the metric, such as `bins`.
+
+    Example:
+        >>> from uce_edge.metrics import accuracy
+        >>> bootstrap_difference(accuracy, [[0.9, 0.1], [0.2, 0.8]], [[0.9, 0.1], [0.6, 0.4]], [0, 1]).value
+        0.5
+    """
+    table, truth = inputs(probabilities, labels)
+    other, _ = inputs(others, labels)
+
+    def difference(rows: Rows, turn: int) -> float:
+        ours, theirs = (_value(metric, given.take(rows), truth[rows], options, turn) for given in (table, other))
+        return ours - theirs
+
+    value = _value(metric, table, truth, options) - _value(metric, other, truth, options)
+    return _resampled(value, difference, len(table), level, resamples, seed)
 
 
 def _prepared(resamples: int, seed: int) -> "np.random.Generator":

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from uce_edge.contract import PerturbationKind
 from uce_edge_export.builder import Builder
 from uce_edge_export.evaluator import Array
 from uce_edge_export.moments import Operand, Uncertain
@@ -17,6 +18,16 @@ class Perturbation(Protocol):
     depend on noise yet, that runs once per image, and only its results are repeated for the passes. `perturb` makes
     samples of them.
     """
+
+    @property
+    def kind(self) -> PerturbationKind | str:
+        """What the metadata of a file calls it."""
+        ...
+
+    @property
+    def p(self) -> float:
+        """Its rate."""
+        ...
 
     def normals(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the standard normals that one image takes in one pass, for a node with this output shape."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from uce_edge.contract import PerturbationKind
 from uce_edge_export import linear
 from uce_edge_export.builder import Builder
 from uce_edge_export.evaluator import Array, evaluate
 from uce_edge_export.moments import Operand, Uncertain
-from uce_edge_export.weights import multiplications
+from uce_edge_export.weights import multiplications, product_scale
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class GaussianDropout:
     """Gaussian dropout with its rate."""
 
     p: float
+    kind = PerturbationKind.GAUSSIAN
 
     @property
     def alpha(self) -> float:
@@ -56,11 +58,8 @@ class GaussianDropout:
     def reference(self, node: ir.Node, inputs: Sequence[Array | None], output: Array, normals: Array) -> Array:
         """The output plus its standard deviation times the noise."""
         squares = [None if value is None else value.astype(np.float32) ** 2 for value in inputs[:2]]
-        scale = 1.0
-        if node.op_type == "Gemm":
-            # The node multiplies by its `alpha` once, the variance has it squared; beta only scales the bias.
-            scale = node.attributes["alpha"].as_float() if "alpha" in node.attributes else 1.0
-        variance = np.maximum(scale * self.alpha * evaluate(node, squares)[0], 0)
+        # The node multiplies by its scale once, the variance has it squared.
+        variance = np.maximum(product_scale(node) * self.alpha * evaluate(node, squares)[0], 0)
         return np.asarray(output + np.sqrt(variance) * normals, np.float32)
 
     def multiplications(self, node: ir.Node) -> int:

@@ -1,0 +1,154 @@
+"""Factored sigma: the squared weights of a layer as the product of their marginals.
+
+    W^2[o, c, k] ~ u_o q_c g_k / T^2
+
+with u, q and g the sums of W^2 over everything but outputs, inputs and taps, and T the sum of all. It is the rank-one
+tensor that minimises KL(W^2 || .): the sum of every output is kept, the variance for a given input on average. The
+variance of a layer is then u_o times one map, conv_k(conv_1x1(x^2, q / T), g / T). Grouped layers factor per group.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from uce_edge_export.builder import Builder
+from uce_edge_export.weights import per_image_shape, product_scale, weight_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """The marginals of a layer's squared weights."""
+
+    outputs: Array
+    """u: [outputs], the sum of the squared weights of every output, times the square of what scales the product."""
+    inputs: Array
+    """q / T: [groups, inputs of a group]."""
+    taps: Array
+    """g / T: [groups, taps...]; no taps for a product of matrices."""
+    trailing: int
+    """How many axes of the layer's output come after that of the outputs."""
+
+    @property
+    def groups(self) -> int:
+        """Groups of inputs and outputs that do not meet."""
+        return len(self.inputs)
+
+    @property
+    def squares(self) -> Array:
+        """The squared weights that the factors stand for: [outputs, inputs of a group, taps...]."""
+        taps = self.taps.reshape(self.groups, -1)
+        outputs = self.outputs.reshape(self.groups, -1)
+        product: Array = np.einsum("go,gc,gk->gock", outputs, self.inputs, taps)
+        return product.reshape(len(self.outputs), self.inputs.shape[1], *self.taps.shape[1:])
+
+    def with_shape_of(self, weights: Array) -> "Factors":
+        """The same outputs, and the inputs and taps of other weights [outputs, inputs of a group, taps...].
+
+        Batch-norm that is folded into weights scales their outputs: the outputs are those of the folded weights, and
+        inputs and taps those of the weights that were trained.
+        """
+        return replace(_of_weights(weights, self.groups, self.trailing), outputs=self.outputs)
+
+    def multiplications(self, node: ir.Node) -> int:
+        """Multiply-accumulates of the map, for one image."""
+        operand = weight_of(node)
+        assert operand is not None
+        x = node.inputs[operand[1]]
+        assert x is not None
+        places = math.prod(per_image_shape(node.outputs[0], node.op_type)) // len(self.outputs)
+        k, channels = int(self.taps[0].size), int(self.inputs.size)
+        if k == 1:
+            return places * channels + (places * len(self.outputs) if self.groups > 1 else 0)
+        channels_out = self.groups if self.groups == 1 else len(self.outputs)
+        return math.prod(per_image_shape(x, node.op_type)) + places * channels_out * k
+
+
+def of_layer(node: ir.Node) -> Factors | None:
+    """Factor a Conv, Gemm or MatMul node; None where that gains nothing or there is no such form.
+
+    A depthwise layer is a product already, and a stack of matrices has one factorisation for each.
+    """
+    operand = weight_of(node)
+    if operand is None or operand[0].const_value is None:
+        return None
+    weights, position = operand[0].const_value.numpy(), operand[1]
+    if node.op_type == "Conv":
+        groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+        depthwise = weights.shape[0] == groups and weights.shape[1] == 1
+        return None if depthwise else _of_weights(weights, groups, weights.ndim - 2)
+    if weights.ndim != 2:
+        return None
+    # Weights on the left multiply columns: the outputs are rows.
+    factors = _of_weights(weights if _outputs_first(node) else weights.T, 1, trailing=position)
+    return replace(factors, outputs=factors.outputs * product_scale(node) ** 2)
+
+
+def squares_like(node: ir.Node, factors: Factors) -> Array:
+    """The squared weights that factors stand for, arranged as the weights of the node, without its scale."""
+    squares = factors.squares / product_scale(node) ** 2
+    return squares if node.op_type == "Conv" or _outputs_first(node) else squares.T
+
+
+def emit_map(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors) -> ir.Value:
+    """S = conv_k(conv_1x1(x^2, q / T), g / T) of a layer without groups: one channel for all outputs.
+
+    A 1x1 layer to one channel, then k x k on that channel: ONNX Runtime is slow in a k x k layer to one channel.
+    """
+    operand = weight_of(node)
+    assert operand is not None
+    inputs, taps = factors.inputs.astype(np.float32), factors.taps.astype(np.float32)
+    if node.op_type != "Conv":
+        return g.MatMul(g.constant(inputs), squares) if operand[1] else g.MatMul(squares, g.constant(inputs.T))
+    first = g.constant(inputs.reshape(*inputs.shape, *[1] * factors.trailing))
+    if taps[0].size == 1:
+        return _convolution(g, node, squares, first)
+    return _convolution(g, node, g.Conv(squares, first), g.constant(taps[:, None]))
+
+
+def emit_variance(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors, factor: float) -> ir.Value:
+    """Factor * u_o * s for every output, of a layer with or without groups."""
+    outputs = (factor * factors.outputs).astype(np.float32)
+    if factors.groups == 1:
+        return g.Mul(emit_map(g, node, squares, factors), g.constant(per_output(factors, outputs)))
+    rank, groups = factors.trailing, factors.groups
+    first = g.constant(factors.inputs.astype(np.float32).reshape(*factors.inputs.shape, *[1] * rank))
+    taps = np.repeat(factors.taps, len(outputs) // groups, axis=0).astype(np.float32)
+    second = g.constant((outputs.reshape(-1, *[1] * rank) * taps)[:, None])
+    if taps[0].size == 1:
+        return g.Conv(_convolution(g, node, squares, first, groups), second, group=groups)
+    return _convolution(g, node, g.Conv(squares, first, group=groups), second, groups)
+
+
+def per_output(factors: Factors, values: Array) -> Array:
+    """One value for every output, in a shape that goes with the layer's output."""
+    return values.reshape(-1, *[1] * factors.trailing)
+
+
+def _convolution(g: Builder, node: ir.Node, x: ir.Value, weights: ir.Value, groups: int = 1) -> ir.Value:
+    """A convolution over the same places as another one."""
+    attributes = dict(node.attributes) | {"group": ir.AttrInt64("group", groups)}
+    return g.append(ir.Node("", "Conv", [x, weights], attributes.values()))[0]
+
+
+def _of_weights(weights: Array, groups: int, trailing: int) -> Factors:
+    """Factor the squares of weights [outputs, inputs of a group, taps...]."""
+    squares = weights.astype(np.float64) ** 2
+    by_group = squares.reshape(groups, -1, *squares.shape[1:])
+    taps = tuple(range(3, by_group.ndim))
+    total = np.maximum(by_group.sum(axis=tuple(range(1, by_group.ndim))), np.finfo(np.float64).tiny)
+    inputs = by_group.sum(axis=(1, *taps)) / total[:, None]
+    places = by_group.sum(axis=(1, 2)) / total.reshape(-1, *[1] * len(taps))
+    return Factors(squares.reshape(len(squares), -1).sum(axis=1), inputs, places, trailing)
+
+
+def _outputs_first(node: ir.Node) -> bool:
+    """Whether the weights of a product of matrices are [outputs, inputs]."""
+    operand = weight_of(node)
+    transposed = "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+    return transposed or (operand is not None and operand[1] == 1)
