@@ -20,10 +20,15 @@ from pathlib import Path
 from start import commands
 
 from uce_edge.bench.plot import plot
+from uce_edge.bench.report import Measurement
 from uce_edge.bench.sweep import sweep
 from uce_edge.cli.engines import ENGINES
+from uce_edge.contract import Inference, Sigma
+from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
 from uce_edge.providers import onnxruntime
+from uce_edge_export.options import Options, Wanted
+from uce_edge_train.untrained import export_untrained
 
 THREADS = 2
 SAMPLES = 25
@@ -33,57 +38,73 @@ COMPARED = list(ENGINES.values())
 PLOTTED = [ENGINES[name] for name in ("pytorch", "naive", "openvino")]
 
 
-def export(network: str, inference: str, folder: Path) -> Path:
-    """An untrained file of this network."""
-    out = folder / f"{network}-{inference}.onnx"
-    command = ["export", "--untrained", network, "--inference", inference, "--out", str(out)]
-    subprocess.run([sys.executable, "-m", "uce_edge", *command], check=True, capture_output=True)
-    return out
+# Of every kind of file: the kind of graph, and how sigma is computed.
+KINDS: dict[str, tuple[Inference, Sigma | None]] = {
+    "exact": (Inference.MC, Sigma.EXACT),
+    "factored": (Inference.MC, Sigma.FACTORED),
+    "moments": (Inference.MOMENTS, Sigma.EXACT),
+    "factored moments": (Inference.MOMENTS, Sigma.FACTORED),
+    "deterministic": (Inference.DETERMINISTIC, None),
+}
+LARGE = "mobilenet:network"  # at 224x224, with depthwise layers and ReLU6
+
+
+def export(network: str, folder: Path, size: int = 32) -> dict[str, Path]:
+    """Untrained files of a network."""
+    files = {}
+    for kind, (inference, sigma) in KINDS.items():
+        wanted = Wanted(inference, options=Options(sigma=sigma))
+        out = folder / f"{network.partition(':')[0]} {kind}.onnx"
+        files[kind] = export_untrained(network, out, wanted, image=ImageSpec(size, size, 3)).path
+    return files
 
 
 def main(networks: list[str]) -> None:
     """Measure and write."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        exact, one_pass, engines, memory, skipped = [], [], [], [], {}
+        passes, one_pass, engines, memory, skipped = [], [], [], [], {}
+        measured = partial(sweep, device="cpu", threads=THREADS, rounds=ROUNDS)
         for network in networks:
-            files = {kind: export(network, kind, folder) for kind in ("mc", "moments", "deterministic")}
+            files = export(network, folder)
             plain = files["deterministic"]
-            passes = sweep(
-                files["mc"], [SAMPLES], baseline=plain, compare=COMPARED, device="cpu", threads=THREADS, rounds=ROUNDS
-            )
-            m = passes.measurements[0]
-            skipped |= passes.skipped
-            exact.append(
-                f"| {network} | {m.p50_ms:.1f} | {m.baseline_p50_ms:.1f} | {m.ratio_best:.2f}x | {m.ratio:.2f}x |"
-            )
+            best = {}
+            for kind in ("exact", "factored"):
+                compare = COMPARED if kind == "factored" else []
+                report = measured(files[kind], [SAMPLES], baseline=plain, compare=compare)
+                m = best[kind] = report.measurements[0]
+                passes.append(row(network, f"{kind} sigma", m))
+                skipped |= report.skipped
             for name, other in m.others.items():
                 engines.append(
                     f"| {network} | {name} | {other.p50_ms:.1f} | {other.speedup_best:.1f}x | {other.speedup:.1f}x |"
                 )
-            moments = sweep(files["moments"], [100], baseline=plain, device="cpu", threads=THREADS, rounds=ROUNDS)
-            o = moments.measurements[0]
-            one_pass.append(
-                f"| {network} | {o.p50_ms:.2f} | {o.baseline_p50_ms:.2f} | {o.ratio_best:.2f}x | {o.ratio:.2f}x | "
-                f"{m.best_ms / o.best_ms:.1f}x | {m.p50_ms / o.p50_ms:.1f}x |"
-            )
+            for kind in ("moments", "factored moments"):
+                o = measured(files[kind], [100], baseline=plain).measurements[0]
+                faster = f"{m.best_ms / o.best_ms:.1f}x | {m.p50_ms / o.p50_ms:.1f}x"
+                one_pass.append(f"{row(network, kind.replace('moments', 'sigma, moments'), o)} {faster} |")
             if not memory:  # a thousand passes of a large network take minutes
-                curve = sweep(
-                    files["mc"], [1, 5, 10, 25, 50], baseline=plain, compare=PLOTTED, device="cpu", threads=THREADS
-                )
-                plot(curve, DOCS / "benchmarks.png")
+                curve = partial(sweep, samples=[1, 5, 10, 25, 50], device="cpu", threads=THREADS)
+                factored = curve(files["factored"], baseline=plain, compare=PLOTTED)
+                beside = [curve(files[kind]) for kind in ("exact", "factored moments")]
+                plot(factored, DOCS / "benchmarks.png", beside)
                 loads = load_time(files)
-                many = sweep(files["mc"], [SAMPLES, 1000], device="cpu", threads=THREADS)
-                few, lots = (row.peak_mb for row in many.measurements)
-                slope = curve.ms_per_extra_pass
+                many = sweep(files["factored"], [SAMPLES, 1000], device="cpu", threads=THREADS)
+                few, lots = (entry.peak_mb for entry in many.measurements)
+                slope = factored.ms_per_extra_pass
                 memory.append(f"| {network} | {few:.0f} | {lots:.0f} | {lots / few:.2f}x | {slope:.3g} |")
-            print(exact[-1], one_pass[-1], *memory, *engines, sep="\n", flush=True)
-        start = cold_start(export("resnet8", "mc", folder), folder)
+            print(*passes[-2:], *one_pass[-2:], *memory, *engines, sep="\n", flush=True)
+        large = export(LARGE, folder, 224)
+        for kind in ("moments", "factored moments"):
+            o = measured(large[kind], [100], baseline=large["deterministic"]).measurements[0]
+            one_pass.append(f"{row('like MobileNetV2, 224x224', kind.replace('moments', 'sigma, moments'), o)} | |")
+            print(one_pass[-1], flush=True)
+        start = cold_start(export("resnet8", folder)["exact"], folder)
     notes = [f"\n{name} was skipped: {reason}." for name, reason in skipped.items()]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("onnxruntime", "torch", "numpy"))
     page = PAGE.format(
         machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {THREADS} threads",
-        versions=versions, python=platform.python_version(), exact="\n".join(exact), moments="\n".join(one_pass),
+        versions=versions, python=platform.python_version(), passes="\n".join(passes), moments="\n".join(one_pass),
         engines="\n".join([*engines, *notes]), memory="\n".join(memory), start=start, loads=loads,
         n=SAMPLES, first=networks[0],
     )  # fmt: skip
@@ -91,17 +112,16 @@ def main(networks: list[str]) -> None:
     print("Wrote docs/benchmarks.md")
 
 
+def row(network: str, form: str, m: Measurement) -> str:
+    """A row of a table of ratios to the deterministic file."""
+    return f"| {network} | {form} | {m.p50_ms:.2f} | {m.baseline_p50_ms:.2f} | {m.ratio_best:.2f}x | {m.ratio:.2f}x |"
+
+
 def load_time(files: dict[str, Path]) -> str:
-    """From a file to a model that can answer, beside a bare session."""
-    taken = take_turns(
-        {
-            "`Model`, exact passes": lambda: Model(files["mc"], "cpu"),
-            "`Model`, moments": lambda: Model(files["moments"], "cpu"),
-            "a bare session, exact passes": lambda: onnxruntime().InferenceSession(files["mc"]),
-            "a bare session, deterministic": lambda: onnxruntime().InferenceSession(files["deterministic"]),
-        }
-    )
-    return "\n".join(rows(taken))
+    """From a file to a model that can answer, beside a bare session of the deterministic file."""
+    ways = {f"`Model`, {kind}": partial(Model, path, "cpu") for kind, path in files.items()}
+    ways["a bare session, deterministic"] = partial(onnxruntime().InferenceSession, files["deterministic"])
+    return "\n".join(rows(take_turns(ways)))
 
 
 def cold_start(model: Path, folder: Path) -> str:
@@ -137,25 +157,28 @@ Written by `make bench` (`benchmarks/report.py`) on {machine}; Python {python}, 
 Ratios are of engines that took turns in one run, each in a process of its own, 32x32 images, random weights;
 milliseconds are an illustration. "best" compares the best calls of each, "median" the medians.
 
-## Exact passes: one image at N = {n}
+## Passes: one image at N = {n}
 
-The floor is 2.0x of the deterministic network on {n} images: every noisy layer is two.
+Beside it, the deterministic network on {n} images. With exact sigma every noisy layer is two, so that 2.0x is the
+floor; factored sigma has a layer and a map of one channel.
 
-| network | ms | deterministic, {n} images, ms | ratio, best | ratio, median |
-| --- | --- | --- | --- | --- |
-{exact}
+| network | sigma | ms | deterministic, {n} images, ms | ratio, best | ratio, median |
+| --- | --- | --- | --- | --- | --- |
+{passes}
 
 ![Milliseconds against N for the file, the deterministic one and other engines](benchmarks.png)
 
-How many times faster the file is than other engines with the same {n} passes:
+How many times faster the file with factored sigma is than other engines with {n} passes, which compute sigma exactly:
 
 | network | engine | ms | faster, best | faster, median |
 | --- | --- | --- | --- | --- |
 {engines}
 
-Where the rest above 2.0x goes: squaring, square root, noise, product, sum, ReLU, and the way out of ONNX Runtime's
-blocked layout and back, each of which reads and writes every activation. ResNet-20 has few channels, so that this is a
-quarter of its time; the deterministic file has ReLU and residual sums inside its convolutions. Tried, and not kept:
+Where the rest goes, above 1.0x and above 2.0x: squaring, square root, noise, product, sum, ReLU, and the way out of
+ONNX Runtime's blocked layout and back, each of which reads and writes every activation. ResNet-20 has few channels, so
+that this is a quarter of its time; the deterministic file has ReLU and residual sums inside its convolutions.
+
+Tried, and not kept:
 
 - Entering the blocked layout by an identity (a 1x1 depthwise convolution or a 1x1 pooling of the noise), so that sum,
   residual sum and ReLU fuse into convolutions and the square stays blocked: three passes over memory fewer, 3 to 4 %
@@ -166,8 +189,10 @@ quarter of its time; the deterministic file has ReLU and residual sums inside it
 
 ## One pass: moments, 100 draws
 
-| network | ms | deterministic, one image, ms | ratio, best | ratio, median | faster than N = {n}, best | median |
-| --- | --- | --- | --- | --- | --- | --- |
+Beside it, the deterministic network on one image. "faster" compares with {n} passes with factored sigma.
+
+| network | form | ms | deterministic, one image, ms | ratio, best | ratio, median | faster, best | median |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 {moments}
 
 Twice the convolutions, and for every ReLU 17 to 21 small nodes: they are what keeps ResNet-20, whose layers are small,

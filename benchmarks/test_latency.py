@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from uce_edge.contract import Inference
 from uce_edge.model import Model
 
 SAMPLES = [1, 5, 10, 25, 50, 100]
 
 
 @pytest.mark.parametrize("samples", SAMPLES)
-def test_monte_carlo(benchmark, models: dict[Inference, Model], images: np.ndarray, samples: int) -> None:
-    model = models[Inference.MC]
+@pytest.mark.parametrize("form", ["exact", "factored"])
+def test_monte_carlo(benchmark, models: dict[str, Model], images: np.ndarray, form: str, samples: int) -> None:
+    model = models[form]
     prediction = benchmark(model.predict, images[:1], samples)
     assert np.allclose(prediction.probabilities.sum(-1), 1, atol=1e-5)
     assert prediction.samples == samples
@@ -19,7 +19,7 @@ def test_monte_carlo(benchmark, models: dict[Inference, Model], images: np.ndarr
 
 
 @pytest.mark.parametrize("count", SAMPLES)
-def test_deterministic_twin(benchmark, models: dict[Inference, Model], images: np.ndarray, count: int) -> None:
-    prediction = benchmark(models[Inference.DETERMINISTIC].predict, images[:count])
+def test_deterministic(benchmark, models: dict[str, Model], images: np.ndarray, count: int) -> None:
+    prediction = benchmark(models["deterministic"].predict, images[:count])
     assert len(prediction) == count
     assert np.allclose(prediction.probabilities.sum(-1), 1, atol=1e-5)

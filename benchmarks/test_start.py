@@ -6,24 +6,23 @@ from pathlib import Path
 import pytest
 from start import commands
 
-from uce_edge.contract import Inference
 from uce_edge.model import Model
 from uce_edge.providers import onnxruntime
 
 
 @pytest.mark.parametrize("command", ["uce-edge predict one.png", "a bare script"])
-def test_cold_start(benchmark, models: dict[Inference, Model], tmp_path: Path, command: str) -> None:
-    line = commands(models[Inference.MC].path, tmp_path)[command]
+def test_cold_start(benchmark, models: dict[str, Model], tmp_path: Path, command: str) -> None:
+    line = commands(models["exact"].path, tmp_path)[command]
     done = benchmark.pedantic(subprocess.run, (line,), {"capture_output": True, "check": True}, rounds=7)
     assert done.stdout
 
 
-@pytest.mark.parametrize("inference", list(Inference))
-def test_load(benchmark, models: dict[Inference, Model], inference: Inference) -> None:
-    path = models[inference].path
-    assert benchmark(Model, path, "cpu", threads=2).metadata.inference is inference
+@pytest.mark.parametrize("form", ["exact", "factored", "deterministic"])
+def test_load(benchmark, models: dict[str, Model], form: str) -> None:
+    path = models[form].path
+    assert benchmark(Model, path, "cpu", threads=2).metadata.layers == models[form].metadata.layers
 
 
-def test_load_with_onnxruntime_alone(benchmark, models: dict[Inference, Model]) -> None:
-    path = models[Inference.MC].path
+def test_load_with_onnxruntime_alone(benchmark, models: dict[str, Model]) -> None:
+    path = models["exact"].path
     assert benchmark(onnxruntime().InferenceSession, path, providers=["CPUExecutionProvider"]).get_inputs()

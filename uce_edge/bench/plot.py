@@ -10,6 +10,7 @@ from uce_edge.errors import MissingPartError, UsageError, expected
 
 PICTURES = (".png", ".svg", ".pdf")
 _OURS = "#1f5fa8"
+_BESIDE = ("#5b9bd5", "#15855b")
 _OTHERS = (("^", "#c1440e"), ("v", "#b06a1c"), ("D", "#4b7a2c"), ("X", "#7a4fa3"))
 
 
@@ -25,8 +26,14 @@ def check_plot(path: Path) -> None:
         raise MissingPartError("Plotting", "matplotlib", "train") from None
 
 
-def plot(report: Report, path: Path) -> None:
-    """Draw latency against N as a picture."""
+def plot(report: Report, path: Path, beside: Sequence[Report] = ()) -> None:
+    """Draw latency against N as a picture.
+
+    Args:
+        report: The measurements, whose file the others are compared with.
+        path: The picture.
+        beside: Measurements of other files at the same N.
+    """
     from uce_edge.files import replacing
 
     check_plot(path)
@@ -40,6 +47,9 @@ def plot(report: Report, path: Path) -> None:
     lines: dict[str, tuple[list[float], str, str]] = {Path(report.model).stem: ([m.p50_ms for m in alone], "o-", _OURS)}
     if report.baseline is not None:
         lines["deterministic network"] = ([m.baseline_p50_ms or 0.0 for m in alone], "s--", "#6b6b6b")
+    for other, colour in zip(beside, cycle(_BESIDE), strict=False):
+        by_samples = {m.samples: m.p50_ms for m in other.measurements if m.batch == 1}
+        lines[Path(other.model).stem] = ([by_samples[samples] for samples in n], "o-", colour)
     engines = [name for name in alone[0].others if all(name in m.others for m in alone)]
     for name, (marker, colour) in zip(engines, cycle(_OTHERS), strict=False):
         lines[name] = ([m.others[name].p50_ms for m in alone], f"{marker}-", colour)

@@ -1,13 +1,16 @@
 """`uce-edge bench`."""
 
 import json
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from uce_edge.cli.engines import ENGINES
 from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelOption, ThreadsOption, choose_model
+from uce_edge.cli.parts import need_torch_export
 from uce_edge.cli.words import say
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
@@ -16,6 +19,22 @@ from uce_edge.providers import Device, check_threads
 if TYPE_CHECKING:
     from uce_edge.bench.engine import Engine
     from uce_edge.bench.report import Report
+    from uce_edge.metadata import Metadata
+
+_MADE = Path("made here")
+
+
+class BenchCommand(TyperCommand):
+    """`--baseline` may stand without a value, which Typer has no word for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a bare `--baseline` its value."""
+        following = [*args[1:], "--"]
+        given = [
+            f"{word}={_MADE}" if word == "--baseline" and then.startswith("--") else word
+            for word, then in zip(args, following, strict=True)
+        ]
+        return super().parse_args(ctx, given)
 
 
 def bench(
@@ -24,7 +43,10 @@ def bench(
     batch: Annotated[str, typer.Option(help="Numbers of images in a request to measure.")] = "1",
     baseline: Annotated[
         Path | None,
-        typer.Option(help="The deterministic file of the same network; it runs N images for N passes (moments: one)."),
+        typer.Option(
+            help="The deterministic file of the same network, which runs N images for N passes (moments: one). "
+            "Without a file: made here with random weights."
+        ),
     ] = None,
     inference: InferenceOption = None,
     compare: Annotated[
@@ -39,7 +61,7 @@ def bench(
 
     Example: uce-edge bench --model digits.onnx --samples 1,5,10,25,50,100
 
-    Example: uce-edge bench --model m.onnx --baseline plain.onnx --compare pytorch,naive --threads 2 --plot latency.png
+    Example: uce-edge bench --model m.onnx --baseline --compare pytorch,naive --threads 2 --plot latency.png
     """
     counts = _counts(samples)
     batches = _whole("batch", batch, "1,8,32")
@@ -60,20 +82,21 @@ def bench(
     if not metadata.takes_seeds and counts != [metadata.samples]:
         rule = f"{metadata.samples} for a model with a fixed number of passes"
         raise UsageError(expected("`samples`", rule, samples, f"Use: --samples {metadata.samples}"))
-    if baseline is not None and Model(baseline, device).metadata.inference is not Inference.DETERMINISTIC:
+    if baseline not in (None, _MADE) and Model(baseline, device).metadata.inference is not Inference.DETERMINISTIC:
         raise UsageError(
             f"The baseline {baseline} is not deterministic. Make one with: uce-edge export --inference deterministic"
         )
-    report = sweep.sweep(
-        model,
-        counts,
-        batches=batches,
-        baseline=baseline,
-        compare=others,
-        device=str(device),
-        threads=threads,
-        rounds=sweep.ROUNDS,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        report = sweep.sweep(
+            model,
+            counts,
+            batches=batches,
+            baseline=_deterministic(metadata, Path(folder)) if baseline == _MADE else baseline,
+            compare=others,
+            device=str(device),
+            threads=threads,
+            rounds=sweep.ROUNDS,
+        )
     if plot is not None:
         picture.plot(report, plot)
     if as_json:
@@ -82,6 +105,22 @@ def bench(
         print_report(report)
     if plot is not None:
         say(f"Wrote {plot}")
+
+
+def _deterministic(metadata: "Metadata", folder: Path) -> Path:
+    """A deterministic file of the same architecture, with random weights: speed does not depend on them."""
+    from uce_edge_train.choices import Architecture
+
+    name = metadata.architecture.removesuffix(" (untrained)")
+    if name not in list(Architecture):
+        rule = f"a file for a network that has no name here ({metadata.architecture or 'it has none'})"
+        raise UsageError(expected("`baseline`", rule, None, "Use: --baseline deterministic.onnx"))
+    need_torch_export("A baseline without a file")
+    from uce_edge_export.options import Wanted
+    from uce_edge_train.untrained import export_untrained
+
+    wanted, out = Wanted(Inference.DETERMINISTIC), folder / f"{name}-deterministic.onnx"
+    return export_untrained(name, out, wanted, classes=len(metadata.classes), image=metadata.image).path
 
 
 def print_report(report: "Report") -> None:

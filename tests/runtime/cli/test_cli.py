@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -337,6 +338,21 @@ def test_the_slope_is_that_of_a_line():
     assert slope == pytest.approx(1.998, abs=0.01)
     assert 0.003 < high - low < 0.1
     assert extra_pass({5: [1.0, 2.0]}) == (None, None)
+
+
+def test_bench_makes_its_own_baseline(digits, call, refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "ROUNDS", 1)
+    for bare in (["--baseline", "--json"], ["--json", "--baseline"]):
+        done = call("bench", "--model", digits.model, "--samples", 1, "--threads", 1, *bare)
+        assert done.code == 0, done.err
+        report = json.loads(done.out)
+        assert Path(report["baseline"]).name == "resnet8-deterministic.onnx"
+        assert report["measurements"][0]["baseline_p50_ms"] > 0
+    nameless = tmp_path / "own.onnx"
+    with_metadata(digits.model, nameless, architecture="somebody's own")
+    said = refused(2, "bench", "--model", nameless, "--samples", 1, "--baseline")
+    assert "a file for a network that has no name here (somebody's own)" in said
+    assert "--baseline deterministic.onnx" in said
 
 
 def test_bench_refuses_models_in_each_other_s_place(digits, refused):
