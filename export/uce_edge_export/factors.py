@@ -112,10 +112,8 @@ def emit_map(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors) -> 
 
 
 def emit_variance(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors, factor: float) -> ir.Value:
-    """Factor * u_o * s for every output, of a layer with or without groups."""
+    """Factor * u_o * s for every output of a layer with groups."""
     outputs = (factor * factors.outputs).astype(np.float32)
-    if factors.groups == 1:
-        return g.Mul(emit_map(g, node, squares, factors), g.constant(per_output(factors, outputs)))
     rank, groups = factors.trailing, factors.groups
     first = g.constant(factors.inputs.astype(np.float32).reshape(*factors.inputs.shape, *[1] * rank))
     taps = np.repeat(factors.taps, len(outputs) // groups, axis=0).astype(np.float32)

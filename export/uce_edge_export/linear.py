@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge_export.builder import Builder
-from uce_edge_export.factors import Factors, emit_variance
-from uce_edge_export.moments import TINY, Operand, Uncertain, certain
+from uce_edge_export.factors import Factors, emit_map, emit_variance, per_output
+from uce_edge_export.moments import TINY, Operand, Uncertain, certain, power, scaled, takes_scaled
+from uce_edge_export.rectified import UNIT
 from uce_edge_export.weights import product_scale, weight_of
 
 
@@ -45,35 +47,43 @@ def moments(
         factors: What stands for the squared weights; None for themselves.
     """
     position = operand_index(node)
-    x, old_x = operands[position], node.inputs[position]
+    x = operands[position]
     assert x is not None
-    assert old_x is not None
-    known = x if isinstance(x, Uncertain) else None
     mean = x.mean if isinstance(x, Uncertain) else x
-    if known is None or p == 0:
-        power = known.variance if known else g.Mul(g.Mul(mean, mean), g.constant(np.float32(p)))
-    elif known.power is not None and all(weight_of(use.node) for use in old_x.uses()):
-        power = known.power(p)
-    else:
-        power = g.Add(g.Mul(g.Mul(mean, mean), g.constant(np.float32(p))), known.variance)
-    # What only a Relu uses is halved in the weights, as the rule of the Relu takes it.
-    constant = all(value is None or value is old_x or value.const_value is not None for value in node.inputs)
-    halved = constant and [use.node.op_type for use in node.outputs[0].uses()] == ["Relu"]
+    squares, factor = power(g, x, p) if isinstance(x, Uncertain) else (g.square(x), p)
     inputs = certain([mean if i == position else operand for i, operand in enumerate(operands)])
     weight = inputs[1 - position]
     assert weight is not None
-    if halved:
-        half = g.constant(np.float32(0.5))
-        inputs = [v if v is None or i == position else g.Mul(v, half) for i, v in enumerate(inputs)]
+    unit = UNIT if all(takes_scaled(use.node.op_type) for use in node.outputs[0].uses()) else 1.0
+    factor /= unit * (1 - p)
     result = g.copy(node, inputs)[0]
-    factor = (0.5 if halved else 1.0) / (1 - p)
+    if factors is not None and factors.groups == 1:
+        return _of_one_map(g, result, _floored(g, emit_map(g, node, squares, factors)), factors, factor, unit)
     if factors is None:
-        variance = squared(g, node, weight, power, factor)
+        variance = squared(g, node, weight, squares, factor)
     else:
-        variance = emit_variance(g, node, power, factors, factor)
-    # As a Clip, the floor fuses into the Conv.
-    floored = g.Clip(variance, g.constant(np.float32(TINY)), g.constant(np.float32(3e38)))
-    return Uncertain(result, floored, positive=True, halved=halved)
+        variance = emit_variance(g, node, squares, factors, factor)
+    return scaled(g, result, _floored(g, variance), unit, positive=True)
+
+
+def _of_one_map(
+    g: Builder, mean: ir.Value, shared: ir.Value, factors: Factors, factor: float, unit: float
+) -> Uncertain:
+    """A value with the variance unit * factor * u_o * s, for one map s: a ReLU takes the root of the map alone."""
+    outputs = np.maximum(factor * factors.outputs, TINY)
+
+    def times_map(values: npt.NDArray[np.float64], one_map: ir.Value) -> ir.Value:
+        return g.Mul(one_map, g.constant(per_output(factors, values.astype(np.float32))))
+
+    def width() -> ir.Value:
+        return times_map(np.sqrt(outputs * unit / UNIT), g.Sqrt(shared))
+
+    return scaled(g, mean, lambda: times_map(outputs, shared), unit, positive=True, width=width)
+
+
+def _floored(g: Builder, variance: ir.Value) -> ir.Value:
+    """At least TINY; as a Clip, the floor fuses into the Conv."""
+    return g.Clip(variance, g.constant(np.float32(TINY)), g.constant(np.float32(3e38)))
 
 
 def operand_index(node: ir.Node) -> int:

@@ -4,21 +4,21 @@ Every unit is taken for an independent Gaussian. Then a weight layer with rate p
 
     mean = layer(m, W) + bias;   variance = layer(p * m^2 + v, W^2 / (1 - p))
 
-which is exact for the noise of that layer, and loses the correlation of units that share earlier noise. Activations are
-exact for a Gaussian (ReLU, leaky ReLU, clipping) or integrated at five points (everything else that works element by
-element, such as SiLU and GELU, however many nodes they are made of). The maximum of a pooling window is taken as if its
-units moved together; sums, means and concatenations as if they were independent.
+which is exact for the noise of that layer, and loses the correlation of units that share earlier noise. Activations
+with a kink (ReLU, leaky ReLU, clipping) have rules of their own, see `rectified`. Everything else that works element by
+element, such as SiLU and GELU, however many nodes they are made of, is integrated at five points. The maximum of a
+pooling window is taken as if its units moved together; sums, means and concatenations as if they were independent.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
+from uce_edge_export import rectified
 from uce_edge_export.builder import Builder
 from uce_edge_export.weights import per_image_shape
 
@@ -49,53 +49,80 @@ class Uncertain:
     def __init__(
         self,
         mean: ir.Value | None,
-        variance: ir.Value | None,
+        variance: "ir.Value | Callable[[], ir.Value] | None",
         *,
+        scaled: "Callable[[], tuple[ir.Value, float]] | None" = None,
+        width: "Callable[[], ir.Value] | None" = None,
         positive: bool = False,
-        halved: bool = False,
-        power: "Callable[[float], ir.Value] | None" = None,
         root: "Uncertain | None" = None,
         function: Emit | None = None,
-        resolve: "Callable[[], tuple[ir.Value, ir.Value]] | None" = None,
+        resolve: "Callable[[], Uncertain] | None" = None,
     ) -> None:
         """Describe a value.
 
         Args:
             mean: Its mean; None with `resolve`.
-            variance: Its variance; None with `resolve`.
-            positive: Whether the variance is known to be at least `TINY`.
-            halved: Whether half of both is given, as `rectified` takes them.
-            power: Writes p * mean^2 + variance with fewer nodes than its definition.
+            variance: Its variance, or what writes it when somebody asks for it; None with `resolve`.
+            scaled: Gives something that times a factor is the variance, for those who can put the factor elsewhere.
+            width: Writes the half-width that `rectified` takes, with fewer nodes than from the variance.
+            positive: Whether the variance is known to be above 0.
             root: The value that this is a function of, element by element; None for itself.
             function: That function, as nodes.
             resolve: Writes mean and variance when somebody asks for them.
         """
         self.positive = positive
-        self.halved = halved
-        self.power = power
         self.root = root or self
         self.function = function or (lambda x: x)
-        self._moments = None if mean is None or variance is None else (mean, variance)
+        self._mean = mean
+        self._variance = variance
+        self._scaled = scaled
+        self.width = width
         self._resolve = resolve
 
     @property
     def mean(self) -> ir.Value:
         """The mean, written when it is first asked for."""
-        assert not self.halved
-        return self.given()[0]
+        self._settle()
+        assert self._mean is not None
+        return self._mean
 
     @property
     def variance(self) -> ir.Value:
         """The variance, written when it is first asked for."""
-        assert not self.halved
-        return self.given()[1]
+        self._settle()
+        if callable(self._variance):
+            self._variance = self._variance()
+        assert self._variance is not None
+        return self._variance
 
-    def given(self) -> tuple[ir.Value, ir.Value]:
-        """Mean and variance, or half of both."""
-        if self._moments is None:
-            assert self._resolve is not None
-            self._moments = self._resolve()
-        return self._moments
+    @property
+    def scaled(self) -> tuple[ir.Value, float]:
+        """A value and the factor that makes it the variance."""
+        self._settle()
+        return self._scaled() if self._scaled else (self.variance, 1.0)
+
+    def _settle(self) -> None:
+        if self._resolve is not None:
+            known, self._resolve = self._resolve(), None
+            self._mean, self._variance, self._scaled = known.mean, lambda: known.variance, lambda: known.scaled
+
+
+def scaled(
+    g: Builder,
+    mean: ir.Value,
+    value: ir.Value | Callable[[], ir.Value],
+    factor: float,
+    *,
+    positive: bool = False,
+    width: Callable[[], ir.Value] | None = None,
+) -> Uncertain:
+    """Describe a value with the variance factor * value, of which the latter may be written when it is asked for."""
+    base = Uncertain(mean, value)
+
+    def variance() -> ir.Value:
+        return base.variance if factor == 1 else g.Mul(base.variance, _scalar(g, factor))
+
+    return Uncertain(mean, variance, scaled=lambda: (base.variance, factor), positive=positive, width=width)
 
 
 Operand = Uncertain | ir.Value | None
@@ -127,88 +154,51 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
     return [rule(g, node, first, operands[1:])]
 
 
-class Rectified(NamedTuple):
-    """What is known of max(x, 0)."""
-
-    mean: ir.Value
-    variance: ir.Value
-    power: Callable[[float], ir.Value]
+def takes_scaled(kind: str) -> bool:
+    """Whether an operator takes a variance that was divided by `rectified.UNIT` with fewer nodes than the variance."""
+    return kind in ("Relu", "LeakyRelu", "Clip", "Add", "Sub")
 
 
-def rectified(g: Builder, x: Uncertain) -> Rectified:
-    """Mean and variance of max(x, 0) for a Gaussian x: the rule that costs most, arranged for few nodes.
+def power(g: Builder, x: Uncertain, p: float) -> tuple[ir.Value, float]:
+    """The value of p * mean^2 + variance up to a factor, which somebody folds into weights."""
+    value, factor = x.scaled
+    return (g.Add(value, g.Mul(g.square(x.mean), _scalar(g, p / factor))) if p else value), factor
 
-    With half the mean h, half the variance u, z = h / sqrt(u) and e = erf(z), the mean is h + w for
-    w = h e + sqrt(u / pi) exp(-z^2), and the variance u (1 + e) + (h + w) (h - w), whose parts cancel little beside u.
-    """
-    h, u = x.given() if x.halved else (g.Mul(part, _scalar(g, 0.5)) for part in x.given())
-    if not x.positive:
-        u = g.Max(u, _scalar(g, TINY / 2))
-    s = g.Sqrt(u)
-    z = g.Div(h, s)
-    e = g.Erf(z)
-    density = g.Exp(g.Sub(_scalar(g, -0.5 * math.log(math.pi)), g.Mul(z, z)))
-    w = g.Add(g.Mul(h, e), g.Mul(s, density))
-    mean, difference, spread = g.Add(h, w), g.Sub(h, w), g.Add(u, g.Mul(u, e))
 
-    def power(p: float) -> ir.Value:
-        return g.Add(spread, g.Mul(mean, g.Add(difference, g.Mul(mean, _scalar(g, p)))))
+def half_width(g: Builder, x: Uncertain) -> ir.Value:
+    """The deviation as the rules of `rectified` take it, above 0."""
+    if x.width is not None:
+        return x.width()
+    value = _in_units(g, x)
+    return g.Sqrt(value if x.positive else g.Max(value, _scalar(g, TINY)))
 
-    return Rectified(mean, g.Relu(g.Add(spread, g.Mul(mean, difference))), power)
+
+def _in_units(g: Builder, x: Uncertain) -> ir.Value:
+    """The variance divided by `rectified.UNIT`."""
+    value, factor = x.scaled
+    return value if factor == rectified.UNIT else g.Mul(value, _scalar(g, factor / rectified.UNIT))
 
 
 def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
     constants = certain(rest)
-    if x.halved:  # which only a layer in front of nothing but a Relu is
-        mean, variance, power = rectified(g, x)
-        return Uncertain(mean, variance, power=power)
 
     def function(value: ir.Value) -> ir.Value:
         return g.copy(node, [x.function(value), *constants])[0]
 
-    def resolve() -> tuple[ir.Value, ir.Value]:
+    def resolve() -> Uncertain:
         match node.op_type:
             case "Relu":
-                return rectified(g, x)[:2]
+                return scaled(g, *rectified.relu(g, x.mean, half_width(g, x)))
             case "LeakyRelu":
-                return _leaky(g, x, node.attributes["alpha"].as_float() if "alpha" in node.attributes else 0.01)
+                slope = node.attributes["alpha"].as_float() if "alpha" in node.attributes else 0.01
+                return scaled(g, *rectified.leaky_relu(g, x.mean, half_width(g, x), slope))
             case "Clip" if (bounds := _bounds(constants)) is not None:
-                return _clipped(g, x, *bounds)
+                return scaled(g, *rectified.clip(g, x.mean, half_width(g, x), *bounds))
             case "Neg":
-                return g.Neg(x.mean), x.variance
-        return integrated(g, x.root, function)
+                return Uncertain(g.Neg(x.mean), x.variance)
+        return Uncertain(*integrated(g, x.root, function))
 
     return Uncertain(None, None, root=x.root, function=function, resolve=resolve)
-
-
-def _leaky(g: Builder, x: Uncertain, slope: float) -> tuple[ir.Value, ir.Value]:
-    """For slope * x + (1 - slope) * max(x, 0), whose two parts have the covariance v+ + m+ (m+ - m)."""
-    mean, variance, _ = rectified(g, x)
-    rest = 1 - slope
-    total = g.Add(g.Mul(x.mean, _scalar(g, slope)), g.Mul(mean, _scalar(g, rest)))
-    covariance = g.Add(variance, g.Mul(mean, g.Sub(mean, x.mean)))
-    spread = g.Add(g.Mul(x.variance, _scalar(g, slope**2)), g.Mul(variance, _scalar(g, rest**2)))
-    return total, g.Relu(g.Add(spread, g.Mul(covariance, _scalar(g, 2 * slope * rest))))
-
-
-def _clipped(g: Builder, x: Uncertain, low: float, high: float) -> tuple[ir.Value, ir.Value]:
-    """min(max(x, low), high) = low + (x - low)+ - (x - high)+, of which a side without a bound is left out."""
-    if high == math.inf:
-        mean, variance, _ = rectified(g, _shifted(g, x, low))
-        return g.Add(mean, _scalar(g, low)), variance
-    if low == -math.inf:
-        mean, variance, _ = rectified(g, Uncertain(g.Sub(_scalar(g, high), x.mean), x.variance, positive=x.positive))
-        return g.Sub(_scalar(g, high), mean), variance
-    below, above = (_shifted(g, x, bound) for bound in (low, high))
-    (m1, v1, _), (m2, v2, _) = rectified(g, below), rectified(g, above)
-    mean = g.Sub(m1, m2)
-    # Of the two parts, the covariance is v2 + m2 (m2 + high - low - m1).
-    shared = g.Mul(g.Mul(m2, _scalar(g, 2)), g.Sub(_scalar(g, high - low), mean))
-    return g.Add(mean, _scalar(g, low)), g.Relu(g.Sub(g.Sub(v1, v2), shared))
-
-
-def _shifted(g: Builder, x: Uncertain, by: float) -> Uncertain:
-    return Uncertain(g.Sub(x.mean, _scalar(g, by)), x.variance, positive=x.positive)
 
 
 def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:
@@ -237,7 +227,10 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
             def both(value: ir.Value) -> ir.Value:
                 return g.copy(node, [a.function(value), b.function(value)])[0]
 
-            return Uncertain(None, None, root=root, function=both, resolve=lambda: integrated(g, root, both))
+            def resolved() -> Uncertain:
+                return Uncertain(*integrated(g, root, both))
+
+            return Uncertain(None, None, root=root, function=both, resolve=resolved)
         return _independent(g, node, a, b)
     left, right = (x.mean if isinstance(x, Uncertain) else x for x in (a, b))
     x = a if isinstance(a, Uncertain) else b
@@ -247,33 +240,36 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
         mine = x.function(value)
         return g.copy(node, [mine if x is a else left, mine if x is b else right])[0]
 
-    def resolve() -> tuple[ir.Value, ir.Value]:
-        mean = g.copy(node, [left, right])[0]
-        if node.op_type in ("Add", "Sub"):
-            other = right if x is a else left
-            assert other is not None
-            # A larger operand spreads the variance, too; a constant of one element cannot.
-            one_element = other.const_value is not None and other.const_value.size == 1
-            return mean, x.variance if one_element else g.Add(x.variance, g.Sub(other, other))
-        if node.op_type == "Div" and x is b:
-            return integrated(g, x.root, one)
+    def resolve() -> Uncertain:
         other = right if x is a else left
         assert other is not None
-        return mean, g.copy(node, [x.variance, g.Mul(other, other)])[0]  # a product, or a quotient by `other`
+        if node.op_type == "Div" and x is b:
+            return Uncertain(*integrated(g, x.root, one))
+        mean = g.copy(node, [left, right])[0]
+        if node.op_type in ("Add", "Sub"):
+            # A larger operand spreads the variance, too; a constant of one element cannot.
+            one_element = other.const_value is not None and other.const_value.size == 1
+            value, factor = x.scaled
+            return scaled(g, mean, value if one_element else g.Add(value, g.Sub(other, other)), factor)
+        # A product, or a quotient by `other`.
+        return Uncertain(mean, g.copy(node, [x.variance, g.Mul(other, other)])[0])
 
     keeps = x.positive and node.op_type in ("Add", "Sub")
     return Uncertain(None, None, positive=keeps, root=x.root, function=one, resolve=resolve)
 
 
 def _independent(g: Builder, node: ir.Node, a: Uncertain, b: Uncertain) -> Uncertain:
-    mean = g.copy(node, [a.mean, b.mean])[0] if node.op_type != "Div" else None
-    if node.op_type in ("Add", "Sub"):
-        return Uncertain(mean, g.Add(a.variance, b.variance), positive=a.positive or b.positive)
+    if node.op_type == "Div":
+        raise UceEdgeError(f"A quotient of two noisy values ({node.name}) has no rule: --inference mc samples it.")
+    mean = g.copy(node, [a.mean, b.mean])[0]
     if node.op_type == "Mul":
         # v1 m2^2 + v2 (m1^2 + v1)
         first = g.Mul(a.variance, g.Mul(b.mean, b.mean))
         return Uncertain(mean, g.Add(first, g.Mul(b.variance, g.Add(g.Mul(a.mean, a.mean), a.variance))))
-    raise UceEdgeError(f"A quotient of two noisy values ({node.name}) has no rule: --inference mc samples it.")
+    positive = a.positive or b.positive
+    if a.scaled[1] == b.scaled[1] == 1:
+        return Uncertain(mean, g.Add(a.variance, b.variance), positive=positive)
+    return scaled(g, mean, g.Add(_in_units(g, a), _in_units(g, b)), rectified.UNIT, positive=positive)
 
 
 def _moved(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Uncertain]:
@@ -304,21 +300,22 @@ def _normalised(g: Builder, node: ir.Node, x: Uncertain, _: Sequence[Operand]) -
 
 
 def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
-    mean, spread = (g.copy(node, [value, *certain(rest)])[0] for value in (x.mean, x.variance))
+    value, factor = x.scaled
+    mean, spread = (g.copy(node, [part, *certain(rest)])[0] for part in (x.mean, value))
     if node.op_type == "ReduceSum":
-        return Uncertain(mean, spread)
+        return scaled(g, mean, spread, factor)
     taken = per_image_shape(_given(node.inputs[0]), node.op_type)
     if node.op_type != "AveragePool":
         left = per_image_shape(node.outputs[0], node.op_type)
-        return Uncertain(mean, g.Mul(spread, _scalar(g, math.prod(left) / math.prod(taken))))
+        return scaled(g, mean, spread, factor * math.prod(left) / math.prod(taken))
     size = math.prod(node.attributes["kernel_shape"].as_ints())
     if "count_include_pad" in node.attributes and node.attributes["count_include_pad"].as_int():
-        return Uncertain(mean, g.Mul(spread, _scalar(g, 1 / size)))
+        return scaled(g, mean, spread, factor / size)
     # Windows at the border may have fewer cells: their share is what a window of ones gives that counts the padding.
     ones = g.constant(np.ones((1, 1, *taken[1:]), np.float32))
     counting = dict(node.attributes) | {"count_include_pad": ir.AttrInt64("count_include_pad", 1)}
     share = g.append(ir.Node("", "AveragePool", [ones], counting.values()))[0]
-    return Uncertain(mean, g.Div(spread, g.Mul(share, _scalar(g, size))))
+    return scaled(g, mean, g.Div(spread, g.Mul(share, _scalar(g, size))), factor)
 
 
 def _largest(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
@@ -335,16 +332,16 @@ def _padded(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) ->
     return Uncertain(g.copy(node, [x.mean, pads, *more])[0], g.copy(node, [x.variance, pads, zero, *more[1:]])[0])
 
 
-def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float, float] | None:
-    """The bounds of a Clip, infinite where there is none; None when they are not constant, or both missing."""
-    bounds = [-math.inf, math.inf]
+def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float | None, float | None] | None:
+    """The bounds of a Clip, None for one that is missing; None when they are not constant, or both missing."""
+    bounds: list[float | None] = [None, None]
     for index, value in enumerate(constants):
         if value is not None:
             if value.const_value is None:
                 return None
             bound = float(value.const_value.numpy())
-            bounds[index] = bound if abs(bound) < _HUGE else bounds[index]
-    return None if bounds == [-math.inf, math.inf] else (bounds[0], bounds[1])
+            bounds[index] = bound if abs(bound) < _HUGE else None
+    return None if bounds == [None, None] else (bounds[0], bounds[1])
 
 
 def certain(operands: Sequence[Operand]) -> list[ir.Value | None]:

@@ -176,7 +176,7 @@ class Pass:
         kinds = {self._kind(value) for value in given}
         if self._is_uncertain(node) and node.op_type in ("Shape", "Size"):
             known_by = self._uncertain[given[0]]
-            self._set(node.outputs[0], self._g.copy(node, [known_by.given()[0]])[0], _Kind.PLAIN)
+            self._set(node.outputs[0], self._g.copy(node, [known_by.mean])[0], _Kind.PLAIN)
             return
         if self._is_uncertain(node) and not sampled:
             results = moments.propagate(self._g, node, self._operands(node))

@@ -115,7 +115,7 @@ def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> i
 
 def _deviation(g: Builder, site: Site, inputs: Sequence[ir.Value | None]) -> ir.Value:
     """The standard deviation up to a factor that all forms have."""
-    return g.Sqrt(site.perturbation.moments(g, site.node, inputs).given()[1])
+    return g.Sqrt(site.perturbation.moments(g, site.node, inputs).scaled[0])
 
 
 def _relative_error(g: Builder, ours: ir.Value, theirs: ir.Value) -> ir.Value:

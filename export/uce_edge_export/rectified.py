@@ -1,0 +1,102 @@
+"""Mean and variance of what has a kink: ReLU, leaky ReLU and clipping, in few and cheap nodes.
+
+A Gaussian of mean m and deviation s is taken for a uniform distribution of half-width r = WIDTH * s around m. The share
+of it that is positive is q = min(max((1 + m / r) / 2, 0), 1). Then max(x, 0) has
+
+    mean = max(m, r q^2);   variance = s^2 q (1 + q) / 2
+
+The mean is that of the uniform distribution, the variance is a fit. WIDTH keeps the largest error of the mean small.
+Against the integral over a Gaussian, the mean is off by 0.0262 s at most and the variance by 0.0761 s^2, both about
+1.7 s from the kink. There is no exponential and no error function, and r q serves both.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from uce_edge_export.builder import Builder
+
+WIDTH = 1.7
+"""Half-width of the uniform distribution, in standard deviations."""
+UNIT = 1 / WIDTH**2
+"""The rules take the half-width r: the root of a variance that was divided by this."""
+
+
+class Bent(NamedTuple):
+    """Mean and variance of a function with a kink."""
+
+    mean: ir.Value
+    square: ir.Value
+    """The variance, divided by `factor`."""
+    factor: float
+
+
+class _Part(NamedTuple):
+    """Of max(x, 0): its mean, the share q of x that is positive, and r q."""
+
+    mean: ir.Value
+    share: ir.Value
+    reach: ir.Value
+
+
+def relu(g: Builder, m: ir.Value, r: ir.Value) -> Bent:
+    """max(x, 0).
+
+    Args:
+        g: Where the nodes go.
+        m: The mean of x.
+        r: Its half-width, above 0.
+    """
+    part = _positive(g, m, r)
+    return Bent(part.mean, _spread(g, part.reach, r), UNIT / 2)
+
+
+def leaky_relu(g: Builder, m: ir.Value, r: ir.Value, slope: float) -> Bent:
+    """The sum slope * x + (1 - slope) * max(x, 0).
+
+    The covariance of x and max(x, 0) is s^2 times the probability of a positive x (Stein's lemma), for which q stands.
+    """
+    part, rest = _positive(g, m, r), 1 - slope
+    mean = g.Add(g.Mul(m, _scalar(g, slope)), g.Mul(part.mean, _scalar(g, rest)))
+    linear, squared = 2 * slope * rest + rest**2 / 2, rest**2 / 2
+    bent = g.Mul(part.share, g.Add(g.Mul(part.reach, _scalar(g, squared)), g.Mul(r, _scalar(g, linear))))
+    square = g.Mul(r, g.Add(bent, g.Mul(r, _scalar(g, slope**2))))
+    # Between 0 and 1, no term is negative; elsewhere their sum is not, up to rounding.
+    return Bent(mean, square if 0 <= slope <= 1 else g.Relu(square), UNIT)
+
+
+def clip(g: Builder, m: ir.Value, r: ir.Value, low: float | None, high: float | None) -> Bent:
+    """min(max(x, low), high), of which a bound may be missing.
+
+    With two bounds it is low + max(x - low, 0) - max(x - high, 0), and q is the share between the bounds.
+    """
+    if low is None:
+        assert high is not None
+        mean, square, factor = relu(g, g.Sub(_scalar(g, high), m), r)
+        return Bent(g.Sub(_scalar(g, high), mean), square, factor)
+    below = _positive(g, _plus(g, m, -low), r)
+    if high is None:
+        return Bent(_plus(g, below.mean, low), _spread(g, below.reach, r), UNIT / 2)
+    above = _positive(g, _plus(g, m, -high), r)
+    mean = _plus(g, g.Sub(below.mean, above.mean), low)
+    return Bent(mean, _spread(g, g.Sub(below.reach, above.reach), r), UNIT / 2)
+
+
+def _positive(g: Builder, m: ir.Value, r: ir.Value) -> _Part:
+    share = g.HardSigmoid(g.Div(m, r), alpha=0.5, beta=0.5)
+    reach = g.Mul(r, share)
+    return _Part(g.Max(m, g.Mul(reach, share)), share, reach)
+
+
+def _spread(g: Builder, reach: ir.Value, r: ir.Value) -> ir.Value:
+    """r^2 q (1 + q)."""
+    return g.Mul(reach, g.Add(reach, r))
+
+
+def _plus(g: Builder, x: ir.Value, by: float) -> ir.Value:
+    return x if by == 0 else g.Add(x, _scalar(g, by))
+
+
+def _scalar(g: Builder, value: float) -> ir.Value:
+    return g.constant(np.float32(value))
