@@ -1,0 +1,72 @@
+"""A second file in ONNX Runtime's own format: optimised once, when it is written, and so loaded in half the time."""
+
+from pathlib import Path
+
+import numpy as np
+
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.files import replacing
+from uce_edge.model import Model
+from uce_edge.providers import onnxruntime
+
+SUFFIX = ".ort"
+TOLERANCE = 1e-4  # on logits of unit scale, as at the parity gate
+_PASSES = 2
+
+
+def convert(path: str | Path) -> Path:
+    """Write NAME.ort beside NAME.onnx, with the same metadata and, within rounding, the same answers.
+
+    Args:
+        path: A model file, as `uce-edge export` or `uce-edge calibrate` wrote it.
+
+    Returns:
+        The new file. It is written only if its logits are those of the model file.
+    """
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise UsageError(expected("`path`", "a file name ending in .onnx", str(path), "Name the exported model"))
+    original = Model(path, "cpu")
+    target = path.with_suffix(SUFFIX)
+    with replacing(target) as temporary:
+        _save(path, temporary)
+        _check(original, Model(temporary, "cpu"), target)
+    return target
+
+
+def _save(path: Path, out: Path) -> None:
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    # One level more would arrange weights for the vector units of this very processor.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(out)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    try:
+        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises its own unrelated classes per failure
+        raise UceEdgeError(
+            f"ONNX Runtime {ort.__version__} cannot write {path} in its own format ({str(error).splitlines()[0]}). "
+            f"{path} is complete: use it as it is."
+        ) from None
+
+
+def _check(original: Model, converted: Model, target: Path) -> None:
+    """Run both on random pixels; files that draw noise of their own only have to give finite logits."""
+    metadata = original.metadata
+    spec = metadata.image
+    shape = (2, spec.height, spec.width, spec.channels)
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
+    passes = _PASSES if metadata.takes_seeds else None
+    theirs, ours = (model.logits(pixels, passes) for model in (original, converted))
+    if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
+        difference = 0.0 if np.isfinite(ours).all() else np.nan
+    else:
+        difference = float(np.abs(ours - theirs).max()) / max(float(theirs.std()), 1e-6)
+    # Written so that NaN fails, too.
+    if not difference <= TOLERANCE:
+        raise UceEdgeError(
+            f"{target} was not written: its logits differ from those of {original.path} by {difference:.2g} (allowed: "
+            f"{TOLERANCE:g}). {original.path} is complete: use it as it is."
+        )
