@@ -40,7 +40,7 @@ def test_the_commands_take_it(call: Call, tmp_path: Path) -> None:
     assert described == json.loads(call("info", written.with_suffix(".onnx"), "--json").out)
     [answer] = json.loads(call("predict", "--model", written, tmp_path / "gray.png", "--json").out)
     assert answer["status"] == "ok"
-    assert call("bench", "--model", written, "--samples", "2", "--rounds", "1").code == 0
+    assert call("bench", "--model", written, "--samples", "2", "--threads", 1).code == 0
 
 
 def test_export_writes_it_beside_the_onnx_file(digits: Digits, call: Call, tmp_path: Path) -> None:
@@ -66,6 +66,12 @@ def test_a_file_with_other_answers_is_not_written(tmp_path: Path, monkeypatch: p
         ort_format.convert(path)
     assert path.with_suffix(".ort").read_bytes() == b"precious"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["digits-mc.onnx", "digits-mc.ort"]
+
+
+def test_calibrate_asks_for_the_onnx_file(call: Call) -> None:
+    said = call("calibrate", "digits.ort", "--data", "images")
+    assert said.code == 2
+    assert "Calibrate the .onnx file" in said.err
 
 
 def test_only_onnx_files_are_converted(tmp_path: Path) -> None:

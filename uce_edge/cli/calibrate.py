@@ -71,6 +71,8 @@ def calibrate(
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
     """
     promise = _promise(target_error, confidence)
+    if target.suffix == ".ort":
+        raise UsageError(f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.")
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
