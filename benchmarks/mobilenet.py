@@ -37,4 +37,5 @@ def network(classes: int, channels: int) -> nn.Module:
 
 def _layer(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")  # or nothing would be left of the image
     return [convolution, nn.BatchNorm2d(outputs)]
