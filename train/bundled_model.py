@@ -1,6 +1,7 @@
 """Makes the bundled model, step by step, and writes its card.
 
     python train/bundled_model.py commands      # what to run, in order
+    python train/bundled_model.py novelty       # give both files the gate against foreign images; all else stays
     python train/bundled_model.py card          # evaluate both files; write docs/model-card.md and the cards inside
 
 CIFAR-10 as `cifar10.npz`, and CIFAR-100's test images as foreign ones, lie under $UCE_EDGE_DATA.
@@ -20,10 +21,12 @@ import onnx_ir as ir
 from uce_edge.bench.report import Measurement
 from uce_edge.bench.sweep import sweep
 from uce_edge.contract import Inference
+from uce_edge.datasets.splits import load
 from uce_edge.metadata import Metadata, StoredScore
 from uce_edge.model import Model
 from uce_edge.models import BUNDLED, DEFAULT, bundled
 from uce_edge.report.words import percent
+from uce_edge_export.gating import add_gate
 from uce_edge_export.publish import publish
 from uce_edge_train.runs import Run
 
@@ -53,10 +56,26 @@ def main(step: str) -> None:
     """Run one step."""
     if step == "commands":
         print("\n".join(COMMANDS))
+    elif step == "novelty":
+        add_novelty()
     elif step == "card":
         write_card()
     else:
         raise SystemExit(__doc__)
+
+
+def add_novelty() -> None:
+    """Fit the gate on the calibration images, and its rule on the guarantee images, of the training itself."""
+    data = load("cifar10").splits
+    for kind in BUNDLED:
+        path = bundled(kind)
+        known = Model(path, "cpu").metadata.hashes.splits
+        for name in ("calibration", "guarantee"):
+            if data[name].sha256() != known[name]:
+                raise SystemExit(f"The {name} images of CIFAR-10 are not those of the training.")
+        metadata = add_gate(path, path, data["calibration"], data["guarantee"])
+        path.with_suffix(".json").unlink()
+        print(path.name, metadata.rule)
 
 
 def write_card() -> None:

@@ -11,12 +11,13 @@ from uce_edge.answers import Answer
 from uce_edge.errors import ImageError
 from uce_edge.files import replacing
 from uce_edge.images import STDIN, picture
-from uce_edge.prediction import Decision, ImagePrediction
+from uce_edge.prediction import Decision, ImagePrediction, Limits, Reason
 
 _INK, _PAPER, _FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
 COLOURS = {Decision.ACCEPT: "#1a7f37", Decision.REJECT: "#b35900", None: "#1f5fa8"}
 """The frame of an image tells what became of it."""
 _WORDS = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: ""}
+_REASONS = {Reason.FOREIGN: " as foreign", Reason.BOTH: " as foreign and uncertain"}
 _EDGE = 6
 SHEET_LIMIT = 200
 """A sheet shows so many images at most."""
@@ -76,7 +77,7 @@ def annotated(answer: Answer, size: int) -> Image.Image:
 
 def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
     """The answer in words: each line with its size and colour."""
-    word = _WORDS[prediction.decision]
+    word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
     return [
         (f"{prediction.label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
         (f"uncertainty {prediction.uncertainty:.3f} ± {prediction.standard_error:.3f}", points, _FAINT),
@@ -90,7 +91,7 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     if not usable:
         raise ImageError("No image could be used, so there is no sheet to draw.")
     shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
-    threshold = shown[0].threshold
+    limits = Limits(shown[0].threshold, shown[0].cutoff)
     groups = {
         outcome: [annotated(answer, 144) for answer in shown if answer.decision == outcome] for outcome in COLOURS
     }
@@ -100,7 +101,7 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     row = max(tile.height for tiles in groups.values() for tile in tiles) + 10
     rows = max(-(-len(tiles) // columns) for tiles in groups.values())
     head, gap, title = 56, 30, ImageFont.load_default(20)
-    titles = {name: _title(name, len(tiles), threshold) for name, tiles in groups.items()}
+    titles = {name: _title(name, len(tiles), limits) for name, tiles in groups.items()}
     widths = {
         name: max(cell * min(columns, len(tiles)), round(title.getlength(titles[name])))
         for name, tiles in groups.items()
@@ -116,8 +117,10 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
         canvas.save(temporary, format="PNG")
 
 
-def _title(outcome: Decision | None, count: int, threshold: float | None) -> str:
+def _title(outcome: Decision | None, count: int, limits: Limits) -> str:
     word = _WORDS[outcome] or ("image" if count == 1 else "images")
-    if threshold is None:
-        return f"{count} {word}"
-    return f"{count} {word}: uncertainty {'above' if outcome is Decision.REJECT else 'at most'} {threshold:.4g}"
+    rejected = outcome is Decision.REJECT
+    rules = [] if limits.cutoff is None else ["foreign" if rejected else "familiar"]
+    if limits.threshold is not None:
+        rules.append(f"uncertainty {'above' if rejected else 'at most'} {limits.threshold:.4g}")
+    return f"{count} {word}: {(' or ' if rejected else ', ').join(rules)}" if rules else f"{count} {word}"

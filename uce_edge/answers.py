@@ -14,7 +14,7 @@ from uce_edge.ahead import cores, done_ahead
 from uce_edge.errors import ImageError
 from uce_edge.images import STDIN, Pixels, load, read
 from uce_edge.metadata import ImageSpec
-from uce_edge.prediction import ClassProbability, Decision, ImagePrediction
+from uce_edge.prediction import ClassProbability, Decision, ImagePrediction, Reason
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
@@ -25,7 +25,8 @@ _AHEAD = 2 * CHUNK  # images that are read while the model runs: a bound on what
 
 _FIELDS = (
     "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "novelty", "novelty_score", "threshold", "decision", "samples", "seed",
+    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "decision", "reason",
+    "samples", "seed",
 )  # fmt: skip
 
 
@@ -58,6 +59,8 @@ class Answer:
     """The likeliest classes."""
     content: bytes | None = field(default=None, repr=False)
     """The bytes of the image, where they were read and kept."""
+    cutoff: float | None = None
+    """What the novelty was compared with."""
 
     @property
     def ok(self) -> bool:
@@ -69,12 +72,31 @@ class Answer:
         """Whether the prediction may be used; None without a threshold, and without a prediction."""
         return None if self.prediction is None else self.prediction.decision
 
+    @property
+    def why(self) -> str:
+        """What the decision rests on, in words that follow "reject:" or "accept:"; empty without a decision."""
+        if self.prediction is None or self.decision is None:
+            return ""
+        above, at_most = (f"its uncertainty is {rule} {self.threshold or 0:.4g}" for rule in ("above", "at most"))
+        foreign = "unlike anything it was calibrated on"
+        match self.prediction.reason:
+            case Reason.UNCERTAIN:
+                return above
+            case Reason.FOREIGN:
+                return foreign
+            case Reason.BOTH:
+                return f"{foreign}, and {above}"
+        familiar = "like what it was calibrated on"
+        if self.cutoff is None:
+            return at_most
+        return familiar if self.threshold is None else f"{familiar}, and {at_most}"
+
     def as_dict(self) -> dict[str, Any]:
         """The JSON document: the same keys for every answer, null where there is no value."""
         values: dict[str, Any] = dict.fromkeys(_FIELDS)
         if self.prediction is not None:
             values |= self.prediction.as_dict() | {"top": [likely._asdict() for likely in self.top]}
-        values["threshold"] = self.threshold
+        values |= {"threshold": self.threshold, "cutoff": self.cutoff}
         return {"path": self.path, "status": "ok" if self.ok else "error"} | values | {"error": self.error}
 
 
@@ -83,7 +105,7 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
 
     How many images the model is asked about at once depends on what is decoded by then; no answer depends on it.
     """
-    threshold = model.threshold(request.reject)
+    limits = model.limits(request.reject)
 
     def opened(path: str | Path) -> _Opened:
         return _open(str(path), model.metadata.image, request.keep)
@@ -103,7 +125,7 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
                 if prediction is not None and not _is_finite(prediction):
                     prediction, error = None, _overflow(image.path, model.path)
                 top = () if prediction is None else prediction.top(model.classes, request.top)
-                yield Answer(image.path, prediction, error, threshold, top, image.content)
+                yield Answer(image.path, prediction, error, limits.threshold, top, image.content, limits.cutoff)
 
 
 class _Opened(NamedTuple):

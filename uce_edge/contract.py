@@ -165,6 +165,13 @@ class Sigma(StrEnum):
     """From the marginals of W^2 over outputs, inputs and taps: one map with one channel."""
 
 
+class Score(StrEnum):
+    """What a stored rule compares with its threshold."""
+
+    UNCERTAINTY = "uncertainty"
+    """The output of that name."""
+
+
 class Method(StrEnum):
     """The calibration map between the logits and the softmax."""
 

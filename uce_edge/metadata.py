@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from uce_edge.calibration.promises import HeldOut, StoredThreshold
-from uce_edge.contract import KEY, MAX_SAMPLES, VERSION, Inference, Method, NoiseKind, Precision, Sigma
+from uce_edge.calibration.promises import HeldOut, StoredRule, StoredThreshold
+from uce_edge.contract import KEY, MAX_SAMPLES, NOVELTY, VERSION, Inference, Method, NoiseKind, Precision, Sigma
 from uce_edge.errors import ModelFileError
 from uce_edge.fields import (
     ABOVE_ZERO,
@@ -227,6 +227,8 @@ class Metadata(Record):
     calibration: Calibration = field(default_factory=Calibration)
     reject: StoredThreshold | None = None
     """A stored rejection threshold with its guarantee, when one was fitted."""
+    rule: Annotated[StoredRule | None, OPTIONAL] = None
+    """When to reject by novelty and uncertainty together, with both promises; None for a file without novelty."""
     held_out: HeldOut | None = None
     """What thresholds do to images that nothing was fitted on."""
     costs: Annotated[Costs | None, NONE_AS_EMPTY] = None
@@ -241,6 +243,11 @@ class Metadata(Record):
     """The versions that made the file."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rule is not None and NOVELTY not in self.outputs:
+            raise self.wrong("outputs", f"a list with {NOVELTY}, which the rule compares")
 
     @property
     def takes_seeds(self) -> bool:

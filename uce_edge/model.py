@@ -14,7 +14,7 @@ from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calls import Calls, check_memory
 from uce_edge.errors import ImageError, ModelFileError, UceEdgeWarning, UsageError, expected
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import Decision, Prediction
+from uce_edge.prediction import Decision, Limits, Prediction
 from uce_edge.providers import Device, open_session
 from uce_edge.runner import Runner
 
@@ -109,7 +109,8 @@ class Model:
                 bytes, Pillow images or uint8 arrays of any size.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
-            reject: Reject what has a higher uncertainty than this; "auto" for the threshold stored in the file.
+            reject: Reject what has a higher uncertainty than this; "auto" for what the file stores: its rule, which
+                also rejects foreign images, or else its threshold.
             adaptive: Draw only as many of the passes as settle what becomes of an image (rejected, or accepted as
                 what), but for this probability (see `uce_edge.adaptive`); None draws all.
 
@@ -121,19 +122,20 @@ class Model:
             self._check_promise(samples, seed, adaptive is not None)
         elif reject is not None:
             contract.check_threshold(reject)
-        reject = self.threshold(reject)
+        limits = self.limits(reject)
         self._announce(samples, adaptive is not None)
         seeds = self._seeds(samples, seed)
         batch = self._as_batch(images)
         if adaptive is None:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
         else:
-            values, drawn = self._calls.run_until_settled(batch, seeds, reject, adaptive)
-        uncertainty = values[contract.UNCERTAINTY]
+            values, drawn = self._calls.run_until_settled(batch, seeds, limits.threshold, adaptive)
+        uncertainty, novelty = values[contract.UNCERTAINTY], values.get(contract.NOVELTY)
         decisions: list[Decision | None] = [None] * len(batch)
-        if reject is not None:
-            accepted = contract.accepts(uncertainty, reject)
-            decisions = [Decision.ACCEPT if good else Decision.REJECT for good in accepted]
+        reasons = None
+        if limits.decide:
+            reasons = limits.reasons(uncertainty, novelty)
+            decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
         return Prediction(
             class_ids=values[contract.CLASS_ID],
             labels=[self.classes[index] for index in values[contract.CLASS_ID]],
@@ -146,8 +148,9 @@ class Model:
             samples=len(seeds),
             drawn=drawn,
             seed=int(seed),
-            novelty=values.get(contract.NOVELTY),
+            novelty=novelty,
             novelty_score=values.get(contract.NOVELTY_SCORE),
+            reasons=reasons,
         )
 
     def answers(
@@ -187,23 +190,30 @@ class Model:
         self._seeds(self._samples(samples), seed)
         if reject is not None and reject != "auto":
             contract.check_threshold(reject)
-        self.threshold(reject)
+        self.limits(reject)
         if adaptive is not None:
             contract.check_adaptive(adaptive)
         if top < 1:
             raise UsageError(expected("`top`", "at least 1", top, "Leave it out for 3"))
         return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
 
-    def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
-        """What the uncertainty is compared with, "auto" being the stored threshold."""
+    def limits(self, reject: float | Literal["auto"] | None) -> Limits:
+        """What uncertainty and novelty are compared with, "auto" being the stored rule, or else the threshold."""
         if reject != "auto":
-            return reject
+            return Limits(reject)
+        rule = self.metadata.rule
+        if rule is not None:
+            return Limits(None if rule.uncertain is None else rule.uncertain.threshold, rule.foreign.cutoff)
         if self.metadata.reject is None:
             raise UsageError(
                 f"{self.path} has no stored threshold. Give one (reject=0.3), or store one with a promise about the "
                 "error: uce-edge calibrate --target-error 0.05"
             )
-        return self.metadata.reject.threshold
+        return Limits(self.metadata.reject.threshold)
+
+    def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
+        """What the uncertainty is compared with, as in `limits`."""
+        return self.limits(reject).threshold
 
     def logits(
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
@@ -231,7 +241,8 @@ class Model:
 
     def _check_promise(self, samples: int, seed: int, early: bool) -> None:
         """Say when the stored threshold is used otherwise than it was found."""
-        stored = self.metadata.reject
+        rule = self.metadata.rule
+        stored = self.metadata.reject if rule is None else rule.uncertain
         if stored is not None and (early or (samples, seed) != (stored.samples, stored.seed)):
             now = f"at most {samples}" if early else samples
             warnings.warn(

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge import contract
+
 FloatArray = npt.NDArray[np.float32]
 
 
@@ -16,9 +18,20 @@ class Decision(StrEnum):
     """Whether a prediction may be used."""
 
     ACCEPT = "accept"
-    """The uncertainty is at most the threshold."""
+    """The uncertainty is at most the threshold, and the image is not foreign where the file can tell."""
     REJECT = "reject"
-    """The uncertainty is above the threshold: the model does not know."""
+    """The model does not know; the `Reason` says why."""
+
+
+class Reason(StrEnum):
+    """Why a prediction is rejected."""
+
+    UNCERTAIN = "uncertain"
+    """The uncertainty is above the threshold."""
+    FOREIGN = "foreign"
+    """The image is unlike those that the model was calibrated on."""
+    BOTH = "both"
+    """Both of it."""
 
 
 class ClassProbability(NamedTuple):
@@ -48,6 +61,8 @@ class ImagePrediction:
     """How like the calibration images it is: a p-value, small for what is foreign. None for a file that cannot tell."""
     novelty_score: float | None = None
     """Its distance from them; None for a file that cannot tell."""
+    reason: Reason | None = None
+    """Why it is rejected; None for what is not."""
 
     def top(self, classes: Sequence[str], count: int) -> tuple[ClassProbability, ...]:
         """The likeliest classes and their probabilities."""
@@ -67,6 +82,7 @@ class ImagePrediction:
             "novelty": self.novelty,
             "novelty_score": self.novelty_score,
             "decision": None if self.decision is None else str(self.decision),
+            "reason": None if self.reason is None else str(self.reason),
             "samples": self.passes,
             "seed": self.seed,
         }
@@ -92,6 +108,8 @@ class Prediction:
     novelty: FloatArray | None = None
     """As in `ImagePrediction`; None for a file that cannot tell, like the next."""
     novelty_score: FloatArray | None = None
+    reasons: list[Reason | None] | None = None
+    """Why an image is rejected; None where nothing was to be decided."""
 
     def __len__(self) -> int:
         return len(self.class_ids)
@@ -114,7 +132,52 @@ class Prediction:
             probabilities=self.probabilities[index],
             novelty=None if self.novelty is None else _short(self.novelty[index]),
             novelty_score=None if self.novelty_score is None else _short(self.novelty_score[index]),
+            reason=None if self.reasons is None else self.reasons[index],
         )
+
+
+class Limits(NamedTuple):
+    """What a rejection compares; None compares nothing."""
+
+    threshold: float | None = None
+    """The uncertainty may be at most this."""
+    cutoff: float | None = None
+    """The novelty must be above this."""
+
+    @property
+    def decide(self) -> bool:
+        """Whether there is anything to decide."""
+        return self != Limits()
+
+    def reasons(self, uncertainty: FloatArray, novelty: FloatArray | None) -> list[Reason | None]:
+        """Why each image is rejected; None for one that is accepted."""
+        uncertain, foreign = self._turned_away(uncertainty, novelty)
+        return [_REASONS[bool(u), bool(f)] for u, f in zip(uncertain, foreign, strict=True)]
+
+    def accept(self, uncertainty: FloatArray, novelty: FloatArray | None) -> npt.NDArray[np.bool_]:
+        """Which images are accepted."""
+        uncertain, foreign = self._turned_away(uncertainty, novelty)
+        return ~(uncertain | foreign)
+
+    def _turned_away(
+        self, uncertainty: FloatArray, novelty: FloatArray | None
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which images are uncertain, and which are foreign."""
+        uncertain = foreign = np.zeros(len(uncertainty), np.bool_)
+        if self.threshold is not None:
+            uncertain = ~contract.accepts(uncertainty, self.threshold)
+        if self.cutoff is not None:
+            assert novelty is not None  # a file whose metadata has a rule without it is refused
+            foreign = contract.is_foreign(novelty, self.cutoff)
+        return uncertain, foreign
+
+
+_REASONS = {
+    (False, False): None,
+    (True, False): Reason.UNCERTAIN,
+    (False, True): Reason.FOREIGN,
+    (True, True): Reason.BOTH,
+}
 
 
 def _short(value: np.float32) -> float:

@@ -13,17 +13,18 @@ import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
-from uce_edge.calibration.promises import Promise
+from uce_edge.calibration.novelty import NoveltyError
+from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma, pass_seeds
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import gate, graph, moments_fit, precision, sigma, third_party
+from uce_edge_export import gate, graph, moments_fit, novelty, precision, sigma, third_party
 from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
-from uce_edge_export.promise import measure
+from uce_edge_export.promise import NOTHING, Measured, measure
 from uce_edge_export.publish import Draft, check_name, publish
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, factored, select, sites_by_rule
@@ -39,6 +40,8 @@ class Labelled:
     """What nothing was fitted on."""
     promise: Promise | None
     """What a rejection threshold shall keep, if anything."""
+    novelty: NoveltyPromise | None = None
+    """What the gate against foreign images shall keep, if there shall be one."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,15 @@ class Exported:
     """What cheaper forms cost, by their names, where that could be measured."""
     file_nll: float = math.nan
     """NLL of the written file on the calibration images, where there are some."""
-    promised: Guarantee | NoGuaranteeError | None = None
-    """The stored threshold, or why there is none, where one was asked for."""
+    measured: Measured = NOTHING
+    """The stored threshold and rule, or why there is none, where one was asked for."""
     notes: tuple[str, ...] = ()
     """What was changed on the way, for the user: sentences without their full stops."""
+
+    @property
+    def promised(self) -> Guarantee | NoGuaranteeError | None:
+        """The threshold on the uncertainty that was stored, or why there is none, where one was asked for."""
+        return self.measured.threshold
 
 
 def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
@@ -128,10 +136,16 @@ def write(
             gate.check_again(draft.path, metadata, images)
         if options.bake:
             _bake(draft)
-        file_nll = _nll(draft, labelled.calibration) if labelled else math.nan
-        promised = measure(draft, labelled.held_out, labelled.promise) if labelled else None
-    notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
-    return Exported(out, draft.metadata, parity, judgements, file_nll, promised, notes)
+        notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
+        file_nll, measured = math.nan, NOTHING
+        if labelled:
+            gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else None
+            if isinstance(gated, NoveltyError):
+                notes = (*notes, f"the file cannot tell what is foreign. {str(gated).removesuffix('.')}")
+                gated = None
+            file_nll = _nll(draft, labelled.calibration)
+            measured = measure(draft, labelled.held_out, labelled.promise, gated)
+    return Exported(out, draft.metadata, parity, judgements, file_nll, measured, notes)
 
 
 def _with_noise_inputs(classifier: graph.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:

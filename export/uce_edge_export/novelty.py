@@ -14,14 +14,17 @@ import onnx_ir as ir
 from uce_edge import contract
 from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
+from uce_edge.calibration.promises import NoveltyPromise, StoredCutoff
 from uce_edge.contract import NOVELTY, NOVELTY_SCORE
 from uce_edge.datasets.splits import Split
 from uce_edge.metadata import Metadata
 from uce_edge.providers import Device, open_session
+from uce_edge_export import gate
 from uce_edge_export.builder import Builder
 from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
 from uce_edge_export.plain import Features, find_features
+from uce_edge_export.publish import Draft
 from uce_edge_export.tidy import infer_shapes
 
 OUTPUTS = (NOVELTY, NOVELTY_SCORE)
@@ -68,6 +71,35 @@ def features(model: ir.Model, images: npt.NDArray[Any]) -> npt.NDArray[np.float3
     return _run(model, None, images)
 
 
+def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | NoveltyError:
+    """Let a draft tell what is foreign: fit, attach, and find the cutoff that keeps a promise.
+
+    Args:
+        draft: The file as it ships.
+        data: Labelled images, of which none may serve a promise about the error.
+        wanted: What the cutoff shall keep.
+
+    Returns:
+        The cutoff; or, when nobody asked for a level, why there is none: the draft is then as it was.
+
+    Raises:
+        NoveltyError: The images do not allow the level that was asked for.
+    """
+    model = ir.load(draft.path)
+    try:
+        cutoff = novelty.cutoff_for(len(data.halves()[1]), wanted)  # before anything slow happens
+        fitted = fit(model, data)
+    except NoveltyError as error:
+        if wanted.level is not None:
+            raise
+        return error
+    gated, metadata = attach(model, draft.metadata, fitted)
+    draft.metadata = metadata
+    draft.rewrite(gated)
+    gate.check_again(draft.path, metadata, data.images[:3])
+    return StoredCutoff.from_document(cutoff.to_document() | {"data": data.halves()[1].sha256()})
+
+
 def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:
     """A model with the outputs `novelty` and `novelty_score`, instead of those that it may have; the rest stays.
 
@@ -79,7 +111,8 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
     Returns:
         The model, and its metadata with outputs and costs brought up to date.
     """
-    model = infer_shapes(detach(model))
+    model, metadata = detach(model, metadata)
+    model = infer_shapes(model)
     graph = model.graph
     operand = find_features(graph)
     g = Builder(taken=graph.initializers)
@@ -94,28 +127,39 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = value.type = None
-    others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
-    costs = metadata.costs
-    if costs is not None and not set(OUTPUTS) <= set(metadata.outputs):
-        size = fitted.distance.whitening.size + fitted.distance.means.size
-        costs = replace(costs, macs_once=costs.macs_once + operand.multiplications + size)
-    metadata = replace(metadata, minor=contract.MINOR, outputs=(*others, *OUTPUTS), costs=costs)
-    return checked(model), metadata
+    price = operand.multiplications + fitted.distance.whitening.size + fitted.distance.means.size
+    metadata = replace(metadata, minor=contract.MINOR, outputs=(*metadata.outputs, *OUTPUTS))
+    return checked(model), _dearer(metadata, price)
 
 
-def detach(model: ir.Model) -> ir.Model:
-    """A copy without the outputs of novelty and what only they need."""
+def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
+    """A copy without the outputs of novelty and what only they need, and its metadata, without a rule about them."""
     copy = ir.from_proto(ir.to_proto(model))
-    copy.graph.outputs[:] = [value for value in copy.graph.outputs if value.name not in OUTPUTS]
-    return checked(copy)
+    graph = copy.graph
+    means, whitening = (graph.initializers.get(f"novelty.{name}") for name in ("means", "whitening"))
+    graph.outputs[:] = [value for value in graph.outputs if value.name not in OUTPUTS]
+    checked(copy)
+    others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
+    if others == metadata.outputs:
+        return copy, metadata
+    price = sum(value.const_value.size for value in (means, whitening) if value is not None and value.const_value)
+    price += find_features(infer_shapes(copy).graph).multiplications
+    return copy, _dearer(replace(metadata, outputs=others, rule=None), -price)
+
+
+def _dearer(metadata: Metadata, price: int) -> Metadata:
+    costs = metadata.costs
+    return metadata if costs is None else replace(metadata, costs=replace(costs, macs_once=costs.macs_once + price))
 
 
 def _run(model: ir.Model, distance: Distance | None, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """The scores of some images; without a distance, their features."""
-    probe = infer_shapes(detach(model))
+    probe = infer_shapes(model)
     graph = probe.graph
-    g = Builder(taken=graph.initializers)
     operand = find_features(graph)
+    for name in [name for name in graph.initializers if name.startswith("novelty.")]:
+        graph.initializers[name].name = f"{name}.old"
+    g = Builder(taken=graph.initializers)
     result = _emit_features(g, operand) if distance is None else _emit_score(g, operand, distance)
     result = g.Identity(result)
     result.name, result.dtype = "result", ir.DataType.FLOAT
@@ -130,7 +174,7 @@ def _run(model: ir.Model, distance: Distance | None, images: npt.NDArray[Any]) -
 
 
 def _check_size(model: ir.Model) -> None:
-    size = _size(find_features(infer_shapes(detach(model)).graph))
+    size = _size(find_features(infer_shapes(model).graph))
     if size > MOST:
         raise NoveltyError(
             f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "

@@ -1,40 +1,115 @@
 """What rejection does to a model file as it ships, measured on held-out images and stored in it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import contract
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import NoGuaranteeError
-from uce_edge.calibration.promises import Guarantee, HeldOut, Promise, StoredThreshold
+from uce_edge.calibration.promises import Guarantee, HeldOut, Promise, StoredCutoff, StoredRule, StoredThreshold
 from uce_edge.datasets.splits import Split
 from uce_edge.model import Model
+from uce_edge.prediction import Prediction
 from uce_edge_export.publish import Draft
 
 
-def measure(draft: Draft, data: Split, promise: Promise | None) -> Guarantee | NoGuaranteeError | None:
-    """Count what thresholds let through, find the one that keeps a promise, and store both in the file.
+@dataclass(frozen=True)
+class Measured:
+    """What was stored, or why it was not."""
 
-    Both hold for what the file does by default: its passes, its seeds, its map.
+    threshold: Guarantee | NoGuaranteeError | None = None
+    """On the uncertainty alone, with its promise; None when nothing was to be promised."""
+    rule: StoredRule | NoGuaranteeError | None = None
+    """With novelty; None for a file that cannot tell what is foreign."""
+
+    @property
+    def refused(self) -> NoGuaranteeError | None:
+        """Why what was asked for is not promised by what `--reject auto` applies."""
+        applied = self.threshold if self.rule is None else self.rule
+        return applied if isinstance(applied, NoGuaranteeError) else None
+
+
+NOTHING = Measured()
+"""Nothing was asked for."""
+
+
+def measure(draft: Draft, data: Split, promise: Promise | None, foreign: StoredCutoff | None = None) -> Measured:
+    """Count what thresholds let through, find those that keep a promise, and store all in the file.
+
+    All hold for what the file does by default: its passes, its seeds, its map.
 
     Args:
         draft: The file as it ships.
         data: Labelled images that nothing was fitted on.
         promise: What the threshold shall keep; None when nothing shall be promised.
-
-    Returns:
-        The threshold, or why there is none; None when nothing was to be promised.
+        foreign: What turns foreign images away before the threshold does; None for a file that cannot tell.
     """
     model = Model(draft.path, "cpu")
     said = model.predict(data.images)
     wrong = said.class_ids != data.labels
-    how = {"samples": said.samples, "seed": said.seed, "data": data.sha256()}
+    how = _how(said, data)
     counts = guarantee.count(said.uncertainty, wrong)
     metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts.to_document() | how))
-    promised: Guarantee | NoGuaranteeError | None = None
+    threshold: Guarantee | NoGuaranteeError | None = None
+    rule: StoredRule | NoGuaranteeError | None = None
     if promise is not None:
-        try:
-            promised = guarantee.find(said.uncertainty, wrong, promise.target_error, promise.confidence)
-            metadata = replace(metadata, reject=StoredThreshold.from_document(promised.to_document() | how))
-        except NoGuaranteeError as error:
-            promised = error
+        threshold = _tried(said.uncertainty, wrong, promise)
+        if isinstance(threshold, Guarantee):
+            metadata = replace(metadata, reject=StoredThreshold.from_document(threshold.to_document() | how))
+    if foreign is not None:
+        rule = rule_for(said, data, promise, foreign)
+    if isinstance(rule, StoredRule):
+        metadata = replace(metadata, rule=rule)
     draft.describe(metadata)
-    return promised
+    return Measured(threshold, rule)
+
+
+def rule_for(
+    said: Prediction, data: Split, promise: Promise | None, foreign: StoredCutoff
+) -> StoredRule | NoGuaranteeError:
+    """The rule of a file that can tell what is foreign, or why nothing can be promised of it.
+
+    Args:
+        said: What the file says of the images.
+        data: Labelled images that nothing was fitted on.
+        promise: What the threshold shall keep; None when nothing shall be promised.
+        foreign: What turns foreign images away before the threshold does.
+    """
+    if promise is None:
+        return StoredRule(foreign)
+    joint = _joint(said, said.class_ids != data.labels, promise, foreign)
+    if isinstance(joint, NoGuaranteeError):
+        return joint
+    return StoredRule(foreign, StoredThreshold.from_document(joint.to_document() | _how(said, data)))
+
+
+def _how(said: Prediction, data: Split) -> dict[str, int | str]:
+    """What a promise was found with."""
+    return {"samples": said.samples, "seed": said.seed, "data": data.sha256()}
+
+
+def _tried(
+    uncertainty: npt.NDArray[np.float32], wrong: npt.NDArray[np.bool_], promise: Promise
+) -> Guarantee | NoGuaranteeError:
+    try:
+        return guarantee.find(uncertainty, wrong, promise.target_error, promise.confidence)
+    except NoGuaranteeError as error:
+        return error
+
+
+def _joint(
+    said: Prediction, wrong: npt.NDArray[np.bool_], promise: Promise, foreign: StoredCutoff
+) -> Guarantee | NoGuaranteeError:
+    """The threshold for what is not foreign: the cutoff was fixed before, so those are independent draws, too."""
+    assert said.novelty is not None
+    familiar = ~contract.is_foreign(said.novelty, foreign.cutoff)
+    if not familiar.any():
+        return NoGuaranteeError(
+            f"All {len(wrong)} guarantee images are foreign to the calibration images. Calibrate on images like them."
+        )
+    joint = _tried(said.uncertainty[familiar], wrong[familiar], promise)
+    if isinstance(joint, NoGuaranteeError):
+        return joint
+    return replace(joint, images=len(wrong), coverage=joint.accepted / len(wrong))

@@ -10,7 +10,8 @@ from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.logits import StoredLogits, images_per_block
 from uce_edge.calibration.maps import fit_map
-from uce_edge.calibration.promises import Promise
+from uce_edge.calibration.novelty import NoveltyError
+from uce_edge.calibration.promises import NoveltyPromise, Promise, StoredCutoff, StoredRule
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -22,7 +23,9 @@ from uce_edge_export import head
 from uce_edge_export.builder import Builder
 from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
-from uce_edge_export.promise import measure
+from uce_edge_export.novelty import add as add_novelty
+from uce_edge_export.novelty import detach
+from uce_edge_export.promise import NOTHING, Measured, measure
 from uce_edge_export.publish import check_name, publish
 
 
@@ -34,8 +37,15 @@ class Recalibrated:
     metadata: Metadata
     file_nll: float
     """NLL of the new file on the calibration images."""
-    promised: Guarantee | NoGuaranteeError | None = None
-    """The rejection threshold that was stored, or why there is none, if one was asked for."""
+    measured: Measured = NOTHING
+    """The rejection threshold and the rule that were stored, or why there are none, where they were asked for."""
+    unfit: NoveltyError | None = None
+    """Why the file cannot tell what is foreign, if it was to."""
+
+    @property
+    def promised(self) -> Guarantee | NoGuaranteeError | None:
+        """The threshold on the uncertainty that was stored, or why there is none, where one was asked for."""
+        return self.measured.threshold
 
 
 def recalibrate(
@@ -46,6 +56,7 @@ def recalibrate(
     samples: int | None = None,
     seed: int = 0,
     promise: Promise | None = None,
+    novelty: NoveltyPromise | None = None,
 ) -> Recalibrated:
     """Fit a calibration map on labelled images and write a new file; the old one stays.
 
@@ -58,6 +69,8 @@ def recalibrate(
         seed: Which passes to use.
         promise: What a rejection threshold shall keep. Half of the images then fit the map, and the other half, which
             nothing is fitted on, the threshold. When they do not allow one, the file has the new map and no threshold.
+        novelty: What the gate against foreign images shall keep; the images of the map serve it. None leaves the file
+            without one. With no level of its own, images that do not allow one leave the file without it, too.
     """
     out = check_name(out)
     model = Model(source, "cpu")
@@ -74,23 +87,31 @@ def recalibrate(
     calibration = fit_map(method, logits, data.labels, seed)
     kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
+    network, described = detach(ir.load(source), model.metadata)
     metadata = replace(
-        model.metadata,
+        described,
         minor=contract.MINOR,  # the head is written by this version, with the outputs that it knows
         outputs=(),
         calibration=calibration,
         samples=n,
         reject=None,  # what is known of the error holds for the map it was measured with
+        rule=None,
         held_out=None,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
     )
-    promised = None
-    with publish(replace_head(ir.load(source), metadata), metadata, out) as draft:
+    measured = NOTHING
+    with publish(replace_head(network, metadata), metadata, out) as draft:
         fresh = Model(draft.path, "cpu")
         file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
+        added = None if novelty is None else add_novelty(draft, data, novelty)
+        foreign = added if isinstance(added, StoredCutoff) else None
         if kept is not None:
-            promised = measure(draft, kept, promise)
-    return Recalibrated(out, draft.metadata, file_nll, promised)
+            measured = measure(draft, kept, promise, foreign)
+        elif foreign is not None:
+            rule = StoredRule(foreign)
+            measured = Measured(rule=rule)
+            draft.describe(replace(draft.metadata, rule=rule))
+    return Recalibrated(out, draft.metadata, file_nll, measured, added if isinstance(added, NoveltyError) else None)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:

@@ -135,7 +135,9 @@ def test_attached_again_it_takes_the_place_of_the_old_one(gated: tuple, calibrat
 
 
 def test_detached_nothing_of_it_is_left(gated: tuple) -> None:
-    left, old = novelty.detach(ir.load(gated[2])), ir.load(gated[0])
+    (left, metadata), old = novelty.detach(ir.load(gated[2]), Model(gated[2], "cpu").metadata), ir.load(gated[0])
+    before = Model(gated[0], "cpu").metadata
+    assert (metadata.outputs, metadata.costs) == ((), before.costs)
     assert [node.op_type for node in left.graph] == [node.op_type for node in old.graph]
     assert set(left.graph.initializers) == set(old.graph.initializers)
 

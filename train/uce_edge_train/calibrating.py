@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
-from uce_edge.calibration.promises import Promise
+from uce_edge.calibration.novelty import cutoff_for
+from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -36,6 +37,7 @@ def calibrate(
     seed: int = 0,
     tune: Rates = Rates.FIXED,
     promise: Promise | None = None,
+    novelty: NoveltyPromise | None = None,
 ) -> Run:
     """Fit a map, and on request the dropout rates, and store them in the run.
 
@@ -48,6 +50,8 @@ def calibrate(
         tune: Which dropout rates are optimised with it.
         promise: What the threshold shall keep that the export stores. Whether the guarantee images allow it is tried
             here.
+        novelty: What the gate against foreign images shall keep that the export fits, on the images that the run set
+            aside for calibration; None for none.
 
     Returns:
         The run's description with its calibration, as saved.
@@ -66,6 +70,8 @@ def calibrate(
             )
     else:
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
+    if novelty is not None and novelty.level is not None:
+        cutoff_for(len(data) // 2, novelty)  # refuses a level that so few images cannot keep
     model = load_model(run, folder)
     calibration = fit(model, run.image, data, method, samples, seed)
     if tune is not Rates.FIXED:
@@ -80,7 +86,7 @@ def calibrate(
         )
         calibration = replace(chosen, report=report)
         run = replace(run, tuned_rates=rates.current(model) if kept else None)
-    run = replace(run, calibration=calibration, promise=None)
+    run = replace(run, calibration=calibration, promise=None, novelty=novelty)
     if promise is not None:
         held_out = run.dataset().splits["guarantee"]
         p = probabilities(calibration, mc_logits(model, held_out, run.image, samples, seed))

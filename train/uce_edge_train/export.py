@@ -129,7 +129,8 @@ def export_run(
         labelled = None
         if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
             held_out = dataset.splits["guarantee"]
-            labelled = Labelled(data, held_out if run.promise else held_out.at_most(_COUNTED), run.promise)
+            counted = held_out if run.promise else held_out.at_most(_COUNTED)
+            labelled = Labelled(data, counted, run.promise, run.novelty)
         done = write(classifier, sites, metadata, out, data.images, reference, options, labelled, trained)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after

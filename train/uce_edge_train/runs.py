@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
-from uce_edge.calibration.promises import Promise
+from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.fields import NONE_AS_EMPTY, Positive, RecordError, Share
+from uce_edge.fields import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Share
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, Rate, Sketch
 from uce_edge.records import DocumentError, Record, parse
@@ -57,6 +57,8 @@ class Run(Record):
     """The rates that calibration put in their place."""
     promise: Promise | None = None
     """What the threshold shall keep that an export finds and stores."""
+    novelty: Annotated[NoveltyPromise | None, OPTIONAL] = None
+    """What the gate against foreign images shall keep that an export fits and stores."""
     tools: dict[str, str] = field(default_factory=dict)
 
     def build(self) -> nn.Module:

@@ -9,18 +9,34 @@ if TYPE_CHECKING:
     from uce_edge.calibration.guarantee import NoGuaranteeError, images_needed
     from uce_edge.calibration.logits import ArrayLogits, Logits, StoredLogits
     from uce_edge.calibration.maps import apply_map, fit_map
-    from uce_edge.calibration.promises import Counts, Guarantee, HeldOut, Promise, StoredThreshold
+    from uce_edge.calibration.novelty import NoveltyError
+    from uce_edge.calibration.promises import (
+        Counts,
+        Cutoff,
+        Guarantee,
+        HeldOut,
+        NoveltyPromise,
+        Promise,
+        StoredCutoff,
+        StoredRule,
+        StoredThreshold,
+    )
 
 __all__ = [
     "ArrayLogits",
     "Counts",
+    "Cutoff",
     "ErrorMap",
     "Guarantee",
     "HeldOut",
     "Logits",
     "NoGuaranteeError",
+    "NoveltyError",
+    "NoveltyPromise",
     "Promise",
+    "StoredCutoff",
     "StoredLogits",
+    "StoredRule",
     "StoredThreshold",
     "apply_map",
     "fit_map",
@@ -34,6 +50,17 @@ __getattr__, __dir__ = lazy.names(
         "uce_edge.calibration.guarantee": ("NoGuaranteeError", "images_needed"),
         "uce_edge.calibration.logits": ("ArrayLogits", "Logits", "StoredLogits"),
         "uce_edge.calibration.maps": ("apply_map", "fit_map"),
-        "uce_edge.calibration.promises": ("Counts", "Guarantee", "HeldOut", "Promise", "StoredThreshold"),
+        "uce_edge.calibration.novelty": ("NoveltyError",),
+        "uce_edge.calibration.promises": (
+            "Counts",
+            "Cutoff",
+            "Guarantee",
+            "HeldOut",
+            "NoveltyPromise",
+            "Promise",
+            "StoredCutoff",
+            "StoredRule",
+            "StoredThreshold",
+        ),
     },
 )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge.calibration.promises import Cutoff, NoveltyPromise
 from uce_edge.errors import UceEdgeError, UsageError, expected
 
 Floats = npt.NDArray[np.float64]
@@ -26,6 +27,7 @@ Integers = npt.NDArray[np.int64]
 FEWEST = 50
 """Images that means and covariance are fitted on, at least."""
 _EXACT, _SPREAD = 500, 500  # reference scores that are kept: the largest ones all, and so many of the others
+_USUAL, _LOOSEST = 0.01, 0.05  # levels when nobody asks for one
 _TINY = 1e-12
 
 
@@ -150,19 +152,6 @@ def shrunk_covariance(residuals: Floats, freedom: int) -> tuple[Floats, float]:
     return shrunk * (n / max(freedom, 1)), float(weight)
 
 
-@dataclass(frozen=True)
-class Cutoff:
-    """Images whose novelty is at most `cutoff` are foreign."""
-
-    cutoff: float
-    level: float
-    """The promise: at most this share of images like the reference is turned away as foreign."""
-    confidence: float
-    """The probability, over the draw of the reference images, that the promise holds."""
-    images: int
-    """The size of the reference."""
-
-
 def cutoff(images: int, level: float = 0.01, confidence: float = 0.95) -> Cutoff:
     """The cutoff on the p-value that turns away at most a share `level` of images like the reference.
 
@@ -197,6 +186,25 @@ def cutoff(images: int, level: float = 0.01, confidence: float = 0.95) -> Cutoff
         rank += 1
     # Halfway between two possible p-values, so that no rounding decides.
     return Cutoff((rank + 0.5) / (images + 1), level, confidence, images)
+
+
+def cutoff_for(images: int, wanted: NoveltyPromise) -> Cutoff:
+    """The cutoff that keeps a promise, with the level that the images allow where none is asked for.
+
+    Args:
+        images: The size of the reference.
+        wanted: The promise.
+    """
+    if wanted.level is not None:
+        return cutoff(images, wanted.level, wanted.confidence)
+    smallest = smallest_level(images, wanted.confidence)
+    if smallest > _LOOSEST:
+        raise NoveltyError(
+            f"{images} reference images can promise no less than {smallest:.1%} of familiar images turned away: "
+            f"{2 * images_needed(_LOOSEST, wanted.confidence)} calibration images allow {_LOOSEST:.0%}, "
+            f"{2 * images_needed(_USUAL, wanted.confidence)} allow {_USUAL:.0%}."
+        )
+    return cutoff(images, max(_USUAL, math.ceil(1000 * smallest) / 1000), wanted.confidence)
 
 
 def smallest_level(images: int, confidence: float) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
-from uce_edge.contract import MAX_SAMPLES, MAX_SEED
+from uce_edge.contract import MAX_SAMPLES, MAX_SEED, Score
 from uce_edge.fields import Count, Positive, Rule, Share, between, strictly_between
 from uce_edge.records import Record
 
@@ -68,6 +68,56 @@ class StoredThreshold(Guarantee):
     seed: Annotated[int, between(0, MAX_SEED)]
     data: str
     """SHA-256 of the guarantee images."""
+
+
+@dataclass(frozen=True)
+class NoveltyPromise(Record):
+    """What is asked of the gate against foreign images: how many familiar ones it may turn away, and how sure."""
+
+    level: Annotated[float, strictly_between(0, 1)] | None = None
+    """The largest share of familiar images; None for 1 %, or the least that the images allow, up to 5 %."""
+    confidence: Annotated[float, strictly_between(0.5, 1)] = 0.95
+    """The probability of keeping it, over the draw of the reference images."""
+
+    REMEDY: ClassVar[str] = "For example: a level of 0.01 with confidence 0.95"
+
+
+@dataclass(frozen=True)
+class Cutoff(Record):
+    """Images whose novelty is at most `cutoff` are foreign."""
+
+    cutoff: Annotated[float, strictly_between(0, 1)]
+    level: Annotated[float, strictly_between(0, 1)]
+    """The promise: at most this share of images like the reference is turned away as foreign."""
+    confidence: Annotated[float, strictly_between(0, 1)]
+    """The probability, over the draw of the reference images, that the promise holds."""
+    images: Positive
+    """The size of the reference."""
+
+    REMEDY: ClassVar[str] = "Fit it again: uce-edge calibrate"
+
+
+@dataclass(frozen=True)
+class StoredCutoff(Cutoff):
+    """The cutoff in a model file, and what it was found with."""
+
+    data: str
+    """SHA-256 of the reference images."""
+
+
+@dataclass(frozen=True)
+class StoredRule(Record):
+    """What `--reject auto` applies: foreign images are turned away, and of the others those that are uncertain."""
+
+    foreign: StoredCutoff
+    """The first promise, about the novelty alone."""
+    uncertain: StoredThreshold | None = None
+    """The second one, about the error of what both let through; None when no error was promised, and none is turned
+    away for its uncertainty."""
+    score: Score = Score.UNCERTAINTY
+    """What the threshold is compared with."""
+
+    REMEDY: ClassVar[str] = _AGAIN
 
 
 @dataclass(frozen=True)

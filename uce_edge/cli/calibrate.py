@@ -8,14 +8,15 @@ import typer
 
 from uce_edge.cli.options import JsonOption
 from uce_edge.cli.parts import need_onnx, need_torch
-from uce_edge.cli.words import describe, quote, say, warn
+from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Method
-from uce_edge.errors import UsageError
+from uce_edge.errors import UsageError, expected
+from uce_edge.fields import RecordError
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
     from uce_edge.calibration.guarantee import NoGuaranteeError
-    from uce_edge.calibration.promises import Promise
+    from uce_edge.calibration.promises import NoveltyPromise, Promise
     from uce_edge.metadata import Calibration
 
 
@@ -51,7 +52,14 @@ def calibrate(
         typer.Option(help="Find the loosest threshold that keeps the error below this, for --reject auto."),
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(help="How sure the promise of --target-error shall be; default: 0.95.")
+        float | None, typer.Option(help="How sure promises shall be, of --target-error and --foreign; default: 0.95.")
+    ] = None,
+    novelty: Annotated[
+        bool, typer.Option(help="Also learn which images are foreign, so that --reject auto rejects them.")
+    ] = True,
+    foreign: Annotated[
+        float | None,
+        typer.Option(help="The share of familiar images that may be rejected as foreign; default: 0.01 if possible."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="For a model file: the new file.")] = None,
     as_json: JsonOption = False,
@@ -64,23 +72,27 @@ def calibrate(
     With --target-error, images that nothing is fitted on (a run's guarantee images, half of --data for a model file)
     decide at which uncertainty to reject: the promise is that no larger share of the accepted images is wrong.
 
+    Half of the calibration images also show what familiar images look like inside the network, and the other half how
+    far from that a familiar image may be: what is farther is foreign, and --reject auto rejects it.
+
     Example: uce-edge calibrate runs/digits --method temperature
 
     Example: uce-edge calibrate runs/digits --target-error 0.02 --confidence 0.95
 
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
     """
-    promise = _promise(target_error, confidence)
+    promise = _promise(target_error, confidence if foreign is None or target_error is not None else None)
+    wanted = _novelty(novelty, foreign, confidence)
     if target.suffix == ".ort":
         raise UsageError(f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.")
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
-        done = _calibrate_file(target, method, samples, seed, data, out, promise)
+        done = _calibrate_file(target, method, samples, seed, data, out, promise, wanted)
     elif out is not None:
         raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
     else:
-        done = _calibrate_run(target, method, 25 if samples is None else samples, seed, rates, data, promise)
+        done = _calibrate_run(target, method, 25 if samples is None else samples, seed, rates, data, promise, wanted)
     fitted, report = done.calibration, done.calibration.outcome
     if as_json:
         told = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
@@ -117,6 +129,24 @@ def _promise(target_error: float | None, confidence: float | None) -> "Promise |
     return Promise(target_error) if confidence is None else Promise(target_error, confidence)
 
 
+def _novelty(novelty: bool, foreign: float | None, confidence: float | None) -> "NoveltyPromise | None":
+    """What the gate against foreign images shall keep, checked before anything slow happens."""
+    if not novelty:
+        if foreign is not None:
+            raise UsageError("--foreign is what --novelty keeps: leave --no-novelty out.")
+        return None
+    from uce_edge.calibration.promises import NoveltyPromise
+
+    try:
+        return NoveltyPromise(foreign) if confidence is None else NoveltyPromise(foreign, confidence)
+    except RecordError as error:
+        if error.key != "level":
+            raise
+        raise UsageError(
+            expected("`foreign`", "strictly between 0 and 1", error.value, "For example: --foreign 0.01")
+        ) from None
+
+
 def _calibrate_run(
     folder: Path,
     method: Method,
@@ -125,6 +155,7 @@ def _calibrate_run(
     rates: Rates,
     data: str | None,
     promise: "Promise | None",
+    novelty: "NoveltyPromise | None",
 ) -> _Done:
     need_torch("Calibrating a run")
     from uce_edge.calibration.guarantee import NoGuaranteeError
@@ -133,10 +164,18 @@ def _calibrate_run(
     from uce_edge_train.runs import Run
 
     run = Run.load(folder)
+    if data is not None and novelty is not None:
+        # The export has only the images that the run set aside.
+        if novelty.level is not None:
+            raise UsageError(
+                "--foreign goes with the images that the run set aside, or with a model file: export the run, then "
+                f"uce-edge calibrate MODEL.onnx --data {data} --foreign {novelty.level:g}"
+            )
+        novelty = None
     images = None if data is None else labelled.load(data, run.image, run.class_names, run.split_hashes)
     refused = None
     try:
-        run = calibration.calibrate(folder, images, method, samples, seed, rates, promise)
+        run = calibration.calibrate(folder, images, method, samples, seed, rates, promise, novelty)
     except NoGuaranteeError as error:
         run, refused = Run.load(folder), error  # the map is kept
     if rates is not Rates.FIXED:
@@ -146,6 +185,8 @@ def _calibrate_run(
         say(f"Dropout rate p, mean over the layers: {mean}.")
     if run.promise is not None:
         say("The guarantee images allow a threshold for that error; `export` finds the one of the file as it ships.")
+    if run.novelty is not None:
+        say("`export` also learns from the calibration images what is foreign.")
     following = f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
     return _Done(run.calibration, following, refused)
 
@@ -158,12 +199,11 @@ def _calibrate_file(
     data: str | None,
     out: Path | None,
     promise: "Promise | None",
+    novelty: "NoveltyPromise | None",
 ) -> _Done:
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
     need_onnx("Calibrating a model file")
-    from uce_edge.calibration.guarantee import NoGuaranteeError
-    from uce_edge.calibration.promises import Guarantee
     from uce_edge.datasets import labelled
     from uce_edge.model import Model
     from uce_edge_export.recalibrating import recalibrate
@@ -171,10 +211,13 @@ def _calibrate_file(
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.splits)
-    done = recalibrate(model, out, images, method, samples, seed, promise)
-    refused = done.promised if isinstance(done.promised, NoGuaranteeError) else None
-    if isinstance(done.promised, Guarantee):
-        say(describe(done.promised))
+    done = recalibrate(model, out, images, method, samples, seed, promise, novelty)
+    refused = done.measured.refused
+    if done.unfit is not None:
+        say(f"Note: the file cannot tell what is foreign. {done.unfit}")
+    auto = describe_auto(done.metadata)
+    if auto is not None:
+        say(auto)
     say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
-    reject = "auto" if isinstance(done.promised, Guarantee) else "0.3"
+    reject = "0.3" if auto is None else "auto"
     return _Done(done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}", refused)

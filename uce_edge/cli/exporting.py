@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uce_edge.cli.options import parse_names, parse_numbers, parse_size
-from uce_edge.cli.words import describe, quote, say, warn
+from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
 from uce_edge_export.options import Layout, OutputIs, Wanted
@@ -46,16 +46,17 @@ def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path
     if wanted.noise is not NoiseKind.INPUT:
         original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
         say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
-    if isinstance(done.promised, Exception):
-        warn(f"no threshold was stored. {done.promised}")
-    elif done.promised is not None:
-        say(describe(done.promised))
+    if done.measured.refused is not None:
+        warn(f"no threshold was stored. {done.measured.refused}")
+    auto = describe_auto(done.metadata)
+    if auto is not None:
+        say(auto)
     if described.calibration.samples is None:
         warn(
             f"{run} is not calibrated: the file is as sure of itself as the network came out of training. "
             f"Run: uce-edge calibrate {quote(run)}   and export it again"
         )
-    threshold = "0.3" if done.metadata.reject is None else "auto"
+    threshold = "0.3" if auto is None else "auto"
     return out, f"predict --model {quote(out)} image.png --reject {threshold}"
 
 

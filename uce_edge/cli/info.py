@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, choose_model
-from uce_edge.cli.words import describe, quote
+from uce_edge.cli.words import describe, describe_auto, quote
 from uce_edge.contract import Precision
 from uce_edge.errors import UsageError
 
@@ -57,8 +57,9 @@ def info(
     if counted is not None:
         limits = reject or (0.1, 0.3, 0.5)
         rows |= {f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95)) for limit in limits}
-    if metadata.reject is not None:
-        rows["reject auto"] = describe(metadata.reject)
+    auto = describe_auto(metadata)
+    if auto is not None:
+        rows["reject auto"] = auto
     if calibration.error is not None:
         error = ErrorMap(*calibration.error)
         rows["error"] = (

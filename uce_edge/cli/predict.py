@@ -55,7 +55,7 @@ def predict(
         str | None,
         typer.Option(
             metavar="FLOAT|auto",
-            help="Reject images with a higher uncertainty than this (0 to 1); auto: the model's own.",
+            help="Reject images with a higher uncertainty than this (0 to 1); auto: the model's own rule.",
         ),
     ] = None,
     inference: InferenceOption = None,
@@ -116,7 +116,7 @@ def predict(
     destinations = Destinations(save, sheet, audit)
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False)
-    loaded.threshold(threshold)  # one that is not stored is told before a log is opened
+    loaded.limits(threshold)  # one that is not stored is told before a log is opened
     tally = _Tally()
     kept: list[Answer] = []
     at_once = watch is not None or (jsonl and sort is Sort.GIVEN)
@@ -156,16 +156,19 @@ class _Tally:
     total: int = 0
     failed: int = 0
     rejected: int = 0
+    foreign: int = 0
 
     def add(self, answer: "Answer") -> None:
         self.total += 1
         self.failed += not answer.ok
         self.rejected += answer.decision == "reject"
+        self.foreign += answer.prediction is not None and answer.prediction.reason in ("foreign", "both")
 
     def tell(self, *, decided: bool) -> None:
         """Sum up on stderr; of decisions only if there were several."""
         if decided and self.total > 1:
-            say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected.")
+            foreign = f", {self.foreign} of them as foreign" if self.foreign else ""
+            say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected{foreign}.")
         if self.failed:
             say(f"error: {self.failed} of {self.total} images could not be used.")
 

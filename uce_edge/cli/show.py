@@ -40,9 +40,8 @@ def card(answer: "Answer") -> None:
         typer.echo(f"  {label:<{width}}  {drawn} {probability:>6.1%}")
     prediction = answer.prediction
     typer.echo(f"  uncertainty {_spread(prediction)}, wrong about {odds(prediction.error_probability)}")
-    if answer.threshold is not None:
-        rule = "is above" if answer.decision == "reject" else "is at most"
-        typer.secho(f"  {answer.decision}: its uncertainty {rule} {answer.threshold:.4g}", fg=colour)
+    if answer.decision is not None:
+        typer.secho(f"  {answer.decision}: {answer.why}", fg=colour)
 
 
 def decisions(answers: Sequence["Answer"], *, passes: bool = False) -> None:
@@ -62,7 +61,7 @@ def row(answer: "Answer") -> None:
     if prediction is None:
         typer.secho(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
     else:
-        shown = typer.style(answer.decision or "", fg=_colour(answer))
+        shown = typer.style("" if answer.decision is None else _decision(answer), fg=_colour(answer))
         sure = f"{prediction.label}  {prediction.confidence:.1%}  {_spread(prediction)}"
         typer.echo(f"{answer.path}  {sure}  wrong about {odds(prediction.error_probability)}  {shown}")
     sys.stdout.flush()
@@ -92,8 +91,8 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
 
 
 def _decision(answer: "Answer") -> str:
-    if answer.decision == "reject" and answer.threshold is not None:
-        return f"reject: above {answer.threshold:.4g}"
+    if answer.decision == "reject":
+        return f"reject: {answer.why.replace('its uncertainty is ', '')}"
     return answer.decision or "-"
 
 

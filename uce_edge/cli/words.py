@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.guarantee import Guarantee
+    from uce_edge.calibration.promises import Guarantee, StoredRule
+    from uce_edge.metadata import Metadata
 
 
-def describe(guarantee: "Guarantee") -> str:
-    """What a threshold lets through, or what is promised of it, as a sentence."""
+def describe(guarantee: "Guarantee", rejected: str = "") -> str:
+    """What a threshold lets through, or what is promised of it, as a sentence; it may say what else is rejected."""
     from uce_edge.report.words import at_most, percent
 
-    start = f"Rejecting above {guarantee.threshold:.4g} accepts"
+    start = f"Rejecting {rejected}above {guarantee.threshold:.4g} accepts"
     if guarantee.error is None:
         return f"{start} none of {guarantee.images:,} held-out images."
     bound = guarantee.error_bound if guarantee.target_error is None else guarantee.target_error
@@ -21,6 +22,25 @@ def describe(guarantee: "Guarantee") -> str:
         f"{percent(guarantee.confidence, 0)} confidence ({guarantee.accepted:,} of "
         f"{guarantee.images:,} held-out images, {percent(guarantee.error, 2)} wrong)."
     )
+
+
+def describe_rule(rule: "StoredRule") -> str:
+    """What `--reject auto` does, and both promises, as sentences."""
+    from uce_edge.report.words import at_most, percent
+
+    foreign = rule.foreign
+    gate = (
+        f"What is foreign is rejected, and with it at most {at_most(foreign.level)} of the images that are like those "
+        f"of the calibration, with {percent(foreign.confidence, 0)} confidence ({foreign.images:,} reference images)."
+    )
+    return gate if rule.uncertain is None else f"{gate}\n{describe(rule.uncertain, 'these and what is ')}"
+
+
+def describe_auto(metadata: "Metadata") -> str | None:
+    """What `--reject auto` does with a file; None when nothing is stored."""
+    if metadata.rule is not None:
+        return describe_rule(metadata.rule)
+    return None if metadata.reject is None else describe(metadata.reject)
 
 
 def quote(path: object) -> str:

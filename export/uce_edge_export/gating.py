@@ -1,0 +1,69 @@
+"""Give a model file the gate against foreign images, and change nothing else of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from uce_edge.calibration.guarantee import NoGuaranteeError
+from uce_edge.calibration.novelty import NoveltyError
+from uce_edge.calibration.promises import NoveltyPromise, Promise
+from uce_edge.contract import NoiseKind
+from uce_edge.datasets.splits import Split
+from uce_edge.metadata import Metadata
+from uce_edge.model import Model
+from uce_edge_export import novelty
+from uce_edge_export.gate import ParityError
+from uce_edge_export.promise import rule_for
+from uce_edge_export.publish import check_name, publish
+
+_COMPARED = 64  # images whose answers must stay
+
+
+def add_gate(
+    source: str | Path, out: str | Path, calibration: Split, guarantee: Split, wanted: NoveltyPromise = NoveltyPromise()
+) -> Metadata:
+    """Let a file tell what is foreign, with a rule that keeps its stored promise; its answers stay to the bit.
+
+    Args:
+        source: Any contract file.
+        out: The new file, which may be the old one.
+        calibration: Labelled images that the network was not trained on; those that fitted its map will do.
+        guarantee: Labelled images that nothing was fitted on. The rule promises on them what the file's stored
+            threshold promises; without one, nothing about the error.
+        wanted: What the cutoff shall keep.
+
+    Returns:
+        The metadata of the new file.
+
+    Raises:
+        NoveltyError: The calibration images do not allow it. Nothing was written.
+        NoGuaranteeError: The guarantee images do not allow the promise. Nothing was written.
+    """
+    check_name(out)
+    old = Model(source, "cpu")
+    stored = old.metadata.reject
+    promise = None
+    if stored is not None and stored.target_error is not None:
+        promise = Promise(stored.target_error, stored.confidence)
+    with publish(ir.load(source), old.metadata, out) as draft:
+        foreign = novelty.add(draft, calibration, wanted)
+        if isinstance(foreign, NoveltyError):
+            raise foreign
+        fresh = Model(draft.path, "cpu")
+        _check(fresh, old, guarantee.at_most(_COMPARED))
+        rule = rule_for(fresh.predict(guarantee.images), guarantee, promise, foreign)
+        if isinstance(rule, NoGuaranteeError):
+            raise rule
+        draft.describe(replace(draft.metadata, rule=rule))
+    return draft.metadata
+
+
+def _check(fresh: Model, old: Model, data: Split) -> None:
+    if fresh.metadata.noise is NoiseKind.RANDN:
+        return
+    ours, theirs = (model.predict(data.images) for model in (fresh, old))
+    for name in ("probabilities", "class_ids", "uncertainty", "model_uncertainty", "standard_error"):
+        if not np.array_equal(getattr(ours, name), getattr(theirs, name)):
+            raise ParityError(f"The file would have other values of {name} than before. Nothing was written.")
