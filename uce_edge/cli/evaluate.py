@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,17 +27,27 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from uce_edge.evaluation import Evaluation
     from uce_edge.evaluation.ood import OutOfDistribution
+    from uce_edge.metadata import ImageSpec
 
 _PAGES = (".html", ".htm")
+_GATED = ("accepted with the gate", "error")
 
 
 def evaluate(
     data: DataOption,
     model: ModelArgument = None,
     inference: InferenceOption = None,
-    ood: Annotated[str | None, typer.Option(help="Foreign images: a dataset's name, a folder or an .npz file.")] = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Foreign images: a dataset's name, a folder, an .npz file, or far: noise, colours, patterns and text "
+            "made on the spot; repeat it."
+        ),
+    ] = None,
     reject: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +76,7 @@ def evaluate(
 
     Example: uce-edge evaluate digits.onnx --data digits --reject 0.3 --report report.html
 
-    Example: uce-edge evaluate photos.onnx --data photos/ --ood elsewhere/ --corrupt --report report.html
+    Example: uce-edge evaluate photos.onnx --data photos/ --ood elsewhere/ --ood far --corrupt --report report.html
     """
     # Wrong usage is told before anything slow happens.
     threshold = parse_threshold(reject)
@@ -97,8 +107,7 @@ def evaluate(
         split.labels,
         data=_called(data),
         part=part,
-        outside=None if ood is None else labelled.foreign(ood, spec, root).images,
-        ood_data=_called(ood or ""),
+        outside={_called(name): _foreign(name, spec, root) for name in ood or ()},
         samples=samples,
         seed=seed,
         reject=threshold,
@@ -130,6 +139,13 @@ def _check_report(report: Path) -> None:
     if not os.access(report.parent, os.W_OK):
         remedy = "Choose another folder with --report"
         raise UsageError(expected("`report`", "a file in a folder you may write to", str(report), remedy))
+
+
+def _foreign(name: str, spec: "ImageSpec", root: Path | None) -> "npt.NDArray[Any]":
+    """The images that a word after --ood stands for."""
+    from uce_edge.datasets import far, labelled
+
+    return far.far(spec) if name == far.NAME else labelled.foreign(name, spec, root).images
 
 
 def _called(source: str) -> str:
@@ -168,12 +184,25 @@ def _print(result: "Evaluation") -> None:
         ],
     )
     reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
-    if result.ood is not None:
-        _print_foreign(result.ood, result.rejection[0].measured.threshold)
-        reasons |= {words.SCORES[name]: detection.auroc.why for name, detection in result.ood.detection.items()}
+    if result.gated is not None:
+        _table(
+            ("with the gate against foreign images", "own images lost", "promised", "accepted", "error"),
+            [
+                (
+                    f"uncertainty at most {words.threshold(result.gated.threshold)}",
+                    words.percent(result.gated.foreign),
+                    words.at_most(result.gated.level),
+                    words.percent(result.gated.coverage),
+                    words.percent(result.gated.error),
+                )
+            ],
+        )
+    for outside in result.ood:
+        _print_foreign(outside, result.rejection[0].measured.threshold)
+        reasons |= {words.SCORES[name]: detection.auroc.why for name, detection in outside.detection.items()}
     if result.shift is not None:
         _table(
-            ("damage", "accuracy", "uncertainty", "UCE", "accepted", "error"),
+            ("damage", "accuracy", "uncertainty", "UCE", "accepted", "error", *(_GATED if result.gated else ())),
             [
                 (
                     f"{kind} {one.severity}",
@@ -182,6 +211,7 @@ def _print(result: "Evaluation") -> None:
                     words.percent(one.uce),
                     words.percent(one.coverage),
                     words.percent(one.error),
+                    *((words.percent(one.gated_coverage), words.percent(one.gated_error)) if result.gated else ()),
                 )
                 for kind, curve in result.shift.curves.items()
                 for one in curve[1:]
@@ -197,8 +227,16 @@ def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
 
     head = (f"foreign: {outside.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
     _table(head, [words.separation(name, detection) for name, detection in outside.detection.items()])
+    gated = outside.gated is not None
     _table(
-        ("uncertainty at most", "foreign, accepted"), [(words.threshold(threshold), words.percent(outside.accepted))]
+        ("uncertainty at most", "foreign, accepted", *(("with the gate",) if gated else ())),
+        [
+            (
+                words.threshold(threshold),
+                words.percent(outside.accepted),
+                *((words.percent(outside.gated),) if gated else ()),
+            )
+        ],
     )
 
 

@@ -1,13 +1,14 @@
 """What a model says of many images, in memory that grows by a few numbers per image and by nothing else."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge import contract
 from uce_edge.metrics import Probabilities
 from uce_edge.model import Model, SamplesWarning
 from uce_edge.progress import progress
@@ -22,9 +23,17 @@ class Answers:
     probabilities: npt.NDArray[np.floating]
     uncertainty: npt.NDArray[np.floating]
     model_uncertainty: npt.NDArray[np.floating]
+    novelty: npt.NDArray[np.floating] | None = None
+    """None for a file that cannot tell what is foreign, like the next."""
+    novelty_score: npt.NDArray[np.floating] | None = None
 
     def __len__(self) -> int:
         return len(self.uncertainty)
+
+    def part(self, rows: npt.NDArray[np.integer]) -> "Answers":
+        """Those of some of the images."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value[rows] for name, value in values.items() if value is not None})
 
     @cached_property
     def table(self) -> Probabilities:
@@ -52,7 +61,8 @@ def ask(model: Model, images: npt.NDArray[Any], samples: int | None, seed: int, 
     """
     count = len(images)
     probabilities = np.empty((count, len(model.classes)), np.float32)
-    uncertainty, model_uncertainty = np.empty(count, np.float32), np.empty(count, np.float32)
+    uncertainty, model_uncertainty, novelty, novelty_score = (np.empty(count, np.float32) for _ in range(4))
+    can_tell = contract.NOVELTY in model.metadata.outputs
     with warnings.catch_warnings(), progress(task, count) as advance:
         warnings.simplefilter("ignore", SamplesWarning)  # an evaluation says it once, in its notes
         for start in range(0, count, _CHUNK):
@@ -61,5 +71,8 @@ def ask(model: Model, images: npt.NDArray[Any], samples: int | None, seed: int, 
             probabilities[rows] = chunk.probabilities
             uncertainty[rows] = chunk.uncertainty
             model_uncertainty[rows] = chunk.model_uncertainty
+            if can_tell:
+                novelty[rows], novelty_score[rows] = chunk.novelty, chunk.novelty_score
             advance(len(chunk))
-    return Answers(probabilities, uncertainty, model_uncertainty)
+    known = (novelty, novelty_score) if can_tell else ()
+    return Answers(probabilities, uncertainty, model_uncertainty, *known)

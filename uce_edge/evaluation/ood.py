@@ -8,6 +8,7 @@ import numpy.typing as npt
 from uce_edge import contract, metrics
 from uce_edge.evaluation.answers import Answers
 from uce_edge.evaluation.scores import Score, separation
+from uce_edge.prediction import Limits
 
 BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged
 FRACTIONS = np.round(np.linspace(0, 1, 21), 2)
@@ -30,9 +31,11 @@ class OutOfDistribution:
     name: str
     images: int
     detection: dict[str, Detection]
-    """Per score: uncertainty, confidence, model_uncertainty."""
+    """Per score: uncertainty, confidence, model_uncertainty; novelty, and both, for a file that can tell."""
     accepted: float
     """The share of them that the threshold in use accepts."""
+    gated: float | None
+    """The share that it and the gate against foreign images accept; None for a file without one."""
     mean_inside: float
     """Mean uncertainty of the model's own kind of images."""
     mean_outside: float
@@ -51,10 +54,26 @@ class OutOfDistribution:
 
 
 def compare(
-    name: str, inside: Answers, outside: Answers, passes: int, threshold: float, resamples: int
+    name: str,
+    inside: Answers,
+    outside: Answers,
+    passes: int,
+    threshold: float,
+    resamples: int,
+    gate: Limits | None = None,
 ) -> OutOfDistribution:
-    """Both kinds of images, seen by the same model."""
-    own, foreign = inside.scores(passes), outside.scores(passes)
+    """Both kinds of images, seen by the same model.
+
+    Args:
+        name: What the foreign images are called.
+        inside: What the model says of its own kind of images.
+        outside: What it says of the foreign ones.
+        passes: How many passes it took.
+        threshold: What the uncertainty is compared with.
+        resamples: How often images are redrawn for the intervals.
+        gate: What is compared where the file can tell what is foreign.
+    """
+    own, foreign = (answers.scores(passes) | _with_novelty(answers, inside) for answers in (inside, outside))
     detection = {key: _detection(own[key], foreign[key], resamples) for key in own}
     mean, deviation = mixture(inside.uncertainty, outside.uncertainty, FRACTIONS)
     edges = np.arange(_BINS + 1) / _BINS
@@ -64,6 +83,7 @@ def compare(
         images=len(outside),
         detection=detection,
         accepted=float(contract.accepts(outside.uncertainty, threshold).mean()),
+        gated=None if gate is None else float(gate.accept(outside.uncertainty, outside.novelty).mean()),
         mean_inside=float(inside.uncertainty.mean(dtype=np.float64)),
         mean_outside=float(outside.uncertainty.mean(dtype=np.float64)),
         fractions=FRACTIONS,
@@ -73,6 +93,24 @@ def compare(
         inside=shares[0],
         outside=shares[1],
     )
+
+
+def _with_novelty(answers: Answers, inside: Answers) -> dict[str, npt.NDArray[np.float64] | None]:
+    """The distance from the calibration images, and its combination with the uncertainty.
+
+    Both are turned into the share of the own images that are at least as extreme, and -log of these is added (Fisher).
+    """
+    if answers.novelty_score is None or inside.novelty_score is None:
+        return {}
+    pairs = ((answers.uncertainty, inside.uncertainty), (answers.novelty_score, inside.novelty_score))
+    both = sum(-np.log(_share_above(values, own)) for values, own in pairs)
+    return {"novelty": answers.novelty_score.astype(np.float64), "both": np.asarray(both, np.float64)}
+
+
+def _share_above(values: npt.NDArray[np.floating], own: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """The share of own values, and one more, that are at least as large."""
+    below = np.searchsorted(np.sort(own), values, side="left")
+    return np.asarray((1 + len(own) - below) / (1 + len(own)), np.float64)
 
 
 def mixture(

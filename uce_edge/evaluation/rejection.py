@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 from uce_edge import contract, metrics
 from uce_edge.calibration import guarantee
-from uce_edge.calibration.promises import Guarantee, StoredThreshold
+from uce_edge.calibration.promises import Guarantee, StoredRule, StoredThreshold
 from uce_edge.evaluation.answers import Answers
+from uce_edge.prediction import Limits
 
 EXAMPLE = 0.3
 """The threshold that is shown when none is stored and none was asked for."""
@@ -45,6 +46,23 @@ class Operating:
     """What the file promises for a stored threshold."""
 
 
+@dataclass(frozen=True)
+class Gated:
+    """The threshold in use and the gate against foreign images together, on these images."""
+
+    threshold: float
+    cutoff: float
+    """Images whose novelty is at most this are foreign."""
+    foreign: float
+    """The share of the own images that is turned away as foreign."""
+    level: float
+    """What the file promises of that share."""
+    coverage: float
+    """The share of the own images that both let through."""
+    error: float | None
+    """Of these; None when there are none."""
+
+
 @dataclass(frozen=True, eq=False)
 class Thresholds:
     """Error and coverage against the threshold."""
@@ -76,6 +94,31 @@ def operating_points(
     if stored is not None:
         chosen.append((Origin.STORED, stored.threshold, stored))
     return tuple(_at(answers, wrong, *one) for one in chosen or [(Origin.EXAMPLE, EXAMPLE, None)])
+
+
+def gate_of(rule: StoredRule | None, point: Operating) -> Limits | None:
+    """What is compared in a file that can tell what is foreign; of a stored threshold, the rule has its own."""
+    if rule is None:
+        return None
+    threshold = point.measured.threshold
+    if point.origin is Origin.STORED and rule.uncertain is not None:
+        threshold = rule.uncertain.threshold
+    return Limits(threshold, rule.foreign.cutoff)
+
+
+def gated(answers: Answers, wrong: npt.NDArray[np.bool_], gate: Limits | None, rule: StoredRule | None) -> Gated | None:
+    """What threshold and gate do to the own images; None for a file that cannot tell what is foreign."""
+    if rule is None or gate is None or gate.threshold is None or gate.cutoff is None or answers.novelty is None:
+        return None
+    accepted = gate.accept(answers.uncertainty, answers.novelty)
+    return Gated(
+        threshold=gate.threshold,
+        cutoff=gate.cutoff,
+        foreign=float(contract.is_foreign(answers.novelty, gate.cutoff).mean()),
+        level=rule.foreign.level,
+        coverage=float(accepted.mean()),
+        error=float(wrong[accepted].mean()) if accepted.any() else None,
+    )
 
 
 def against_threshold(answers: Answers, wrong: npt.NDArray[np.bool_]) -> Thresholds:

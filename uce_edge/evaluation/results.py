@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection import Operating, RiskCurve, Thresholds
+from uce_edge.evaluation.rejection import Gated, Operating, RiskCurve, Thresholds
 from uce_edge.evaluation.scores import Score
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import Metadata
@@ -67,7 +67,10 @@ class Evaluation:
     """By score: uncertainty, confidence, model_uncertainty."""
     reliability: dict[str, Reliability]
     """Of confidence and of uncertainty."""
-    ood: OutOfDistribution | None
+    gated: Gated | None
+    """What the gate against foreign images changes; None for a file without one."""
+    ood: tuple[OutOfDistribution, ...]
+    """One for every set of foreign images."""
     shift: Shift | None
     latency: Latency | None
     most_uncertain: tuple[Example, ...]

@@ -1,8 +1,9 @@
 """Evaluating a model file: one pass over the images, then everything that follows from the answers."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from uce_edge.model import Model
 
 BINS = 15
 _EXAMPLES = 12
+_NONE: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
 _FEW = 100  # images: below, every number is mostly chance
 
 
@@ -29,8 +31,7 @@ def evaluate(
     *,
     data: str = "images",
     part: str = "all images",
-    outside: npt.NDArray[Any] | None = None,
-    ood_data: str = "foreign images",
+    outside: Mapping[str, npt.NDArray[Any]] = _NONE,
     samples: int | None = None,
     seed: int = 0,
     reject: float | None = None,
@@ -47,8 +48,7 @@ def evaluate(
         labels: The true class of each, as an index into `model.classes`.
         data: What the images are called in the result.
         part: Which of them they are, such as "test images".
-        outside: Images of another kind, which the model should be uncertain about.
-        ood_data: What those are called.
+        outside: Sets of images of another kind, which the model should reject, by their names.
         samples: Passes; None for the number stored in the file.
         seed: Which passes.
         reject: A threshold to look at besides the stored one.
@@ -64,21 +64,25 @@ def evaluate(
     if reject is not None:
         contract.check_threshold(reject)
     truth = _truth(model, images, labels)
-    if outside is not None and not len(outside):
-        raise UsageError(expected("`outside`", "at least one image", 0, "Leave it out, or give images"))
+    for name, others in outside.items():
+        if not len(others):
+            raise UsageError(expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"))
     if corrupt:
         shift.check(model)
     answers = ask(model, images, samples, seed, "predicting")
     wrong = answers.table.predicted != truth
     points = rejection.operating_points(answers, wrong, reject, model.metadata.reject)
     threshold = points[0].measured.threshold
-    foreign = shifted = timing = None
-    if outside is not None:
-        others = ask(model, outside, samples, seed, "predicting foreign images")
-        foreign = ood.compare(ood_data, answers, others, passes, threshold, resamples)
+    rule = model.metadata.rule
+    gate = rejection.gate_of(rule, points[0])
+    shifted = timing = None
+    foreign = []
+    for name, others in outside.items():
+        said = ask(model, others, samples, seed, f"predicting {name}")
+        foreign.append(ood.compare(name, answers, said, passes, threshold, resamples, gate))
     if corrupt:
         shifted = shift.sweep(
-            model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed
+            model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed, gate=gate
         )
     if timed:
         timing = latency.measure(model, images[0])
@@ -99,7 +103,8 @@ def evaluate(
         thresholds=rejection.against_threshold(answers, wrong),
         risk_coverage=rejection.risk_curves(answers, truth, passes),
         reliability=_reliability(answers, truth),
-        ood=foreign,
+        gated=rejection.gated(answers, wrong, gate, rule),
+        ood=tuple(foreign),
         shift=shifted,
         latency=timing,
         most_uncertain=_examples(model, images, answers, truth, unsure),

@@ -11,6 +11,7 @@ from uce_edge.corruptions import KINDS, SEVERITIES, corrupt
 from uce_edge.errors import UsageError
 from uce_edge.evaluation.answers import Answers, ask
 from uce_edge.model import Model
+from uce_edge.prediction import Limits
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Condition:
     """The share that the threshold in use accepts."""
     error: float | None
     """Of the accepted images; None when none is accepted."""
+    gated_coverage: float | None = None
+    """The share that the threshold and the gate against foreign images accept; None for a file without one."""
+    gated_error: float | None = None
+    """Of these images; None when there are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +63,7 @@ def sweep(
     threshold: float,
     samples: int | None,
     seed: int,
+    gate: Limits | None = None,
 ) -> Shift:
     """Evaluate every corruption on the same images.
 
@@ -70,27 +76,30 @@ def sweep(
         threshold: What the coverage refers to.
         samples: Passes, as in `Model.predict`.
         seed: Which passes.
+        gate: What is compared where the file can tell what is foreign.
     """
     # At random, because a folder is in the order of its classes; sorted, so that the pixels are read forwards.
     chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
     pixels, truth = images[chosen], labels[chosen]
-    untouched = Answers(clean.probabilities[chosen], clean.uncertainty[chosen], clean.model_uncertainty[chosen])
-    first = _condition(0, untouched, truth, threshold)
+    first = _condition(0, clean.part(chosen), truth, threshold, gate)
     curves, pictures = {}, {}
     for kind in KINDS:
         conditions, shown = [first], [pixels[0]]
         for severity in SEVERITIES:
             damaged = corrupt(pixels, kind, severity)
             answers = ask(model, damaged, samples, seed, f"{kind} {severity}")
-            conditions.append(_condition(severity, answers, truth, threshold))
+            conditions.append(_condition(severity, answers, truth, threshold, gate))
             shown.append(damaged[0].copy())
         curves[str(kind)], pictures[str(kind)] = tuple(conditions), tuple(shown)
     return Shift(len(chosen), threshold, curves, pictures)
 
 
-def _condition(severity: int, answers: Answers, truth: npt.NDArray[np.int64], threshold: float) -> Condition:
+def _condition(
+    severity: int, answers: Answers, truth: npt.NDArray[np.int64], threshold: float, gate: Limits | None
+) -> Condition:
     accepted = contract.accepts(answers.uncertainty, threshold)
     wrong = answers.table.predicted != truth
+    kept = None if gate is None else gate.accept(answers.uncertainty, answers.novelty)
     return Condition(
         severity=severity,
         accuracy=float(1 - wrong.mean()),
@@ -98,4 +107,6 @@ def _condition(severity: int, answers: Answers, truth: npt.NDArray[np.int64], th
         uce=metrics.uce(answers.table, truth),
         coverage=float(accepted.mean()),
         error=float(wrong[accepted].mean()) if accepted.any() else None,
+        gated_coverage=None if kept is None else float(kept.mean()),
+        gated_error=float(wrong[kept].mean()) if kept is not None and kept.any() else None,
     )

@@ -8,7 +8,7 @@ from uce_edge.evaluation.ood import BATCH, OutOfDistribution
 from uce_edge.evaluation.rejection import Operating, Origin, RiskCurve, Thresholds
 from uce_edge.evaluation.results import Reliability
 from uce_edge.evaluation.shift import Condition
-from uce_edge.report.markup import Markup, element, join
+from uce_edge.report.markup import Markup, element, join, numbered
 from uce_edge.report.svg import SERIES, WIDTH, Frame, Series, ceiling, drawing, sample, text
 from uce_edge.report.words import MISSING, SCORES, at_most, number, percent, threshold
 
@@ -142,8 +142,8 @@ def thresholds(curve: Thresholds, points: Sequence[Operating]) -> Markup:
     return figure(title, legend, drawing("thresholds", title, description, 362, *parts), table(head, rows))
 
 
-def mixture(ood: OutOfDistribution) -> Markup:
-    """The paper's curve: the mean uncertainty of a batch as foreign images replace its own."""
+def mixture(ood: OutOfDistribution, number: int = 0) -> Markup:
+    """The paper's curve: the mean uncertainty of a batch as foreign images of set `number` replace its own."""
     at, mean, deviation = (
         [float(value) for value in values] for values in (ood.fractions, ood.mean_uncertainty, ood.batch_deviation)
     )
@@ -162,11 +162,11 @@ def mixture(ood: OutOfDistribution) -> Markup:
         frame.line(zip(at, mean, strict=True), series),
     ]
     legend = [(series, f"mean over batches of {BATCH}, ± one standard deviation")]
-    return figure(title, legend, drawing("mixture", title, description, 304, *parts))
+    return figure(title, legend, drawing(numbered("mixture", number), title, description, 304, *parts))
 
 
-def histograms(ood: OutOfDistribution, points: Sequence[Operating]) -> Markup:
-    """The uncertainty of the own images upwards, and of the foreign ones downwards."""
+def histograms(ood: OutOfDistribution, points: Sequence[Operating], number: int = 0) -> Markup:
+    """The uncertainty of the own images upwards, and of the foreign ones of set `number` downwards."""
     inside, outside = ([float(value) for value in values] for values in (ood.inside, ood.outside))
     top = ceiling([*inside, *outside])
     frame = Frame(_LEFT, _TOP, _ACROSS, 230, y_range=(-top, top))
@@ -186,7 +186,7 @@ def histograms(ood: OutOfDistribution, points: Sequence[Operating]) -> Markup:
     title = "Uncertainty of own and foreign images"
     description = "Histograms of the uncertainty: the model's own kind of images upwards, foreign images downwards."
     axes = frame.axes("uncertainty", "share of the images, %", y_format=lambda value: _some_percent(abs(value)))
-    return figure(title, [], drawing("histograms", title, description, 304, axes, *parts))
+    return figure(title, [], drawing(numbered("histograms", number), title, description, 304, axes, *parts))
 
 
 def shifted(kind: str, conditions: Sequence[Condition], pictures: Markup) -> Markup:

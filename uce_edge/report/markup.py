@@ -52,3 +52,8 @@ def _plain(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def numbered(name: str, number: int) -> str:
+    """The id of a thing of which a page may have several; the first keeps the name."""
+    return name if number == 0 else f"{name}-{number + 1}"

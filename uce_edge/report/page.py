@@ -94,8 +94,8 @@ def _decisions(point: Operating) -> Markup:
 def _command(evaluation: Evaluation) -> str:
     """What writes this report again, for whoever has the same files."""
     parts = ["uce-edge", "evaluate", evaluation.model, "--data", evaluation.data]
-    if evaluation.ood is not None:
-        parts += ["--ood", evaluation.ood.name]
+    for ood in evaluation.ood:
+        parts += ["--ood", ood.name]
     if evaluation.rejection[0].origin is Origin.ASKED:
         parts += ["--reject", str(evaluation.rejection[0].measured.threshold)]
     if evaluation.shift is not None:

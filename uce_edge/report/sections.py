@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 from uce_edge.evaluation import Evaluation
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection import Operating
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.report import charts, words
-from uce_edge.report.markup import Markup, element, join
+from uce_edge.report.markup import Markup, element, join, numbered
 from uce_edge.report.svg import SERIES
 from uce_edge.report.thumbnails import gallery, strip
 from uce_edge.report.words import percent
@@ -54,10 +53,9 @@ def sections(evaluation: Evaluation) -> list[Section]:
             _rejection(evaluation),
         ),
     ]
-    if evaluation.ood is not None:
-        parts.append(_foreign(evaluation.ood, evaluation.rejection))
+    parts += [_foreign(evaluation, ood, number) for number, ood in enumerate(evaluation.ood)]
     if evaluation.shift is not None:
-        parts.append(_shift(evaluation.shift, evaluation.metadata.image))
+        parts.append(_shift(evaluation.shift, evaluation.metadata.image, gated=evaluation.gated is not None))
     parts.append(_images(evaluation))
     if evaluation.latency is not None:
         parts.append(_latency(evaluation.latency, evaluation))
@@ -130,21 +128,27 @@ def _rejection(evaluation: Evaluation) -> Markup:
     return join([_table(head, rows), _charts(drawn)])
 
 
-def _foreign(ood: OutOfDistribution, points: tuple[Operating, ...]) -> Section:
+def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Section:
     rows = [words.separation(name, detection) for name, detection in ood.detection.items()]
     head = ["score", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval"]
     lead = (
         f"{words.count(ood.images, 'image')} of {ood.name}, which have no right label here. AUROC is the chance "
-        "that a foreign image is more uncertain than an own one; FPR at 95 % is the share of foreign images that is "
+        "that a foreign image has the larger score than an own one; FPR at 95 % is the share of foreign images that is "
         f"accepted where 95 % of the own ones are. The threshold in use accepts {percent(ood.accepted)} of them."
     )
-    drawn = _charts([charts.mixture(ood), charts.histograms(ood, points[:1])])
+    if ood.gated is not None and evaluation.gated is not None:
+        lead += (
+            f" With the gate against foreign images it is {percent(ood.gated)}; the gate turns away "
+            f"{percent(evaluation.gated.foreign)} of the own images."
+        )
+    drawn = _charts([charts.mixture(ood, number), charts.histograms(ood, evaluation.rejection[:1], number)])
     reasons = {detection.auroc.why for detection in ood.detection.values()} - {None}
     missing = join(element("p", reason, class_="quiet") for reason in sorted(map(str, reasons)))
-    return Section("foreign", "Foreign images", lead, join([_table(head, rows), missing, drawn]))
+    title = "Foreign images" if len(evaluation.ood) == 1 else f"Foreign images: {ood.name}"
+    return Section(numbered("foreign", number), title, lead, join([_table(head, rows), missing, drawn]))
 
 
-def _shift(shift: Shift, spec: ImageSpec) -> Section:
+def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
     lead = (
         f"The same {words.count(shift.images, 'image')}, damaged more and more. A model that notices loses coverage as "
         f"fast as accuracy: what it still accepts at uncertainty ≤ {words.threshold(shift.threshold)} stays right."
@@ -157,6 +161,7 @@ def _shift(shift: Shift, spec: ImageSpec) -> Section:
     untouched = next(iter(shift.curves.values()))[0]
     worst = [("none", untouched), *((kind, curve[-1]) for kind, curve in shift.curves.items())]
     head = ["damage", "accuracy", "mean uncertainty", "UCE", "accepted", "error of the accepted"]
+    head += ["accepted with the gate", "error of these"] if gated else []
     rows = [
         [
             kind,
@@ -165,6 +170,7 @@ def _shift(shift: Shift, spec: ImageSpec) -> Section:
             percent(one.uce),
             percent(one.coverage),
             percent(one.error),
+            *([percent(one.gated_coverage), percent(one.gated_error)] if gated else []),
         ]
         for kind, one in worst
     ]

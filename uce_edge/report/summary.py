@@ -56,8 +56,7 @@ def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
     right = f"It labels {percent(scores['accuracy'].value)} of {images} right{_range(scores['accuracy'])}."
     answers = [("Accuracy", right), ("Confidence", _confidence(scores)), ("Uncertainty", _uncertainty(scores))]
     answers += [("Promise", text) for text in map(promise, evaluation.rejection) if text]
-    if evaluation.ood is not None:
-        answers.append(("Foreign images", _foreign(evaluation.ood)))
+    answers += [("Foreign images", _foreign(ood)) for ood in evaluation.ood]
     if evaluation.shift is not None:
         answers.append(("Damaged images", _worst(evaluation.shift)))
     return answers
@@ -68,6 +67,7 @@ def _foreign(ood: OutOfDistribution) -> str:
     return (
         f"Of {count(ood.images, 'foreign image')} ({ood.name}) it accepts {percent(ood.accepted)} at the same "
         f"threshold. A foreign image is more uncertain than an own one with a chance of {area} (AUROC)."
+        + ("" if ood.gated is None else f" With the gate against foreign images it accepts {percent(ood.gated)}.")
     )
 
 

@@ -64,6 +64,8 @@ SCORES = {
     "uncertainty": "uncertainty H",
     "confidence": "max probability",
     "model_uncertainty": "model part",
+    "novelty": "novelty",
+    "both": "uncertainty H and novelty",
 }
 """What images are ranked by."""
 

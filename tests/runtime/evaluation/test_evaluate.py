@@ -48,7 +48,7 @@ def foreign() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def evaluated(model, hard, foreign):
-    return evaluate(model, hard.images, hard.labels, outside=foreign, reject=0.3, resamples=QUICK)
+    return evaluate(model, hard.images, hard.labels, outside={"noise": foreign}, reject=0.3, resamples=QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -218,10 +218,15 @@ def test_an_infinite_surprise_is_null(model, hard, monkeypatch):
 
 def test_a_deterministic_model_has_no_model_part(digits, hard, foreign):
     found = evaluate(
-        Model(digits.deterministic, "cpu"), hard.images[:60], hard.labels[:60], outside=foreign, resamples=5, timed=True
+        Model(digits.deterministic, "cpu"),
+        hard.images[:60],
+        hard.labels[:60],
+        outside={"noise": foreign},
+        resamples=5,
+        timed=True,
     )
     assert set(found.risk_coverage) == {"uncertainty", "confidence"}
-    part = found.ood.detection["model_uncertainty"].auroc
+    part = found.ood[0].detection["model_uncertainty"].auroc
     assert part.value is None
     assert "One pass has no model part" in part.why
     assert found.latency.passes == (1,)
@@ -248,7 +253,7 @@ WRONG = [
     ({"reject": 1.5}, "`reject` to be between 0 and 1, but got 1.5"),
     ({"samples": 0}, "`samples`"),
     ({"seed": -1}, "`seed`"),
-    ({"outside": np.zeros((0, 8, 8, 1), np.uint8)}, "at least one image"),
+    ({"outside": {"none": np.zeros((0, 8, 8, 1), np.uint8)}}, r"`outside\['none'\]` to be at least one image"),
 ]
 
 
@@ -264,7 +269,7 @@ def test_wrong_requests_are_refused_before_predicting(model, hard, monkeypatch, 
 
 
 def test_foreign_images_are_told_apart_as_the_metrics_say(model, hard, foreign, evaluated, prediction):
-    outside, found = model.predict(foreign), evaluated.ood
+    outside, (found,) = model.predict(foreign), evaluated.ood
     for name, own, other in (
         ("uncertainty", prediction.uncertainty, outside.uncertainty),
         ("model_uncertainty", prediction.model_uncertainty, outside.model_uncertainty),
@@ -274,7 +279,8 @@ def test_foreign_images_are_told_apart_as_the_metrics_say(model, hard, foreign, 
         assert detection.auroc.value == pytest.approx(metrics.ood_auroc(own, other))
         assert detection.fpr_at_95.value == pytest.approx(metrics.ood_fpr_at_95(own, other))
         assert detection.auroc.low < detection.auroc.value < detection.auroc.high
-    assert found.images == 40
+    assert (found.name, found.images, found.gated) == ("noise", 40, None)
+    assert set(found.detection) == {"uncertainty", "confidence", "model_uncertainty"}
     assert found.accepted == pytest.approx(float((outside.uncertainty <= np.float32(0.3)).mean()))
     assert found.inside.sum() == pytest.approx(1)
     assert found.outside.sum() == pytest.approx(1)
@@ -376,7 +382,7 @@ def test_json_survives_a_pipe_without_torch(digits, archive, tmp_path):
     assert set(document["metrics"]["ece"]) == {"value", "low", "high", "twin", "twin_spread", "why", "difference"}
     assert document["rejection"][0]["threshold"] == 0.2
     assert document["rejection"][0]["error_bound"] > document["rejection"][0]["error"]
-    assert document["ood"] is None
+    assert (document["ood"], document["gated"]) == ([], None)
     assert document["latency"]["passes"][0] == 1
     assert (tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     loaded = set((tmp_path / "modules").read_text().split())

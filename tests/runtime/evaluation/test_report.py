@@ -77,7 +77,7 @@ def evaluated(digits):
     images[::3, :, 4:] = 0
     outside = np.random.default_rng(1).integers(0, 256, (30, 8, 8, 1)).astype(np.uint8)
     return evaluate(
-        model, images, test.labels, data=HOSTILE, outside=outside, ood_data=HOSTILE, reject=0.3, corrupt=8, timed=True,
+        model, images, test.labels, data=HOSTILE, outside={HOSTILE: outside}, reject=0.3, corrupt=8, timed=True,
         resamples=10, notes=[HOSTILE],
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def test_the_answer_comes_first_in_words(evaluated, text):
 
 
 def test_what_is_not_measured_is_not_shown(evaluated):
-    plain = dataclasses.replace(evaluated, ood=None, shift=None, latency=None, notes=())
+    plain = dataclasses.replace(evaluated, ood=(), shift=None, latency=None, notes=())
     found = Page(page.render(plain))
     assert [svg["id"][6:] for svg in found.having("svg") if svg.get("role")] == CHARTS[:4]
     assert [link["href"] for link in found.having("a")] == [

@@ -1,0 +1,126 @@
+"""Evaluation of a file that can tell what is foreign: several foreign sets, both gates, own and damaged images."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Call, Digits
+
+from uce_edge import metrics
+from uce_edge.calibration.promises import NoveltyPromise, Promise
+from uce_edge.contract import Method
+from uce_edge.datasets import far
+from uce_edge.datasets.splits import Split
+from uce_edge.evaluation import Evaluation, evaluate
+from uce_edge.model import Model
+from uce_edge.report import page, summary
+from uce_edge_export.recalibrating import recalibrate
+
+
+@pytest.fixture(scope="module")
+def file(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("gated") / "gated.onnx"
+    parts = [digits.dataset.splits[name] for name in ("calibration", "guarantee")]
+    data = Split(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
+    recalibrate(
+        digits.model, out, data, Method.TEMPERATURE, promise=Promise(0.05, 0.9), novelty=NoveltyPromise(0.05, 0.9)
+    )
+    return out
+
+
+@pytest.fixture(scope="module")
+def evaluated(digits: Digits, file: Path) -> Evaluation:
+    test, model = digits.dataset.splits["test"], Model(file, "cpu")
+    outside = {"inverted": 255 - test.images[:60], "far": far.far(model.metadata.image, each=10)}
+    return evaluate(model, test.images, test.labels, outside=outside, corrupt=30, resamples=20)
+
+
+def test_own_images_are_counted_as_the_rule_decides(digits: Digits, file: Path, evaluated: Evaluation) -> None:
+    test, model = digits.dataset.splits["test"], Model(file, "cpu")
+    said = model.predict(test.images, reject="auto")
+    accepted = np.array([decision == "accept" for decision in said.decisions])
+    gated = evaluated.gated
+    assert gated is not None
+    assert gated.coverage == pytest.approx(accepted.mean())
+    assert gated.error == pytest.approx((said.class_ids != test.labels)[accepted].mean())
+    assert gated.foreign == pytest.approx(np.mean([reason in ("foreign", "both") for reason in said.reasons or ()]))
+    assert gated.level == 0.05
+
+
+def test_every_foreign_set_is_told_apart_by_every_score(digits: Digits, file: Path, evaluated: Evaluation) -> None:
+    test, model = digits.dataset.splits["test"], Model(file, "cpu")
+    assert [ood.name for ood in evaluated.ood] == ["inverted", "far"]
+    inverted = evaluated.ood[0]
+    own, other = model.predict(test.images), model.predict(255 - test.images[:60], reject="auto")
+    assert set(inverted.detection) == {"uncertainty", "confidence", "model_uncertainty", "novelty", "both"}
+    novelty = inverted.detection["novelty"].auroc
+    assert novelty.value == pytest.approx(metrics.ood_auroc(own.novelty_score, other.novelty_score))
+    assert novelty.low is not None
+    assert novelty.high is not None
+    assert novelty.low <= novelty.value <= novelty.high
+    assert inverted.gated == pytest.approx(np.mean([decision == "accept" for decision in other.decisions]))
+    assert inverted.gated <= inverted.accepted
+
+
+def test_both_together_is_the_product_of_the_shares_that_are_at_least_as_extreme(
+    digits: Digits, file: Path, evaluated: Evaluation
+) -> None:
+    model = Model(file, "cpu")
+    own, other = (
+        model.predict(images)
+        for images in (digits.dataset.splits["test"].images, 255 - digits.dataset.splits["test"].images[:60])
+    )
+
+    def share(values: np.ndarray, among: np.ndarray) -> np.ndarray:
+        return (1 + (among[None] >= values[:, None]).sum(axis=1)) / (1 + len(among))
+
+    inside, outside = (
+        -np.log(share(said.uncertainty, own.uncertainty) * share(said.novelty_score, own.novelty_score))
+        for said in (own, other)
+    )
+    assert evaluated.ood[0].detection["both"].auroc.value == pytest.approx(metrics.ood_auroc(inside, outside))
+
+
+def test_damaged_images_are_counted_with_and_without_the_gate(evaluated: Evaluation) -> None:
+    assert evaluated.shift is not None
+    conditions = [one for curve in evaluated.shift.curves.values() for one in curve]
+    assert all(one.gated_coverage is not None for one in conditions)
+    assert sum(one.gated_coverage or 0 for one in conditions) < sum(one.coverage for one in conditions)
+
+
+def test_the_page_shows_all_of_it(evaluated: Evaluation) -> None:
+    text = page.render(evaluated)
+    for word in (
+        "Foreign images: inverted",
+        "Foreign images: far",
+        "foreign-2",
+        "chart-mixture-2",
+        "accepted with the gate",
+    ):
+        assert word in text
+    assert text.count('id="chart-mixture"') == 1
+    told = [sentence for about, sentence in summary.findings(evaluated) if about == "Foreign images"]
+    assert len(told) == 2
+    assert "With the gate against foreign images it accepts" in told[0]
+    json.dumps(evaluated.as_dict(), allow_nan=False)
+
+
+def test_the_command_takes_several_sets_and_makes_the_far_one(
+    digits: Digits, file: Path, call: Call, tmp_path: Path
+) -> None:
+    test = digits.dataset.splits["test"]
+    np.savez(tmp_path / "test.npz", x=test.images[:60], y=test.labels[:60])
+    np.savez(tmp_path / "inverted.npz", x=255 - test.images[:30], y=np.zeros(30, int))
+    asked = (
+        "evaluate", file, "--data", tmp_path / "test.npz", "--ood", tmp_path / "inverted.npz", "--ood", "far",
+        "--no-latency",
+    )  # fmt: skip
+    said = call(*asked)
+    assert said.code == 0, said.err
+    for word in ("foreign: inverted.npz", "foreign: far", "with the gate", "own images lost", "novelty"):
+        assert word in said.out
+    document = json.loads(call(*asked, "--json").out)
+    assert [ood["name"] for ood in document["ood"]] == ["inverted.npz", "far"]
+    assert document["ood"][1]["images"] == 5 * far.EACH
+    assert document["gated"]["level"] == 0.05
