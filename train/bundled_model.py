@@ -45,6 +45,7 @@ SHOWN = {
 LIMITS = (
     "Ten kinds of things in photos of 32x32 pixels; a larger photo is shrunk to that, and its detail is gone.",
     "It has no class for people, plants, food or furniture, and rejects only a part of them.",
+    "Unknown things that look like known ones are rarely foreign to it.",
     "On damaged images (noise, blur, strong contrast) its uncertainty rises less than its error.",
     "The promise of the stored threshold holds for images drawn like CIFAR-10's, with the stored passes and seed.",
     "Not for decisions about people, and not for safety.",
@@ -104,7 +105,18 @@ def write_card() -> None:
 
 
 def _evaluated(path: Path, corrupt: bool) -> dict[str, Any]:
-    command = ["evaluate", str(path), "--data", "cifar10", "--ood", "cifar100", "--no-latency", "--json"]
+    command = [
+        "evaluate",
+        str(path),
+        "--data",
+        "cifar10",
+        "--ood",
+        "cifar100",
+        "--ood",
+        "far",
+        "--no-latency",
+        "--json",
+    ]
     command += ["--corrupt", "--corrupt-images", "200"] if corrupt else []
     done = subprocess.run(
         [sys.executable, "-m", "uce_edge", *command], check=True, stdout=subprocess.PIPE, text=True, env=os.environ
@@ -151,13 +163,19 @@ def _page(
             twin = "" if score["twin"] is None else f", *{shown(score['twin'])}*"
             cells.append(f"{shown(score['value'])} ({shown(score['low'])} to {shown(score['high'])}){twin}")
         rows.append(f"| {title} | {' | '.join(cells)} |")
-    foreign, promised = [], []
+    foreign, lost, promised = [], [], []
     for kind in BUNDLED:
-        outside, point = results[kind]["ood"], results[kind]["rejection"][0]
-        auroc = outside["detection"]["uncertainty"]["auroc"]
-        foreign.append(
-            f"| {kind} | {percent(auroc['value'])} ({percent(auroc['low'])} to {percent(auroc['high'])}) | "
-            f"{percent(outside['accepted'])} | {outside['mean_inside']:.3f} | {outside['mean_outside']:.3f} |"
+        gated, point = results[kind]["gated"], results[kind]["rejection"][0]
+        for outside in results[kind]["ood"]:
+            scores = (outside["detection"][name]["auroc"] for name in ("uncertainty", "novelty", "both"))
+            areas = (f"{percent(s['value'])} ({percent(s['low'])} to {percent(s['high'])})" for s in scores)
+            foreign.append(
+                f"| {kind}, {outside['images']:,} of {outside['name']} | {' | '.join(areas)} | "
+                f"{percent(outside['accepted'])} | {percent(outside['gated'])} |"
+            )
+        lost.append(
+            f"| {kind} | {percent(gated['level'])} | {percent(gated['foreign'], 2)} | {gated['threshold']:.4g} | "
+            f"{percent(gated['coverage'])} | {percent(gated['error'], 2)} |"
         )
         stored = files[kind].reject
         target = None if stored is None else stored.target_error
@@ -167,7 +185,11 @@ def _page(
         )
     damaged = [
         f"| {what} | "
-        + " | ".join(f"{percent(one['coverage'], 0)} / {percent(one['error'], 0)}" for one in curve[1:])
+        + " | ".join(
+            f"{percent(one['coverage'], 0)} / {percent(one['error'], 0)}, "
+            f"{percent(one['gated_coverage'], 0)} / {percent(one['gated_error'], 0)}"
+            for one in curve[1:]
+        )
         + " |"
         for what, curve in results[DEFAULT]["shift"]["curves"].items()
     ]
@@ -182,10 +204,9 @@ def _page(
         default=DEFAULT, sizes=_sizes(run), tested=f"{results[DEFAULT]['images']:,}",
         commands="\n".join(f"    {line}" for line in ("export UCE_EDGE_DATA=data", *COMMANDS)),
         seed=run.recipe.seed, epochs=run.recipe.epochs, p=run.recipe.p, hashes=hashes, rows="\n".join(rows),
-        foreign="\n".join(foreign), promised="\n".join(promised), damaged="\n".join(damaged),
+        foreign="\n".join(foreign), lost="\n".join(lost), promised="\n".join(promised), damaged="\n".join(damaged),
         speed="\n".join(speed), limits="\n".join(f"- {line}" for line in LIMITS), licence=LICENCE,
         temperature=", ".join(f"{kind} {files[kind].calibration.temperature:.4f}" for kind in BUNDLED),
-        outside=f"{results[DEFAULT]['ood']['images']:,}",
     )  # fmt: skip
 
 
@@ -231,15 +252,22 @@ The value, its 95 % bootstrap interval, and *what a perfectly calibrated model w
 | --- | --- | --- | --- | --- | --- |
 {promised}
 
+## The gate against foreign images
+
+| | own images lost: promised, 95 % confidence | lost | threshold of the rule | accepted by both | error of these |
+| --- | --- | --- | --- | --- | --- |
+{lost}
+
 ## What it should reject, and does not
 
-{outside} images of CIFAR-100, none of its classes:
+Images of CIFAR-100, none of its classes, and of the set `far`: noise, single colours, gratings, checkerboards, text.
 
-| | AUROC of the uncertainty | accepted all the same | mean uncertainty, own | foreign |
-| --- | --- | --- | --- | --- |
+| | AUROC of the uncertainty | of the novelty | of both | accepted by the uncertainty | by both gates |
+| --- | --- | --- | --- | --- | --- |
 {foreign}
 
-200 test images, damaged at five severities, `{default}`: share that the stored threshold accepts / error of these.
+200 test images, damaged at five severities, `{default}`: share that the stored threshold accepts / error of these, and
+the same with the gate against foreign images.
 
 | | 1 | 2 | 3 | 4 | 5 |
 | --- | --- | --- | --- | --- | --- |

@@ -15,7 +15,7 @@ from onnx import helper
 
 from uce_edge import contract
 from uce_edge.calibration.novelty import NoveltyError
-from uce_edge.contract import Inference, NoiseKind
+from uce_edge.contract import Inference, NoiseKind, Sigma
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
 from uce_edge.model import Model
@@ -174,6 +174,7 @@ HOW: dict[str, tuple[dict, Options]] = {
     "from the second layer": ({}, Options(from_layer="1")),
     "baked": ({"samples": 3}, Options(bake=True)),
     "randn": ({"noise": NoiseKind.RANDN}, Options()),
+    "factored": ({}, Options(sigma=Sigma.FACTORED)),
     "deterministic": ({"inference": Inference.DETERMINISTIC}, Options()),
 }
 

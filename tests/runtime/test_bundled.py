@@ -2,13 +2,17 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOT, Call
+from PIL import Image
 
 from uce_edge import Model
+from uce_edge.datasets import splits
 from uce_edge.models import BUNDLED, DEFAULT, bundled
+from uce_edge.prediction import Reason
 
 IMAGES = ROOT / "examples" / "images"
 OWN = sorted(path for path in IMAGES.glob("*.png") if not path.name.startswith("other-"))
@@ -64,6 +68,54 @@ def test_the_default_is_one_of_both(call: Call) -> None:
     asked = ("predict", IMAGES / "cat.png", "--json")
     plain, named = json.loads(call(*asked).out), json.loads(call(*asked, "--inference", str(DEFAULT)).out)
     assert plain == named
+
+
+def no_photos() -> dict[str, np.ndarray]:
+    """What cameras see that should be seen by nobody."""
+    rng = np.random.default_rng(0)
+    blue = np.zeros((1, 32, 32, 3), np.uint8)
+    blue[..., 2] = 255
+    return {
+        "a solid blue frame": blue,
+        "white noise": rng.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8),
+        "a covered lens": np.clip(rng.normal(4, 2, (5, 32, 32, 3)), 0, 255).astype(np.uint8),
+        "a gray wall": np.full((1, 32, 32, 3), 127, np.uint8),
+    }
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+@pytest.mark.parametrize("what", no_photos())
+def test_what_is_no_photo_is_rejected_as_foreign(kind: str, what: str) -> None:
+    said = Model(bundled(kind), "cpu").predict(no_photos()[what], reject="auto")
+    assert set(said.reasons or ()) <= {Reason.FOREIGN, Reason.BOTH}
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_its_own_photos_are_familiar(kind: str) -> None:
+    model = Model(bundled(kind), "cpu")
+    said = model.predict(OWN, reject="auto")
+    assert sum(reason in (Reason.FOREIGN, Reason.BOTH) for reason in said.reasons or ()) <= 1
+    rule = model.metadata.rule
+    assert rule is not None
+    assert (rule.foreign.level, rule.foreign.confidence, rule.foreign.images) == (0.01, 0.95, 2500)
+    assert rule.uncertain is not None
+    assert rule.uncertain.target_error == 0.05
+
+
+def test_a_person_is_told_why(call: Call, tmp_path: Path) -> None:
+    Image.fromarray(no_photos()["white noise"][0]).save(tmp_path / "noise.png")
+    said = call("predict", tmp_path / "noise.png", IMAGES, "--reject", "auto")
+    assert said.code == 0
+    (line,) = (line for line in said.out.splitlines() if "noise.png" in line)
+    assert "reject: unlike anything it was calibrated on" in line
+
+
+@pytest.mark.skipif("UCE_EDGE_DATA" not in os.environ, reason="needs CIFAR-10 under UCE_EDGE_DATA")
+def test_of_its_own_test_images_about_one_in_a_hundred_is_lost() -> None:
+    model = Model(bundled(), "cpu")
+    said = model.predict(splits.load("cifar10").splits["test"].images, reject="auto")
+    foreign = [reason in (Reason.FOREIGN, Reason.BOTH) for reason in said.reasons or ()]
+    assert 0.002 < np.mean(foreign) < 0.013
 
 
 @pytest.mark.skipif("UCE_EDGE_DATA" not in os.environ, reason="needs CIFAR-10 under UCE_EDGE_DATA")

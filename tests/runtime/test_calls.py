@@ -16,7 +16,6 @@ from uce_edge.calls import Calls
 from uce_edge.contract import Inference, Merge, Output, Per
 from uce_edge.errors import ModelFileError
 from uce_edge.metadata import Metadata
-from uce_edge.models import BUNDLED, bundled
 from uce_edge.providers import Device, open_session
 from uce_edge.runner import Runner
 
@@ -141,7 +140,7 @@ def test_an_output_of_another_type_is_refused(tmp_path: Path) -> None:
         Model(port_cases.variant(tmp_path, graph=widen), "cpu")
 
 
-OLD = [GOLDEN / "digits-mc.onnx", GOLDEN / "digits-moments.onnx", *map(bundled, BUNDLED)]
+OLD = [GOLDEN / "digits-mc.onnx", GOLDEN / "digits-moments.onnx"]
 
 
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name)
