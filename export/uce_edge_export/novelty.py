@@ -17,11 +17,11 @@ from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
 from uce_edge.calibration.promises import NoveltyPromise, StoredCutoff
 from uce_edge.contract import NOVELTY, NOVELTY_SCORE
 from uce_edge.datasets.splits import Split
+from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
 from uce_edge.providers import Device, open_session
 from uce_edge_export import gate
 from uce_edge_export.builder import Builder
-from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
 from uce_edge_export.plain import Features, find_features
 from uce_edge_export.publish import Draft
@@ -59,9 +59,9 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     exact = distance(features(model, scoring.images))
     difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
     if not difference <= _TOLERANCE:  # NaN fails, too
-        raise ParityError(
-            f"The novelty scores of the graph differ from those in double precision by a factor of {difference:.2g} "
-            f"(allowed: {_TOLERANCE:g}). Nothing was written. Calibrate with more images, or with --no-novelty."
+        raise NoveltyError(
+            f"Scores of the graph differ from those in double precision by {difference:.2g} of their size (allowed: "
+            f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty."
         )
     return Fitted(distance, Reference.of(scores), difference)
 
@@ -83,16 +83,16 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | Nov
         The cutoff; or, when nobody asked for a level, why there is none: the draft is then as it was.
 
     Raises:
-        NoveltyError: The images do not allow the level that was asked for.
+        UceEdgeError: The images do not allow the level that was asked for, or the network has no features.
     """
     model = ir.load(draft.path)
     try:
         cutoff = novelty.cutoff_for(len(data.halves()[1]), wanted)  # before anything slow happens
         fitted = fit(model, data)
-    except NoveltyError as error:
+    except UceEdgeError as error:
         if wanted.level is not None:
             raise
-        return error
+        return NoveltyError(str(error))
     gated, metadata = attach(model, draft.metadata, fitted)
     draft.metadata = metadata
     draft.rewrite(gated)
