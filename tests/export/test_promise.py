@@ -162,14 +162,17 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
     assert "The guarantee images allow a threshold" in said
     out = tmp_path / "m.onnx"
     said = call("export", folder, "--out", out).err
-    stored = Model(out, "cpu").metadata.reject
+    rule = Model(out, "cpu").metadata.rule
+    assert rule is not None
+    stored = rule.uncertain
     assert stored is not None
-    assert f"Rejecting above {stored.threshold:.4g} accepts" in said
+    assert f"Rejecting these and what is above {stored.threshold:.4g} accepts" in said
     assert "--reject auto" in said
     test = digits.dataset.splits["test"]
     Image.fromarray(test.images[0, :, :, 0]).save(tmp_path / "one.png")
     record = json.loads(call("predict", "--model", out, tmp_path / "one.png", "--reject", "auto", "--json").out)
-    assert record[0]["decision"] == ("accept" if record[0]["uncertainty"] <= stored.threshold else "reject")
+    accepted = record[0]["uncertainty"] <= stored.threshold and record[0]["novelty"] > rule.foreign.cutoff
+    assert record[0]["decision"] == ("accept" if accepted else "reject")
     assert "reject auto" in call("info", out).out
     again = tmp_path / "again.onnx"
     said = call("calibrate", out, "--data", "digits", "--target-error", 0.1, "--out", again).err

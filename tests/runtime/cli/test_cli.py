@@ -384,7 +384,8 @@ def test_from_training_to_a_model_file(call, tmp_path, monkeypatch):
     assert exported.code == 0, exported.err
     assert exported.out == ""
     assert exported.err.splitlines()[0] == f"Exporting the newest run: {os.path.join('runs', 'a')}"  # noqa: PTH118
-    assert exported.err.splitlines()[-1] == "Next: uce-edge predict --model a.onnx image.png --reject 0.3"
+    assert "What is foreign is rejected" in exported.err
+    assert exported.err.splitlines()[-1] == "Next: uce-edge predict --model a.onnx image.png --reject auto"
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     runs = {f"runs/{name}/{file}" for name in ("a", "older") for file in ("run.json", "log.csv", "weights.safetensors")}
     assert written == runs | {"a.onnx", "a.json"}
