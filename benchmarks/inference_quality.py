@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
     part, *runs = arguments
     rows: list[str] = []
     for argument in runs:
-        name, _, folder = argument.partition("=")
+        name, _, folder = argument.rpartition("=")
         with tempfile.TemporaryDirectory() as place:
             rows += PARTS[part](name, folder, Path(place))
     page = DOCS / "inference.md"

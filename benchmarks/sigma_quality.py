@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     warnings.simplefilter("ignore")
     rows: list[str] = []
     for argument in arguments:
-        name, _, folder = argument.partition("=")
+        name, _, folder = argument.rpartition("=")
         with tempfile.TemporaryDirectory() as place:
             forms, test = of_bundled(Path(place)) if folder == "bundled" else of_run(folder, Path(place))
             rows += compare(name, forms, test)
@@ -73,7 +73,7 @@ def of_bundled(place: Path) -> tuple[Forms, Split]:
         network = bundled_network(bundled(inference), original)
         for sigma in Sigma:
             path = place / f"{inference}-{sigma}.onnx"
-            metadata = replace(original.metadata, outputs=(), tools={})
+            metadata = replace(original.metadata, outputs=(), rule=None, tools={})
             export_module(network, metadata, path, test.images, Options(sigma=sigma))
             forms[inference, sigma] = Model(path, "cpu")
     # Before anything is said of the box: it is the same network.
