@@ -63,7 +63,7 @@ def plot(report: Report, path: Path, beside: Sequence[Report] = ()) -> None:
     heights = _apart([values[-1] for values, _, _ in lines.values()], 0.11 * top)
     for i, ((name, (values, _, colour)), height) in enumerate(zip(lines.items(), heights, strict=True)):
         axes.annotate(
-            f"{name}\n{values[-1] / alone[-1].p50_ms:.1f}x the time" if i else name, (1, height),
+            f"{name}\n{values[-1] / alone[-1].p50_ms:.2g}x the time" if i else name, (1, height),
             xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points", color=colour, va="center",
             weight="normal" if i else "bold", size=10,
         )  # fmt: skip
