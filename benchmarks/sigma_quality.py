@@ -32,6 +32,7 @@ from uce_edge_train.runs import Run
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 IMAGES, DISTANCE_IMAGES = 5_000, 400
 PASSES, MANY = 25, 100
+INFERENCES = (Inference.MC, Inference.MOMENTS)
 TITLE = "## Factored sigma"
 
 Forms = dict[tuple[Inference, Sigma], Model]
@@ -56,7 +57,7 @@ def of_run(folder: str, place: Path) -> tuple[Forms, Split]:
     """The forms of a training run, and its test images."""
     dataset = Run.load(folder).dataset()
     forms = {}
-    for inference in (Inference.MC, Inference.MOMENTS):
+    for inference in INFERENCES:
         for sigma in Sigma:
             path = place / f"{inference}-{sigma}.onnx"
             export_run(folder, path, dataset, inference, options=Options(sigma=sigma))
@@ -68,7 +69,7 @@ def of_bundled(place: Path) -> tuple[Forms, Split]:
     """The forms of the model in the box, and test images that it has not seen."""
     test = load("cifar10").splits["test"].at_most(IMAGES)
     forms = {}
-    for inference in (Inference.MC, Inference.MOMENTS):
+    for inference in INFERENCES:
         original = Model(bundled(inference), "cpu")
         network = bundled_network(bundled(inference), original)
         for sigma in Sigma:
@@ -106,7 +107,7 @@ def compare(name: str, forms: Forms, test: Split) -> list[str]:
     few = test.images[:DISTANCE_IMAGES]
     reference = forms[Inference.MC, Sigma.EXACT].predict(few, MANY, seed=1).uncertainty
     rows = []
-    for inference in (Inference.MC, Inference.MOMENTS):
+    for inference in INFERENCES:
         exact = None
         for sigma in Sigma:
             model = forms[inference, sigma]
