@@ -96,8 +96,7 @@ def relu_rules(name: str, folder: str, place: Path) -> list[str]:
         for metric in (metrics.nll, metrics.aurc):
             text = f"{metric(ours.probabilities, test.labels):.4f}"
             if theirs is not None:
-                low, high = paired(metric, ours, theirs, test.labels)
-                text += f" ({low:+.4f} to {high:+.4f})"
+                text += interval(metric, ours, theirs, test.labels)
             values.append(text)
         values.append(f"{distances.mean():.4f}")
         if their_distances is not None:
@@ -142,8 +141,7 @@ def compare(name: str, files: dict[Inference, Model], test) -> list[str]:
         for metric, digits in ((metrics.nll, 4), (metrics.aurc, 4), (metrics.uce, 4)):
             text = f"{metric(said.probabilities, test.labels):.{digits}f}"
             if said is not exact:
-                low, high = paired(metric, said, exact, test.labels)
-                text += f" ({low:+.4f} to {high:+.4f})"
+                text += interval(metric, said, exact, test.labels)
             values.append(text)
         distance = np.abs(said.uncertainty - reference.uncertainty).mean()
         other = contract.accepts(said.uncertainty, THRESHOLD) != contract.accepts(reference.uncertainty, THRESHOLD)
@@ -152,18 +150,11 @@ def compare(name: str, files: dict[Inference, Model], test) -> list[str]:
     return rows
 
 
-def paired(
-    metric: Callable[..., float], ours: Prediction, theirs: Prediction, labels: np.ndarray
-) -> tuple[float, float]:
-    """The 95 % interval of the difference of a metric, over redrawn images."""
-    rng = np.random.default_rng(0)
-    differences = []
-    for _ in range(RESAMPLES):
-        chosen = rng.integers(0, len(labels), len(labels))
-        a, b = (metric(said.probabilities[chosen], labels[chosen]) for said in (ours, theirs))
-        differences.append(a - b)
-    low, high = np.quantile(differences, [0.025, 0.975])
-    return float(low), float(high)
+def interval(metric: Callable[..., float], ours: Prediction, theirs: Prediction, labels: np.ndarray) -> str:
+    """The 95 % interval of the difference of a metric, over redrawn images, for a cell."""
+    probabilities = (said.probabilities for said in (ours, theirs))
+    difference = metrics.bootstrap_difference(metric, *probabilities, labels, resamples=RESAMPLES)
+    return f" ({difference.low:+.4f} to {difference.high:+.4f})"
 
 
 def stop_early(name: str, model: Model, images: np.ndarray) -> list[str]:

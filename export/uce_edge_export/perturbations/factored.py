@@ -18,25 +18,16 @@ from uce_edge_export.builder import Builder
 from uce_edge_export.evaluator import Array, evaluate
 from uce_edge_export.factors import Factors
 from uce_edge_export.moments import Operand, Uncertain
+from uce_edge_export.perturbations.gaussian import GaussianDropout
 from uce_edge_export.weights import multiplications, product_scale
 
 
 @dataclass(frozen=True, eq=False)
-class FactoredDropout:
+class FactoredDropout(GaussianDropout):
     """Gaussian dropout with its rate, and the factors of the layer that it is for."""
 
-    p: float
     factors: Factors
     kind = PerturbationKind.FACTORED
-
-    @property
-    def alpha(self) -> float:
-        """The variance of the multiplicative noise that it stands for."""
-        return self.p / (1 - self.p)
-
-    def normals(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """One for every output."""
-        return shape
 
     def prepare(self, g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ...]:
         """The mean, and the standard deviation up to a factor for every output."""
