@@ -24,7 +24,7 @@ from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge_train import rates, training
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT
-from uce_edge_train.choices import Arithmetic, Optimiser, Rates, Schedule, TrainDevice
+from uce_edge_train.choices import Arithmetic, Mixing, Optimiser, Rates, Schedule, TrainDevice
 from uce_edge_train.journal import Journal
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
@@ -71,8 +71,10 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
         SHORT,
         dataclasses.replace(SHORT, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU, flip=True, erase=0.5),
         dataclasses.replace(SHORT, rates=Rates.LAYER, patience=3, schedule=Schedule.COSINE, penalty=0.1, clip=1.0),
+        dataclasses.replace(SHORT, augment=Mixing.PIXMIX, logit_norm=0.04, patience=3),
+        dataclasses.replace(SHORT, augment=Mixing.AUGMIX, noise=0.3, blur=0.3),
     ],
-    ids=["adamw", "sgd", "learned rates"],
+    ids=["adamw", "sgd", "learned rates", "pixmix", "augmix"],
 )
 def test_a_resumed_training_ends_as_the_uninterrupted_one(
     recipe: Recipe, few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -329,7 +331,7 @@ def test_absent_hardware_is_refused(few: Dataset, tmp_path: Path) -> None:
     [
         ("epochs", 0), ("batch_size", 0), ("patience", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
         ("clip", -1.0), ("erase", 1.5), ("penalty", -0.1), ("penalty", float("inf")), ("weight_decay", -1.0),
-        ("shift", -1),
+        ("shift", -1), ("augment", "mixup"), ("noise", 1.1), ("blur", -0.1), ("logit_norm", 0.0),
     ],
 )  # fmt: skip
 def test_wrong_recipes_are_refused(field: str, value: float) -> None:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from uce_edge_train.augment_damage import blurred, noisy
+from uce_edge_train.augment_mix import Mix
+
 
 @dataclass(frozen=True)
 class Augmentation:
@@ -16,6 +19,15 @@ class Augmentation:
     """It is mirrored with probability 1/2."""
     erase: float = 0.0
     """The probability that a random rectangle, 2 to 33 % of the area, becomes the mean colour."""
+    mix: Mix | None = None
+    """It is mixed with changed copies of itself, or with pictures."""
+    blur: float = 0.0
+    """The probability of a Gaussian blur of random strength."""
+    noise: float = 0.0
+    """The probability of Gaussian noise of random strength."""
+    mean: tuple[float, ...] = (0.0,)
+    """Of the normalisation, per channel: mixing, blur and noise work on pixels from 0 to 1."""
+    std: tuple[float, ...] = (1.0,)
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Every image of a batch in its own way; `images` are normalised, so the mean colour is 0."""
@@ -24,9 +36,23 @@ class Augmentation:
             images = torch.where(mirrored.to(images.device), images.flip(3), images)
         if self.shift:
             images = _shifted(images, self.shift, generator)
+        if self.mix or self.blur or self.noise:
+            images = self._on_pixels(images, generator)
         if self.erase:
             images = _erased(images, self.erase, generator)
         return images
+
+    def _on_pixels(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """What needs the range of a pixel: out of the normalisation, and back into it."""
+        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
+        pixels = (images * std + mean).clamp_(0, 1)
+        if self.mix:
+            pixels = self.mix(pixels, generator)
+        if self.blur:
+            pixels = blurred(pixels, self.blur, generator)
+        if self.noise:
+            pixels = noisy(pixels, self.noise, generator)
+        return (pixels - mean) / std
 
 
 def _shifted(images: Tensor, pixels: int, generator: torch.Generator) -> Tensor:

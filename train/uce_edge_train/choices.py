@@ -35,6 +35,17 @@ class Stem(StrEnum):
     """A 7x7 convolution with stride 2 and max-pooling, for large images."""
 
 
+class Mixing(StrEnum):
+    """What training images are mixed with."""
+
+    NONE = "none"
+    """Nothing."""
+    AUGMIX = "augmix"
+    """Changed copies of themselves: turned, sheared, moved, posterised, solarised, equalised."""
+    PIXMIX = "pixmix"
+    """Such copies, and pictures without a subject: fractals, clouds and mosaics, made by rule."""
+
+
 class Optimiser(StrEnum):
     """What turns gradients into steps."""
 

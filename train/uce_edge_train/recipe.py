@@ -11,13 +11,19 @@ from torch import Tensor, nn
 from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
 from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Share, at_least
+from uce_edge.metadata import ImageSpec
 from uce_edge.records import Record
 from uce_edge_train import architectures
 from uce_edge_train.augment import Augmentation
-from uce_edge_train.choices import Arithmetic, Optimiser, Rates, Schedule
+from uce_edge_train.augment_mix import Mix, PixMix, augmix
+from uce_edge_train.augment_pictures import mixing_pictures
+from uce_edge_train.choices import Arithmetic, Mixing, Optimiser, Rates, Schedule
 from uce_edge_train.layers import gaussianize
 
-_EXAMPLES = {"penalty": 0.1, "shift": 2, "erase": 0.1, "clip": 1, "patience": 20}  # where the default is no example
+_EXAMPLES = {  # where the default is no example
+    "penalty": 0.1, "logit_norm": 0.04, "shift": 2, "erase": 0.1, "augment": "pixmix", "noise": 0.3, "blur": 0.3,
+    "clip": 1, "patience": 20,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,18 @@ class Recipe(Record):
     weight_decay: Annotated[float, at_least(0)] = 0.01
     penalty: Annotated[float, at_least(0)] = 0.0
     """Beta of the confidence penalty (Eq. 19); 0 for plain NLL."""
+    logit_norm: Annotated[Annotated[float, ABOVE_ZERO] | None, OPTIONAL] = None
+    """Temperature of LogitNorm (Wei et al. 2022), which trains the direction of the logits alone; None for without."""
     shift: Count | None = None
     """Augmentation: pixels an image may move by; None for an eighth of its width."""
     flip: bool = False
     erase: Share = 0.0
+    augment: Annotated[Mixing, OPTIONAL] = Mixing.NONE
+    """What training images are mixed with."""
+    noise: Annotated[Share, OPTIONAL] = 0.0
+    """The probability of Gaussian noise of random strength."""
+    blur: Annotated[Share, OPTIONAL] = 0.0
+    """The probability of a Gaussian blur of random strength."""
     clip: Annotated[float, ABOVE_ZERO] | None = None
     """Largest norm of the gradient."""
     patience: Positive | None = None
@@ -69,13 +83,24 @@ class Recipe(Record):
             network = architectures.build(self.arch, classes, channels, self.stem)
             return gaussianize(network, self.p, sigma=self.sigma)
 
-    def augmentation(self, height: int, width: int) -> Augmentation:
-        """The augmentation for images of a size."""
-        shift = width // 8 if self.shift is None else self.shift
-        if shift >= min(height, width):
-            rule = f"0 to {min(height, width) - 1} pixels"
+    def augmentation(self, image: ImageSpec) -> Augmentation:
+        """The augmentation for a kind of images."""
+        smallest = min(image.height, image.width)
+        shift = image.width // 8 if self.shift is None else self.shift
+        if shift >= smallest:
+            rule = f"0 to {smallest - 1} pixels"
             raise UsageError(expected("`shift`", rule, shift, f"As in --shift {_EXAMPLES['shift']}"))
-        return Augmentation(shift, self.flip, self.erase)
+        return Augmentation(
+            shift, self.flip, self.erase, self._mix(image), self.blur, self.noise, image.mean, image.std
+        )
+
+    def _mix(self, image: ImageSpec) -> Mix | None:
+        if self.augment is Mixing.NONE:
+            return None
+        if self.augment is Mixing.AUGMIX:
+            return augmix
+        pictures = mixing_pictures(image.height, image.width, image.channels, self.seed)
+        return PixMix(torch.from_numpy(pictures))
 
     def optimiser_for(self, model: nn.Module, learned_rates: list[Tensor]) -> torch.optim.Optimizer:
         """The optimiser of a model's weights, and of its dropout rates, which do not decay."""
@@ -99,9 +124,18 @@ class Recipe(Record):
             return self.learning_rate * _cosine(1 / 25, 1, progress / rising)
         return self.learning_rate * _cosine(1, 1e-5, (progress - rising) / (1 - rising))
 
+    def judged(self, logits: Tensor) -> Tensor:
+        """The logits as the likelihood takes them: with LogitNorm, all of one length."""
+        logits = logits.float()
+        if self.logit_norm is None:
+            return logits
+        length = torch.linalg.vector_norm(logits, dim=-1, keepdim=True) + 1e-7
+        directed: Tensor = logits / (self.logit_norm * length)
+        return directed
+
     def loss(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """What is minimised, and the plain NLL in it, both means over the batch."""
-        logits = logits.float()
+        logits = self.judged(logits)
         nll = nn.functional.cross_entropy(logits, labels)
         if self.penalty == 0:
             return nll, nll

@@ -19,6 +19,7 @@ from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 from uce_edge_train import rates
+from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT, Training
 from uce_edge_train.choices import Arithmetic, Schedule, TrainDevice
 from uce_edge_train.draws import NoisePool, generator
@@ -60,7 +61,7 @@ def train(
     out = Path(out)
     mean, std = channel_statistics(dataset.splits["train"].images)
     image = ImageSpec(*dataset.image_shape, mean=mean, std=std)
-    recipe.augmentation(image.height, image.width)
+    augment = recipe.augmentation(image)
     model = recipe.build(len(dataset.class_names), image.channels)
     hashes = dataset.hashes()
     with join(device) as group:
@@ -81,7 +82,7 @@ def train(
         if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
             raise UsageError(f"The processes see different checkpoints. Put --out ({out}) where all machines see it.")
         with open_journal(out, recipe.epochs, tensorboard and group.leads) as journal:
-            _Loop(training, recipe, image, dataset, hashes["train"], group, out, journal).run()
+            _Loop(training, recipe, augment, image, dataset, hashes["train"], group, out, journal).run()
         if training.best:
             training.take(training.best)
         model = model.to("cpu").eval()
@@ -117,6 +118,7 @@ class _Loop:
         self,
         training: Training,
         recipe: Recipe,
+        augment: Augmentation,
         image: ImageSpec,
         dataset: Dataset,
         data_hash: str,
@@ -125,7 +127,7 @@ class _Loop:
         journal: Journal,
     ) -> None:
         self.training, self.recipe, self.image, self.group = training, recipe, image, group
-        self.out, self.journal = out, journal
+        self.augment, self.out, self.journal = augment, out, journal
         self.held_out = dataset.splits["calibration"]
         data = dataset.splits["train"]
         self.data_hash = data_hash
@@ -133,7 +135,6 @@ class _Loop:
         # The last, smaller batch of an epoch is left out; a set smaller than a batch is one batch.
         self.batch = min(recipe.batch_size, len(self.labels) // group.size * group.size)
         self.steps = len(self.labels) // self.batch
-        self.augment = recipe.augmentation(image.height, image.width)
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision is Arithmetic.FLOAT16)
         if training.progress.scaler:
             self.scaler.load_state_dict(training.progress.scaler)
@@ -147,9 +148,7 @@ class _Loop:
             while state.epoch < recipe.epochs and not self._stalled():
                 started = time.monotonic()
                 nll = self._epoch(parallel, advance)
-                held_out = self.group.from_leader(
-                    list(evaluate(self.training.model, self.image, self.held_out)) if self.group.leads else [0.0, 0.0]
-                )
+                held_out = self.group.from_leader(self._held_out() if self.group.leads else [0.0, 0.0])
                 if not np.isfinite(held_out[0]):  # the last step broke the weights: the checkpoint before it is good
                     raise self._diverged(held_out[0])
                 state.epoch += 1
@@ -157,6 +156,9 @@ class _Loop:
                 if self.group.leads:
                     state.scaler = self.scaler.state_dict()
                     self.training.save(self.out, recipe, self.data_hash)
+
+    def _held_out(self) -> list[float]:
+        return list(evaluate(self.training.model, self.image, self.held_out, self.recipe.judged))
 
     def _stalled(self) -> bool:
         state, patience = self.training.progress, self.recipe.patience
@@ -255,15 +257,17 @@ class _Loop:
         )
 
 
-def evaluate(model: nn.Module, image: ImageSpec, data: Split) -> tuple[float, float]:
-    """NLL and accuracy of the network without noise."""
+def evaluate(
+    model: nn.Module, image: ImageSpec, data: Split, judged: Callable[[Tensor], Tensor] = Tensor.float
+) -> tuple[float, float]:
+    """NLL and accuracy of the network without noise, from its logits as the likelihood takes them."""
     device = next(model.parameters()).device
     nll, right = 0.0, 0
     with torch.no_grad(), deterministic(model):
         for start in range(0, len(data), 256):
             pixels = torch.from_numpy(data.images[start : start + 256]).to(device)
             labels = torch.from_numpy(data.labels[start : start + 256]).to(device)
-            logits = model(normalise(pixels, image)).float()
+            logits = judged(model(normalise(pixels, image)))
             nll += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
             right += int((logits.argmax(-1) == labels).sum())
     return nll / len(data), right / len(data)

@@ -11,7 +11,7 @@ from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError
-from uce_edge_train.choices import Architecture, Arithmetic, Optimiser, Rates, Schedule, Stem, TrainDevice
+from uce_edge_train.choices import Architecture, Arithmetic, Mixing, Optimiser, Rates, Schedule, Stem, TrainDevice
 
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
 
@@ -45,11 +45,31 @@ def train(
     penalty: Annotated[
         float, typer.Option(help="Beta of the confidence penalty; the paper's is 0.1.", rich_help_panel=_DROPOUT)
     ] = 0.0,
+    logit_norm: Annotated[
+        float | None,
+        typer.Option(
+            help="Temperature of LogitNorm, which trains the logits' direction alone; published: 0.04.",
+            rich_help_panel=_DROPOUT,
+        ),
+    ] = None,
     shift: Annotated[
         int | None, typer.Option(help="Move by up to so many pixels; default: width/8.", rich_help_panel=_AUGMENTATION)
     ] = None,
     flip: Annotated[bool, typer.Option("--flip", help="Mirror half of them.", rich_help_panel=_AUGMENTATION)] = False,
     erase: Annotated[float, typer.Option(help="Probability of a gray rectangle.", rich_help_panel=_AUGMENTATION)] = 0.0,
+    augment: Annotated[
+        Mixing,
+        typer.Option(
+            help="Mix images with changed copies of themselves (augmix), and with fractals (pixmix).",
+            rich_help_panel=_AUGMENTATION,
+        ),
+    ] = Mixing.NONE,
+    noise: Annotated[
+        float, typer.Option(help="Probability of noise of random strength.", rich_help_panel=_AUGMENTATION)
+    ] = 0.0,
+    blur: Annotated[
+        float, typer.Option(help="Probability of a blur of random strength.", rich_help_panel=_AUGMENTATION)
+    ] = 0.0,
     optimiser: Annotated[
         Optimiser, typer.Option(help="What takes the steps.", rich_help_panel=_OPTIMISATION)
     ] = Optimiser.ADAMW,
@@ -106,9 +126,9 @@ def train(
 
     recipe = Recipe(
         arch=arch, stem=stem, p=p, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size, optimiser=optimiser,
-        schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty, shift=shift,
-        flip=flip, erase=erase, clip=clip, patience=patience, precision=precision, channels_last=channels_last,
-        seed=seed,
+        schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
+        logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
+        patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip
     dataset = datasets.load(data, root, parse_size(size), download)
     run = training.train(dataset, out, recipe, device=device, resume=resume, tensorboard=tensorboard)
