@@ -238,6 +238,8 @@ class Metadata(Record):
     """What a user should know before using the model: data, commands, limits, licence."""
     trained_on: Annotated[Sketch | None, NONE_AS_EMPTY] = None
     """Fingerprints of the training images, so that nobody calibrates on them."""
+    seen: Annotated[tuple[str, ...], OPTIONAL] = ()
+    """What training did to its images or mixed into them, by name: an evaluation reports it apart."""
     hashes: Hashes = field(default_factory=Hashes)
     tools: dict[str, str] = field(default_factory=dict)
     """The versions that made the file."""

@@ -1,18 +1,25 @@
 """Augmentation on pixels: mixing, noise and blur are repeatable, stay in range and hold out what is evaluated."""
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from conftest import Digits
 from torch import Tensor
 
+from uce_edge import corruptions
+from uce_edge.contract import Inference, NoiseKind
 from uce_edge.datasets import far
 from uce_edge.metadata import ImageSpec
 from uce_edge_train import augment_pictures
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.augment_damage import BLUR, NOISE
 from uce_edge_train.choices import Mixing
+from uce_edge_train.export import metadata_of
 from uce_edge_train.recipe import Recipe
+from uce_edge_train.runs import Run, load_model
 
 SPEC = ImageSpec(12, 16, 3, mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in (SPEC.mean, SPEC.std))
@@ -137,6 +144,24 @@ def test_what_far_images_evaluate_with_is_never_mixed_into_training() -> None:
     for seed in range(2):
         bank = augment_pictures.mixing_pictures(32, 32, 3, seed)
         assert not looks_like_far(bank.transpose(0, 2, 3, 1)).any()
+
+
+def test_most_damage_and_far_images_are_held_out_from_every_recipe() -> None:
+    everything = set().union(*(Recipe(noise=0.5, blur=0.5, augment=mixing).seen for mixing in Mixing))
+    assert everything & set(map(str, corruptions.KINDS)) == {"noise", "blur"}
+    assert everything & set(far.KINDS) == {"noise"}, "who trains with noise has seen noise"
+    assert Recipe().seen == ()
+    assert Recipe(noise=0.1).seen == ("noise",)
+    assert set(Recipe(augment=Mixing.PIXMIX).seen) > set(augment_pictures.KINDS)
+    assert not set(Recipe(augment=Mixing.AUGMIX).seen) & set(augment_pictures.KINDS)
+
+
+def test_an_exported_file_says_what_its_training_saw(digits: Digits) -> None:
+    plain = Run.load(digits.run)
+    run = dataclasses.replace(plain, recipe=dataclasses.replace(plain.recipe, blur=0.2))
+    arguments = (load_model(plain, digits.run), Inference.MC, NoiseKind.TABLE, run.calibration)
+    assert metadata_of(run, *arguments).seen == ("blur",)
+    assert "seen" not in metadata_of(plain, *arguments).to_document()
 
 
 def looks_like_far(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:

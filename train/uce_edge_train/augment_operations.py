@@ -12,13 +12,14 @@ SEVERITY = 3.0
 """Of 10; the published setting for CIFAR-10."""
 _ROTATE, _SHEAR, _TRANSLATE = math.radians(30), 0.3, 1 / 3  # the largest, at level 10
 _GEOMETRIC = 5  # rotate, shear and translate along x and y
-OPERATIONS = _GEOMETRIC + 4  # and posterise, solarise, autocontrast, equalise
+OPERATIONS = ("rotate", "shear x", "shear y", "move x", "move y", "posterise", "solarise", "autocontrast", "equalise")
+"""By the names under which a run says what it has seen."""
 
 
 def operate(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """One random operation of random strength on every image."""
     count = len(pixels)
-    kind = torch.randint(OPERATIONS, (count,), generator=generator)
+    kind = torch.randint(len(OPERATIONS), (count,), generator=generator)
     strength, side = torch.rand(2, count, generator=generator)
     level = (0.1 + (SEVERITY - 0.1) * strength) / 10
     signed = torch.where(side < 0.5, -level, level)

@@ -151,6 +151,7 @@ def metadata_of(
         samples=calibration.samples or 1,
         calibration=calibration,
         trained_on=run.trained_on,
+        seen=run.recipe.seen,
         hashes=Hashes(weights=weights_sha256(model), splits=run.split_hashes),
         tools=run.tools,
     )

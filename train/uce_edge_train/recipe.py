@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge.contract import Sigma
+from uce_edge.corruptions import Kind
 from uce_edge.errors import UsageError, expected
 from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Share, at_least
 from uce_edge.metadata import ImageSpec
 from uce_edge.records import Record
-from uce_edge_train import architectures
+from uce_edge_train import architectures, augment_pictures
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.augment_mix import Mix, PixMix, augmix
-from uce_edge_train.augment_pictures import mixing_pictures
+from uce_edge_train.augment_operations import OPERATIONS
 from uce_edge_train.choices import Arithmetic, Mixing, Optimiser, Rates, Schedule
 from uce_edge_train.layers import gaussianize
 
@@ -94,12 +95,20 @@ class Recipe(Record):
             shift, self.flip, self.erase, self._mix(image), self.blur, self.noise, image.mean, image.std
         )
 
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """What training does to its images or mixes into them, by name; a damage by its name in `corruptions`."""
+        damage = [str(kind) for kind, share in ((Kind.NOISE, self.noise), (Kind.BLUR, self.blur)) if share]
+        operations = () if self.augment is Mixing.NONE else OPERATIONS
+        pictures = augment_pictures.KINDS if self.augment is Mixing.PIXMIX else ()
+        return (*damage, *operations, *pictures)
+
     def _mix(self, image: ImageSpec) -> Mix | None:
         if self.augment is Mixing.NONE:
             return None
         if self.augment is Mixing.AUGMIX:
             return augmix
-        pictures = mixing_pictures(image.height, image.width, image.channels, self.seed)
+        pictures = augment_pictures.mixing_pictures(image.height, image.width, image.channels, self.seed)
         return PixMix(torch.from_numpy(pictures))
 
     def optimiser_for(self, model: nn.Module, learned_rates: list[Tensor]) -> torch.optim.Optimizer:

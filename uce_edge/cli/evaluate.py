@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from uce_edge.evaluation import Evaluation
     from uce_edge.evaluation.ood import OutOfDistribution
+    from uce_edge.evaluation.shift import Pooled
     from uce_edge.metadata import ImageSpec
 
 _PAGES = (".html", ".htm")
@@ -85,7 +86,7 @@ def evaluate(
     if report is not None:
         _check_report(report)
     from uce_edge import evaluation
-    from uce_edge.datasets import labelled, overlap
+    from uce_edge.datasets import far, labelled, overlap
     from uce_edge.files import replacing
     from uce_edge.model import Model
     from uce_edge.report import page, summary
@@ -108,6 +109,7 @@ def evaluate(
         data=_called(data),
         part=part,
         outside={_called(name): _foreign(name, spec, root) for name in ood or ()},
+        kinds={far.NAME: far.kinds()} if far.NAME in (ood or ()) else {},
         samples=samples,
         seed=seed,
         reject=threshold,
@@ -205,7 +207,7 @@ def _print(result: "Evaluation") -> None:
             ("damage", "accuracy", "uncertainty", "UCE", "accepted", "error", *(_GATED if result.gated else ())),
             [
                 (
-                    f"{kind} {one.severity}",
+                    words.marked(f"{kind} {one.severity}", result.shift.seen(kind)),
                     words.percent(one.accuracy),
                     words.number(one.uncertainty),
                     words.percent(one.uce),
@@ -217,6 +219,7 @@ def _print(result: "Evaluation") -> None:
                 for one in curve[1:]
             ],
         )
+        _print_apart(result.shift.apart, gated=result.gated is not None)
     for name, why in reasons.items():
         if why:
             say(f"{name}: {why}")
@@ -238,6 +241,45 @@ def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
             )
         ],
     )
+
+    if outside.kinds:
+        scores = ("uncertainty", *(("both",) if gated else ()))
+        _table(
+            (
+                "kind",
+                "training",
+                *(f"AUROC: {words.SCORES[score]}" for score in scores),
+                "accepted",
+                *(("with the gate",) if gated else ()),
+            ),
+            [
+                (
+                    kind.name,
+                    words.known(kind.seen),
+                    *(words.percent(kind.auroc[score]) for score in scores),
+                    words.percent(kind.accepted),
+                    *((words.percent(kind.gated),) if gated else ()),
+                )
+                for kind in (*outside.kinds, *outside.apart)
+            ],
+        )
+
+
+def _print_apart(groups: "Sequence[Pooled]", *, gated: bool) -> None:
+    from uce_edge.report import words
+
+    if groups:
+        _table(
+            ("damage in all severities", "accuracy", "accepted", "error", *(_GATED if gated else ())),
+            [
+                (
+                    f"{words.known(group.seen)}: {', '.join(group.kinds)}",
+                    *map(words.percent, (group.accuracy, group.coverage, group.error)),
+                    *(map(words.percent, (group.gated_coverage, group.gated_error)) if gated else ()),
+                )
+                for group in groups
+            ],
+        )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -34,6 +34,11 @@ def far(spec: ImageSpec, each: int = EACH, seed: int = 0) -> npt.NDArray[Any]:
     return np.stack([np.clip(np.rint(image), 0, 255) for image in made]).astype(spec.dtype)
 
 
+def kinds(each: int = EACH) -> tuple[str, ...]:
+    """The kind of every image of `far`."""
+    return tuple(name for name in KINDS for _ in range(each))
+
+
 def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> Floats:
     """Every pixel by itself: uniform, or around a gray, with any contrast."""
     if rng.random() < 0.5:

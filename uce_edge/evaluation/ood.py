@@ -1,5 +1,6 @@
 """Images from elsewhere: how far the uncertainty tells them from the model's own kind."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from uce_edge.prediction import Limits
 BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged
 FRACTIONS = np.round(np.linspace(0, 1, 21), 2)
 """The foreign shares of a batch that a curve is drawn through."""
+APART = {"unseen in training": False, "seen in training": True}
+"""What is reported apart, and whether training saw it."""
 _BINS = 20
 
 
@@ -22,6 +25,21 @@ class Detection:
 
     auroc: Score
     fpr_at_95: Score
+
+
+@dataclass(frozen=True)
+class ForeignKind:
+    """What the model says of some of the foreign images, which have something in common."""
+
+    name: str
+    images: int
+    seen: bool | None
+    """Whether the network was trained with such images; None for a file that does not say."""
+    auroc: dict[str, float]
+    """By score, as in `OutOfDistribution.detection`."""
+    accepted: float
+    """As in `OutOfDistribution`, like the next."""
+    gated: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +54,10 @@ class OutOfDistribution:
     """The share of them that the threshold in use accepts."""
     gated: float | None
     """The share that it and the gate against foreign images accept; None for a file without one."""
+    kinds: tuple[ForeignKind, ...]
+    """Each kind by itself, where they are known."""
+    apart: tuple[ForeignKind, ...]
+    """All kinds that training has not seen, and all that it has; empty for a file that does not say."""
     mean_inside: float
     """Mean uncertainty of the model's own kind of images."""
     mean_outside: float
@@ -61,6 +83,8 @@ def compare(
     threshold: float,
     resamples: int,
     gate: Limits | None = None,
+    kinds: Sequence[str] = (),
+    seen: Collection[str] = (),
 ) -> OutOfDistribution:
     """Both kinds of images, seen by the same model.
 
@@ -72,9 +96,33 @@ def compare(
         threshold: What the uncertainty is compared with.
         resamples: How often images are redrawn for the intervals.
         gate: What is compared where the file can tell what is foreign.
+        kinds: The kind of every foreign image, where it is known.
+        seen: What the training saw, as in `Metadata.seen`.
     """
     own, foreign = (answers.scores(passes) | _with_novelty(answers, inside) for answers in (inside, outside))
     detection = {key: _detection(own[key], foreign[key], resamples) for key in own}
+    accepted = contract.accepts(outside.uncertainty, threshold)
+    kept = None if gate is None else gate.accept(outside.uncertainty, outside.novelty)
+
+    pairs = {
+        key: (mine, theirs)
+        for key, mine, theirs in zip(own, own.values(), foreign.values(), strict=True)
+        if mine is not None and theirs is not None
+    }
+
+    def of_kind(called: str, rows: npt.NDArray[np.bool_], known: bool | None) -> ForeignKind:
+        return ForeignKind(
+            name=called,
+            images=int(rows.sum()),
+            seen=known,
+            auroc={key: metrics.ood_auroc(mine, theirs[rows]) for key, (mine, theirs) in pairs.items()},
+            accepted=float(accepted[rows].mean()),
+            gated=None if kept is None else float(kept[rows].mean()),
+        )
+
+    labels = np.array(kinds)
+    each = [(kind, labels == kind, kind in seen if seen else None) for kind in dict.fromkeys(kinds)]
+    apart = [(name, np.isin(labels, list(seen), invert=not known), known) for name, known in APART.items() if seen]
     mean, deviation = mixture(inside.uncertainty, outside.uncertainty, FRACTIONS)
     edges = np.arange(_BINS + 1) / _BINS
     shares = [np.histogram(answers.uncertainty, edges)[0] / len(answers) for answers in (inside, outside)]
@@ -82,8 +130,10 @@ def compare(
         name=name,
         images=len(outside),
         detection=detection,
-        accepted=float(contract.accepts(outside.uncertainty, threshold).mean()),
-        gated=None if gate is None else float(gate.accept(outside.uncertainty, outside.novelty).mean()),
+        accepted=float(accepted.mean()),
+        gated=None if kept is None else float(kept.mean()),
+        kinds=tuple(of_kind(*kind) for kind in each),
+        apart=tuple(of_kind(*group) for group in apart if group[1].any()),
         mean_inside=float(inside.uncertainty.mean(dtype=np.float64)),
         mean_outside=float(outside.uncertainty.mean(dtype=np.float64)),
         fractions=FRACTIONS,

@@ -20,6 +20,7 @@ from uce_edge.model import Model
 
 BINS = 15
 _EXAMPLES = 12
+_NO_KINDS: Mapping[str, Sequence[str]] = MappingProxyType({})
 _NONE: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
 _FEW = 100  # images: below, every number is mostly chance
 
@@ -32,6 +33,7 @@ def evaluate(
     data: str = "images",
     part: str = "all images",
     outside: Mapping[str, npt.NDArray[Any]] = _NONE,
+    kinds: Mapping[str, Sequence[str]] = _NO_KINDS,
     samples: int | None = None,
     seed: int = 0,
     reject: float | None = None,
@@ -49,6 +51,7 @@ def evaluate(
         data: What the images are called in the result.
         part: Which of them they are, such as "test images".
         outside: Sets of images of another kind, which the model should reject, by their names.
+        kinds: For some of these sets, the kind of every image: each is also reported by itself.
         samples: Passes; None for the number stored in the file.
         seed: Which passes.
         reject: A threshold to look at besides the stored one.
@@ -67,6 +70,11 @@ def evaluate(
     for name, others in outside.items():
         if not len(others):
             raise UsageError(expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"))
+        if len(kinds.get(name, others)) != len(others):
+            given = len(kinds[name])
+            raise UsageError(
+                expected(f"`kinds[{name!r}]`", f"one name per image ({len(others)})", given, "Leave it out")
+            )
     if corrupt:
         shift.check(model)
     answers = ask(model, images, samples, seed, "predicting")
@@ -75,15 +83,18 @@ def evaluate(
     threshold = points[0].measured.threshold
     rule = model.metadata.rule
     gate = rejection.gate_of(rule, points[0])
+    seen = model.metadata.seen
     shifted = timing = None
     foreign = []
     for name, others in outside.items():
         said = ask(model, others, samples, seed, f"predicting {name}")
-        foreign.append(ood.compare(name, answers, said, passes, threshold, resamples, gate))
+        known = kinds.get(name, ())
+        foreign.append(ood.compare(name, answers, said, passes, threshold, resamples, gate, known, seen))
     if corrupt:
         shifted = shift.sweep(
-            model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed, gate=gate
-        )
+            model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed, gate=gate,
+            seen=seen,
+        )  # fmt: skip
     if timed:
         timing = latency.measure(model, images[0])
     measured = scores.measure(answers.table, truth, resamples)

@@ -1,5 +1,6 @@
 """The same images, damaged more and more: whether the uncertainty notices what the accuracy loses."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,21 @@ class Condition:
     """Of these images; None when there are none."""
 
 
+@dataclass(frozen=True)
+class Pooled:
+    """Some corruptions in all their severities, taken together."""
+
+    kinds: tuple[str, ...]
+    seen: bool
+    """Whether the network was trained with them."""
+    accuracy: float
+    coverage: float
+    error: float | None
+    """Of all accepted images; None when none is accepted."""
+    gated_coverage: float | None
+    gated_error: float | None
+
+
 @dataclass(frozen=True, eq=False)
 class Shift:
     """All corruptions, each from severity 0 to 5."""
@@ -42,6 +58,12 @@ class Shift:
     curves: dict[str, tuple[Condition, ...]]
     pictures: dict[str, tuple[npt.NDArray[Any], ...]] = field(repr=False, metadata={"json": False})
     """What they do to one of the images."""
+    apart: tuple[Pooled, ...] = ()
+    """The kinds that training has not seen, and those that it has; empty for a file that does not say."""
+
+    def seen(self, kind: str) -> bool | None:
+        """Whether the network was trained with a corruption; None where the file does not say."""
+        return next((group.seen for group in self.apart if kind in group.kinds), None)
 
 
 def check(model: Model) -> None:
@@ -64,6 +86,7 @@ def sweep(
     samples: int | None,
     seed: int,
     gate: Limits | None = None,
+    seen: Collection[str] = (),
 ) -> Shift:
     """Evaluate every corruption on the same images.
 
@@ -77,6 +100,7 @@ def sweep(
         samples: Passes, as in `Model.predict`.
         seed: Which passes.
         gate: What is compared where the file can tell what is foreign.
+        seen: What the training saw, as in `Metadata.seen`.
     """
     # At random, because a folder is in the order of its classes; sorted, so that the pixels are read forwards.
     chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
@@ -91,7 +115,33 @@ def sweep(
             conditions.append(_condition(severity, answers, truth, threshold, gate))
             shown.append(damaged[0].copy())
         curves[str(kind)], pictures[str(kind)] = tuple(conditions), tuple(shown)
-    return Shift(len(chosen), threshold, curves, pictures)
+    groups = [pooled(curves, [kind for kind in curves if (kind in seen) is known], known) for known in (False, True)]
+    apart = tuple(group for group in groups if seen and group is not None)
+    return Shift(len(chosen), threshold, curves, pictures, apart)
+
+
+def pooled(curves: dict[str, tuple[Condition, ...]], kinds: Iterable[str], seen: bool) -> Pooled | None:
+    """Some kinds of damage together, without the images as they are; None for no kinds."""
+    kinds = tuple(kinds)
+    damaged = [one for kind in kinds for one in curves[kind] if one.severity]
+    if not damaged:
+        return None
+    gated = [(one.gated_coverage, one.gated_error) for one in damaged if one.gated_coverage is not None]
+    return Pooled(
+        kinds=kinds,
+        seen=seen,
+        accuracy=float(np.mean([one.accuracy for one in damaged])),
+        coverage=float(np.mean([one.coverage for one in damaged])),
+        error=_error([(one.coverage, one.error) for one in damaged]),
+        gated_coverage=float(np.mean([coverage for coverage, _ in gated])) if gated else None,
+        gated_error=_error(gated),
+    )
+
+
+def _error(conditions: list[tuple[float, float | None]]) -> float | None:
+    """The share of wrong images among all accepted ones; every condition has the same number of images."""
+    accepted = sum(coverage for coverage, _ in conditions)
+    return sum(coverage * (error or 0.0) for coverage, error in conditions) / accepted if accepted else None
 
 
 def _condition(

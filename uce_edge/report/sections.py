@@ -141,11 +141,26 @@ def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Sec
             f" With the gate against foreign images it is {percent(ood.gated)}; the gate turns away "
             f"{percent(evaluation.gated.foreign)} of the own images."
         )
+    gated = ood.gated is not None
+    kinds = [
+        [
+            kind.name,
+            words.known(kind.seen),
+            percent(kind.auroc["uncertainty"]),
+            *([percent(kind.auroc["both"])] if gated else []),
+            percent(kind.accepted),
+            *([percent(kind.gated)] if gated else []),
+        ]
+        for kind in (*ood.kinds, *ood.apart)
+    ]
+    of_kinds = ["kind", "training", "AUROC: uncertainty H", *(["AUROC: both"] if gated else []), "accepted"]
+    of_kinds += ["with the gate"] if gated else []
+    by_kind = _table(of_kinds, kinds) if kinds else Markup()
     drawn = _charts([charts.mixture(ood, number), charts.histograms(ood, evaluation.rejection[:1], number)])
     reasons = {detection.auroc.why for detection in ood.detection.values()} - {None}
     missing = join(element("p", reason, class_="quiet") for reason in sorted(map(str, reasons)))
     title = "Foreign images" if len(evaluation.ood) == 1 else f"Foreign images: {ood.name}"
-    return Section(numbered("foreign", number), title, lead, join([_table(head, rows), missing, drawn]))
+    return Section(numbered("foreign", number), title, lead, join([_table(head, rows), missing, by_kind, drawn]))
 
 
 def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
@@ -159,7 +174,8 @@ def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
         "small",
     )
     untouched = next(iter(shift.curves.values()))[0]
-    worst = [("none", untouched), *((kind, curve[-1]) for kind, curve in shift.curves.items())]
+    worst = [("none", untouched)]
+    worst += [(words.marked(kind, shift.seen(kind)), curve[-1]) for kind, curve in shift.curves.items()]
     head = ["damage", "accuracy", "mean uncertainty", "UCE", "accepted", "error of the accepted"]
     head += ["accepted with the gate", "error of these"] if gated else []
     rows = [
@@ -174,8 +190,25 @@ def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
         ]
         for kind, one in worst
     ]
-    content = join([legend, drawn, element("h3", "At the worst severity"), _table(head, rows)])
+    content = join([legend, drawn, element("h3", "At the worst severity"), _table(head, rows), _apart(shift, gated)])
     return Section("shift", "Damaged images", lead, content)
+
+
+def _apart(shift: Shift, gated: bool) -> Markup:
+    """The damage that the network was trained with, apart from the other kinds."""
+    if not shift.apart:
+        return Markup()
+    head = ["kinds", "accuracy", "accepted", "error of the accepted"]
+    head += ["accepted with the gate", "error of these"] if gated else []
+    rows = [
+        [
+            f"{words.known(group.seen)}: {', '.join(group.kinds)}",
+            *map(percent, (group.accuracy, group.coverage, group.error)),
+            *(map(percent, (group.gated_coverage, group.gated_error)) if gated else []),
+        ]
+        for group in shift.apart
+    ]
+    return join([element("h3", "All severities, by what training has seen"), _table(head, rows)])
 
 
 def _images(evaluation: Evaluation) -> Section:

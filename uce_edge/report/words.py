@@ -126,6 +126,16 @@ def separation(name: str, detection: "Detection") -> tuple[str, ...]:
     return tuple(cells)
 
 
+def known(seen: bool | None) -> str:
+    """Whether a network was trained with something."""
+    return MISSING if seen is None else "seen in training" if seen else "unseen"
+
+
+def marked(kind: str, seen: bool | None) -> str:
+    """A kind of images, marked where the network was trained with it."""
+    return f"{kind} ({known(seen)})" if seen else kind
+
+
 def threshold(value: float) -> str:
     """A threshold on the uncertainty: two digits, and three where two would be another one."""
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.3f}"

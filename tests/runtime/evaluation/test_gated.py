@@ -1,5 +1,6 @@
 """Evaluation of a file that can tell what is foreign: several foreign sets, both gates, own and damaged images."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method
 from uce_edge.datasets import far
 from uce_edge.datasets.splits import Split
+from uce_edge.errors import UsageError
 from uce_edge.evaluation import Evaluation, evaluate
 from uce_edge.model import Model
 from uce_edge.report import page, summary
@@ -124,3 +126,57 @@ def test_the_command_takes_several_sets_and_makes_the_far_one(
     assert [ood["name"] for ood in document["ood"]] == ["inverted.npz", "far"]
     assert document["ood"][1]["images"] == 5 * far.EACH
     assert document["gated"]["level"] == 0.05
+
+
+def seen_by(file: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Model:
+    model = Model(file, "cpu")
+    monkeypatch.setattr(model, "metadata", dataclasses.replace(model.metadata, seen=names))
+    return model
+
+
+def test_what_training_saw_is_reported_apart(digits: Digits, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test, model = digits.dataset.splits["test"], seen_by(file, ("noise", "blur", "plasma"), monkeypatch)
+    others = far.far(model.metadata.image, each=10)
+    result = evaluate(
+        model, test.images, test.labels, outside={"far": others}, kinds={"far": far.kinds(10)}, corrupt=30, resamples=2
+    )
+    (outside,) = result.ood
+    assert {kind.name: kind.seen for kind in outside.kinds} == {name: name == "noise" for name in far.KINDS}
+    assert [(group.name, group.images) for group in outside.apart] == [
+        ("unseen in training", 40), ("seen in training", 10),
+    ]  # fmt: skip
+    unseen, noise = outside.apart
+    said, own = model.predict(others), model.predict(test.images)
+    assert noise.auroc["uncertainty"] == pytest.approx(metrics.ood_auroc(own.uncertainty, said.uncertainty[:10]))
+    assert unseen.auroc["novelty"] == pytest.approx(metrics.ood_auroc(own.novelty_score, said.novelty_score[10:]))
+    assert (40 * unseen.accepted + 10 * noise.accepted) / 50 == pytest.approx(outside.accepted)
+    shift = result.shift
+    assert shift is not None
+    assert [(group.kinds, group.seen) for group in shift.apart] == [
+        (("brightness", "contrast", "jpeg", "pixelate"), False), (("noise", "blur"), True),
+    ]  # fmt: skip
+    trained = shift.apart[1]
+    damaged = [one for kind in ("noise", "blur") for one in shift.curves[kind][1:]]
+    assert trained.coverage == pytest.approx(np.mean([one.coverage for one in damaged]))
+    wrong = sum(round(one.coverage * 30) * (one.error or 0) for one in damaged)
+    assert trained.error == pytest.approx(wrong / (30 * trained.coverage * len(damaged)))
+    document = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert [kind["seen"] for kind in document["ood"][0]["kinds"]] == [True, False, False, False, False]
+    assert [group["seen"] for group in document["shift"]["apart"]] == [False, True]
+    text = page.render(result)
+    assert "noise (seen in training)" in text
+    assert "unseen: brightness, contrast, jpeg, pixelate" in text
+
+
+def test_a_file_that_does_not_say_what_it_saw_claims_nothing(evaluated: Evaluation, digits: Digits, file: Path) -> None:
+    assert evaluated.shift is not None
+    assert evaluated.shift.apart == evaluated.ood[1].apart == ()
+    test, model = digits.dataset.splits["test"], Model(file, "cpu")
+    images = far.far(model.metadata.image, each=2)
+    result = evaluate(
+        model, test.images, test.labels, outside={"far": images}, kinds={"far": far.kinds(2)}, resamples=2
+    )
+    assert [kind.seen for kind in result.ood[0].kinds] == [None] * 5
+    assert "seen in training" not in page.render(result)
+    with pytest.raises(UsageError, match=r"`kinds\['far'\]` to be one name per image \(10\)"):
+        evaluate(model, test.images, test.labels, outside={"far": images}, kinds={"far": ["noise"]})
