@@ -19,6 +19,9 @@ from uce_edge.contract import Per
 CASES = json.loads((GOLDEN / "cases.json").read_text())
 CONTRACT = json.loads((GOLDEN / "contract.json").read_text())
 MODEL, IMAGE = GOLDEN / "digits-mc.onnx", GOLDEN / "digit-0.raw"
+GATED = GOLDEN / "digits-novelty.onnx"
+"""A file that can tell what is foreign."""
+REFERENCE_IMAGES = json.loads(GATED.with_suffix(".json").read_text())["rule"]["foreign"]["images"]
 PER_IMAGE = [output.name for output in contract.outputs_of(()) if output.per is Per.IMAGE]
 NUMBERS = [
     output.name
@@ -47,8 +50,8 @@ def command(*prefix: object) -> Port:
 def answer(port: Port, *arguments: object) -> dict[str, Any]:
     said = port(*arguments)
     assert said.returncode == 0, said.stderr
-    found: dict[str, Any] = json.loads(said.stdout)
-    return found
+    document: dict[str, Any] = json.loads(said.stdout)
+    return document
 
 
 def refusal(port: Port, *arguments: object) -> str:
@@ -65,9 +68,10 @@ def variant(
     folder: Path,
     document: Callable[[dict[str, Any]], object] = lambda _: None,
     graph: Callable[[onnx.GraphProto], object] = lambda _: None,
+    source: Path = MODEL,
 ) -> Path:
     """A golden file with another metadata document or graph, and its description beside it."""
-    model = onnx.load(MODEL)
+    model = onnx.load(source)
     entry = next(item for item in model.metadata_props if item.key == contract.KEY)
     metadata = json.loads(entry.value)
     document(metadata)
@@ -105,10 +109,11 @@ def from_the_future(folder: Path) -> Path:
     return variant(folder, add_keys, add_output)
 
 
-def not_a_number(graph: onnx.GraphProto) -> None:
+def not_a_number(graph: onnx.GraphProto, name: str = "calibration.temperature") -> None:
     """Damage a weight, so that every answer is NaN."""
-    weight = next(item for item in graph.initializer if item.name == "calibration.temperature")
-    weight.CopyFrom(onnx.numpy_helper.from_array(np.array([np.nan], np.float32), weight.name))
+    weight = next(item for item in graph.initializer if item.name == name)
+    damaged = np.full_like(onnx.numpy_helper.to_array(weight), np.nan)
+    weight.CopyFrom(onnx.numpy_helper.from_array(damaged, name))
 
 
 def reference(model: Path, feed: dict[str, Any]) -> dict[str, Any]:
@@ -126,17 +131,33 @@ def check_numbers(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert max(differences.values()) <= 1e-6, differences
 
 
+def check_novelty(said: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """The score to 1e-5 of itself, and the p-value to one image of the reference; nothing for a file without them."""
+    for name in (contract.NOVELTY, contract.NOVELTY_SCORE):
+        if name not in wanted:
+            assert said[name] is None
+    if contract.NOVELTY in wanted:
+        within = 1 / (REFERENCE_IMAGES + 1) + 1e-6
+        assert said[contract.NOVELTY] == pytest.approx(wanted[contract.NOVELTY][0], rel=0, abs=within)
+        assert said[contract.NOVELTY_SCORE] == pytest.approx(wanted[contract.NOVELTY_SCORE][0], rel=1e-5)
+
+
 def check_contract(said: dict[str, Any]) -> None:
-    """What a port spells must be what Python spells; it may leave optional outputs and those of single passes alone."""
+    """What a port spells must be what Python spells; it may leave the outputs of single passes alone."""
     assert said["contract"] == CONTRACT["contract"]
     for limit in ("max_samples", "max_seed"):
         assert said[limit] == CONTRACT["limits"][limit]
-    outputs = {output["name"]: output for output in CONTRACT["outputs"]}
-    assert set(said["outputs"]) <= set(outputs)
-    for name, output in outputs.items():
-        assert name in said["outputs"] or output["per"] == "pass" or output["optional_since"] is not None
-    assert said["inference"] == CONTRACT["metadata"]["inference"]
+    per_pass = {output["name"] for output in CONTRACT["outputs"] if output["per"] == "pass"}
+    for key, optional in (("outputs", False), ("optional", True)):
+        outputs = [item["name"] for item in CONTRACT["outputs"] if (item["optional_since"] is not None) == optional]
+        assert [name for name in said[key] if name not in per_pass] == [
+            name for name in outputs if name not in per_pass
+        ]
+    for key in ("inference", "score"):
+        assert said[key] == CONTRACT["metadata"][key]
+    assert [reason for reason in said["reasons"] if reason] == CONTRACT["reasons"]
     assert said["accepted"] == [case["accepted"] for case in CONTRACT["accept"]]
+    assert said["foreign"] == [case["foreign"] for case in CONTRACT["foreign"]]
 
 
 class PortTests:
@@ -146,16 +167,20 @@ class PortTests:
     def test_every_golden_is_answered_as_python_does(self, port: Port, case: dict[str, Any]) -> None:
         seed, samples = case["seeds"][0] // contract.MAX_SAMPLES, len(case["seeds"])
         files = GOLDEN / case["model"], GOLDEN / case["image"]
-        found = answer(port, *files, "--seed", seed, "--samples", samples, "--reject", case["threshold"])
-        assert (found["label"], found["decision"]) == (case["label"], case["decision"])
-        assert (found["samples"], found["seed"]) == (samples, seed)
-        check_numbers(found, {name: output["values"] for name, output in case["outputs"].items()})
+        reject = "auto" if "cutoff" in case else case["threshold"]
+        said = answer(port, *files, "--seed", seed, "--samples", samples, "--reject", reject)
+        assert (said["label"], said["decision"]) == (case["label"], case["decision"])
+        assert said["reason"] == case.get("reason", "uncertain" if case["decision"] == "reject" else None)
+        assert (said["samples"], said["seed"]) == (samples, seed)
+        wanted = {name: output["values"] for name, output in case["outputs"].items()}
+        check_numbers(said, wanted)
+        check_novelty(said, wanted)
 
     def test_the_file_itself_says_how_many_passes_and_which_threshold(self, port: Port) -> None:
         plain, stored = port(MODEL, IMAGE), port(MODEL, IMAGE, "--reject", "auto")
         assert (plain.stderr, stored.stderr) == ("", "")
         assert json.loads(plain.stdout)["samples"] == 25
-        assert json.loads(plain.stdout)["decision"] is None
+        assert [json.loads(plain.stdout)[key] for key in ("decision", "reason", "why")] == [None, None, None]
         assert json.loads(stored.stdout)["decision"] == "accept"
 
     def test_nothing_is_left_on_disk(self, port: Port, tmp_path: Path) -> None:
@@ -172,8 +197,9 @@ class PortTests:
         assert answer(port, MODEL, image, "--reject", f"{below:.9g}")["decision"] == "reject"
 
     def test_an_uncertainty_that_is_not_a_number_is_rejected(self, port: Port, tmp_path: Path) -> None:
-        found = answer(port, variant(tmp_path, graph=not_a_number), IMAGE, "--reject", 1)
-        assert (found["uncertainty"], found["decision"]) == (None, "reject")
+        said = answer(port, variant(tmp_path, graph=not_a_number), IMAGE, "--reject", 1)
+        assert (said["uncertainty"], said["decision"], said["reason"]) == (None, "reject", "uncertain")
+        assert said["why"] == "its uncertainty is not a number"
 
     def test_other_passes_than_the_fitted_ones_are_announced(self, port: Port) -> None:
         said = port(MODEL, IMAGE, "--samples", 3, "--reject", "auto")

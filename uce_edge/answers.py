@@ -14,7 +14,7 @@ from uce_edge.ahead import cores, done_ahead
 from uce_edge.errors import ImageError
 from uce_edge.images import STDIN, Pixels, load, read
 from uce_edge.metadata import ImageSpec
-from uce_edge.prediction import ClassProbability, Decision, ImagePrediction, Reason
+from uce_edge.prediction import ClassProbability, Decision, ImagePrediction, Limits
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
@@ -77,19 +77,7 @@ class Answer:
         """What the decision rests on, in words that follow "reject:" or "accept:"; empty without a decision."""
         if self.prediction is None or self.decision is None:
             return ""
-        above, at_most = (f"its uncertainty is {rule} {self.threshold or 0:.4g}" for rule in ("above", "at most"))
-        foreign = "unlike anything it was calibrated on"
-        match self.prediction.reason:
-            case Reason.UNCERTAIN:
-                return above
-            case Reason.FOREIGN:
-                return foreign
-            case Reason.BOTH:
-                return f"{foreign}, and {above}"
-        familiar = "like what it was calibrated on"
-        if self.cutoff is None:
-            return at_most
-        return familiar if self.threshold is None else f"{familiar}, and {at_most}"
+        return Limits(self.threshold, self.cutoff).why(self.prediction.reason)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON document: the same keys for every answer, null where there is no value."""

@@ -159,11 +159,27 @@ class Limits(NamedTuple):
         uncertain, foreign = self._turned_away(uncertainty, novelty)
         return ~(uncertain | foreign)
 
+    def why(self, reason: Reason | None) -> str:
+        """What a decision rests on, in words that follow "reject:" or "accept:"; the reason is that of a rejection."""
+        above, at_most = (f"its uncertainty is {rule} {self.threshold or 0:.4g}" for rule in ("above", "at most"))
+        foreign = "unlike anything it was calibrated on"
+        match reason:
+            case Reason.UNCERTAIN:
+                return above
+            case Reason.FOREIGN:
+                return foreign
+            case Reason.BOTH:
+                return f"{foreign}, and {above}"
+        familiar = "like what it was calibrated on"
+        if self.cutoff is None:
+            return at_most
+        return familiar if self.threshold is None else f"{familiar}, and {at_most}"
+
     def _turned_away(
         self, uncertainty: FloatArray, novelty: FloatArray | None
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which images are uncertain, and which are foreign."""
-        uncertain = foreign = np.zeros(len(uncertainty), np.bool_)
+        uncertain, foreign = np.isnan(uncertainty), np.zeros(len(uncertainty), np.bool_)  # no limit accepts NaN
         if self.threshold is not None:
             uncertain = ~contract.accepts(uncertainty, self.threshold)
         if self.cutoff is not None:

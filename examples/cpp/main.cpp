@@ -60,12 +60,13 @@ std::string quoted(const std::string& text) {
   return '"' + out.str() + '"';
 }
 
-// Nine digits give every float32 back exactly.
-std::string number(float value) {
+// Nine digits give every float32 back exactly; what is absent or no finite number is null.
+std::string number(std::optional<float> value) {
+  if (!value || !std::isfinite(*value)) return "null";
   std::ostringstream out;
   out.imbue(std::locale::classic());
-  out << std::setprecision(9) << value;
-  return std::isfinite(value) ? out.str() : "null";
+  out << std::setprecision(9) << *value;
+  return out.str();
 }
 
 void run(const std::vector<std::string>& arguments) {
@@ -93,14 +94,13 @@ void run(const std::vector<std::string>& arguments) {
   const auto& metadata = model.metadata();
   const auto seeds = model.seeds(samples, seed);
   const auto passes = static_cast<std::int64_t>(seeds.size());
-  std::optional<float> threshold;
-  if (given) threshold = static_cast<float>(*given);
+  std::optional<uce_edge::Limits> limits;
+  if (given) limits = uce_edge::Limits{static_cast<float>(*given), {}};
   if (reject == "auto") {
-    if (!metadata.reject) {
-      throw uce_edge::UsageError(files[0] + " has no stored threshold: give one, such as --reject 0.3.");
-    }
-    threshold = metadata.reject->value;
-    if (metadata.reject->samples != passes || metadata.reject->seed != seed) {
+    limits = metadata.limits();
+    if (!limits) throw uce_edge::UsageError(files[0] + " has no stored threshold: give one, such as --reject 0.3.");
+    const auto& promised = metadata.promised();
+    if (promised && (promised->samples != passes || promised->seed != seed)) {
       std::cerr << "warning: the stored threshold's promise about the error holds for other passes than these.\n";
     }
   }
@@ -112,16 +112,21 @@ void run(const std::vector<std::string>& arguments) {
   if (!file) throw uce_edge::Error("There is no image file " + files[1] + ".");
   const std::vector<std::uint8_t> image{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 
-  const auto found = model.predict(image, seeds);
+  const auto answer = model.predict(image, seeds);
   std::string probabilities;
-  for (const float p : found.probabilities) probabilities += (probabilities.empty() ? "" : ", ") + number(p);
-  std::cout << "{\"label\": " << quoted(found.label) << ", \"class_id\": " << found.class_id
-            << ", \"probabilities\": [" << probabilities << "], \"uncertainty\": " << number(found.uncertainty)
-            << ", \"model_uncertainty\": " << number(found.model_uncertainty)
-            << ", \"standard_error\": " << number(found.standard_error)
-            << ", \"error_probability\": " << number(found.error_probability) << ", \"decision\": "
-            << (!threshold ? "null" : found.rejected(*threshold) ? "\"reject\"" : "\"accept\"")
-            << ", \"samples\": " << passes << ", \"seed\": " << seed << "}\n";
+  for (const float p : answer.probabilities) probabilities += (probabilities.empty() ? "" : ", ") + number(p);
+  const auto reason = limits ? answer.reason(*limits) : uce_edge::Reason::none;
+  const bool rejected = reason != uce_edge::Reason::none;
+  std::cout << "{\"label\": " << quoted(answer.label) << ", \"class_id\": " << answer.class_id
+            << ", \"probabilities\": [" << probabilities << "], \"uncertainty\": " << number(answer.uncertainty)
+            << ", \"model_uncertainty\": " << number(answer.model_uncertainty)
+            << ", \"standard_error\": " << number(answer.standard_error)
+            << ", \"error_probability\": " << number(answer.error_probability)
+            << ", \"novelty\": " << number(answer.novelty) << ", \"novelty_score\": " << number(answer.novelty_score)
+            << ", \"decision\": " << (!limits ? "null" : rejected ? "\"reject\"" : "\"accept\"")
+            << ", \"reason\": " << (rejected ? quoted(uce_edge::reasons[int(reason)]) : "null")
+            << ", \"why\": " << (limits ? quoted(answer.why(*limits)) : "null") << ", \"samples\": " << passes
+            << ", \"seed\": " << seed << "}\n";
 }
 
 }  // namespace

@@ -1,17 +1,20 @@
 // Runs a uce-edge model file (docs/contract.md, version 1) with ONNX Runtime's C++ API and nothing else.
 //
 //     uce_edge::Model model("digits.onnx");
-//     auto found = model.predict(pixels, model.seeds());
-//     if (found.uncertainty <= 0.3f) act_on(found.label);
+//     auto answer = model.predict(pixels, model.seeds());
+//     if (!answer.rejected(model.metadata().limits().value())) act_on(answer.label);
 
 #pragma once
 
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
+#include <iomanip>
 #include <iterator>
+#include <locale>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -28,9 +31,13 @@ constexpr int contract_version = 1;
 constexpr std::int64_t max_samples = 4096;
 constexpr std::int64_t max_seed = 4095;
 inline constexpr const char* inferences[] = {"mc", "moments", "deterministic"};
-// What is asked for. A file may have more outputs, and its metadata more keys: they are ignored.
+// What every file is asked for. A file may have more outputs, and its metadata more keys: they are ignored.
 inline constexpr const char* outputs[] = {"probabilities",     "class_id",       "uncertainty",
                                           "model_uncertainty", "standard_error", "error_probability"};
+// What a file is asked for when its metadata lists it.
+inline constexpr const char* optional_outputs[] = {"novelty", "novelty_score"};
+// What a stored rule may compare with its threshold.
+inline constexpr const char* scores[] = {"uncertainty"};
 
 // What a user is told, in one sentence.
 struct Error : std::runtime_error {
@@ -49,6 +56,18 @@ struct Threshold {
   std::int64_t seed = 0;
 };
 
+// What turns an image away in a file that can tell what is foreign.
+struct Rule {
+  float cutoff = 0;                    // of the novelty
+  std::optional<Threshold> uncertain;  // without one, nothing is turned away for its uncertainty
+};
+
+// What an answer is compared with; what is absent compares nothing.
+struct Limits {
+  std::optional<float> threshold;  // the uncertainty may be at most this
+  std::optional<float> cutoff;     // the novelty must be above this
+};
+
 // What the file says of itself, as far as running it needs.
 struct Metadata {
   std::vector<std::string> classes;
@@ -58,7 +77,20 @@ struct Metadata {
   bool takes_seeds = true;  // a deterministic model does not, nor one whose passes are baked in
   std::int64_t samples = 0;
   std::optional<std::int64_t> calibrated_at;  // the number of passes that the calibration was fitted at
+  std::vector<const char*> optional;  // those of `optional_outputs` that the file has
   std::optional<Threshold> reject;
+  std::optional<Rule> rule;  // what to apply instead of `reject`
+
+  // What the file itself rejects by: its rule, or else its threshold, if it has one.
+  std::optional<Limits> limits() const {
+    const auto& stored = promised();
+    const auto threshold = stored ? std::optional<float>(stored->value) : std::nullopt;
+    if (rule) return Limits{threshold, rule->cutoff};
+    return threshold ? std::optional<Limits>(Limits{threshold, {}}) : std::nullopt;
+  }
+
+  // The threshold of these limits, with the passes that its promise holds for.
+  const std::optional<Threshold>& promised() const { return rule ? rule->uncertain : reject; }
 
   std::size_t image_bytes() const { return std::size_t(height * width * channels) * (float32 ? 4 : 1); }
 
@@ -75,9 +107,9 @@ struct Metadata {
     using Kind = detail::Json::Kind;
     const detail::Json* version = document.find("contract");
     if (version == nullptr || version->kind != Kind::number || version->number != contract_version) {
-      std::ostringstream found;
-      if (version != nullptr && version->kind == Kind::number) found << version->number;
-      throw Error(source + " follows model contract " + (found.str().empty() ? "null" : found.str()) +
+      std::ostringstream shown;
+      if (version != nullptr && version->kind == Kind::number) shown << version->number;
+      throw Error(source + " follows model contract " + (shown.str().empty() ? "null" : shown.str()) +
                   ", and this program reads contract " + std::to_string(contract_version) + ".");
     }
     Metadata result;
@@ -105,15 +137,49 @@ struct Metadata {
       const bool known = fitted != nullptr && fitted->kind == Kind::number;
       if (known) result.calibrated_at = map->whole("samples", 1, max_samples);
     }
-    if (const detail::Json* stored = document.find("reject"); stored != nullptr && stored->kind == Kind::object) {
-      const double value = stored->at("threshold", Kind::number).number;
-      if (!(value >= 0 && value <= 1)) throw detail::Damage("its threshold is not between 0 and 1");
-      const std::int64_t samples = stored->whole("samples", 1, max_samples);
-      result.reject = Threshold{float(value), samples, stored->whole("seed", 0, max_seed)};
+    if (document.has("outputs")) {
+      for (const detail::Json& listed : document.at("outputs", Kind::array).items) {
+        for (const char* name : optional_outputs) {
+          if (listed.text == name) result.optional.push_back(name);
+        }
+      }
+    }
+    if (document.has("reject")) result.reject = threshold(document.at("reject", Kind::object));
+    if (document.has("rule")) {
+      if (!result.has_output("novelty")) throw detail::Damage("its rule needs the output novelty");
+      result.rule = stored_rule(document.at("rule", Kind::object));
     }
     return result;
   }
+
+  bool has_output(const std::string& name) const {
+    return std::find(optional.begin(), optional.end(), name) != optional.end();
+  }
+
+  static Threshold threshold(const detail::Json& stored) {
+    const double value = stored.at("threshold", detail::Json::Kind::number).number;
+    if (!(value >= 0 && value <= 1)) throw detail::Damage("its threshold is not between 0 and 1");
+    const std::int64_t samples = stored.whole("samples", 1, max_samples);
+    return Threshold{float(value), samples, stored.whole("seed", 0, max_seed)};
+  }
+
+  static Rule stored_rule(const detail::Json& stored) {
+    using Kind = detail::Json::Kind;
+    const std::string score = stored.has("score") ? stored.at("score", Kind::string).text : scores[0];
+    if (std::find(std::begin(scores), std::end(scores), score) == std::end(scores)) {
+      throw detail::Damage("its rule compares " + score);
+    }
+    const double cutoff = stored.at("foreign", Kind::object).at("cutoff", Kind::number).number;
+    if (!(cutoff > 0 && cutoff < 1)) throw detail::Damage("its cutoff is not strictly between 0 and 1");
+    Rule rule{float(cutoff), {}};
+    if (stored.has("uncertain")) rule.uncertain = threshold(stored.at("uncertain", Kind::object));
+    return rule;
+  }
 };
+
+// Why an answer is rejected.
+enum class Reason { none, uncertain, foreign, both };
+inline constexpr const char* reasons[] = {"", "uncertain", "foreign", "both"};  // by `Reason`
 
 // One image's answer; the contract says what each number means.
 struct Prediction {
@@ -121,9 +187,41 @@ struct Prediction {
   std::int32_t class_id = 0;
   std::vector<float> probabilities;
   float uncertainty = 0, model_uncertainty = 0, standard_error = 0, error_probability = 0;
+  std::optional<float> novelty, novelty_score;  // of a file that can tell what is foreign
 
-  // float32 on both sides, and an uncertainty that is not a number is never accepted.
-  bool rejected(float threshold) const { return !(uncertainty <= threshold); }
+  // Why the answer may not be used. Comparisons are in float32; an uncertainty that is not a number is never accepted,
+  // and a novelty that is none, or absent, is foreign.
+  Reason reason(const Limits& limits) const {
+    const bool uncertain = std::isnan(uncertainty) || (limits.threshold && !(uncertainty <= *limits.threshold));
+    const bool foreign = limits.cutoff && !(novelty.value_or(0) > *limits.cutoff);
+    return Reason((uncertain ? int(Reason::uncertain) : 0) + (foreign ? int(Reason::foreign) : 0));
+  }
+
+  bool rejected(const Limits& limits) const { return reason(limits) != Reason::none; }
+  bool rejected(float threshold) const { return rejected(Limits{threshold, {}}); }
+
+  // What the decision rests on, in words that follow "reject:" or "accept:".
+  std::string why(const Limits& limits) const {
+    const Reason reason = this->reason(limits);
+    if (reason == Reason::foreign) return unlike;
+    const std::string measured = compared(limits.threshold, reason == Reason::none);
+    if (reason == Reason::uncertain) return measured;
+    if (reason == Reason::both) return std::string(unlike) + ", and " + measured;
+    if (!limits.cutoff) return measured;
+    return limits.threshold ? std::string(like) + ", and " + measured : like;
+  }
+
+ private:
+  static constexpr const char* like = "like what it was calibrated on";
+  static constexpr const char* unlike = "unlike anything it was calibrated on";
+
+  std::string compared(std::optional<float> threshold, bool at_most) const {
+    if (std::isnan(uncertainty)) return "its uncertainty is not a number";
+    std::ostringstream out;
+    out.imbue(std::locale::classic());
+    out << "its uncertainty is " << (at_most ? "at most " : "above ") << std::setprecision(4) << threshold.value_or(0);
+    return out.str();
+  }
 };
 
 // The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns.
@@ -198,16 +296,18 @@ class Model {
     const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
     Ort::Value feed[] = {Ort::Value::CreateTensor(memory, pixels, image.size(), shape, 4, pixel_type()),
                          Ort::Value::CreateTensor<std::int32_t>(memory, passes, seeds.size(), count, 1)};
-    std::vector<Ort::Value> found;
+    std::vector<const char*> asked(std::begin(outputs), std::end(outputs));
+    asked.insert(asked.end(), m.optional.begin(), m.optional.end());
+    std::vector<Ort::Value> values;
     try {
       const std::size_t fed = m.takes_seeds ? 2 : 1;
-      found = session_.Run(Ort::RunOptions{nullptr}, inputs, feed, fed, outputs, std::size(outputs));
+      values = session_.Run(Ort::RunOptions{nullptr}, inputs, feed, fed, asked.data(), asked.size());
     } catch (const Ort::Exception& error) {
       throw Error(path_ + " could not be run: " + error.what());
     }
     Prediction result;
     const auto named = [&](const std::string& name) -> const Ort::Value& {
-      return found[std::size_t(std::find(std::begin(outputs), std::end(outputs), name) - std::begin(outputs))];
+      return values[std::size_t(std::find(asked.begin(), asked.end(), name) - asked.begin())];
     };
     const float* probabilities = data<float>(named("probabilities"), m.classes.size());
     result.probabilities.assign(probabilities, probabilities + m.classes.size());
@@ -216,6 +316,9 @@ class Model {
     result.model_uncertainty = *data<float>(named("model_uncertainty"), 1);
     result.standard_error = *data<float>(named("standard_error"), 1);
     result.error_probability = *data<float>(named("error_probability"), 1);
+    for (const std::string name : m.optional) {
+      (name == "novelty" ? result.novelty : result.novelty_score) = *data<float>(named(name), 1);
+    }
     if (result.class_id < 0 || std::size_t(result.class_id) >= m.classes.size()) throw Error(broken());
     result.label = m.classes[std::size_t(result.class_id)];
     return result;
@@ -257,7 +360,8 @@ class Model {
     }
     const std::set<std::string> wanted(std::begin(inputs), std::end(inputs) - (metadata_.takes_seeds ? 0 : 1));
     const auto is_given = [&](const char* name) { return given.count(name) == 1; };
-    const bool complete = std::all_of(std::begin(outputs), std::end(outputs), is_given);
+    const bool complete = std::all_of(std::begin(outputs), std::end(outputs), is_given) &&
+                          std::all_of(metadata_.optional.begin(), metadata_.optional.end(), is_given);
     if (!same || taken != wanted || !complete) throw Error(broken());
   }
 

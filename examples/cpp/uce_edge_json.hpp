@@ -32,6 +32,12 @@ struct Json {
     return place == keys.end() ? nullptr : &items[static_cast<std::size_t>(place - keys.begin())];
   }
 
+  // Whether there is a member under this key that is not null.
+  bool has(const std::string& key) const {
+    const Json* value = find(key);
+    return value != nullptr && value->kind != Kind::null;
+  }
+
   // The member under this key, which must be of this kind.
   const Json& at(const std::string& key, Kind wanted) const {
     const Json* value = find(key);

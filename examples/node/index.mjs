@@ -1,6 +1,6 @@
 // Classifies one raw image with a uce-edge model file and prints the answer as JSON.
 import { readFileSync, statSync } from 'node:fs';
-import { check, MAX_SAMPLES, MAX_SEED, Model, rejected, UceEdgeError } from './uce_edge.mjs';
+import { check, MAX_SAMPLES, MAX_SEED, Model, reasonToReject, UceEdgeError, why } from './uce_edge.mjs';
 
 const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto]';
 const DECIMAL = /^-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
@@ -16,32 +16,33 @@ async function main(words) {
   if (files.length !== 2) throw new UceEdgeError(USAGE, 2);
   const asked = 'samples' in given ? check('samples', given.samples, 1, MAX_SAMPLES) : undefined;
   const seed = check('seed', given.seed ?? '0', 0, MAX_SEED);
-  let threshold = null;
+  let limits = null;
   if ('reject' in given && given.reject !== 'auto') {
-    threshold = check('reject', given.reject, 0, 1, 'between 0 and 1, or auto', DECIMAL);
+    limits = { threshold: check('reject', given.reject, 0, 1, 'between 0 and 1, or auto', DECIMAL), cutoff: null };
   }
 
   const model = await Model.load(files[0]);
   const seeds = model.seeds(asked, seed);
   const samples = seeds.length;
-  const { reject, calibration } = model.about;
   if (given.reject === 'auto') {
-    if (!reject) throw new UceEdgeError(`${files[0]} has no stored threshold: give one, such as --reject 0.3.`, 2);
-    threshold = reject.threshold;
-    if (reject.samples !== samples || reject.seed !== seed) {
+    limits = model.limits;
+    if (!limits) throw new UceEdgeError(`${files[0]} has no stored threshold: give one, such as --reject 0.3.`, 2);
+    const { promised } = model;
+    if (promised && (promised.samples !== samples || promised.seed !== seed)) {
       console.error("warning: the stored threshold's promise about the error holds for other passes than these.");
     }
   }
-  const fitted = calibration?.samples ?? samples;
+  const fitted = model.about.calibration?.samples ?? samples;
   if (fitted !== samples) {
     const now = `this model was calibrated at ${fitted} samples and runs with ${samples}`;
     console.error(`warning: ${now}: its probabilities are a little off.`);
   }
   const isFile = statSync(files[1], { throwIfNoEntry: false })?.isFile();
   if (!isFile) throw new UceEdgeError(`There is no image file ${files[1]}.`);
-  const found = await model.predict(readFileSync(files[1]), seeds);
-  const decision = threshold === null ? null : rejected(found.uncertainty, threshold) ? 'reject' : 'accept';
-  console.log(JSON.stringify({ ...found, decision, samples, seed }));
+  const answer = await model.predict(readFileSync(files[1]), seeds);
+  const reason = limits && reasonToReject(answer, limits);
+  const decision = limits && (reason === null ? 'accept' : 'reject');
+  console.log(JSON.stringify({ ...answer, decision, reason, why: limits && why(answer, limits), samples, seed }));
 }
 
 main(process.argv.slice(2)).catch((error) => {

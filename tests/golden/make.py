@@ -3,9 +3,11 @@
     python tests/golden/make.py contract
     python tests/golden/make.py RUN digits-mc digits-moments
     python tests/golden/make.py FACTORED_RUN digits-factored
+    python tests/golden/make.py novelty
 
-The first writes contract.json alone, which every reader's test compares its names, limits and accept rule with. The
-others write the named files and their cases, and leave those of other files alone. A run is a calibrated digits run:
+The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
+others write the named files and their cases, and leave those of other files alone. The last writes digits-novelty:
+digits-mc with the gate against foreign images, and otherwise with its answers. A run is a calibrated digits run:
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
     uce-edge calibrate RUN --method temperature --target-error 0.02
@@ -15,18 +17,18 @@ Every port's test reads the same files: image as bytes, seeds as numbers, output
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from uce_edge import Model, contract
-from uce_edge.contract import Inference, pass_seeds
+from uce_edge.contract import Inference, Score, pass_seeds
+from uce_edge.datasets.splits import Dataset, load
 from uce_edge.metadata import Metadata
+from uce_edge.prediction import Reason
 from uce_edge.providers import onnxruntime
-
-if TYPE_CHECKING:
-    from uce_edge_train.runs import Run
 
 HERE = Path(__file__).resolve().parent
 SEEDS = {"default": (0, None), "other": (7, None), "one": (0, 1), "few": (4095, 3)}
@@ -51,7 +53,7 @@ def contract_document() -> dict[str, Any]:
             }
             for output in contract.OUTPUTS
         ],
-        "metadata": {"required": Metadata.REQUIRED, "inference": list(Inference)},
+        "metadata": {"required": Metadata.REQUIRED, "inference": list(Inference), "score": list(Score)},
         "limits": {
             "max_samples": contract.MAX_SAMPLES,
             "max_seed": contract.MAX_SEED,
@@ -63,18 +65,27 @@ def contract_document() -> dict[str, Any]:
                 "threshold": threshold,
                 "accepted": bool(contract.accepts(uncertainty, threshold)),
             }
-            for uncertainty, threshold in _edges()
+            for uncertainty, threshold in _edges(0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
         ],
+        "foreign": [
+            {
+                "novelty": None if np.isnan(novelty) else float(novelty),
+                "cutoff": cutoff,
+                "foreign": bool(contract.is_foreign(novelty, cutoff)),
+            }
+            for novelty, cutoff in _edges(0.01, 0.1, 0.3, 0.5, 0.7)
+        ],
+        "reasons": list(Reason),
     }
 
 
-def _edges() -> list[tuple[np.float32, float]]:
-    """Uncertainties at both sides of thresholds that float32 rounds up, down and not at all; and NaN."""
-    edges = [(np.float32(np.nan), 1.0)]
-    for threshold in (0.0, 0.1, 0.3, 0.5, 0.7, 1.0):
-        exact = np.float32(threshold)
+def _edges(*limits: float) -> list[tuple[np.float32, float]]:
+    """Numbers at both sides of limits that float32 rounds up, down and not at all; and NaN."""
+    edges = [(np.float32(np.nan), limits[-1])]
+    for limit in limits:
+        exact = np.float32(limit)
         below, above = (np.nextafter(exact, np.float32(end)) for end in (0, 2))
-        edges += [(value, threshold) for value in dict.fromkeys((below, exact, above))]
+        edges += [(value, limit) for value in dict.fromkeys((below, exact, above))]
     return edges
 
 
@@ -83,9 +94,9 @@ def write_contract() -> None:
     (HERE / "contract.json").write_text(json.dumps(contract_document(), indent=1) + "\n")
 
 
-def images(run: "Run") -> dict[str, np.ndarray]:
+def images(dataset: Dataset) -> dict[str, np.ndarray]:
     """Three digits of the test split, one that is hard, and two that are none."""
-    test = run.dataset().splits["test"].images
+    test = dataset.splits["test"].images
     rng = np.random.default_rng(0)
     half = ((test[3].astype(int) + test[5]) // 2).astype(np.uint8)
     return {
@@ -94,54 +105,91 @@ def images(run: "Run") -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
+def stripes(dataset: Dataset) -> np.ndarray:
+    """A picture that is both uncertain and foreign."""
+    rows = np.arange(dataset.image_shape[0]) % 2 * 255
+    return np.broadcast_to(rows[:, None, None], dataset.image_shape).astype(np.uint8)
+
+
 FILES = {"digits-mc": Inference.MC, "digits-moments": Inference.MOMENTS, "digits-factored": Inference.MC}
 
 
-def main(folder: Path, wanted: list[str]) -> None:
-    """Write the named goldens."""
+def write_exported(folder: Path, wanted: list[str]) -> None:
+    """Write the named goldens of a run."""
     from uce_edge_train.export import export_run
     from uce_edge_train.runs import Run
 
     write_contract()
-    run = Run.load(folder)
-    named = images(run)
+    dataset = Run.load(folder).dataset()
+
+    def export(file: Path) -> None:
+        export_run(folder, file, dataset, FILES[file.stem])
+
+    for name in wanted:
+        write(name, export, images(dataset))
+
+
+def write_novelty() -> None:
+    """Write digits-novelty."""
+    from uce_edge_export.gating import add_gate
+
+    dataset = load("digits")
+
+    def export(file: Path) -> None:
+        add_gate(HERE / "digits-mc.onnx", file, dataset.splits["calibration"], dataset.splits["guarantee"])
+
+    write("digits-novelty", export, images(dataset) | {"stripes": stripes(dataset)})
+
+
+def write(golden: str, export: Callable[[Path], object], named: dict[str, np.ndarray]) -> None:
+    """Write a file, the images, and what it answers to them in place of its earlier cases."""
+    file = HERE / f"{golden}.onnx"
+    export(file)
+    cases = [case for case in json.loads((HERE / "cases.json").read_text()) if case["model"] != file.name]
     for name, pixels in named.items():
         (HERE / f"{name}.raw").write_bytes(pixels.tobytes())
-    files = {f"{name}.onnx": FILES[name] for name in wanted}
-    cases = [case for case in json.loads((HERE / "cases.json").read_text()) if case["model"] not in files]
-    for file, inference in files.items():
-        export_run(folder, HERE / file, run.dataset(), inference)
-        model = Model(HERE / file, "cpu")
-        threshold = model.metadata.reject.threshold if model.metadata.reject else 0.3
-        session = onnxruntime().InferenceSession(HERE / file, providers=["CPUExecutionProvider"])
-        for name, pixels in named.items():
-            for seed, count in SEEDS.values() if name == "digit-0" else [SEEDS["default"]]:
-                seeds = pass_seeds(count or model.metadata.samples, seed)
-                feed = {contract.IMAGE: pixels[None], contract.SEEDS: np.array(seeds, np.int32)}
-                names = [output.name for output in contract.outputs_of(model.metadata.outputs)]
-                values = dict(zip(names, session.run(names, feed), strict=True))
-                accepted = contract.accepts(values[contract.UNCERTAINTY][0], threshold)
-                cases.append(
-                    {
-                        "model": file,
-                        "image": f"{name}.raw",
-                        "shape": [1, *pixels.shape],
-                        "seeds": list(seeds),
-                        "threshold": threshold,
-                        "label": model.classes[int(values[contract.CLASS_ID][0])],
-                        "decision": "accept" if accepted else "reject",
-                        "outputs": {
-                            name: {"shape": list(value.shape), "values": [float(str(x)) for x in value.ravel()]}
-                            for name, value in values.items()
-                            if name not in (contract.PASS_PROBABILITIES, contract.LOGITS) or len(seeds) <= 3
-                        },
-                    }
-                )
+        cases += [
+            case_of(file, f"{name}.raw", pixels, *request)
+            for request in (SEEDS.values() if name == "digit-0" else [SEEDS["default"]])
+        ]
     (HERE / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
 
 
+def case_of(file: Path, image: str, pixels: np.ndarray, seed: int, count: int | None) -> dict[str, Any]:
+    """What a file answers: `cutoff` and `reason` for one that has a rule, which is then what decides."""
+    model = Model(file, "cpu")
+    limits = model.limits("auto")
+    seeds = pass_seeds(count or model.metadata.samples, seed)
+    feed = {contract.IMAGE: pixels[None], contract.SEEDS: np.array(seeds, np.int32)}
+    names = [output.name for output in contract.outputs_of(model.metadata.outputs)]
+    session = onnxruntime().InferenceSession(file, providers=["CPUExecutionProvider"])
+    values = dict(zip(names, session.run(names, feed), strict=True))
+    (reason,) = limits.reasons(values[contract.UNCERTAINTY], values.get(contract.NOVELTY))
+    return {
+        "model": file.name,
+        "image": image,
+        "shape": [1, *pixels.shape],
+        "seeds": list(seeds),
+        "threshold": limits.threshold,
+        **({} if limits.cutoff is None else {"cutoff": limits.cutoff}),
+        "label": model.classes[int(values[contract.CLASS_ID][0])],
+        "decision": "accept" if reason is None else "reject",
+        **({} if limits.cutoff is None else {"reason": reason}),
+        "outputs": {
+            name: {"shape": list(value.shape), "values": [float(str(x)) for x in value.ravel()]}
+            for name, value in values.items()
+            if name not in (contract.PASS_PROBABILITIES, contract.LOGITS) or len(seeds) <= 3
+        },
+    }
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "contract":
-        write_contract()
-    else:
-        main(Path(sys.argv[1]), sys.argv[2:])
+    match sys.argv[1:]:
+        case ["contract"]:
+            write_contract()
+        case ["novelty"]:
+            write_novelty()
+        case [folder, *wanted]:
+            write_exported(Path(folder), wanted)
+        case _:
+            sys.exit(__doc__)

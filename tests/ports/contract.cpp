@@ -1,20 +1,27 @@
-// Prints what the header says of the contract as JSON. The arguments are pairs of an uncertainty and a threshold.
+// Prints what the header says of the contract as JSON. The arguments are pairs of an uncertainty and a threshold; after
+// the word "foreign", of a novelty and a cutoff.
 
 #include <cstdlib>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "uce_edge.hpp"
 
 namespace {
 
-template <typename Names>
-void list(const char* key, const Names& names) {
-  const char* comma = "";
+using Words = std::vector<std::string>;
+
+template <std::size_t size>
+Words quoted(const char* const (&names)[size]) {
+  Words result;
+  for (const char* name : names) result.push_back('"' + std::string(name) + '"');
+  return result;
+}
+
+void list(const char* key, const Words& values) {
   std::cout << ", \"" << key << "\": [";
-  for (const char* name : names) {
-    std::cout << comma << '"' << name << '"';
-    comma = ", ";
-  }
+  for (std::size_t i = 0; i < values.size(); ++i) std::cout << (i > 0 ? ", " : "") << values[i];
   std::cout << "]";
 }
 
@@ -23,14 +30,30 @@ void list(const char* key, const Names& names) {
 int main(int count, char** values) {
   std::cout << "{\"contract\": " << uce_edge::contract_version << ", \"max_samples\": " << uce_edge::max_samples
             << ", \"max_seed\": " << uce_edge::max_seed;
-  list("outputs", uce_edge::outputs);
-  list("inference", uce_edge::inferences);
-  std::cout << ", \"accepted\": [";
+  list("outputs", quoted(uce_edge::outputs));
+  list("optional", quoted(uce_edge::optional_outputs));
+  list("inference", quoted(uce_edge::inferences));
+  list("score", quoted(uce_edge::scores));
+  list("reasons", quoted(uce_edge::reasons));
+  Words accepted, foreign;
+  bool novelty = false;
   for (int i = 1; i + 1 < count; i += 2) {
+    if (std::string(values[i]) == "foreign") {
+      novelty = true;
+      ++i;
+    }
+    const auto value = static_cast<float>(std::strtod(values[i], nullptr));
+    const auto limit = static_cast<float>(std::strtod(values[i + 1], nullptr));
     uce_edge::Prediction prediction;
-    prediction.uncertainty = static_cast<float>(std::strtod(values[i], nullptr));
-    const bool rejected = prediction.rejected(static_cast<float>(std::strtod(values[i + 1], nullptr)));
-    std::cout << (i > 1 ? ", " : "") << (rejected ? "false" : "true");
+    if (novelty) {
+      prediction.novelty = value;
+      foreign.push_back(prediction.reason({{}, limit}) == uce_edge::Reason::foreign ? "true" : "false");
+    } else {
+      prediction.uncertainty = value;
+      accepted.push_back(prediction.rejected(limit) ? "false" : "true");
+    }
   }
-  std::cout << "]}\n";
+  list("accepted", accepted);
+  list("foreign", foreign);
+  std::cout << "}\n";
 }

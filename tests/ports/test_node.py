@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal, variant
+from port_gate_cases import GateTests
 
 FOLDER = ROOT / "examples" / "node"
 
@@ -30,17 +31,20 @@ def test_the_module_spells_the_contract_as_python_does() -> None:
     script = """
         const port = await import(process.argv[1]);
         const { CONTRACT: contract, MAX_SAMPLES: max_samples, MAX_SEED: max_seed } = port;
-        const accepted = JSON.parse(process.argv[2]).map((c) => !port.rejected(c.uncertainty ?? NaN, c.threshold));
-        const { OUTPUTS: outputs, INFERENCE: inference } = port;
-        console.log(JSON.stringify({ contract, max_samples, max_seed, outputs, inference, accepted }));
+        const edges = JSON.parse(process.argv[2]);
+        const accepted = edges.accept.map((c) => !port.rejected(c.uncertainty ?? NaN, c.threshold));
+        const foreign = edges.foreign.map((c) => port.isForeign(c.novelty ?? NaN, c.cutoff));
+        const { OUTPUTS: outputs, OPTIONAL: optional, INFERENCE: inference, SCORES: score, REASONS: reasons } = port;
+        const limits = { contract, max_samples, max_seed };
+        console.log(JSON.stringify({ ...limits, outputs, optional, inference, score, reasons, accepted, foreign }));
     """
     node, module = str(shutil.which("node")), (FOLDER / "uce_edge.mjs").as_uri()
-    words = [node, "--input-type=module", "--eval", script, module, json.dumps(CONTRACT["accept"])]
+    words = [node, "--input-type=module", "--eval", script, module, json.dumps(CONTRACT)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     check_contract(json.loads(done.stdout))
 
 
-class TestNode(PortTests):
+class TestNode(PortTests, GateTests):
     """All of it, and what only a reader of the description beside the file meets."""
 
     def test_a_model_without_its_description_is_refused(self, port: Port, tmp_path: Path) -> None:

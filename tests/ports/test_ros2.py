@@ -17,11 +17,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
-from port_cases import from_the_future, not_a_number, variant
+from pictures import no_photos
+from PIL import Image
+from port_cases import GATED, check_novelty, from_the_future, not_a_number, variant
 
 from uce_edge import Model
-from uce_edge.errors import ImageError, UsageError
+from uce_edge.errors import ImageError, UceEdgeWarning, UsageError
 from uce_edge.model import GuaranteeWarning, SamplesWarning
+from uce_edge.models import BUNDLED, bundled
 
 PACKAGE = ROOT / "examples" / "ros2"
 sys.path.append(str(PACKAGE))
@@ -74,16 +77,20 @@ def test_data_may_be_any_buffer(kind: Callable[[bytes], Any]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['model']}-{case['image']}-{case['seeds'][0]}")
 def test_every_golden_is_answered_as_python_does(models: dict[str, Model], case: dict[str, Any]) -> None:
     model, samples, seed = models[case["model"]], len(case["seeds"]), case["seeds"][0] // 4096
+    reject = "auto" if "cutoff" in case else case["threshold"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SamplesWarning)
-        found = Classifier(model, samples, seed, case["threshold"]).answer(message(golden(case["image"]), "mono8", 5))
-    assert found.error is None
-    assert found.decision == case["decision"]
-    assert found.hypotheses[0][0] == case["label"]
-    assert [score for _, score in found.hypotheses] == sorted((score for _, score in found.hypotheses), reverse=True)
-    wanted = case["outputs"]["probabilities"]["values"]
-    np.testing.assert_allclose([dict(found.hypotheses)[name] for name in model.classes], wanted, rtol=0, atol=1e-6)
-    assert found.uncertainty == pytest.approx(case["outputs"]["uncertainty"]["values"][0], rel=0, abs=1e-6)
+        warnings.simplefilter("ignore", UceEdgeWarning)  # some cases have other passes than the fitted ones
+        said = Classifier(model, samples, seed, reject).answer(message(golden(case["image"]), "mono8", 5))
+    assert said.error is None
+    assert said.decision == case["decision"]
+    assert said.reason == (case.get("reason", "uncertain" if case["decision"] == "reject" else None) or "")
+    assert said.hypotheses[0][0] == case["label"]
+    assert [score for _, score in said.hypotheses] == sorted((score for _, score in said.hypotheses), reverse=True)
+    wanted = {name: output["values"] for name, output in case["outputs"].items()}
+    scores = [dict(said.hypotheses)[name] for name in model.classes]
+    np.testing.assert_allclose(scores, wanted["probabilities"], rtol=0, atol=1e-6)
+    assert said.uncertainty == pytest.approx(wanted["uncertainty"][0], rel=0, abs=1e-6)
+    check_novelty(vars(said), wanted)
 
 
 def test_a_colour_image_of_any_size_is_fitted_to_the_model(models: dict[str, Model]) -> None:
@@ -125,6 +132,24 @@ def test_an_uncertainty_that_is_not_a_number_is_never_accepted(tmp_path: Path) -
     found = Classifier(broken, 25, reject=1).answer(message(golden("digit-0.raw"), "mono8"))
     assert found.decision == "error"
     assert "not a number" in str(found.error)
+
+
+def test_a_novelty_that_is_not_a_number_is_foreign(tmp_path: Path) -> None:
+    broken = Model(variant(tmp_path, graph=lambda graph: not_a_number(graph, "novelty.weights"), source=GATED), "cpu")
+    said = Classifier(broken, 25).answer(message(golden("digit-0.raw"), "mono8"))
+    assert (said.decision, said.reason) == ("reject", "foreign")
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_the_bundled_file_rejects_what_is_no_photo_and_not_all_photos(kind: str) -> None:
+    model = Model(bundled(kind), "cpu", threads=1)
+    classifier = Classifier(model, model.metadata.samples)
+    for what, frames in no_photos().items():
+        said = classifier.answer(message(frames[0], "rgb8"))
+        assert (said.decision, said.reason in ("foreign", "both")) == ("reject", True), what
+        assert said.why.startswith("unlike anything it was calibrated on")
+    photos = [np.asarray(Image.open(path).convert("RGB")) for path in (ROOT / "examples" / "images").glob("*.png")]
+    assert "accept" in {classifier.answer(message(photo, "rgb8")).decision for photo in photos}
 
 
 def test_a_file_of_a_later_minor_version_is_answered_as_today(models: dict[str, Model], tmp_path: Path) -> None:
@@ -250,6 +275,28 @@ def test_the_node_publishes_class_uncertainty_and_decision(node: ModuleType) -> 
     assert topics["~/uncertainty"].said[1].data == pytest.approx(wanted[0]["outputs"]["uncertainty"]["values"][0])
 
 
+def test_the_node_says_why_an_image_is_rejected(node: ModuleType) -> None:
+    FakeNode.given["model"] = str(GATED)
+    running = node.UceEdgeNode()
+    names = ("digit-0", "two-digits", "black", "stripes")
+    for name in names:
+        running.on_image(message(golden(f"{name}.raw"), "mono8"))
+    assert [said.data for said in running.topics["~/reason"].said] == ["", "uncertain", "foreign", "both"]
+    assert [said.data for said in running.topics["~/decision"].said] == ["accept", *["reject"] * 3]
+    assert running.log.said[-2] == "reject: unlike anything it was calibrated on"
+    wanted = {case["image"]: case["outputs"] for case in CASES if case["model"] == GATED.name}
+    for topic in ("novelty", "novelty_score"):
+        published = [said.data for said in running.topics[f"~/{topic}"].said]
+        assert published == pytest.approx([wanted[f"{name}.raw"][topic]["values"][0] for name in names], rel=1e-5)
+
+
+def test_a_file_that_cannot_tell_what_is_foreign_has_no_topic_for_it(node: ModuleType) -> None:
+    running = node.UceEdgeNode()
+    running.on_image(message(golden("noise.raw"), "mono8"))
+    assert running.topics["~/reason"].said[0].data == "uncertain"
+    assert not [topic for topic in running.topics if "novelty" in topic]
+
+
 def test_the_node_logs_a_bad_image_and_lives_on(node: ModuleType) -> None:
     running = node.UceEdgeNode()
     bad = message(golden("digit-0.raw"), "mono8")
@@ -258,6 +305,7 @@ def test_the_node_logs_a_bad_image_and_lives_on(node: ModuleType) -> None:
     running.on_image(message(golden("digit-0.raw"), "mono8"))
     assert "bayer_rggb8" in running.log.said[-1]
     assert [said.data for said in running.topics["~/decision"].said] == ["error", "accept"]
+    assert [said.data for said in running.topics["~/reason"].said] == ["", ""]
     assert len(running.topics["~/classification"].said) == 1
 
 

@@ -29,7 +29,7 @@ from uce_edge.metadata import ImageSpec
 from uce_edge.prediction import summarise
 
 PAGE = ROOT / "examples" / "web" / "uce_edge_web"
-CASES = json.loads((GOLDEN / "cases.json").read_text())
+CASES = [case for case in json.loads((GOLDEN / "cases.json").read_text()) if "cutoff" not in case]
 MC, MOMENTS = "digits-mc.onnx", "digits-moments.onnx"
 PER_IMAGE = ("probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability")
 WAIT = 120_000  # milliseconds; a browser without a graphics card on a busy computer takes its time

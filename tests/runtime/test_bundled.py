@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, Call
+from pictures import no_photos
 from PIL import Image
 
 from uce_edge import Model
@@ -69,19 +70,6 @@ def test_the_default_is_one_of_both(call: Call) -> None:
     asked = ("predict", IMAGES / "cat.png", "--json")
     plain, named = json.loads(call(*asked).out), json.loads(call(*asked, "--inference", str(DEFAULT)).out)
     assert plain == named
-
-
-def no_photos() -> dict[str, np.ndarray]:
-    """What cameras see that should be seen by nobody."""
-    rng = np.random.default_rng(0)
-    blue = np.zeros((1, 32, 32, 3), np.uint8)
-    blue[..., 2] = 255
-    return {
-        "a solid blue frame": blue,
-        "white noise": rng.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8),
-        "a covered lens": np.clip(rng.normal(4, 2, (5, 32, 32, 3)), 0, 255).astype(np.uint8),
-        "a gray wall": np.full((1, 32, 32, 3), 127, np.uint8),
-    }
 
 
 @pytest.mark.parametrize("kind", BUNDLED)

@@ -19,7 +19,7 @@ from uce_edge.calls import Calls
 from uce_edge.errors import DeviceWarning, ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
 from uce_edge.metadata import Costs, Metadata
 from uce_edge.model import SamplesWarning
-from uce_edge.prediction import summarise
+from uce_edge.prediction import Limits, Reason, summarise
 from uce_edge.providers import Device
 from uce_edge.runner import Runner
 
@@ -365,6 +365,13 @@ def test_an_uncertainty_that_is_not_a_number_is_rejected(tmp_path, answer):
     pixels = answer.images[:2]
     for options in ({}, {"adaptive": 0.1}):
         assert Model(file, "cpu").predict(pixels, reject=1.0, **options).decisions == [Decision.REJECT] * 2
+
+
+def test_no_limit_accepts_an_uncertainty_that_is_not_a_number():
+    one, familiar = np.full(1, np.nan, np.float32), np.ones(1, np.float32)
+    assert Limits(cutoff=0.01).reasons(one, familiar) == [Reason.UNCERTAIN]
+    assert Limits(cutoff=0.01).reasons(one, one) == [Reason.BOTH]
+    assert not Limits(cutoff=0.01).accept(one, familiar).any()
 
 
 def silent_fallback(real, *arguments, providers, **options):

@@ -35,7 +35,14 @@ class Answer:
 
     decision: str
     """accept, reject or error; a robot acts on accept alone."""
+    reason: str = ""
+    """uncertain, foreign or both, for what is rejected; empty for anything else."""
+    why: str = ""
+    """What the decision rests on, in words that follow it; empty for an error."""
     uncertainty: float | None = None
+    novelty: float | None = None
+    """How like the calibration images it is, and its distance from them; None for a file that cannot tell."""
+    novelty_score: float | None = None
     hypotheses: tuple[tuple[str, float], ...] = ()
     """Class name and probability, the most probable first."""
     error: str | None = None
@@ -84,18 +91,27 @@ class Classifier:
         """
         self._model = model
         self._request: dict[str, Any] = {"samples": samples, "seed": seed, "reject": parse_reject(reject)}
+        self._limits = model.limits(self._request["reject"])
         spec = model.metadata.image
         model.predict(np.zeros((1, spec.height, spec.width, spec.channels), spec.dtype), **self._request)
 
     def answer(self, message: ImageMessage) -> Answer:
         """What to publish about an image; a bad one is an answer too, and never an exception."""
         try:
-            [found] = self._model.predict([pixels(message)], **self._request)
+            [prediction] = self._model.predict([pixels(message)], **self._request)
         except UceEdgeError as error:
             return Answer(ERROR, error=str(error))
         except Exception as error:  # whatever one image runs into, the next may be fine
             return Answer(ERROR, error=f"The image could not be classified: {type(error).__name__}: {error}")
-        if not math.isfinite(found.uncertainty):  # no comparison with a threshold means anything then
+        if not math.isfinite(prediction.uncertainty):  # no comparison with a threshold means anything then
             return Answer(ERROR, error="The uncertainty is not a number: the model file is damaged, export it again.")
-        ranked = sorted(zip(self._model.classes, found.probabilities.tolist(), strict=True), key=lambda x: -x[1])
-        return Answer(str(found.decision), found.uncertainty, tuple(ranked))
+        ranked = sorted(zip(self._model.classes, prediction.probabilities.tolist(), strict=True), key=lambda x: -x[1])
+        return Answer(
+            decision=str(prediction.decision),
+            reason=str(prediction.reason or ""),
+            why=self._limits.why(prediction.reason),
+            uncertainty=prediction.uncertainty,
+            novelty=prediction.novelty,
+            novelty_score=prediction.novelty_score,
+            hypotheses=tuple(ranked),
+        )

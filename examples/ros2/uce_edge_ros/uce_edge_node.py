@@ -1,4 +1,4 @@
-"""The node: sensor_msgs/Image in; vision_msgs/Classification, uncertainty and decision out.
+"""The node: sensor_msgs/Image in; vision_msgs/Classification, uncertainty, novelty, reason and decision out.
 
 ros2 run uce_edge_ros uce_edge_node --ros-args -p model:=digits.onnx -p reject:=0.3 -r image:=/camera/image_raw
 """
@@ -45,6 +45,10 @@ class UceEdgeNode(Node):
         )
         self._classification = self._publisher(Classification, "classification")
         self._uncertainty = self._publisher(Float32, "uncertainty")
+        # A file that cannot tell what is foreign has no novelty, and so no topic that would stay silent.
+        names = [name for name in ("novelty", "novelty_score") if name in model.metadata.outputs]
+        self._optional = {name: self._publisher(Float32, name) for name in names}
+        self._reason = self._publisher(String, "reason")
         self._decision = self._publisher(String, "decision")
         # Only the newest image matters, and best effort understands every camera driver.
         newest = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
@@ -60,6 +64,11 @@ class UceEdgeNode(Node):
             results = [ObjectHypothesis(class_id=name, score=score) for name, score in answer.hypotheses]
             self._classification.publish(Classification(header=message.header, results=results))
             self._uncertainty.publish(Float32(data=answer.uncertainty))
+            for name, publisher in self._optional.items():
+                publisher.publish(Float32(data=getattr(answer, name)))
+            if answer.reason:
+                self.get_logger().info(f"{answer.decision}: {answer.why}", throttle_duration_sec=1.0)
+        self._reason.publish(String(data=answer.reason))
         self._decision.publish(String(data=answer.decision))
 
     def _parameter(self, name: str, default: Any, *descriptor: ParameterDescriptor) -> Any:

@@ -1,0 +1,40 @@
+// Whether an answer may be used, and why not.
+
+/** Why an answer is rejected. */
+export const REASONS = ['uncertain', 'foreign', 'both'];
+const LIKE = 'like what it was calibrated on';
+const UNLIKE = 'unlike anything it was calibrated on';
+
+/** Whether an answer may not be used for its uncertainty: float32 on both sides, and NaN is never accepted. */
+export function rejected(uncertainty, threshold) {
+  return !(Math.fround(uncertainty) <= Math.fround(threshold));
+}
+
+/** Whether an image is unlike those of the calibration: float32 on both sides; NaN and null are foreign. */
+export function isForeign(novelty, cutoff) {
+  return !(Math.fround(novelty ?? 0) > Math.fround(cutoff));
+}
+
+/** Why an answer may not be used; null when it may. A limit that is null compares nothing. */
+export function reasonToReject({ uncertainty, novelty }, { threshold, cutoff }) {
+  const uncertain = Number.isNaN(uncertainty) || (threshold !== null && rejected(uncertainty, threshold));
+  const foreign = cutoff !== null && isForeign(novelty, cutoff);
+  if (uncertain && foreign) return 'both';
+  return uncertain ? 'uncertain' : foreign ? 'foreign' : null;
+}
+
+/** What the decision rests on, in words that follow "reject:" or "accept:". */
+export function why(answer, limits) {
+  const reason = reasonToReject(answer, limits);
+  const { threshold, cutoff } = limits;
+  const above = Number.isNaN(answer.uncertainty) ? 'its uncertainty is not a number' : `its uncertainty is above ${short(threshold)}`;
+  if (reason === 'uncertain') return above;
+  if (reason === 'foreign') return UNLIKE;
+  if (reason === 'both') return `${UNLIKE}, and ${above}`;
+  const atMost = `its uncertainty is at most ${short(threshold)}`;
+  if (cutoff === null) return atMost;
+  return threshold === null ? LIKE : `${LIKE}, and ${atMost}`;
+}
+
+/** Four digits. */
+const short = (value) => String(Number((value ?? 0).toPrecision(4)));
