@@ -154,6 +154,14 @@ class PerturbationKind(StrEnum):
     """Gaussian dropout: the output is drawn around its mean, with the variance of dropout on the input."""
     FACTORED = "gaussian-factored"
     """The same with a variance from the marginals of the squared weights."""
+    BERNOULLI = "bernoulli"
+    """Dropout: every value is kept and divided by 1 - p, or 0."""
+    BERNOULLI_CHANNEL = "bernoulli-channel"
+    """The same for whole channels."""
+    ALPHA = "bernoulli-alpha"
+    """Alpha dropout: every value is kept or replaced by a constant, and all are scaled and shifted."""
+    ALPHA_CHANNEL = "bernoulli-channel-alpha"
+    """The same for whole channels."""
 
 
 class Sigma(StrEnum):

@@ -27,7 +27,7 @@ from uce_edge_export.options import Expand, Options
 from uce_edge_export.promise import NOTHING, Measured, measure
 from uce_edge_export.publish import Draft, check_name, publish
 from uce_edge_export.reference import graph_reference
-from uce_edge_export.sites import Site, factored, select, sites_by_rule
+from uce_edge_export.sites import Site, factored, in_order, select, sites_by_rule, sites_of_marks
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None
     inference, noise = metadata.inference, metadata.noise
     precision.refuse(metadata.precision, inference, labelled)
     sigma.refuse(options.sigma, inference)
+    if options.dropout and inference is Inference.DETERMINISTIC:
+        raise UsageError("A deterministic model has no noise: leave --dropout out, or use --inference mc.")
     if options.bake and (inference is Inference.DETERMINISTIC or noise is NoiseKind.INPUT):
         raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
     if inference is not Inference.MOMENTS:
@@ -185,21 +187,22 @@ def default_samples(inference: Inference) -> int:
 def export_third_party(
     source: third_party.ThirdParty, metadata: Metadata, out: str | Path, p: Sequence[str], options: Options = Options()
 ) -> Exported:
-    """Give a third-party ONNX classifier Gaussian dropout and write it as a contract file.
+    """Give a third-party ONNX classifier Gaussian dropout, or keep its own, and write it as a contract file.
 
     Args:
-        source: The classifier, as read by `third_party.load`.
+        source: The classifier, as read by `third_party.load` with the same options.
         metadata: What the file says of itself, from `third_party.metadata`.
         out: The `.onnx` file.
-        p: Rates as "0.2" for all layers after the first, or "PATTERN=0.1" by weight name; the last match wins.
+        p: Gaussian rates as "0.2" for all layers after the first, or "PATTERN=0.1" by weight name; the last match wins.
         options: How the noise gets into the graph.
     """
     check_name(out)
     refuse(metadata, options)
     sites, exact = [], None
     if metadata.inference is not Inference.DETERMINISTIC:
-        layers = sites_by_rule(source.classifier.graph, p)
-        sites = select(layers, source.classifier.graph, options.from_layer)
+        network = source.classifier.graph
+        places = in_order(network, [*sites_by_rule(network, p), *sites_of_marks(network)])
+        sites = select(places, network, options.from_layer)
     if options.sigma is Sigma.FACTORED:
         exact, sites = sites, factored(sites)
     reference = graph_reference(source.classifier, metadata.image, sites)

@@ -13,7 +13,7 @@ from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export import head, noise_table, sampling
 from uce_edge_export.builder import OPSET, Builder
 from uce_edge_export.sites import Site
-from uce_edge_export.weights import largest_state, layer_number, weight_layers
+from uce_edge_export.weights import largest_state, layer_number, nodes_from, per_image_shape, weight_layers
 
 IR_VERSION = 9
 
@@ -76,7 +76,9 @@ def contract_model(
         if metadata.inference is Inference.MOMENTS:
             layers = list(weight_layers(classifier.graph))
             start = len(layers) - 1 if sample_from is None else layer_number(classifier.graph, sample_from)
-            sampled_from = layers[start:]
+            # A mask is no weight layer: it is drawn when the layer that takes it is.
+            behind = nodes_from(classifier.graph, start)
+            sampled_from = {*layers[start:], *(site.node for site in sites if site.node in behind)}
             scale = metadata.calibration.parameters.get("variance_scale", [1.0])
             variance_scale = g.constant(np.asarray(scale, np.float32), contract.VARIANCE_SCALE)
         random = sampling.random_parts(classifier.graph, sites, sampled_from)
@@ -122,7 +124,8 @@ def _noise_source(
 ) -> tuple[sampling.Noise, list[ir.Value]]:
     """Their noise, and the graph inputs it needs beyond the contract's."""
     if kind is NoiseKind.RANDN:
-        return lambda _, mu: g.RandomNormalLike(mu, dtype=1), []
+        shapes = dict(random)
+        return lambda key, mu: g.RandomNormalLike(_emit_like(g, key, mu, shapes[key]), dtype=1), []
     sizes = [math.prod(shape) for _, shape in random]
     extra: list[ir.Value] = []
     if kind is NoiseKind.TABLE:
@@ -135,6 +138,16 @@ def _noise_source(
         for (key, shape), value in zip(random, flat, strict=True)
     }
     return lambda key, _: shaped[key], extra
+
+
+def _emit_like(g: Builder, key: ir.Node | ir.Value, mu: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """A value with the shape of the normals that go with another one: a mask of channels has one for a channel."""
+    whole = per_image_shape(key if isinstance(key, ir.Value) else key.outputs[0], "a noisy layer")
+    axes = [axis + 1 for axis, (one, many) in enumerate(zip(shape, whole, strict=True)) if one != many]
+    if not axes:
+        return mu
+    bounds = (np.zeros(len(axes), np.int64), np.ones(len(axes), np.int64), np.array(axes))
+    return g.Slice(mu, *map(g.constant, bounds))
 
 
 def _emit_normalisation(g: Builder, image: ir.Value, spec: ImageSpec, channels_last: bool) -> ir.Value:

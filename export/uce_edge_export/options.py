@@ -1,10 +1,12 @@
 """Choices a user makes at export. No heavy imports: the command line reads them to show its help."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
+from uce_edge.errors import UsageError, expected
 from uce_edge.records import Record
 
 
@@ -39,6 +41,19 @@ class Expand(StrEnum):
     """At the image itself, for runtimes that cannot broadcast later."""
 
 
+KEEP = "keep"
+"""The word that lets dropout keep its noise."""
+
+
+def pattern_and_rate(text: str) -> tuple[str, float]:
+    """The parts of "PATTERN=0.1"; no pattern in "0.2", and NaN where no number is."""
+    pattern, _, number = text.rpartition("=")
+    try:
+        return pattern, float(number)
+    except ValueError:
+        return pattern, math.nan
+
+
 @dataclass(frozen=True)
 class Options(Record):
     """How the noise gets into the graph."""
@@ -53,8 +68,28 @@ class Options(Record):
     """For moments, the weight layer from which on values are drawn; None for the last one."""
     sigma: Sigma | None = None
     """How the standard deviation of the noise is computed; None for the way the network was trained with."""
+    dropout: tuple[str, ...] = ()
+    """"keep" for dropout that is in the network, PATTERN=RATE for masks on named values; nothing to remove dropout."""
 
     REMEDY: ClassVar[str] = "docs/export.md says what it does."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for text in self.dropout:
+            pattern, rate = pattern_and_rate(text)
+            if text != KEEP and not (pattern and 0 < rate < 1):
+                rule = f"{KEEP}, or PATTERN=RATE with a rate between 0 and 1"
+                raise UsageError(expected("`dropout`", rule, text, "For example: --dropout keep"))
+
+    @property
+    def keeps_dropout(self) -> bool:
+        """Whether dropout that is in the network keeps its noise."""
+        return KEEP in self.dropout
+
+    @property
+    def masks(self) -> list[tuple[str, float]]:
+        """Patterns for the names of values that are masked, with their rates."""
+        return [pattern_and_rate(text) for text in self.dropout if text != KEEP]
 
 
 @dataclass(frozen=True)

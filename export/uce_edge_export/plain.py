@@ -1,7 +1,8 @@
 """The network without its noise, inside the graph of any contract file, and the features that its last layer takes.
 
 Noise comes from the table, from RandomNormalLike or from graph inputs. Where it is 0, what it is multiplied with is 0,
-what it is added to is the mean, and what repeats an image once per pass repeats it once. So the nodes are walked once,
+what it is added to is the mean, and what repeats an image once per pass repeats it once. Where it is compared with a
+number, it makes a mask, and what is masked is itself. So the nodes are walked once,
 in order, and only what depends on noise is written again: nothing of a deterministic file, the means that a moments
 file has already, one plain pass of an mc file. It runs once per image, however many passes are asked for.
 """
@@ -64,6 +65,8 @@ class _Walk:
             value for value in (*graph.inputs, *graph.initializers.values()) if value.name == contract.SEEDS
         }
         """What depends on the seeds and not on noise: the number of passes, and where noise is read."""
+        self._masks: set[ir.Value] = set()
+        """What says whether a value is dropped, and what follows from that alone."""
         self._plain: dict[ir.Value, ir.Value] = {}
         """What stands for a value that depends on noise."""
         self._image = {value for value in graph.inputs if value.name == contract.IMAGE}
@@ -89,6 +92,8 @@ class _Walk:
             self._zeros.update(node.outputs)
         elif zeros:
             self._lose_noise(node, given)
+        elif self._masks.intersection(given):
+            self._lose_mask(node, given)
         elif node.op_type == "Gather" and given[1] in self._passes and given[0] not in self._passes:
             self._stand_for(node, given[0])  # once per pass becomes once
         elif self._passes.intersection(given):
@@ -103,8 +108,20 @@ class _Walk:
         if (node.op_type in _MOVING and given[0] in self._zeros) or node.op_type == "Mul":
             self._zeros.update(node.outputs)
             return
-        others = [value for value in given if value not in self._zeros]
-        if node.op_type != "Add" or len(others) != 1:
+        if node.op_type == "Greater" and given[0] in self._zeros:
+            self._masks.update(node.outputs)
+            return
+        self._lose(node, [value for value in given if value not in self._zeros], ("Add",))
+
+    def _lose_mask(self, node: ir.Node, given: list[ir.Value]) -> None:
+        if given[0] in self._masks and node.op_type in ("Where", "Cast"):
+            self._masks.update(node.outputs)
+            return
+        self._lose(node, [value for value in given if value not in self._masks], ("Mul", "Add"))
+
+    def _lose(self, node: ir.Node, others: list[ir.Value], operators: tuple[str, ...]) -> None:
+        """A node whose only other operand is what it gives without noise."""
+        if node.op_type not in operators or len(others) != 1:
             raise UceEdgeError(
                 f"Noise meets the operator {node.op_type} ({node.name}), so the network without it cannot be told "
                 "apart. Export the file again: uce-edge export"

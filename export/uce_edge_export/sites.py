@@ -12,8 +12,10 @@ import onnx_ir as ir
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import NoisyLayer
 from uce_edge_export import factors as factoring
-from uce_edge_export.perturbations import FactoredDropout, GaussianDropout, Perturbation
-from uce_edge_export.weights import layer_number, per_image_shape, weight_layers
+from uce_edge_export.marks import marks
+from uce_edge_export.options import pattern_and_rate
+from uce_edge_export.perturbations import BernoulliDropout, FactoredDropout, GaussianDropout, Perturbation
+from uce_edge_export.weights import layer_number, nodes_from, per_image_shape, weight_layers
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Site:
 
     node: ir.Node
     name: str
-    """That of its weights."""
+    """That of its weights, or of its dropout."""
     perturbation: Perturbation
     """The noise."""
     shape: tuple[int, ...]
@@ -84,12 +86,22 @@ def sites_by_rule(graph: ir.Graph, p: Sequence[str]) -> list[Site]:
     return sites
 
 
+def sites_of_marks(graph: ir.Graph) -> list[Site]:
+    """The places where a classifier had dropout, which keeps its noise, in graph order."""
+    return [
+        Site(node, mark.name, BernoulliDropout(mark.p, mark.kind), per_image_shape(node.outputs[0], mark.name))
+        for node, mark in marks(graph).items()
+    ]
+
+
+def in_order(graph: ir.Graph, sites: Sequence[Site]) -> list[Site]:
+    """Sites of several kinds in the order of the graph."""
+    by_node = {site.node: site for site in sites}
+    return [by_node[node] for node in graph if node in by_node]
+
+
 def _rule(text: str) -> tuple[str, float]:
-    pattern, _, number = text.rpartition("=")
-    try:
-        rate = float(number)
-    except ValueError:
-        rate = math.nan
+    pattern, rate = pattern_and_rate(text)
     if not 0 < rate < 1:
         raise UsageError(
             expected("`p`", "a rate between 0 and 1, or PATTERN=RATE", text, "For example: --p 0.2 --p 'head*=0.1'")
@@ -107,12 +119,12 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
             starts at the first layer that matches.
     """
     if from_layer is not None:
-        allowed = set(list(weight_layers(graph))[layer_number(graph, from_layer, "from_layer") :])
+        allowed = nodes_from(graph, layer_number(graph, from_layer, "from_layer"))
         sites = [site for site in sites if site.node in allowed]
     if not sites:
         raise UceEdgeError(
             "No layer is left to be noisy: the graph has no Conv, Gemm or MatMul with constant weights after the "
-            "first, or --p and --from-layer exclude all. Export with --inference deterministic."
+            "first, or --p, --dropout and --from-layer exclude all. Export with --inference deterministic."
         )
     return sites
 

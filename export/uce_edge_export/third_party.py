@@ -17,11 +17,11 @@ from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
 from uce_edge.metadata import Hashes, ImageSpec, Metadata
 from uce_edge.providers import Device, open_session
-from uce_edge_export import tidy
+from uce_edge_export import marks, tidy
 from uce_edge_export.builder import OPSET, Builder
 from uce_edge_export.gate import TOLERANCE, ParityError, Reference, softmax
 from uce_edge_export.graph import IR_VERSION, Classifier
-from uce_edge_export.options import Layout, OutputIs
+from uce_edge_export.options import Layout, Options, OutputIs
 from uce_edge_export.reference import normalised
 
 _OPSETS = range(7, 24)
@@ -55,6 +55,7 @@ def load(
     layout: Layout = Layout.AUTO,
     output_is: OutputIs = OutputIs.AUTO,
     size: tuple[int, int] | None = None,
+    options: Options = Options(),
 ) -> ThirdParty:
     """Read a third-party classifier.
 
@@ -63,6 +64,7 @@ def load(
         layout: The order of the input's dimensions.
         output_is: Whether the output is before or after the softmax.
         size: Height and width, for models that leave them open.
+        options: What becomes of its dropout.
     """
     proto = _read(Path(path))
     notes: list[str] = []
@@ -74,7 +76,7 @@ def load(
     _refuse_operators(graph, path)
     _refuse_nan(graph, path)
     tolerance = _HALF_TOLERANCE if tidy.to_float32(graph, notes) else TOLERANCE
-    tidy.strip_dropout(graph, notes)
+    tidy.strip_dropout(graph, notes, keep=options.keeps_dropout)
     for node in proto.graph.node:
         if node.op_type == "Dropout":
             del node.input[2:]  # training mode: what it says would be random
@@ -84,6 +86,8 @@ def load(
     while tidy.fold_constants(model.graph):
         model = tidy.infer_shapes(model)
     graph = model.graph
+    if options.keeps_dropout:
+        marks.mark_dropout(graph, notes)
     tidy.fold_batch_norm(graph)
     softmax = tidy.strip_softmax(graph) if output_is is not OutputIs.LOGITS else False
     original_is = output_is
@@ -98,6 +102,8 @@ def load(
     tidy.free_batch(graph)
     common.RemoveUnusedNodesPass()(model)
     model = tidy.infer_shapes(model)
+    if options.masks:
+        marks.mark_values(model.graph, options.masks)
     classifier = Classifier(model, channels_last)
     return ThirdParty(classifier, height, width, channels, classes, proto, original_is, tolerance, notes)
 

@@ -81,8 +81,14 @@ def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
     return changed
 
 
-def strip_dropout(graph: ir.Graph, notes: list[str]) -> None:
-    """Remove Dropout and Identity nodes, also those left in training mode, and say which Dropout nodes there were."""
+def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> None:
+    """Remove Dropout and Identity nodes, also those left in training mode, and say which Dropout nodes there were.
+
+    Args:
+        graph: Any graph.
+        notes: What was done is appended.
+        keep: Leave Dropout nodes where they are, and only take them out of training mode.
+    """
     names = []
     for node in list(graph):
         if node.op_type not in ("Dropout", "Identity"):
@@ -90,18 +96,22 @@ def strip_dropout(graph: ir.Graph, notes: list[str]) -> None:
         value, output = node.inputs[0], node.outputs[0]
         assert value is not None
         if any(mask.uses() for mask in node.outputs[1:]):
-            raise UceEdgeError(f"The mask of the Dropout {node.name} is used by the model, so it cannot be removed.")
+            raise UceEdgeError(f"The mask of the Dropout {node.name} is used by the model, so it cannot be taken out.")
+        if node.op_type == "Dropout" and keep:
+            if len(node.inputs) > 2:
+                node.replace_input_with(2, None)
+            continue
         if node.op_type == "Dropout":
             names.append(node.name or f"before {output.name}")
         if node.op_type == "Identity" and output.is_graph_output():
             continue  # its input may be the image, or a second output
-        _replace(graph, output, value)
+        replace_value(graph, output, value)
         graph.remove(node, safe=True)
     if names:
         one = len(names) == 1
         notes.append(
             f"its Dropout {'node' if one else 'nodes'} {', '.join(names)} {'was' if one else 'were'} removed: "
-            "noise comes from Gaussian dropout in the weight layers (--p)"
+            "noise comes from Gaussian dropout in the weight layers (--p). To keep their noise: --dropout keep"
         )
 
 
@@ -144,7 +154,7 @@ def fold_batch_norm(graph: ir.Graph) -> None:
         folded.outputs[0].name = node.outputs[0].name
         folded.outputs[0].shape, folded.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
         graph.insert_before(layer, folded)
-        _replace(graph, node.outputs[0], folded.outputs[0])
+        replace_value(graph, node.outputs[0], folded.outputs[0])
         graph.remove([node, layer], safe=True)
 
 
@@ -152,12 +162,13 @@ def strip_softmax(graph: ir.Graph) -> bool:
     """Remove a final Softmax over the classes; tells whether there was one."""
     output = graph.outputs[0]
     node = output.producer()
-    while node is not None and node.op_type in ("Identity", "Reshape", "Flatten", "Squeeze", "Cast"):
+    moving = ("Identity", "Reshape", "Flatten", "Squeeze", "Cast")
+    while node is not None and node.op_type in moving and not node.metadata_props:  # what is marked stays behind it
         source = node.inputs[0]
         node = source.producer() if source is not None else None
     if node is None or node.op_type != "Softmax" or node.inputs[0] is None:
         return False
-    _replace(graph, node.outputs[0], node.inputs[0])
+    replace_value(graph, node.outputs[0], node.inputs[0])
     return True
 
 
@@ -240,7 +251,7 @@ def _register(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     return value
 
 
-def _replace(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+def replace_value(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     """Use another value everywhere, also as a graph output."""
     for i, output in enumerate(graph.outputs):
         if output is old:

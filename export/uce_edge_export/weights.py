@@ -61,6 +61,13 @@ def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> 
     return index
 
 
+def nodes_from(graph: ir.Graph, start: int) -> set[ir.Node]:
+    """The nodes behind the weight layer before a weight layer: that layer, what is on its way, and all that follows."""
+    before = list(weight_layers(graph))[:start]
+    nodes = list(graph)
+    return set(nodes[nodes.index(before[-1]) + 1 :] if before else nodes)
+
+
 def per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:
     """The shape of a value without its leading batch dimension; everything else must be known."""
     dims = value.shape.dims[1:] if value.shape is not None else (None,)

@@ -101,9 +101,18 @@ def calibrate(
     return run
 
 
-def fit(model: nn.Module, image: ImageSpec, data: Split, method: Method, samples: int, seed: int = 0) -> Calibration:
-    """A map for a network, from its own Monte Carlo logits on some images."""
-    logits = mc_logits(model, data, image, samples, seed)
+def fit(
+    model: nn.Module,
+    image: ImageSpec,
+    data: Split,
+    method: Method,
+    samples: int,
+    seed: int = 0,
+    *,
+    keep_dropout: bool = False,
+) -> Calibration:
+    """A map for a network, from its own Monte Carlo logits on some images; `keep_dropout` as in `passes.mc_blocks`."""
+    logits = mc_logits(model, data, image, samples, seed, keep_dropout=keep_dropout)
     return fit_map(method, logits, data.labels, seed)
 
 

@@ -39,24 +39,31 @@ def export_module(
     out: str | Path,
     images: npt.NDArray[np.uint8] | None = None,
     options: Options = Options(),
+    *,
+    dropout: str | None = None,
 ) -> Exported:
-    """Write a Gaussian-dropout model as a contract file; nothing is written unless it passes the parity gate.
+    """Write a model with dropout as a contract file; nothing is written unless it passes the parity gate.
 
     Args:
-        model: A classifier after `gaussianize`, from normalised pixels [batch, channels, height, width] to logits.
+        model: A classifier after `gaussianize`, or with dropout of its own, from normalised pixels [batch, channels,
+            height, width] to logits.
         metadata: Classes, image, inference, noise, calibration; layers and costs are filled in.
         out: The `.onnx` file; `NAME.json` is written beside it for runtimes that cannot read ONNX metadata.
         images: Images for the gate, as the file takes them; None for random pixels.
         options: How the noise gets into the graph.
+        dropout: "keep" for `nn.Dropout` and the like, and `F.dropout`, that stay random, as in training mode; None
+            removes them.
     """
     check_name(out)
+    options = options if dropout is None else replace(options, dropout=(dropout,))
     refuse(metadata, options)
+    _refuse_masks(options)
     classifier, trained = _noisy_graph(model, metadata.image, metadata.inference, options)
     with computing_sigma(model, options.sigma):
         sites = _sites(classifier, model, options) if options.sigma else trained
         reference = graphs.torch_reference(model, metadata.image, sites)
         done = write(classifier, sites, metadata, out, images, reference, options, trained=trained)
-    lost = graphs.dropout_notes(model)
+    lost = _notes(model, options)
     for note in lost:
         warnings.warn(note, UceEdgeWarning, stacklevel=2)
     return replace(done, notes=(*lost, *done.notes))
@@ -65,8 +72,20 @@ def export_module(
 def _noisy_graph(
     model: nn.Module, image: ImageSpec, inference: Inference, options: Options
 ) -> tuple[graph.Classifier, list[Site]]:
-    classifier = graphs.export_deterministic(model, image)
+    classifier = graphs.export_deterministic(model, image, keep_dropout=options.keeps_dropout)
     return classifier, [] if inference is Inference.DETERMINISTIC else _sites(classifier, model, options)
+
+
+def _refuse_masks(options: Options) -> None:
+    if options.masks:
+        raise UsageError(
+            "Masks on named values go with an ONNX file: uce-edge export --from model.onnx --dropout 'PATTERN=RATE'. "
+            "In a network of PyTorch, put an nn.Dropout there and keep it: --dropout keep"
+        )
+
+
+def _notes(model: nn.Module, options: Options) -> tuple[str, ...]:
+    return () if options.keeps_dropout else graphs.dropout_notes(model)
 
 
 def _sites(classifier: graph.Classifier, model: nn.Module, options: Options) -> list[Site]:
@@ -97,6 +116,7 @@ def export_run(
         numbers: The precision of the network.
     """
     check_name(out)
+    _refuse_masks(options)
     run = Run.load(folder)
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
@@ -118,6 +138,10 @@ def export_run(
             calibration = moments_fit.fit(
                 classifier, sites, described, reference, data, calibration.method, options.sample_from
             )
+        elif options.keeps_dropout:
+            # Calibration ran without these masks.
+            passes = calibration.samples or samples
+            calibration = fit(model, run.image, data, calibration.method, passes, keep_dropout=True)
         elif calibration.samples is None:
             calibration = fit(model, run.image, data, Method.NONE, samples)
         if options.bake and calibration.samples != samples:
@@ -134,7 +158,7 @@ def export_run(
         done = write(classifier, sites, metadata, out, data.images, reference, options, labelled, trained)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after
-    done = replace(done, notes=(*graphs.dropout_notes(model), *done.notes))
+    done = replace(done, notes=(*_notes(model, options), *done.notes))
     return ExportedRun(**vars(done), torch_nll=torch_nll)
 
 

@@ -1,10 +1,12 @@
 """The graph of a PyTorch classifier without noise, and PyTorch itself as the reference of the parity gate."""
 
+import ast
 import contextlib
 import io
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,13 +19,21 @@ from uce_edge_export import quiet, tidy
 from uce_edge_export.builder import OPSET
 from uce_edge_export.gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph import Classifier
-from uce_edge_export.sites import Site, factored, sites_with_rates
+from uce_edge_export.marks import Mark, mark, marks
+from uce_edge_export.sites import Site, factored, in_order, sites_of_marks, sites_with_rates
+from uce_edge_train import dropout
 from uce_edge_train.layers import deterministic, gaussian_layers, noise_from
 from uce_edge_train.pixels import normalise
 
 
-def export_deterministic(model: nn.Module, spec: ImageSpec) -> Classifier:
-    """Export a model without its noise, batch-norm folded; weights keep their parameter names."""
+def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: bool = False) -> Classifier:
+    """Export a model without its noise, batch-norm folded; weights keep their parameter names.
+
+    Args:
+        model: Any classifier.
+        spec: What it takes.
+        keep_dropout: Mark where it calls dropout, see `marks`; otherwise nothing of that is left.
+    """
     broken = [name for name, value in model.state_dict().items() if not torch.isfinite(value).all()]
     if broken:
         raise UceEdgeError(
@@ -32,7 +42,10 @@ def export_deterministic(model: nn.Module, spec: ImageSpec) -> Classifier:
         )
     model.eval()
     example = torch.zeros(2, spec.channels, spec.height, spec.width)  # 2: a batch of 1 would be specialised away
-    with deterministic(model), torch.no_grad(), _quiet():
+    calls = dropout.Tracing() if keep_dropout else None
+    if keep_dropout:
+        dropout.refuse_unreachable(model, example)
+    with deterministic(model), torch.no_grad(), _quiet(), _without_fast_paths(), calls or dropout.removed():
         try:
             program = torch.onnx.export(
                 model,
@@ -42,7 +55,10 @@ def export_deterministic(model: nn.Module, spec: ImageSpec) -> Classifier:
                 optimize=True,
                 verbose=False,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
+                custom_translation_table={torch.ops.uce_edge.dropout.default: _emit_mark},
             )
+        except UceEdgeError:
+            raise
         except Exception as error:  # the exporter raises many kinds; each is a model it cannot trace
             raise UceEdgeError(f"PyTorch could not export the model: {str(error).splitlines()[0]}") from error
     assert program is not None
@@ -52,28 +68,53 @@ def export_deterministic(model: nn.Module, spec: ImageSpec) -> Classifier:
             "The model's forward pass fixes the batch size while it is traced. "
             "Does it use len(x)? Write x.shape[0] instead, and keep the batch out of Python branches."
         )
+    if calls is not None:
+        _mark_calls(program.model.graph, calls.seen)
     # Shapes that PyTorch computes at run time, as attention does, become constants again.
     inferred = tidy.infer_shapes(program.model)
     _restore_names(inferred.graph, model)
     return Classifier(inferred)
 
 
+def _emit_mark(x: Any, call: int) -> Any:
+    """A Dropout in training mode, which no optimiser takes away; its seed is the number of the call."""
+    import onnxscript
+
+    op: Any = onnxscript.opset18
+    return op.Dropout(x, op.Constant(value_float=0.5), op.Cast(op.Constant(value_int=1), to=9), seed=call)[0]
+
+
+def _mark_calls(graph: ir.Graph, calls: list[dropout.Call]) -> None:
+    """Turn what tracing left into marks, named after their modules."""
+    for node in list(graph):
+        if node.op_type == "Dropout":
+            number = node.attributes["seed"].as_int()
+            mark(graph, node, Mark(_name(node), calls[number].p, calls[number].kind, number))
+
+
+def _name(node: ir.Node) -> str:
+    """The module that dropout is called in; what is not a module of its own gets the name of the call, too."""
+    *modules, call = ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])
+    kinds = ast.literal_eval(node.metadata_props["pkg.torch.onnx.class_hierarchy"])
+    return modules[-1] if "nn.modules.dropout" in kinds[len(modules) - 1] else f"{modules[-1]}.{call}".lstrip(".")
+
+
 def dropout_notes(model: nn.Module) -> tuple[str, ...]:
     """What a user must know of dropout layers: they are switched off in evaluation mode, so a file has none of them."""
-    kinds = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-    names = [name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer.p > 0]
+    names = dropout.layer_names(model)
     if not names:
         return ()
     return (
         f"the dropout of {', '.join(names)} is not in the file: passes draw their noise from Gaussian dropout in the "
-        "weight layers. Train with gaussianize(network) and without these layers",
+        'weight layers. Keep it with dropout="keep" (--dropout keep), or train with gaussianize(network) and without '
+        "these layers",
     )
 
 
 def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
-    """The weight layers that are Gaussian in the PyTorch model, in graph order."""
-    layers = gaussian_layers(model)
-    if not layers:
+    """The weight layers that are Gaussian in the PyTorch model, and dropout that was marked, in graph order."""
+    layers, masked = gaussian_layers(model), sites_of_marks(classifier.graph)
+    if not layers and not masked:
         raise UsageError(
             f"{type(model).__name__} has no Gaussian dropout, so its passes would all be the same. Call "
             'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").'
@@ -85,23 +126,29 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
     }
     cheap = factored([site for site in sites if site.name in trained], trained) if trained else []
     by_node = {site.node: site for site in cheap}
-    return [by_node.get(site.node, site) for site in sites]
+    return in_order(classifier.graph, [*(by_node.get(site.node, site) for site in sites), *masked])
 
 
 def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Reference:
-    """PyTorch's own logits under given noise."""
+    """PyTorch's own logits under given noise; dropout is in training mode where a site keeps it."""
+    marked = marks([site.node for site in sites])
 
     def logits(images: Pixels, noises: list[FloatArray] | None) -> FloatArray:
         pixels = normalise(torch.from_numpy(np.ascontiguousarray(images)), spec)
         model.eval()
         if noises is None:
-            with torch.no_grad(), deterministic(model):
+            with torch.no_grad(), deterministic(model), dropout.removed():
                 return model(pixels).numpy()[None]  # type: ignore[no-any-return]
         samples = len(noises[0])
         # A module may be used twice in a forward pass: its sites come in the order of the calls.
         queues: dict[str, list[FloatArray]] = defaultdict(list)
+        masks: dict[int, FloatArray] = {}
         for site, values in zip(sites, noises, strict=True):
-            queues[site.name.removesuffix(".weight")].append(values)
+            call = marked[site.node].call if site.node in marked else None
+            if call is None:
+                queues[site.name.removesuffix(".weight")].append(values)
+            else:
+                masks[call] = values
         calls: dict[str, int] = defaultdict(int)
 
         def given(name: str, mu: Tensor) -> Tensor:
@@ -111,7 +158,12 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
             calls[name] += 1
             return values.repeat_interleave(len(pixels), 0).reshape(mu.shape)
 
-        with torch.no_grad(), noise_from(model, given):
+        def normals(call: int, mask: Tensor) -> Tensor:
+            if call not in masks:  # dropout before the first noisy layer of this export keeps everything
+                return torch.full_like(mask, torch.inf)
+            return torch.from_numpy(masks[call]).repeat_interleave(len(pixels), 0).reshape(mask.shape)
+
+        with torch.no_grad(), noise_from(model, given), dropout.masks_from(normals) if marked else dropout.removed():
             result = model(pixels.repeat(samples, 1, 1, 1))
         return result.reshape(samples, len(pixels), -1).numpy()  # type: ignore[no-any-return]
 
@@ -133,6 +185,17 @@ def _restore_names(graph: ir.Graph, model: nn.Module) -> None:
             if constant.shape == transposed.shape and np.array_equal(constant.numpy(), transposed):
                 value.name = weight_name
                 break
+
+
+@contextlib.contextmanager
+def _without_fast_paths() -> Iterator[None]:
+    """Fused kernels of transformer layers hide what they are made of."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextlib.contextmanager

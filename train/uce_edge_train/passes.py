@@ -13,6 +13,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
+from uce_edge_train import dropout
 from uce_edge_train.draws import PassNoise
 from uce_edge_train.layers import deterministic, noise_from
 from uce_edge_train.pixels import normalise
@@ -28,7 +29,7 @@ def classes_of(model: nn.Module, image: ImageSpec) -> int:
 
 
 def mc_blocks(
-    model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int
+    model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int, *, keep_dropout: bool = False
 ) -> Iterator[npt.NDArray[np.float32]]:
     """Logits of stochastic passes in blocks.
 
@@ -38,6 +39,7 @@ def mc_blocks(
         image: How they are normalised.
         samples: Passes per image.
         seed: Of the noise. An image's logits depend on the image, the seed and the pass alone.
+        keep_dropout: Whether `nn.Dropout` and the like stay random, with one mask for all images of a pass.
     """
     if not 1 <= samples <= MAX_SAMPLES:
         raise UsageError(expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "For example: --samples 25"))
@@ -50,18 +52,22 @@ def mc_blocks(
             for first in range(start, min(start + block, len(data)), _BATCH):
                 pixels = data.images[first : min(first + _BATCH, start + block)]
                 batch = normalise(torch.from_numpy(pixels).to(device), image)
-                passes = [_one_pass(model, batch, PassNoise(device, seed, index)) for index in range(samples)]
+                noises = (PassNoise(device, seed, index) for index in range(samples))
+                passes = [_one_pass(model, batch, noise, keep_dropout) for noise in noises]
                 parts.append(torch.stack(passes).float().cpu())
                 advance(len(batch))
             yield torch.cat(parts, dim=1).numpy()
 
 
-def _one_pass(model: nn.Module, batch: Tensor, noise: PassNoise) -> Tensor:
-    with torch.no_grad(), noise_from(model, noise):
+def _one_pass(model: nn.Module, batch: Tensor, noise: PassNoise, keep_dropout: bool) -> Tensor:
+    masks = dropout.masks_from(lambda call, mask: noise(f"{call}", mask)) if keep_dropout else dropout.removed()
+    with torch.no_grad(), noise_from(model, noise), masks:
         logits: Tensor = model(batch)
     return logits
 
 
-def mc_logits(model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int) -> StoredLogits:
+def mc_logits(
+    model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int, *, keep_dropout: bool = False
+) -> StoredLogits:
     """All of them, in a temporary file."""
-    return StoredLogits(mc_blocks(model, data, image, samples, seed))
+    return StoredLogits(mc_blocks(model, data, image, samples, seed, keep_dropout=keep_dropout))

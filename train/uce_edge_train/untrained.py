@@ -17,7 +17,7 @@ def export_untrained(
     name: str,
     out: str | Path,
     wanted: Wanted = Wanted(),
-    p: float = 0.2,
+    p: float | None = None,
     classes: int = 10,
     image: ImageSpec = ImageSpec(32, 32, 3),
 ) -> Exported:
@@ -27,14 +27,16 @@ def export_untrained(
         name: As in `architectures.build`.
         out: The `.onnx` file.
         wanted: The kind of file.
-        p: The dropout rate of every layer.
+        p: The rate of Gaussian dropout in every layer; None for 0.2, or for none where the network keeps its own.
         classes: Number of classes.
         image: What it takes.
     """
     samples = default_samples(wanted.inference) if wanted.samples is None else wanted.samples
     pass_seeds(samples, 0)
     torch.manual_seed(0)
-    model = gaussianize(architectures.build(name, classes, image.channels), p)
+    model = architectures.build(name, classes, image.channels)
+    if p is not None or not wanted.options.keeps_dropout:
+        model = gaussianize(model, 0.2 if p is None else p)
     metadata = Metadata(
         tuple(str(i) for i in range(classes)),
         image,

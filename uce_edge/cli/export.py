@@ -47,7 +47,14 @@ def export(
     ] = NoiseKind.TABLE,
     p: Annotated[
         list[str] | None,
-        typer.Option(help="Rate (0.2), or PATTERN=RATE by weight name; repeat it.", rich_help_panel=_NOISE),
+        typer.Option(help="Gaussian: rate (0.2), or PATTERN=RATE by weight name; repeat it.", rich_help_panel=_NOISE),
+    ] = None,
+    dropout: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="keep: dropout inside the network stays random. --from: PATTERN=RATE masks values; repeat it.",
+            rich_help_panel=_NOISE,
+        ),
     ] = None,
     from_layer: Annotated[
         str | None, typer.Option(help="First noisy weight layer: number or name pattern.", rich_help_panel=_NOISE)
@@ -82,6 +89,8 @@ def export(
     Example: uce-edge export runs/digits --out digits.onnx
 
     Example: uce-edge export --from resnet.onnx --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --out bayes.onnx
+
+    Example: uce-edge export --from network_with_dropout.onnx --dropout keep --out mc.onnx
     """
     reading = exporting.Reading(classes, scale, mean, std, layout, size, output_is)
     if sum(given is not None for given in (run, source, untrained)) > 1:
@@ -97,17 +106,17 @@ def export(
     passes = samples if bake_samples is None else bake_samples
     if inference is Inference.DETERMINISTIC:
         passes = None
-    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma)
+    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
     wanted = Wanted(inference, noise, passes, precision, options)
     if ort and noise is NoiseKind.INPUT:
         raise UsageError("A file with noise as graph inputs is for experiments: leave --ort out, or --noise input.")
     if source is not None:
         need_onnx("Exporting an ONNX file")
-        out, following = exporting.export_third_party(source, out, wanted, p or ["0.2"], reading)
+        out, following = exporting.export_third_party(source, out, wanted, p, reading)
     else:
         need_torch_export("Exporting")
         if untrained is not None:
-            out, following = exporting.export_untrained(untrained, out, wanted, p or ["0.2"])
+            out, following = exporting.export_untrained(untrained, out, wanted, p)
         else:
             out, following = exporting.export_run(run, out, wanted)
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")

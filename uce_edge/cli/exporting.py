@@ -61,9 +61,12 @@ def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path
 
 
 def export_third_party(
-    source: Path, out: Path | None, wanted: Wanted, p: list[str], reading: Reading
+    source: Path, out: Path | None, wanted: Wanted, p: list[str] | None, reading: Reading
 ) -> tuple[Path, str]:
-    """Export any ONNX classifier; returns the file and the next command."""
+    """Export any ONNX classifier; returns the file and the next command.
+
+    Without `p`, its weight layers get Gaussian dropout of 0.2, or none where it has masks.
+    """
     from uce_edge_export import export, third_party
     from uce_edge_export.publish import check_name
 
@@ -71,7 +74,11 @@ def export_third_party(
     names = parse_names("classes", reading.classes)
     mean, std = parse_numbers("mean", reading.mean), parse_numbers("std", reading.std)
     classifier = third_party.load(
-        source, layout=reading.layout, output_is=reading.output_is, size=parse_size(reading.size)
+        source,
+        layout=reading.layout,
+        output_is=reading.output_is,
+        size=parse_size(reading.size),
+        options=wanted.options,
     )
     metadata = third_party.metadata(
         classifier,
@@ -85,22 +92,23 @@ def export_third_party(
         noise=wanted.noise,
     )
     metadata = replace(metadata, precision=wanted.precision)
-    done = export.export_third_party(classifier, metadata, out, p, wanted.options)
+    rates = p or ([] if wanted.options.dropout else ["0.2"])
+    done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
     _say_written(done)
-    if wanted.inference is not Inference.DETERMINISTIC:
+    if rates and wanted.inference is not Inference.DETERMINISTIC:
         say("Note: it was not trained with noise. `calibrate` shows its accuracy with it; if that has fallen, export")
         say("      again with a smaller --p, or with --from-layer for the last layers alone.")
     return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
 
 
-def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str]) -> tuple[Path, str]:
+def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str] | None) -> tuple[Path, str]:
     """Export a network with random weights; returns the file and the next command."""
     from uce_edge_train import untrained
 
-    if len(p) > 1 or "=" in p[0]:
+    if p and (len(p) > 1 or "=" in p[0]):
         raise UsageError(expected("`p`", "one rate for an untrained network", p, "Use: --p 0.2"))
     out = out or Path(f"{name}{wanted.suffix}.onnx")
-    _say_written(untrained.export_untrained(name, out, wanted, parse_numbers("p", p[0])[0]))
+    _say_written(untrained.export_untrained(name, out, wanted, parse_numbers("p", p[0])[0] if p else None))
     return out, f"bench --model {quote(out)}"
 
 

@@ -6,8 +6,9 @@ import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, choose_model
 from uce_edge.cli.words import describe, describe_auto, quote
-from uce_edge.contract import Precision
+from uce_edge.contract import PerturbationKind, Precision
 from uce_edge.errors import UsageError
+from uce_edge.metadata import Metadata, NoisyLayer
 
 
 def info(
@@ -43,9 +44,7 @@ def info(
         "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
         "network": metadata.architecture or "unknown",
         "inference": passes + ("" if metadata.precision is Precision.FP32 else f", {metadata.precision}"),
-        "noise": f"{metadata.noise}, {len(metadata.layers)} layers, {metadata.sigma} sigma"
-        if metadata.layers
-        else "none",
+        "noise": _noise(metadata),
         "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
     }
     counted = metadata.held_out
@@ -80,7 +79,26 @@ def info(
     for name, value in rows.items():
         typer.echo(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
     for layer in metadata.layers:
-        typer.echo(f"  p = {layer.p:<5g} {layer.name}")
+        kind = "" if _is_gaussian(layer) else f" ({layer.kind})"
+        typer.echo(f"  p = {layer.p:<5g} {layer.name}{kind}")
+
+
+def _noise(metadata: Metadata) -> str:
+    """Where the noise comes from, how many layers have it, and of which kind."""
+    if not metadata.layers:
+        return "none"
+    count = len(metadata.layers)
+    masks = sum(not _is_gaussian(layer) for layer in metadata.layers)
+    parts = [f"{metadata.noise}", f"{count} {'layer' if count == 1 else 'layers'}"]
+    if masks < count:
+        parts.append(f"{metadata.sigma} sigma")
+    if masks:
+        parts.append(f"{'all' if masks == count else masks} with Bernoulli masks")
+    return ", ".join(parts)
+
+
+def _is_gaussian(layer: NoisyLayer) -> bool:
+    return layer.kind is None or layer.kind.startswith(PerturbationKind.GAUSSIAN)
 
 
 def _number(value: float | None) -> str:
