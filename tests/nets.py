@@ -113,7 +113,9 @@ def export(
     source = folder / "source" / "net.onnx"
     source.parent.mkdir(exist_ok=True)
     source.write_bytes(proto.SerializeToString())
-    found = third_party.load(source, **{key: how.pop(key) for key in ("layout", "output_is", "size") if key in how})
+    found = third_party.load(
+        source, options=options, **{key: how.pop(key) for key in ("layout", "output_is", "size") if key in how}
+    )
     colour = {"mean": MEAN, "std": STD} if found.channels == 3 else {"mean": (0.5,), "std": (0.25,)}
     metadata = third_party.metadata(found, source, **(colour | how))
     return found, export_third_party(found, metadata, folder / "out" / "m.onnx", list(p), options)

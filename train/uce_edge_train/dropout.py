@@ -7,7 +7,7 @@ above all, stays as it is in evaluation mode.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -104,18 +104,26 @@ def _arguments(
     return input, p, in_place or tuple(value for name, value in more.items() if name == "inplace")
 
 
+class _Survey(_Calls):
+    """Refuses calls that have no mask of their own for every image."""
+
+    def call(self, func: Callable[..., Any], x: Tensor, p: float, in_place: tuple[bool, ...]) -> Tensor:
+        """The input as it is."""
+        check_rate(p, f"of call {len(self.seen) + 1} ({func.__name__})")
+        if x.ndim == _WITHOUT_BATCH.get(func):
+            raise UceEdgeError(
+                f"{func.__name__} takes the images of a batch for channels where its input has {x.ndim} dimensions, so "
+                "their answers would depend on each other. Use nn.Dropout there."
+            )
+        return super().call(func, x, p, in_place)
+
+
 class Tracing(_Calls):
     """Leaves a mark for every call."""
 
     def call(self, func: Callable[..., Any], x: Tensor, p: float, in_place: tuple[bool, ...]) -> Tensor:
         """A mark, which holds the number of the call."""
         number = len(self.seen)
-        check_rate(p, f"call {number + 1} ({func.__name__})")
-        if x.ndim == _WITHOUT_BATCH.get(func):
-            raise UceEdgeError(
-                f"{func.__name__} takes the images of a batch for channels where its input has {x.ndim} dimensions, so "
-                "their answers would depend on each other. Use nn.Dropout there."
-            )
         super().call(func, x, p, in_place)
         marked: Tensor = marker(x, number)
         return marked
@@ -124,14 +132,16 @@ class Tracing(_Calls):
 class _Masked(_Calls):
     """Makes every call in training mode, with a mask from given noise."""
 
-    def __init__(self, normals: Normals) -> None:
+    def __init__(self, normals: Normals, kept: Collection[int] | None) -> None:
         super().__init__()
-        self._normals = normals
+        self._normals, self._kept = normals, kept
 
     def call(self, func: Callable[..., Any], x: Tensor, p: float, in_place: tuple[bool, ...]) -> Tensor:
         """What PyTorch makes of it."""
         number = len(self.seen)
         super().call(func, x, p, in_place)
+        if self._kept is not None and number not in self._kept:
+            return x
         with _GivenMask(lambda mask: self._normals(number, mask) > float(threshold(p))):
             dropped: Tensor = func(x, p, True, *in_place)
         return dropped
@@ -160,9 +170,14 @@ def removed() -> Iterator[None]:
 
 
 @contextmanager
-def masks_from(normals: Normals) -> Iterator[None]:
-    """Inside the block, which must hold one forward pass, all dropout is random, with masks from given normals."""
-    with _Masked(normals):
+def masks_from(normals: Normals, kept: Collection[int] | None = None) -> Iterator[None]:
+    """Inside the block, which must hold one forward pass, dropout is random, with masks from given normals.
+
+    Args:
+        normals: What becomes masks.
+        kept: The calls that are random, the others do nothing; None for all.
+    """
+    with _Masked(normals, kept):
         yield
 
 
@@ -219,7 +234,7 @@ def _calls(model: nn.Module, example: Tensor, training: bool) -> _Calls:
     for layer in network.modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):
             layer.eval()
-    calls = _Calls()
+    calls = _Survey()
     with torch.no_grad(), calls:
         network(example)
     return calls

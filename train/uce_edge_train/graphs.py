@@ -159,11 +159,9 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
             return values.repeat_interleave(len(pixels), 0).reshape(mu.shape)
 
         def normals(call: int, mask: Tensor) -> Tensor:
-            if call not in masks:  # dropout before the first noisy layer of this export keeps everything
-                return torch.full_like(mask, torch.inf)
             return torch.from_numpy(masks[call]).repeat_interleave(len(pixels), 0).reshape(mask.shape)
 
-        with torch.no_grad(), noise_from(model, given), dropout.masks_from(normals) if marked else dropout.removed():
+        with torch.no_grad(), noise_from(model, given), dropout.masks_from(normals, masks):
             result = model(pixels.repeat(samples, 1, 1, 1))
         return result.reshape(samples, len(pixels), -1).numpy()  # type: ignore[no-any-return]
 
