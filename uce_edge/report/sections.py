@@ -261,6 +261,7 @@ def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:
         "inference": f"{metadata.inference}, {words.count(metadata.samples, 'pass')} by default",
         "noise": noise,
         "calibration": fitted,
+        "training saw": ", ".join(metadata.seen),
     }
     if metadata.reject is not None:
         known = sorted(metadata.reject.to_document().items())

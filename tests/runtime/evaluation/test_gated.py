@@ -165,6 +165,7 @@ def test_what_training_saw_is_reported_apart(digits: Digits, file: Path, monkeyp
     assert [group["seen"] for group in document["shift"]["apart"]] == [False, True]
     text = page.render(result)
     assert "noise (seen in training)" in text
+    assert "noise, blur, plasma" in text
     assert "unseen: brightness, contrast, jpeg, pixelate" in text
 
 
