@@ -20,17 +20,19 @@ import numpy as np
 import port_cases
 import pytest
 from conftest import GOLDEN, ROOT
+from pictures import no_photos
 from PIL import Image
 
 from uce_edge import Model, images
 from uce_edge.cli import web
 from uce_edge.errors import MissingPartError, ModelFileError, UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec
+from uce_edge.models import BUNDLED, bundled
 from uce_edge.prediction import summarise
 
 PAGE = ROOT / "examples" / "web" / "uce_edge_web"
-CASES = [case for case in json.loads((GOLDEN / "cases.json").read_text()) if "cutoff" not in case]
-MC, MOMENTS = "digits-mc.onnx", "digits-moments.onnx"
+CASES = json.loads((GOLDEN / "cases.json").read_text())
+MC, MOMENTS, GATED = "digits-mc.onnx", "digits-moments.onnx", "digits-novelty.onnx"
 PER_IMAGE = ("probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability")
 WAIT = 120_000  # milliseconds; a browser without a graphics card on a busy computer takes its time
 SOFTWARE_GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
@@ -287,6 +289,7 @@ def compare(document: dict[str, Any], case: dict[str, Any], tolerance: float) ->
     """No number may be farther from the golden one."""
     assert document["seeds"] == case["seeds"]
     assert (document["label"], document["decision"]) == (case["label"], case["decision"])
+    assert document["reason"] == case.get("reason", "uncertain" if case["decision"] == "reject" else None)
     differences = {
         name: float(np.abs(np.array(document[name], float).ravel() - np.array(case["outputs"][name]["values"])).max())
         for name in (*PER_IMAGE, "pass_probabilities")
@@ -313,7 +316,8 @@ def test_the_page_gives_the_golden_answers(golden_page: Callable[[str], Visit], 
     page.give(case["image"], (GOLDEN / case["image"]).read_bytes())
     document = page.answer(source=case["image"], samples=samples, seed=seed)
     compare(document, case, 1e-5)
-    assert document["threshold"] == case["threshold"]
+    port_cases.check_novelty(document, {name: output["values"] for name, output in case["outputs"].items()})
+    assert (document["threshold"], document["cutoff"]) == (case["threshold"], case.get("cutoff"))
     bars = page.page.eval_on_selector_all(
         "#bars li", "rows => rows.map((row) => [row.dataset.class, row.dataset.value])"
     )
@@ -400,20 +404,23 @@ def test_a_file_of_a_later_minor_version_is_answered_as_today(visit: Callable[..
 
 
 def test_the_page_spells_the_contract_as_python_does(golden_page: Callable[[str], Visit]) -> None:
-    script = """async (cases) => {
+    script = """async (edges) => {
         const page = await import("/contract.js");
         const { VERSION: contract, MAX_SAMPLES: max_samples, MAX_SEED: max_seed } = page;
-        const { OUTPUTS: outputs, REQUIRED: required, INFERENCE: inference } = page;
-        const accepted = cases.map((c) => page.accepts(c.uncertainty ?? NaN, c.threshold));
-        return { contract, max_samples, max_seed, outputs, required, inference, accepted };
+        const { OUTPUTS: outputs, OPTIONAL: optional, REQUIRED: required } = page;
+        const { INFERENCE: inference, SCORES: score, REASONS: reasons } = page;
+        const accepted = edges.accept.map((c) => page.accepts(c.uncertainty ?? NaN, c.threshold));
+        const foreign = edges.foreign.map((c) => page.isForeign(c.novelty ?? NaN, c.cutoff));
+        const names = { outputs, optional, required, inference, score, reasons };
+        return { contract, max_samples, max_seed, ...names, accepted, foreign };
     }"""
-    said = golden_page(MC).page.evaluate(script, port_cases.CONTRACT["accept"])
+    said = golden_page(MC).page.evaluate(script, port_cases.CONTRACT)
     port_cases.check_contract(said)
     assert ["contract", *said["required"]] == port_cases.CONTRACT["metadata"]["required"]
 
 
 def test_webgpu_gives_the_golden_answers(visit: Callable[..., Visit]) -> None:
-    visited = visit(MC, *SOFTWARE_GPU)
+    visited = visit(GATED, *SOFTWARE_GPU)
     if not visited.page.evaluate("async () => Boolean(await navigator.gpu?.requestAdapter())"):
         pytest.skip("there is no WebGPU here, not even in software")
     visited.page.click("summary:has-text('Seed and device')")
@@ -427,10 +434,109 @@ def test_webgpu_gives_the_golden_answers(visit: Callable[..., Visit]) -> None:
             GPUQueue.prototype.submit = function (...values) { self.submitted++; return submit.apply(this, values); };
         }"""
     )
-    for case in (case for case in CASES if case["model"] == MC and len(case["seeds"]) == 25 and not case["seeds"][0]):
+    for case in (
+        case for case in CASES if case["model"] == GATED and len(case["seeds"]) == 25 and not case["seeds"][0]
+    ):
         visited.give(case["image"], (GOLDEN / case["image"]).read_bytes())
-        compare(visited.answer(source=case["image"]), case, 2e-3)
+        document = visited.answer(source=case["image"])
+        compare(document, case, 2e-3)
+        assert document["novelty_score"] == pytest.approx(case["outputs"]["novelty_score"]["values"][0], rel=1e-3)
     assert worker.evaluate("self.submitted") > 0  # it was not the processor that answered
+
+
+# What is foreign.
+
+
+def give_golden(visited: Visit, name: str) -> dict[str, Any]:
+    visited.give(f"{name}.raw", (GOLDEN / f"{name}.raw").read_bytes())
+    return visited.answer(source=f"{name}.raw")
+
+
+def test_a_person_is_told_what_is_foreign(visit: Callable[..., Visit]) -> None:
+    visited = visit(GATED)
+    page = visited.page
+    give_golden(visited, "black")
+    assert page.inner_text("#headline") == "Rejected: unlike anything it was calibrated on"
+    said = page.inner_text("#reason")
+    assert "only 0.7\u00a0% of those images are as far away, and what has 1.1\u00a0% or less is foreign." in said
+    assert "But for that, it would be 1: its uncertainty, 0.025, is not above the threshold, 0.156." in said
+    assert page.inner_text("#novelty") == "0.7\u00a0%"
+    assert page.inner_text("#novelty-score") == "distance 395"
+    spoken = page.locator("#spoken").inner_text()
+    assert spoken.startswith("Rejected: unlike anything it was calibrated on. Best guess 1, ")
+    give_golden(visited, "stripes")
+    assert page.inner_text("#headline") == "Rejected: unlike anything it was calibrated on"
+    assert "Besides, its uncertainty, 0.450, is above the threshold, 0.156." in page.inner_text("#reason")
+    give_golden(visited, "two-digits")
+    assert page.inner_text("#headline") == "Rejected: the model does not know"
+    assert page.inner_text("#reason").startswith(
+        "The image is like what the model was calibrated on, but its uncertainty"
+    )
+    give_golden(visited, "digit-0")
+    assert page.inner_text("#headline") == "Accepted: 3"
+    assert page.inner_text("#reason").startswith(
+        "The image is like what the model was calibrated on, and its uncertainty"
+    )
+    assert visited.complaints == []
+
+
+def test_the_gate_may_be_left_open(visit: Callable[..., Visit]) -> None:
+    visited = visit(GATED)
+    page = visited.page
+    assert "At most 2.2\u00a0% of the images that are like those" in page.inner_text("#gate-note")
+    give_golden(visited, "black")
+    page.uncheck("#gate")
+    document = visited.answer(state="accept")
+    assert (document["reason"], document["cutoff"]) == (None, None)
+    assert document["novelty"] == pytest.approx(1 / 136)
+    page.check("#gate")
+    assert visited.answer(state="reject")["reason"] == "foreign"
+    visited.set("threshold", 0.01)
+    assert visited.answer(reason="both")["threshold"] == 0.01
+    assert "by the uncertainty alone" in page.inner_text("#threshold-note")
+    page.click("#own-threshold")
+    assert visited.answer(reason="foreign")["threshold"] == CASES[-1]["threshold"]
+
+
+def test_a_file_that_cannot_tell_what_is_foreign_shows_nothing_of_it(golden_page: Callable[[str], Visit]) -> None:
+    visited = golden_page(MC)
+    document = give_golden(visited, "black")
+    assert [document[name] for name in ("novelty", "novelty_score", "cutoff")] == [None, None, None]
+    assert visited.page.locator("#novelty-view").is_hidden()
+    assert visited.page.locator("#gate-setting").is_hidden()
+    assert visited.page.inner_text("#reason").startswith("Its uncertainty, ")
+
+
+def test_a_rule_without_a_threshold_rejects_what_is_foreign_alone(visit: Callable[..., Visit], tmp_path: Path) -> None:
+    golden = GOLDEN / GATED
+    file = port_cases.variant(tmp_path, lambda about: about["rule"].update(uncertain=None), source=golden)
+    visited = visit(file)
+    assert give_golden(visited, "noise")["decision"] == "accept"
+    assert give_golden(visited, "stripes")["reason"] == "foreign"
+
+
+def test_a_novelty_that_is_not_a_number_is_foreign(visit: Callable[..., Visit], tmp_path: Path) -> None:
+    def damage(graph: Any) -> None:
+        port_cases.not_a_number(graph, "novelty.weights")
+
+    visited = visit(port_cases.variant(tmp_path, graph=damage, source=GOLDEN / GATED))
+    document = give_golden(visited, "digit-0")
+    assert (document["novelty"], document["reason"]) == (None, "foreign")
+    assert "its distance is not a number" in visited.page.inner_text("#reason")
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_the_bundled_file_rejects_what_is_no_photo_and_not_all_photos(visit: Callable[..., Visit], kind: str) -> None:
+    visited = visit(bundled(kind))
+    for what, frames in no_photos().items():
+        visited.give(f"{what}.raw", frames[0].tobytes())
+        assert visited.answer(source=f"{what}.raw")["reason"] in ("foreign", "both"), what
+        assert visited.page.inner_text("#headline") == "Rejected: unlike anything it was calibrated on"
+    decisions = set()
+    for path in sorted((ROOT / "examples" / "images").glob("*.png")):
+        visited.give(path.name, path.read_bytes())
+        decisions.add(visited.answer(source=path.name)["decision"])
+    assert decisions == {"accept", "reject"}
 
 
 # Pixels.
@@ -583,6 +689,7 @@ def edited(**values: Any) -> Callable[[bytes], bytes]:
 
 
 IMAGE = json.loads((GOLDEN / "digits-mc.json").read_text())["image"]
+RULE = json.loads((GOLDEN / "digits-novelty.json").read_text())["rule"]
 
 
 @pytest.mark.parametrize(
@@ -591,6 +698,17 @@ IMAGE = json.loads((GOLDEN / "digits-mc.json").read_text())["image"]
         (damaged("model.json", edited(contract=2)), "follows contract 2, and this page reads contract 1"),
         (damaged("model.json", edited(noise="input")), "takes its noise as inputs"),
         (damaged("model.json", edited(samples=0)), "its samples are 0"),
+        (damaged("model.json", edited(reject={"threshold": 5})), "its threshold is not between 0 and 1"),
+        (damaged("model.json", edited(rule={})), "its rule needs the output novelty"),
+        (
+            damaged("model.json", edited(rule=RULE | {"score": "energy"}, outputs=["novelty"])),
+            "its rule compares energy",
+        ),
+        (
+            damaged("model.json", edited(rule={"foreign": {"cutoff": 1}}, outputs=["novelty"])),
+            "its cutoff is not strictly between 0 and 1",
+        ),
+        (damaged("model.json", edited(rule=RULE, outputs=["novelty"])), "which is not contract 1"),
         (damaged("model.json", lambda data: data[:100]), "model.json is damaged"),
         (damaged("model.json", lambda data: b"{}"), "follows contract null"),
         (damaged("model.json", edited(image=IMAGE | {"height": 9})), "of another model than model.json"),
@@ -600,7 +718,24 @@ IMAGE = json.loads((GOLDEN / "digits-mc.json").read_text())["image"]
         (lambda page: page.route("**/model.onnx", lambda route: route.abort()), "the server does not answer"),
         (lambda page: page.route("**/vendor/**", lambda route: route.fulfill(status=404)), "The model does not load"),
     ],
-    ids=["contract", "noise", "samples", "json", "empty", "shape", "inputs", "checksum", "cut", "gone", "vendor"],
+    ids=[
+        "contract",
+        "noise",
+        "samples",
+        "threshold",
+        "no-novelty",
+        "score",
+        "cutoff",
+        "outputs",
+        "json",
+        "empty",
+        "shape",
+        "inputs",
+        "checksum",
+        "cut",
+        "gone",
+        "vendor",
+    ],
 )
 def test_models_that_cannot_be_trusted_are_refused(
     visit: Callable[..., Visit], change: Callable[[Any], None], sentence: str

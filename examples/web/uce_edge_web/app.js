@@ -1,14 +1,13 @@
 // The page: an image comes in, passes are drawn, the answer is shown.
 
 import { Camera } from "./camera.js";
-import { Refusal } from "./contract.js";
+import { reasonToReject, Refusal } from "./contract.js";
 import { Controls } from "./controls.js";
 import { openEngine } from "./engine.js";
 import { fetchModel } from "./model.js";
 import { decode, fit, noise, paint, raw } from "./pixels.js";
 import { draw } from "./run.js";
 import { asDocument, fillTable, hideAnswer, showAnswer, speak } from "./view.js";
-import { isRejected } from "./words.js";
 
 const MOST_EARLIER = 60;
 const element = (id) => document.getElementById(id);
@@ -80,7 +79,7 @@ async function openDevice() {
 async function run() {
   controls.describe();
   const seeds = controls.seeds();
-  const threshold = controls.threshold();
+  const limits = controls.limits();
   if (!state.pixels || !state.engine) return;
   const mine = ++state.run;
   const { source } = state;
@@ -89,7 +88,7 @@ async function run() {
     for await (const answer of draw(state.engine, state.pixels, seeds, controls.seed)) {
       if (mine !== state.run) return;
       state.answer = { ...answer, source };
-      showAnswer(state.answer, validThreshold() ?? threshold, state.earlier);
+      showAnswer(state.answer, controls.validLimits ?? limits, state.earlier);
       await nextFrame();
       if (mine !== state.run) return;
     }
@@ -110,15 +109,15 @@ function finish() {
 
 /** Everything that need not follow a slider while it moves. */
 function settle() {
-  const threshold = controls.threshold();
+  const limits = controls.limits();
   const { answer } = state;
   if (!answer?.complete) return;
   // A camera that runs all the time is spoken of only when the outcome changes.
-  const outcome = `${answer.summary.classId} ${isRejected(answer.summary, threshold)}`;
-  if (!element("live").checked || outcome !== state.spoken) speak(answer, threshold);
+  const outcome = `${answer.summary.classId} ${reasonToReject(answer.summary, limits)}`;
+  if (!element("live").checked || outcome !== state.spoken) speak(answer, limits);
   state.spoken = outcome;
   URL.revokeObjectURL(element("save").href);
-  const text = JSON.stringify(asDocument(answer, threshold));
+  const text = JSON.stringify(asDocument(answer, limits));
   element("save").href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   if (element("record").open) fillTable(answer);
 }
@@ -126,17 +125,12 @@ function settle() {
 /** Applies the threshold to the passes that are there. */
 function judge() {
   controls.describe();
-  const threshold = controls.threshold();
-  if (state.answer) showAnswer(state.answer, threshold, earlierOf(state.answer));
+  const limits = controls.limits();
+  if (state.answer) showAnswer(state.answer, limits, earlierOf(state.answer));
 }
 
 /** The runs before this one. */
 const earlierOf = (answer) => state.earlier.filter((step) => step !== answer.steps.at(-1));
-
-function validThreshold() {
-  const value = element("threshold").valueAsNumber;
-  return value >= 0 && value <= 1 ? value : null;
-}
 
 /** The next frame, or soon: a hidden page has no frames. */
 const nextFrame = () => new Promise((resolve) => {
@@ -168,7 +162,7 @@ async function takeBitmap(bitmap, source) {
 function take(pixels, bitmap, source) {
   const { image } = state.model.metadata;
   controls.seeds(); // wrong settings are told while image and answer still belong together
-  controls.threshold();
+  controls.limits();
   state.pixels = pixels;
   state.source = source;
   paint(element("seen"), pixels, image);
@@ -266,8 +260,8 @@ let width = 0;
 new ResizeObserver(([{ contentRect }]) => {
   if (contentRect.width === width) return; // charts are drawn for a width, and answers change the height
   width = contentRect.width;
-  const threshold = validThreshold();
-  if (state.answer && threshold !== null) showAnswer(state.answer, threshold, earlierOf(state.answer));
+  const limits = state.answer && controls.validLimits;
+  if (limits) showAnswer(state.answer, limits, earlierOf(state.answer));
 }).observe(element("answer"));
 
 attempt(start);

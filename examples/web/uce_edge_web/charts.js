@@ -1,8 +1,9 @@
 // The drawings of an answer.
 
+import { accepts } from "./contract.js";
 import { entropy, running } from "./statistics.js";
 import { axes, dots, drawing, line, svg, text } from "./svg.js";
-import { decimal, isRejected, milliseconds, percent } from "./words.js";
+import { decimal, milliseconds, percent } from "./words.js";
 
 const GOLDEN = 0.618033988749895;
 const ROWS = 5; // classes in the chart of the passes
@@ -19,7 +20,7 @@ export function drawGauge(container, summary, threshold, deterministic) {
   const { node, width } = chart;
   const x = (value) => 10 + Math.sqrt(value) * (width - 20);
   const [top, bottom] = [30, 52];
-  const rejected = isRejected(summary, threshold);
+  const certain = accepts(summary.uncertainty, threshold);
   node.append(
     svg("rect", { x: x(0), y: top, width: x(threshold) - x(0), height: bottom - top, class: "zone accept" }),
     svg("rect", { x: x(threshold), y: top, width: x(1) - x(threshold), height: bottom - top, class: "zone reject" }),
@@ -37,7 +38,7 @@ export function drawGauge(container, summary, threshold, deterministic) {
   }
   const at = x(uncertainty);
   node.append(svg("path", { d: `M${at} ${top - 3}V${bottom + 3}`, class: "needle" }));
-  node.append(svg("path", { d: `M${at - 6} ${top - 11}h12l-6 9z`, class: `pointer ${rejected ? "bad" : "good"}` }));
+  node.append(svg("path", { d: `M${at - 6} ${top - 11}h12l-6 9z`, class: `pointer ${certain ? "good" : "bad"}` }));
   node.append(svg("line", { x1: x(threshold), x2: x(threshold), y1: top - 6, y2: bottom + 5, class: "threshold" }));
   const left = x(threshold) > width - 130;
   const side = { class: "label", "text-anchor": left ? "end" : "start" };

@@ -8,6 +8,12 @@ export const OUTPUTS = [
   "probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability",
   "pass_probabilities", "logits",
 ];
+/** What a file is asked for when its description lists it. */
+export const OPTIONAL = ["novelty", "novelty_score"];
+/** What a stored rule may compare with its threshold. */
+export const SCORES = ["uncertainty"];
+/** Why an answer is rejected. */
+export const REASONS = ["uncertain", "foreign", "both"];
 export const REQUIRED = ["classes", "image", "inference", "samples"];
 export const INFERENCE = ["mc", "moments", "deterministic"];
 const AGAIN = "Export the model again: uce-edge export";
@@ -42,10 +48,10 @@ export function readMetadata(text) {
   if (missing.length) throw new Refusal(`model.json lacks ${missing.join(", ")}. ${AGAIN}`);
   const wrong = firstWrong(document);
   if (wrong) throw new Refusal(`model.json cannot be used: ${wrong}. ${AGAIN}`);
-  return { calibration: {}, costs: {}, reject: null, held_out: null, ...document };
+  return { calibration: {}, costs: {}, outputs: [], reject: null, rule: null, held_out: null, ...document };
 }
 
-function firstWrong({ classes, image, inference, samples, noise }) {
+function firstWrong({ classes, image, inference, samples, noise, outputs = [], reject, rule }) {
   if (!Array.isArray(classes) || classes.length < 2) return "it has no list of classes";
   if (!["height", "width"].every((key) => Number.isInteger(image?.[key]) && image[key] > 0)) {
     return "the size of its image is unknown";
@@ -55,8 +61,30 @@ function firstWrong({ classes, image, inference, samples, noise }) {
   if (!INFERENCE.includes(inference)) return `it has the unknown inference ${inference}`;
   if (!(Number.isInteger(samples) && samples >= 1 && samples <= MAX_SAMPLES)) return `its samples are ${samples}`;
   if (noise === "input") return "it takes its noise as inputs, for experiments";
-  return null;
+  if (!Array.isArray(outputs)) return "its outputs are no list";
+  return wrongThreshold(reject) ?? wrongRule(rule, outputs);
 }
+
+/** What is wrong with a stored threshold; null for a good one, and where there is none. */
+function wrongThreshold(stored) {
+  const value = (stored ?? { threshold: 0 }).threshold;
+  return typeof value === "number" && value >= 0 && value <= 1 ? null : "its threshold is not between 0 and 1";
+}
+
+function wrongRule(rule, outputs) {
+  if ((rule ?? null) === null) return null;
+  if (!outputs.includes("novelty")) return "its rule needs the output novelty";
+  if (!SCORES.includes(rule.score ?? SCORES[0])) return `its rule compares ${rule.score}`;
+  const cutoff = rule.foreign?.cutoff;
+  if (!(typeof cutoff === "number" && cutoff > 0 && cutoff < 1)) return "its cutoff is not strictly between 0 and 1";
+  return wrongThreshold(rule.uncertain);
+}
+
+/** The optional outputs of a file that are known here. */
+export const optionalOutputs = ({ outputs }) => OPTIONAL.filter((name) => outputs.includes(name));
+
+/** The stored threshold, or null: of the rule, where foreign images are rejected, too; else that of the uncertainty alone. */
+export const ownThreshold = ({ reject, rule }, cutoff) => (cutoff === null ? reject : rule.uncertain) ?? null;
 
 /** Whether the graph has the input `seeds`: a deterministic one does not, nor one whose passes are baked in. */
 export function takesSeeds({ inference, baked }) {
@@ -67,7 +95,7 @@ export function takesSeeds({ inference, baked }) {
 export function checkSignature(metadata, graph) {
   const wanted = takesSeeds(metadata) ? ["image", "seeds"] : ["image"];
   const inputs = [...graph.inputs].sort();
-  const absent = OUTPUTS.filter((name) => !graph.outputs.includes(name));
+  const absent = [...OUTPUTS, ...optionalOutputs(metadata)].filter((name) => !graph.outputs.includes(name));
   if (inputs.join() !== wanted.join() || absent.length) {
     throw new Refusal(
       `model.onnx has the inputs ${inputs.join(", ")} and the outputs ${graph.outputs.join(", ")}, which is not ` +
@@ -98,6 +126,19 @@ export function passSeeds(samples, seed) {
 /** Whether an answer may be used: float32 on both sides, and NaN is never accepted. */
 export function accepts(uncertainty, threshold) {
   return Math.fround(uncertainty) <= Math.fround(threshold);
+}
+
+/** Whether an image is unlike those of the calibration: float32 on both sides; NaN and null are foreign. */
+export function isForeign(novelty, cutoff) {
+  return !(Math.fround(novelty ?? 0) > Math.fround(cutoff));
+}
+
+/** Why an answer may not be used; null when it may. A cutoff that is null compares nothing. */
+export function reasonToReject({ uncertainty, novelty }, { threshold, cutoff }) {
+  const uncertain = !accepts(uncertainty, threshold);
+  const foreign = cutoff !== null && isForeign(novelty, cutoff);
+  if (uncertain && foreign) return "both";
+  return uncertain ? "uncertain" : foreign ? "foreign" : null;
 }
 
 export function checkThreshold(threshold) {

@@ -1,7 +1,7 @@
 // The settings: a number and a slider for the same value, checked before anything runs.
 
-import { checkThreshold, MAX_SAMPLES, passSeeds, takesSeeds } from "./contract.js";
-import { aboutSamples, aboutThreshold, decimal } from "./words.js";
+import { checkThreshold, MAX_SAMPLES, ownThreshold, passSeeds, takesSeeds } from "./contract.js";
+import { aboutGate, aboutSamples, aboutThreshold, decimal } from "./words.js";
 
 const DEFAULT_THRESHOLD = 0.3;
 const element = (id) => document.getElementById(id);
@@ -11,10 +11,14 @@ export class Controls {
     this.metadata = null;
     this.pair("samples", () => onPasses());
     this.pair("threshold", () => onThreshold(), () => onThresholdSettled());
+    element("gate").addEventListener("change", () => {
+      onThreshold();
+      onThresholdSettled();
+    });
     element("seed").addEventListener("change", () => onPasses());
     element("device").addEventListener("change", () => onDevice());
     element("own-threshold").addEventListener("click", () => {
-      this.write("threshold", this.metadata.reject.threshold);
+      this.write("threshold", ownThreshold(this.metadata, this.cutoff).threshold);
       onThreshold();
       onThresholdSettled();
       element("threshold").focus(); // the button hides itself
@@ -40,8 +44,10 @@ export class Controls {
   /** Takes over what the model says of itself. */
   use(metadata) {
     this.metadata = metadata;
-    const stored = metadata.reject?.threshold;
-    this.write("threshold", stored ?? DEFAULT_THRESHOLD);
+    element("gate-setting").hidden = !metadata.rule;
+    element("gate-note").textContent = metadata.rule ? aboutGate(metadata.rule) : "";
+    // A rule without a threshold turns nothing away for its uncertainty.
+    this.write("threshold", ownThreshold(metadata, this.cutoff)?.threshold ?? (metadata.rule ? 1 : DEFAULT_THRESHOLD));
     element("samples-slider").max = Math.min(MAX_SAMPLES, Math.max(256, 2 * metadata.samples));
     this.write("samples", metadata.inference === "deterministic" ? 1 : metadata.samples);
     this.describe();
@@ -76,8 +82,22 @@ export class Controls {
     return this.checked(["samples", "seed"], () => passSeeds(this.samples, this.seed));
   }
 
-  threshold() {
-    return this.checked(["threshold"], () => checkThreshold(element("threshold").valueAsNumber));
+  /** What the novelty must be above; null when foreign images are not rejected. */
+  get cutoff() {
+    const { rule } = this.metadata;
+    return rule && element("gate").checked ? rule.foreign.cutoff : null;
+  }
+
+  /** What an answer is compared with; marks and refuses a threshold out of range. */
+  limits() {
+    const threshold = this.checked(["threshold"], () => checkThreshold(element("threshold").valueAsNumber));
+    return { threshold, cutoff: this.cutoff };
+  }
+
+  /** The same, or null while the threshold is out of range. */
+  get validLimits() {
+    const threshold = element("threshold").valueAsNumber;
+    return threshold >= 0 && threshold <= 1 ? { threshold, cutoff: this.cutoff } : null;
   }
 
   checked(ids, read) {
@@ -94,12 +114,11 @@ export class Controls {
   /** Says below each setting what it means for this model. */
   describe() {
     const { metadata, samples, seed } = this;
-    const threshold = element("threshold").valueAsNumber;
-    const inRange = threshold >= 0 && threshold <= 1;
+    const limits = this.validLimits;
     element("samples-note").textContent = samples >= 1 ? aboutSamples(metadata, samples) : "";
-    element("threshold-note").textContent = inRange ? aboutThreshold(metadata, threshold, samples, seed) : "";
-    element("threshold-slider").setAttribute("aria-valuetext", inRange ? decimal(threshold) : "");
-    const stored = metadata.reject?.threshold;
-    element("own-threshold").hidden = stored === undefined || threshold === stored;
+    element("threshold-note").textContent = limits ? aboutThreshold(metadata, limits, samples, seed) : "";
+    element("threshold-slider").setAttribute("aria-valuetext", limits ? decimal(limits.threshold) : "");
+    const own = ownThreshold(metadata, this.cutoff);
+    element("own-threshold").hidden = own === null || limits?.threshold === own.threshold;
   }
 }

@@ -1,6 +1,6 @@
 // The model on this device: WebGPU where there is one, WebAssembly everywhere else.
 
-import { checkSignature, passSeeds, Refusal } from "./contract.js";
+import { checkSignature, optionalOutputs, passSeeds, Refusal } from "./contract.js";
 
 /** Opens a model on the first device that runs it; `wanted` is auto, webgpu or wasm. */
 export async function openEngine(model, metadata, wanted) {
@@ -81,16 +81,18 @@ class Engine {
     return `the processor (WebAssembly, ${this.threads === 1 ? "1 thread" : `${this.threads} threads`})`;
   }
 
-  /** The probabilities of some passes for one image, and the milliseconds they took. */
+  /** The probabilities of some passes for one image, the milliseconds they took, and its optional outputs by name. */
   async passes(pixels, seeds) {
     const { height, width, channels } = this.metadata.image;
-    const found = await this.call("passes", { pixels, dims: [1, height, width, channels], dtype: this.dtype, seeds });
+    const dims = [1, height, width, channels];
+    const optional = optionalOutputs(this.metadata);
+    const answer = await this.call("passes", { pixels, dims, dtype: this.dtype, seeds, optional });
     const deterministic = this.metadata.inference === "deterministic";
     const count = (deterministic ? 1 : seeds.length) * this.metadata.classes.length;
-    if (found.values.length !== count || !found.values.every(Number.isFinite)) {
+    if (answer.values.length !== count || !answer.values.every(Number.isFinite)) {
       throw new Refusal("The model gives no probabilities. It is damaged: export it again with uce-edge export.");
     }
-    return found;
+    return answer;
   }
 
   call(task, values) {

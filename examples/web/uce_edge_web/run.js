@@ -17,13 +17,16 @@ export async function* draw(engine, pixels, seeds, seed) {
   const steps = [];
   const size = passesPerCall(metadata, samples);
   for (let done = 0; done < samples; ) {
-    const { values, milliseconds } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
+    const { values, milliseconds, numbers } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
     all.set(values, done * classes);
     const fresh = values.length / classes;
     done += fresh;
     steps.push({ n: done, ms: (steps.at(-1)?.ms ?? 0) + milliseconds });
     const passes = all.subarray(0, done * classes);
-    const summary = summarise(passes, classes, { error: metadata.calibration?.error, deterministic });
+    // Every call gives the same novelty.
+    const { novelty = null, novelty_score: noveltyScore = null } = numbers;
+    const merged = summarise(passes, classes, { error: metadata.calibration?.error, deterministic });
+    const summary = { ...merged, novelty, noveltyScore };
     const complete = done === samples;
     yield { metadata, seeds, seed, samples, passes, fresh, steps, summary, complete, device: engine.name };
   }

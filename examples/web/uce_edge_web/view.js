@@ -1,8 +1,9 @@
 // Shows an answer, while its passes come and when it is complete.
 
 import { drawGauge, drawLatency, drawPasses, drawRunning, listBars, ranked } from "./charts.js";
+import { reasonToReject } from "./contract.js";
 import { entropy } from "./statistics.js";
-import { count, decimal, isRejected, milliseconds, odds, percent, reason, standardError } from "./words.js";
+import { count, decimal, explanation, milliseconds, odds, percent, standardError, verdict } from "./words.js";
 
 const MOST_BARS = 10;
 const element = (id) => document.getElementById(id);
@@ -13,17 +14,19 @@ function put(id, value, shown) {
   element(id).dataset.value = value;
 }
 
-/** Everything about an answer: `answer` as `Run` keeps it, and the threshold. */
-export function showAnswer(answer, threshold, earlier) {
+/** Everything about an answer: `answer` as `draw` gives it, and what it is compared with. */
+export function showAnswer(answer, limits, earlier) {
   const { summary, metadata, samples, complete } = answer;
   const deterministic = metadata.inference === "deterministic";
   const label = metadata.classes[summary.classId];
-  const rejected = isRejected(summary, threshold);
+  const reason = reasonToReject(summary, limits);
+  const { threshold } = limits;
 
   element("placeholder").hidden = true;
   for (const id of ["answered", "charts", "record"]) element(id).hidden = false;
   const box = element("answer");
-  box.dataset.state = rejected ? "reject" : "accept";
+  box.dataset.state = reason === null ? "accept" : "reject";
+  box.dataset.reason = reason ?? "";
   box.dataset.label = label;
   box.dataset.classId = summary.classId;
   box.dataset.source = answer.source;
@@ -32,16 +35,21 @@ export function showAnswer(answer, threshold, earlier) {
   box.dataset.complete = complete;
   box.ariaBusy = String(!complete);
 
-  element("headline").textContent = rejected ? "Rejected: the model does not know" : `Accepted: ${label}`;
+  element("headline").textContent = verdict(reason, label);
   element("progress").textContent = complete
     ? `${count(samples, "pass")}, seed ${answer.seed}`
     : `${summary.samples} of ${count(samples, "pass")}`;
-  element("reason").textContent = reason(summary, threshold, label, deterministic);
+  element("reason").textContent = explanation(summary, limits, label, deterministic);
   put("confidence", summary.confidence, `${percent(summary.confidence)} for ${label}`);
   put("uncertainty", summary.uncertainty, decimal(summary.uncertainty));
   put("standard-error", summary.standardError, standardError(summary, deterministic));
   put("model-uncertainty", summary.modelUncertainty, deterministic ? "none: one pass" : decimal(summary.modelUncertainty));
   put("error-probability", summary.errorProbability, percent(summary.errorProbability));
+  element("novelty-view").hidden = summary.novelty === null;
+  if (summary.novelty !== null) {
+    put("novelty", summary.novelty, percent(summary.novelty));
+    put("novelty-score", summary.noveltyScore, `distance ${summary.noveltyScore?.toPrecision(3)}`);
+  }
   drawGauge(element("gauge"), summary, threshold, deterministic);
 
   listBars(element("bars"), summary.probabilities, metadata.classes, MOST_BARS);
@@ -64,12 +72,14 @@ export function hideAnswer() {
 }
 
 /** The complete answer as one sentence for those who listen. */
-export function speak({ summary, metadata, samples }, threshold) {
+export function speak({ summary, metadata, samples }, limits) {
   const label = metadata.classes[summary.classId];
-  const verdict = isRejected(summary, threshold) ? `Rejected. Best guess ${label}` : `Accepted: ${label}`;
+  const reason = reasonToReject(summary, limits);
+  const rejected = reason === "uncertain" ? "Rejected" : verdict(reason, label);
+  const outcome = reason === null ? verdict(reason, label) : `${rejected}. Best guess ${label}`;
   const sure = `confidence ${percent(summary.confidence)}, uncertainty ${decimal(summary.uncertainty)}`;
   const wrong = `expected to be wrong ${odds(summary.errorProbability)}`;
-  element("spoken").textContent = `${verdict}, ${sure}, threshold ${decimal(threshold)}, ${wrong}, ${count(samples, "pass")}.`;
+  element("spoken").textContent = `${outcome}, ${sure}, threshold ${decimal(limits.threshold)}, ${wrong}, ${count(samples, "pass")}.`;
 }
 
 /** The passes as a table; made only when it is looked at. */
@@ -95,8 +105,9 @@ export function fillTable({ passes, seeds, summary, metadata }) {
 }
 
 /** The complete answer as a document; the names are those of the contract and of `uce-edge predict --json`. */
-export function asDocument({ source, passes, seeds, seed, summary, metadata, steps, device }, threshold) {
+export function asDocument({ source, passes, seeds, seed, summary, metadata, steps, device }, limits) {
   const size = metadata.classes.length;
+  const reason = reasonToReject(summary, limits);
   return {
     path: source,
     label: metadata.classes[summary.classId],
@@ -106,8 +117,12 @@ export function asDocument({ source, passes, seeds, seed, summary, metadata, ste
     model_uncertainty: summary.modelUncertainty,
     standard_error: summary.standardError,
     error_probability: summary.errorProbability,
-    decision: isRejected(summary, threshold) ? "reject" : "accept",
-    threshold,
+    novelty: summary.novelty,
+    novelty_score: summary.noveltyScore,
+    threshold: limits.threshold,
+    cutoff: limits.cutoff,
+    decision: reason === null ? "accept" : "reject",
+    reason,
     samples: summary.samples,
     seed,
     seeds: [...seeds],

@@ -1,6 +1,6 @@
 // How numbers are written, and what an answer means, in words.
 
-import { accepts } from "./contract.js";
+import { ownThreshold, reasonToReject } from "./contract.js";
 
 /** A share as percent, never rounded to a certainty that was not measured. */
 export function percent(value, digits = 1) {
@@ -40,13 +40,28 @@ export function standardError({ samples, standardError: error }, deterministic) 
   return samples === 1 ? "± unknown with one pass" : `± ${decimal(error)}`;
 }
 
+/** What became of an answer, for its headline. */
+export function verdict(reason, label) {
+  if (reason === null) return `Accepted: ${label}`;
+  return reason === "uncertain" ? "Rejected: the model does not know" : "Rejected: unlike anything it was calibrated on";
+}
+
 /** Why an image is accepted or rejected. */
-export function reason(summary, threshold, label, deterministic) {
+export function explanation(summary, limits, label, deterministic) {
   const { uncertainty, standardError: error, modelUncertainty, samples } = summary;
-  const rejected = isRejected(summary, threshold);
-  const measured = `Its uncertainty, ${decimal(uncertainty)}, is ${rejected ? "above" : "not above"} the threshold, ${decimal(threshold)}.`;
-  const sentences = [measured];
-  if (rejected) {
+  const { threshold, cutoff } = limits;
+  const reason = reasonToReject(summary, limits);
+  const uncertain = reason === "uncertain" || reason === "both";
+  const measured = `its uncertainty, ${decimal(uncertainty)}, is ${uncertain ? "above" : "not above"} the threshold, ${decimal(threshold)}`;
+  const sentences = [];
+  if (reason === "foreign" || reason === "both") {
+    sentences.push(`The image is unlike anything the model was calibrated on: ${shareAsFar(summary.novelty)}, and what has ${percent(cutoff)} or less is foreign.`);
+    sentences.push(uncertain ? `Besides, ${measured}.` : `But for that, it would be ${label}: ${measured}.`);
+  } else {
+    const familiar = cutoff === null ? "" : `The image is like what the model was calibrated on, ${uncertain ? "but" : "and"} `;
+    sentences.push(familiar ? `${familiar}${measured}.` : `${measured[0].toUpperCase()}${measured.slice(1)}.`);
+  }
+  if (uncertain) {
     sentences.push(`The best guess, ${label}, would be wrong ${odds(summary.errorProbability)}.`);
     if (!deterministic && samples > 1) {
       const share = modelUncertainty / uncertainty;
@@ -56,7 +71,7 @@ export function reason(summary, threshold, label, deterministic) {
           : `Of the uncertainty, ${percent(1 - share, 0)} is in the image: the passes agree that more than one class fits.`,
       );
     }
-  } else {
+  } else if (reason === null) {
     sentences.push(`An answer like this one is wrong ${odds(summary.errorProbability)}.`);
   }
   if (!deterministic && samples > 1 && Math.abs(uncertainty - threshold) < 2 * error) {
@@ -65,26 +80,39 @@ export function reason(summary, threshold, label, deterministic) {
   return sentences.join(" ");
 }
 
-/** Float32 on both sides: a threshold of 0.3 must not reject an uncertainty of 0.3. */
-export const isRejected = ({ uncertainty }, threshold) => !accepts(uncertainty, threshold);
+/** The novelty in words: the share of the reference images that are at least as far away, the image itself counted. */
+function shareAsFar(novelty) {
+  return Number.isNaN(novelty) ? "its distance is not a number" : `only ${percent(novelty)} of those images are as far away`;
+}
+
+/** What the gate against foreign images keeps. */
+export function aboutGate({ foreign }) {
+  return (
+    `Images unlike anything it was calibrated on. At most ${atMost(foreign.level)} of the images that are like those are ` +
+    `turned away with them, with ${percent(foreign.confidence, 0)} confidence.`
+  );
+}
 
 /** What is known of a threshold from images that nothing was fitted on. */
-export function aboutThreshold({ reject, held_out: counted }, threshold, samples, seed) {
-  if (reject && threshold === reject.threshold) {
+export function aboutThreshold(metadata, { threshold, cutoff }, samples, seed) {
+  const own = ownThreshold(metadata, cutoff);
+  if (own && threshold === own.threshold) {
     const promise =
-      reject.target_error == null
+      own.target_error == null
         ? ""
-        : ` at most ${atMost(reject.target_error)} of the accepted images are wrong, with ${percent(reject.confidence, 0)} confidence`;
-    if (samples === reject.samples && seed === reject.seed) return promise ? `The model's own threshold:${promise}.` : "The model's own threshold.";
-    return `The model's own threshold. Its promise holds for ${count(reject.samples, "pass")} and seed ${reject.seed} only.`;
+        : ` at most ${atMost(own.target_error)} of the accepted images are wrong, with ${percent(own.confidence, 0)} confidence`;
+    if (samples === own.samples && seed === own.seed) return promise ? `The model's own threshold:${promise}.` : "The model's own threshold.";
+    return `The model's own threshold. Its promise holds for ${count(own.samples, "pass")} and seed ${own.seed} only.`;
   }
-  if (!counted) return reject ? "" : "This model has no threshold of its own.";
+  const counted = metadata.held_out;
+  if (!counted) return own ? "" : "This model has no threshold of its own.";
   const images = counted.accepted.at(-1);
   const step = Math.floor(threshold * 100 + 1e-9);
   const accepted = counted.accepted[step];
+  const alone = cutoff === null ? "" : " by the uncertainty alone";
   if (!accepted) return `Accepts none of ${count(images, "held-out image")}.`;
   return (
-    `Of ${count(images, "held-out image")}, ${(step / 100).toFixed(2)} accepts ${percent(accepted / images)}, ` +
+    `Of ${count(images, "held-out image")}, ${(step / 100).toFixed(2)} accepts ${percent(accepted / images)}${alone}, ` +
     `and ${percent(counted.errors[step] / accepted)} of these are wrong.`
   );
 }

@@ -32,16 +32,21 @@ const tasks = {
     return { result: { inputs: [...session.inputNames], outputs: [...session.outputNames], shape: shape(), threads } };
   },
 
-  /** The calibrated probabilities of some passes, [samples, classes], and the time they took. */
-  async passes({ pixels, dims, dtype, seeds }) {
+  /** The calibrated probabilities of some passes, [samples, classes], the time they took, and other outputs of an image. */
+  async passes({ pixels, dims, dtype, seeds, optional }) {
     const feed = { image: new ort.Tensor(dtype, pixels, dims) };
     if (session.inputNames.includes("seeds")) feed.seeds = new ort.Tensor("int32", seeds, [seeds.length]);
     const started = performance.now();
-    const { pass_probabilities: found } = await session.run(feed, ["pass_probabilities"]);
-    const values = Float32Array.from(await found.getData());
+    const { pass_probabilities: passes, ...others } = await session.run(feed, ["pass_probabilities", ...optional]);
+    const values = Float32Array.from(await passes.getData());
     const milliseconds = performance.now() - started;
-    found.dispose();
-    return { result: { values, milliseconds }, transfer: [values.buffer] };
+    passes.dispose();
+    const numbers = {};
+    for (const [name, tensor] of Object.entries(others)) {
+      [numbers[name]] = await tensor.getData();
+      tensor.dispose();
+    }
+    return { result: { values, milliseconds, numbers }, transfer: [values.buffer] };
   },
 };
 
