@@ -458,10 +458,12 @@ def test_a_person_is_told_what_is_foreign(visit: Callable[..., Visit]) -> None:
     give_golden(visited, "black")
     assert page.inner_text("#headline") == "Rejected: unlike anything it was calibrated on"
     said = page.inner_text("#reason")
-    assert "only 0.7\u00a0% of those images are as far away, and what has 1.1\u00a0% or less is foreign." in said
+    assert "Only 0.7\u00a0% of the images that the model was calibrated on are as far away" in said
+    assert "and what has 1.1\u00a0% or less is foreign." in said
     assert "But for that, it would be 1: its uncertainty, 0.025, is not above the threshold, 0.156." in said
     assert page.inner_text("#novelty") == "0.7\u00a0%"
     assert page.inner_text("#novelty-score") == "distance 395"
+    assert page.inner_text("#error-probability") == "2.0\u00a0% if it were familiar"
     spoken = page.locator("#spoken").inner_text()
     assert spoken.startswith("Rejected: unlike anything it was calibrated on. Best guess 1, ")
     give_golden(visited, "stripes")
@@ -522,7 +524,7 @@ def test_a_novelty_that_is_not_a_number_is_foreign(visit: Callable[..., Visit], 
     visited = visit(port_cases.variant(tmp_path, graph=damage, source=GOLDEN / GATED))
     document = give_golden(visited, "digit-0")
     assert (document["novelty"], document["reason"]) == (None, "foreign")
-    assert "its distance is not a number" in visited.page.inner_text("#reason")
+    assert "is not a number, and what has 1.1\u00a0% or less is foreign" in visited.page.inner_text("#reason")
 
 
 @pytest.mark.parametrize("kind", BUNDLED)

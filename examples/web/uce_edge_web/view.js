@@ -3,7 +3,7 @@
 import { drawGauge, drawLatency, drawPasses, drawRunning, listBars, ranked } from "./charts.js";
 import { reasonToReject } from "./contract.js";
 import { entropy } from "./statistics.js";
-import { count, decimal, explanation, milliseconds, odds, percent, standardError, verdict } from "./words.js";
+import { count, decimal, explanation, isForeignBy, milliseconds, odds, percent, standardError, verdict } from "./words.js";
 
 const MOST_BARS = 10;
 const element = (id) => document.getElementById(id);
@@ -44,7 +44,9 @@ export function showAnswer(answer, limits, earlier) {
   put("uncertainty", summary.uncertainty, decimal(summary.uncertainty));
   put("standard-error", summary.standardError, standardError(summary, deterministic));
   put("model-uncertainty", summary.modelUncertainty, deterministic ? "none: one pass" : decimal(summary.modelUncertainty));
-  put("error-probability", summary.errorProbability, percent(summary.errorProbability));
+  // The map from uncertainty to error was fitted on familiar images.
+  const supposed = isForeignBy(reason) ? " if it were familiar" : "";
+  put("error-probability", summary.errorProbability, `${percent(summary.errorProbability)}${supposed}`);
   element("novelty-view").hidden = summary.novelty === null;
   if (summary.novelty !== null) {
     put("novelty", summary.novelty, percent(summary.novelty));
@@ -75,11 +77,11 @@ export function hideAnswer() {
 export function speak({ summary, metadata, samples }, limits) {
   const label = metadata.classes[summary.classId];
   const reason = reasonToReject(summary, limits);
-  const rejected = reason === "uncertain" ? "Rejected" : verdict(reason, label);
+  const rejected = isForeignBy(reason) ? verdict(reason, label) : "Rejected";
   const outcome = reason === null ? verdict(reason, label) : `${rejected}. Best guess ${label}`;
   const sure = `confidence ${percent(summary.confidence)}, uncertainty ${decimal(summary.uncertainty)}`;
-  const wrong = `expected to be wrong ${odds(summary.errorProbability)}`;
-  element("spoken").textContent = `${outcome}, ${sure}, threshold ${decimal(limits.threshold)}, ${wrong}, ${count(samples, "pass")}.`;
+  const wrong = isForeignBy(reason) ? "" : ` expected to be wrong ${odds(summary.errorProbability)},`;
+  element("spoken").textContent = `${outcome}, ${sure}, threshold ${decimal(limits.threshold)},${wrong} ${count(samples, "pass")}.`;
 }
 
 /** The passes as a table; made only when it is looked at. */

@@ -43,7 +43,7 @@ export function standardError({ samples, standardError: error }, deterministic) 
 /** What became of an answer, for its headline. */
 export function verdict(reason, label) {
   if (reason === null) return `Accepted: ${label}`;
-  return reason === "uncertain" ? "Rejected: the model does not know" : "Rejected: unlike anything it was calibrated on";
+  return isForeignBy(reason) ? "Rejected: unlike anything it was calibrated on" : "Rejected: the model does not know";
 }
 
 /** Why an image is accepted or rejected. */
@@ -54,14 +54,14 @@ export function explanation(summary, limits, label, deterministic) {
   const uncertain = reason === "uncertain" || reason === "both";
   const measured = `its uncertainty, ${decimal(uncertainty)}, is ${uncertain ? "above" : "not above"} the threshold, ${decimal(threshold)}`;
   const sentences = [];
-  if (reason === "foreign" || reason === "both") {
-    sentences.push(`The image is unlike anything the model was calibrated on: ${shareAsFar(summary.novelty)}, and what has ${percent(cutoff)} or less is foreign.`);
+  if (isForeignBy(reason)) {
+    sentences.push(`${shareAsFar(summary.novelty)}, and what has ${percent(cutoff)} or less is foreign.`);
     sentences.push(uncertain ? `Besides, ${measured}.` : `But for that, it would be ${label}: ${measured}.`);
   } else {
     const familiar = cutoff === null ? "" : `The image is like what the model was calibrated on, ${uncertain ? "but" : "and"} `;
     sentences.push(familiar ? `${familiar}${measured}.` : `${measured[0].toUpperCase()}${measured.slice(1)}.`);
   }
-  if (uncertain) {
+  if (reason === "uncertain") {
     sentences.push(`The best guess, ${label}, would be wrong ${odds(summary.errorProbability)}.`);
     if (!deterministic && samples > 1) {
       const share = modelUncertainty / uncertainty;
@@ -82,8 +82,12 @@ export function explanation(summary, limits, label, deterministic) {
 
 /** The novelty in words: the share of the reference images that are at least as far away, the image itself counted. */
 function shareAsFar(novelty) {
-  return Number.isNaN(novelty) ? "its distance is not a number" : `only ${percent(novelty)} of those images are as far away`;
+  if (Number.isNaN(novelty)) return "Its distance from the images that the model was calibrated on is not a number";
+  const share = novelty < 0.001 ? "Less than 0.1\u00a0%" : `Only ${percent(novelty)}`;
+  return `${share} of the images that the model was calibrated on are as far away`;
 }
+
+export const isForeignBy = (reason) => reason === "foreign" || reason === "both";
 
 /** What the gate against foreign images keeps. */
 export function aboutGate({ foreign }) {
