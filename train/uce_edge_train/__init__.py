@@ -1,10 +1,11 @@
-"""Train and calibrate Bayesian image classifiers with Monte Carlo Gaussian dropout in PyTorch."""
+"""Train and calibrate Bayesian image classifiers with Monte Carlo dropout in PyTorch."""
 
 from typing import TYPE_CHECKING
 
 from uce_edge import lazy
 
 if TYPE_CHECKING:
+    from uce_edge_train.bernoulli import bernoullize
     from uce_edge_train.calibrating import calibrate
     from uce_edge_train.export import export_module, export_run
     from uce_edge_train.layers import deterministic, gaussianize, noise_from
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Recipe",
     "Run",
+    "bernoullize",
     "calibrate",
     "deterministic",
     "export_module",
@@ -27,6 +29,7 @@ __all__ = [
 __getattr__, __dir__ = lazy.names(
     __name__,
     {
+        "uce_edge_train.bernoulli": ("bernoullize",),
         "uce_edge_train.calibrating": ("calibrate",),
         "uce_edge_train.export": ("export_module", "export_run"),
         "uce_edge_train.layers": ("deterministic", "gaussianize", "noise_from"),

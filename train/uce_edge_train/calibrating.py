@@ -20,7 +20,7 @@ from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
 from uce_edge.progress import progress
 from uce_edge_train import rates
-from uce_edge_train.choices import Rates
+from uce_edge_train.choices import Dropout, Rates
 from uce_edge_train.layers import noise_from
 from uce_edge_train.passes import classes_of, mc_logits
 from uce_edge_train.pixels import normalise
@@ -72,8 +72,12 @@ def calibrate(
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
     if novelty is not None and novelty.level is not None:
         cutoff_for(len(data) // 2, novelty)  # refuses a level that so few images cannot keep
+    if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
+        raise UsageError(f"{folder} has no Gaussian dropout, whose rates could be tuned: leave --rates out.")
     model = load_model(run, folder)
-    calibration = fit(model, run.image, data, method, samples, seed)
+    if run.recipe.dropout is Dropout.NONE:
+        samples = 1  # all passes are the same
+    calibration = fit(model, run.image, data, method, samples, seed, keep_dropout=run.masks)
     if tune is not Rates.FIXED:
         tune_rates(model, run.image, data, tune, method, seed)
         tuned = fit(model, run.image, data, method, samples, seed)
@@ -89,7 +93,7 @@ def calibrate(
     run = replace(run, calibration=calibration, promise=None, novelty=novelty)
     if promise is not None:
         held_out = run.dataset().splits["guarantee"]
-        p = probabilities(calibration, mc_logits(model, held_out, run.image, samples, seed))
+        p = probabilities(calibration, mc_logits(model, held_out, run.image, samples, seed, keep_dropout=run.masks))
         try:
             wrong = p.argmax(-1) != held_out.labels
             guarantee.find(normalized_entropy(p), wrong, promise.target_error, promise.confidence)

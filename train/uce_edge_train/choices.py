@@ -77,6 +77,17 @@ class Arithmetic(StrEnum):
     """Mixed precision with loss scaling; CUDA only."""
 
 
+class Dropout(StrEnum):
+    """What makes a network random."""
+
+    GAUSSIAN = "gaussian"
+    """Gaussian dropout in every weight layer after the first."""
+    BERNOULLI = "bernoulli"
+    """Bernoulli dropout on the inputs of the same layers."""
+    NONE = "none"
+    """Nothing but dropout that the network has by itself."""
+
+
 class Rates(StrEnum):
     """What happens to the dropout rates p."""
 

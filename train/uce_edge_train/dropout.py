@@ -22,6 +22,8 @@ from uce_edge.contract import PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge_export.marks import check_rate
 from uce_edge_export.perturbations.bernoulli import threshold
+from uce_edge_train.draws import standard_normal
+from uce_edge_train.layers import Noise
 
 Normals = Callable[[int, Tensor], Tensor]
 """Given the number of a call and a tensor in the shape of its mask, standard normals of that shape."""
@@ -74,6 +76,9 @@ def _(x: Tensor, call: int) -> Tensor:
 class _Calls(TorchFunctionMode):
     """Sees every call of dropout with a rate above 0."""
 
+    always = True
+    """Whether calls count that are switched off."""
+
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[Call] = []
@@ -88,8 +93,8 @@ class _Calls(TorchFunctionMode):
             if kwargs.get("dropout_p", 0) and kwargs.get("training", True):
                 self.fused.append(func.__name__)
             return func(*args, **kwargs)
-        x, p, in_place = _arguments(*args, **kwargs)
-        return x if p == 0 else self.call(func, x, p, in_place)
+        x, p, training, in_place = _arguments(*args, **kwargs)
+        return x if p == 0 or not (training or self.always) else self.call(func, x, p, in_place)
 
     def call(self, func: Callable[..., Any], x: Tensor, p: float, in_place: tuple[bool, ...]) -> Tensor:
         """A call with a rate above 0."""
@@ -99,9 +104,11 @@ class _Calls(TorchFunctionMode):
 
 def _arguments(
     input: Tensor, p: float = 0.5, training: bool = True, *in_place: bool, **more: bool
-) -> tuple[Tensor, float, tuple[bool, ...]]:
-    """Of all the functions alike: what is masked, the rate, and what follows whether it is in training mode."""
-    return input, p, in_place or tuple(value for name, value in more.items() if name == "inplace")
+) -> tuple[Tensor, float, bool, tuple[bool, ...]]:
+    """Of all the functions alike: what is masked, the rate, whether it is in training mode, and what follows that."""
+    # torch.dropout and the like call it `train`.
+    training = more.get("train", training)
+    return input, p, training, in_place or tuple(value for name, value in more.items() if name == "inplace")
 
 
 class _Survey(_Calls):
@@ -147,6 +154,12 @@ class _Masked(_Calls):
         return dropped
 
 
+class _Training(_Masked):
+    """Gives calls in training mode a mask from given noise, and leaves the others switched off."""
+
+    always = False
+
+
 class _GivenMask(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The one random number generator that dropout calls gives a mask that somebody else made."""
 
@@ -159,6 +172,10 @@ class _GivenMask(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is torch.ops.aten.bernoulli_.float:
             return args[0].copy_(self._mask(args[0]))
+        if func is torch.ops.aten.native_dropout.default:  # what graphics cards have for plain dropout
+            x, p, _ = args
+            mask = self._mask(torch.empty_like(x))
+            return x * mask / (1 - p), mask
         return func(*args, **(kwargs or {}))
 
 
@@ -178,6 +195,20 @@ def masks_from(normals: Normals, kept: Collection[int] | None = None) -> Iterato
         kept: The calls that are random, the others do nothing; None for all.
     """
     with _Masked(normals, kept):
+        yield
+
+
+@contextmanager
+def training_with(noise: Noise | torch.Generator) -> Iterator[None]:
+    """Inside the block, which must hold one forward pass, dropout in training mode takes its masks from this noise.
+
+    It takes them from PyTorch's global generator otherwise, which a training that goes on does not have any more.
+    """
+
+    def normals(call: int, mask: Tensor) -> Tensor:
+        return standard_normal(mask, noise) if isinstance(noise, torch.Generator) else noise(f"{call}", mask)
+
+    with _Training(normals, None):
         yield
 
 

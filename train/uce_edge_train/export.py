@@ -14,11 +14,12 @@ from uce_edge.errors import UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
 from uce_edge_export import graph, moments_fit
 from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
-from uce_edge_export.options import Options
+from uce_edge_export.options import KEEP, Options
 from uce_edge_export.publish import check_name
 from uce_edge_export.sites import Site, select
 from uce_edge_train import graphs
 from uce_edge_train.calibrating import fit
+from uce_edge_train.choices import Dropout
 from uce_edge_train.layers import computing_sigma, deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
@@ -118,6 +119,13 @@ def export_run(
     check_name(out)
     _refuse_masks(options)
     run = Run.load(folder)
+    if run.masks and inference is not Inference.DETERMINISTIC:
+        options = replace(options, dropout=(KEEP,))
+    if run.recipe.dropout is Dropout.NONE and inference is not Inference.DETERMINISTIC and not options.keeps_dropout:
+        raise UsageError(
+            f"{folder} was trained without dropout, so its passes would all be the same. Export it with --inference "
+            "deterministic, or keep dropout that is in the network: --dropout keep"
+        )
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
     calibration = run.calibration
@@ -138,12 +146,12 @@ def export_run(
             calibration = moments_fit.fit(
                 classifier, sites, described, reference, data, calibration.method, options.sample_from
             )
-        elif options.keeps_dropout:
+        elif options.keeps_dropout and not run.masks:
             # Calibration ran without these masks.
-            passes = calibration.samples or samples
+            passes = samples if run.recipe.dropout is Dropout.NONE else calibration.samples or samples
             calibration = fit(model, run.image, data, calibration.method, passes, keep_dropout=True)
         elif calibration.samples is None:
-            calibration = fit(model, run.image, data, Method.NONE, samples)
+            calibration = fit(model, run.image, data, Method.NONE, samples, keep_dropout=run.masks)
         if options.bake and calibration.samples != samples:
             raise UsageError(
                 f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate "

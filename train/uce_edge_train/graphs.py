@@ -4,7 +4,7 @@ import ast
 import contextlib
 import io
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,17 +86,22 @@ def _emit_mark(x: Any, call: int) -> Any:
 
 def _mark_calls(graph: ir.Graph, calls: list[dropout.Call]) -> None:
     """Turn what tracing left into marks, named after their modules."""
-    for node in list(graph):
-        if node.op_type == "Dropout":
-            number = node.attributes["seed"].as_int()
-            mark(graph, node, Mark(_name(node), calls[number].p, calls[number].kind, number))
+    nodes = [node for node in graph if node.op_type == "Dropout"]
+    names = [_names(node) for node in nodes]
+    alone = Counter(short for short, _ in names)
+    for node, (short, long) in zip(nodes, names, strict=True):
+        number = node.attributes["seed"].as_int()
+        name = short if alone[short] == 1 else long
+        mark(graph, node, Mark(name, calls[number].p, calls[number].kind, number))
 
 
-def _name(node: ir.Node) -> str:
-    """The module that dropout is called in; what is not a module of its own gets the name of the call, too."""
+def _names(node: ir.Node) -> tuple[str, str]:
+    """The dropout module; where a function was called, the module around it with "dropout", or with a number, too."""
     *modules, call = ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])
     kinds = ast.literal_eval(node.metadata_props["pkg.torch.onnx.class_hierarchy"])
-    return modules[-1] if "nn.modules.dropout" in kinds[len(modules) - 1] else f"{modules[-1]}.{call}".lstrip(".")
+    if "nn.modules.dropout" in kinds[len(modules) - 1]:
+        return modules[-1], modules[-1]
+    return f"{modules[-1]}.dropout".lstrip("."), f"{modules[-1]}.{call}".lstrip(".")
 
 
 def dropout_notes(model: nn.Module) -> tuple[str, ...]:

@@ -191,31 +191,41 @@ def gaussianize(
     Returns:
         The same model.
     """
+    noisy = noisy_layers(model, skip_first)
+    if sigma not in list(Sigma):
+        raise UsageError(expected("`sigma`", f"one of {', '.join(Sigma)}", sigma, "The paper's form is exact"))
+    rates = p if isinstance(p, Mapping) else dict.fromkeys(noisy, p)
+    if set(rates) != set(noisy):
+        odd = sorted(set(rates) ^ set(noisy))
+        raise UsageError(expected("`p`", "one rate for every Gaussian layer", ", ".join(odd[:3]), "Check the names"))
+    for rate in rates.values():
+        if not 0.0 < rate < 1.0:
+            raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
+    for name, module in noisy.items():
+        module.__class__ = _GAUSSIAN_FORMS[type(module)]
+        assert isinstance(module, _Gaussian)
+        module._init_gaussian(name, rates[name], Sigma(sigma))
+    return model
+
+
+def noisy_layers(model: nn.Module, skip_first: bool) -> dict[str, nn.Module]:
+    """The Conv and Linear layers of a model by name that can get noise, in registration order.
+
+    Raises:
+        UsageError: There is none.
+    """
     layers = [(name, module) for name, module in model.named_modules() if type(module) in _GAUSSIAN_FORMS]
-    noisy = layers[1:] if skip_first else layers
+    noisy = dict(layers[1:] if skip_first else layers)
     if not noisy:
         raise UsageError(
             expected(
                 "`model`",
                 "a module with at least two Conv or Linear layers",
                 type(model).__name__,
-                "Gaussian dropout needs a weight layer after the first one",
+                "Dropout needs a weight layer after the first one",
             )
         )
-    if sigma not in list(Sigma):
-        raise UsageError(expected("`sigma`", f"one of {', '.join(Sigma)}", sigma, "The paper's form is exact"))
-    rates = p if isinstance(p, Mapping) else {name: p for name, _ in noisy}
-    if set(rates) != {name for name, _ in noisy}:
-        odd = sorted(set(rates) ^ {name for name, _ in noisy})
-        raise UsageError(expected("`p`", "one rate for every Gaussian layer", ", ".join(odd[:3]), "Check the names"))
-    for rate in rates.values():
-        if not 0.0 < rate < 1.0:
-            raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
-    for name, module in noisy:
-        module.__class__ = _GAUSSIAN_FORMS[type(module)]
-        assert isinstance(module, _Gaussian)
-        module._init_gaussian(name, rates[name], Sigma(sigma))
-    return model
+    return noisy
 
 
 def gaussian_layers(model: nn.Module) -> dict[str, _Gaussian]:

@@ -18,7 +18,8 @@ from uce_edge_train import architectures, augment_pictures
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.augment_mix import Mix, PixMix, augmix
 from uce_edge_train.augment_operations import OPERATIONS
-from uce_edge_train.choices import Arithmetic, Mixing, Optimiser, Rates, Schedule
+from uce_edge_train.bernoulli import bernoullize
+from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule
 from uce_edge_train.layers import gaussianize
 
 _EXAMPLES = {  # where the default is no example
@@ -34,7 +35,9 @@ class Recipe(Record):
     arch: str = "resnet8"
     stem: str = "cifar"
     p: float = 0.2
-    """Gaussian dropout rate, or where learned rates start."""
+    """Dropout rate, or where learned rates start."""
+    dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
+    """What makes the network random."""
     sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
     """How the standard deviation of the noise is computed."""
     rates: Rates = Rates.FIXED
@@ -76,13 +79,24 @@ class Recipe(Record):
         except RecordError as error:
             option, example = error.key.replace("_", "-"), _EXAMPLES.get(error.key, getattr(type(self), error.key))
             raise RecordError(error.key, error.rule, error.value, f"As in --{option} {example}") from None
+        if self.dropout is not Dropout.GAUSSIAN:
+            for name, plain in (("rates", Rates.FIXED), ("sigma", Sigma.EXACT)):
+                if getattr(self, name) is not plain:
+                    remedy = f"Leave --{name} out, or --dropout {self.dropout}"
+                    raise RecordError(name, f"{plain} with {self.dropout} dropout", str(getattr(self, name)), remedy)
 
     def build(self, classes: int, channels: int) -> nn.Module:
-        """The Gaussian-dropout network, with weights from the seed."""
+        """The network with its dropout, with weights from the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
-            return gaussianize(network, self.p, sigma=self.sigma)
+            match self.dropout:
+                case Dropout.GAUSSIAN:
+                    return gaussianize(network, self.p, sigma=self.sigma)
+                case Dropout.BERNOULLI:
+                    return bernoullize(network, self.p)
+                case Dropout.NONE:
+                    return network
 
     def augmentation(self, image: ImageSpec) -> Augmentation:
         """The augmentation for a kind of images."""

@@ -17,6 +17,7 @@ from uce_edge.fields import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Shar
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, Rate, Sketch
 from uce_edge.records import DocumentError, Record, parse
+from uce_edge_train.choices import Dropout
 from uce_edge_train.layers import gaussian_layers
 from uce_edge_train.recipe import Recipe
 
@@ -50,7 +51,7 @@ class Run(Record):
     trained_on: Annotated[Sketch | None, NONE_AS_EMPTY]
     """A sketch of the training images, see `overlap`."""
     rates: dict[str, Rate]
-    """The dropout rate of every layer at the end of training."""
+    """The Gaussian dropout rate of every layer at the end of training."""
     metrics: Annotated[TrainingScores | None, NONE_AS_EMPTY] = None
     calibration: Calibration = field(default_factory=Calibration)
     tuned_rates: dict[str, Rate] | None = None
@@ -61,8 +62,13 @@ class Run(Record):
     """What the gate against foreign images shall keep that an export fits and stores."""
     tools: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def masks(self) -> bool:
+        """Whether its passes have Bernoulli masks."""
+        return self.recipe.dropout is Dropout.BERNOULLI
+
     def build(self) -> nn.Module:
-        """The Gaussian-dropout network of this run, with its rates and random weights."""
+        """The network of this run, with its rates and random weights."""
         model = self.recipe.build(len(self.class_names), self.image.channels)
         rates = self.tuned_rates or self.rates
         layers = gaussian_layers(model)

@@ -1,4 +1,4 @@
-"""The training loop: maximum likelihood under Gaussian dropout, one noise draw per image and step.
+"""The training loop: maximum likelihood under dropout, one noise draw per image and step.
 
 All randomness of an epoch comes from the seed, the epoch and the rank of the process, so a training that goes on
 from a checkpoint repeats what the uninterrupted one would have done.
@@ -18,10 +18,10 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
-from uce_edge_train import rates
+from uce_edge_train import dropout, rates
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT, Training
-from uce_edge_train.choices import Arithmetic, Schedule, TrainDevice
+from uce_edge_train.choices import Arithmetic, Dropout, Schedule, TrainDevice
 from uce_edge_train.draws import NoisePool, generator
 from uce_edge_train.group import Group, join
 from uce_edge_train.journal import Journal, open_journal
@@ -42,7 +42,7 @@ def train(
     resume: bool = False,
     tensorboard: bool = False,
 ) -> Run:
-    """Train a Gaussian-dropout network and write the run to `out`.
+    """Train a network with dropout and write the run to `out`.
 
     Started by `torchrun`, several processes share every batch.
 
@@ -167,7 +167,8 @@ class _Loop:
     def _note(self, nll: float, held_out: list[float], seconds: float) -> None:
         """Book-keeping at the end of an epoch."""
         state = self.training.progress
-        current = list(rates.current(self.training.model).values())
+        plain = 0.0 if self.recipe.dropout is Dropout.NONE else self.recipe.p
+        current = list(rates.current(self.training.model).values()) or [plain]
         row = {
             "epoch": state.epoch,
             "learning_rate": float(f"{self.training.optimiser.param_groups[0]['lr']:.6g}"),
@@ -205,12 +206,14 @@ class _Loop:
                 batch = group.share(order[step * self.batch : (step + 1) * self.batch])
                 share = (epoch + step / self.steps) / recipe.epochs
                 self._set_learning_rate(recipe.learning_rate_at(share, self.training.progress.reductions))
-                total += self._step(parallel, batch, mine)
+                total += self._step(parallel, batch, mine, noise)
                 advance(1)
         self.training.model.eval()
         return float(group.mean(total)) / self.steps
 
-    def _step(self, parallel: nn.Module, batch: Tensor, source: torch.Generator) -> Tensor:
+    def _step(
+        self, parallel: nn.Module, batch: Tensor, source: torch.Generator, noise: NoisePool | torch.Generator
+    ) -> Tensor:
         """One step of the optimiser; returns the NLL of the batch."""
         recipe, group, training = self.recipe, self.group, self.training
         images = normalise(self.pixels[batch].to(group.device), self.image)
@@ -219,7 +222,7 @@ class _Loop:
         images = images.contiguous(memory_format=layout)
         mixed = recipe.precision is not Arithmetic.FLOAT32
         kind = torch.float16 if recipe.precision is Arithmetic.FLOAT16 else torch.bfloat16
-        with torch.autocast(group.device.type, dtype=kind, enabled=mixed):
+        with torch.autocast(group.device.type, dtype=kind, enabled=mixed), dropout.training_with(noise):
             logits = parallel(images)
         loss, nll = recipe.loss(logits, self.labels[batch].to(group.device))
         seen = group.mean(loss.detach().clone())  # of all processes, so that all stop together

@@ -11,7 +11,17 @@ from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError
-from uce_edge_train.choices import Architecture, Arithmetic, Mixing, Optimiser, Rates, Schedule, Stem, TrainDevice
+from uce_edge_train.choices import (
+    Architecture,
+    Arithmetic,
+    Dropout,
+    Mixing,
+    Optimiser,
+    Rates,
+    Schedule,
+    Stem,
+    TrainDevice,
+)
 
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
 
@@ -31,7 +41,11 @@ def train(
     size: SizeOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
-    p: Annotated[float, typer.Option(help="Gaussian dropout rate.", rich_help_panel=_DROPOUT)] = 0.2,
+    dropout: Annotated[
+        Dropout,
+        typer.Option(help="none trains a network without noise, or with its own dropout.", rich_help_panel=_DROPOUT),
+    ] = Dropout.GAUSSIAN,
+    p: Annotated[float, typer.Option(help="Dropout rate.", rich_help_panel=_DROPOUT)] = 0.2,
     rates: Annotated[
         Rates, typer.Option(help="Keep p, or learn it: one for the model, or one per layer.", rich_help_panel=_DROPOUT)
     ] = Rates.FIXED,
@@ -98,7 +112,7 @@ def train(
         bool, typer.Option("--tensorboard", help="Write TensorBoard's files beside log.csv.", rich_help_panel=_MACHINE)
     ] = False,
 ) -> None:
-    """Train a classifier with Gaussian dropout.
+    """Train a classifier with dropout.
 
     Every epoch is written to log.csv and to a checkpoint: the same command with --resume goes on after a
     kill and ends with the same weights. Several processes or machines share every batch under torchrun.
@@ -125,7 +139,8 @@ def train(
     from uce_edge_train.recipe import Recipe
 
     recipe = Recipe(
-        arch=arch, stem=stem, p=p, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size, optimiser=optimiser,
+        arch=arch, stem=stem, p=p, dropout=dropout, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size,
+        optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,

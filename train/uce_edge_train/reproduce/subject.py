@@ -120,7 +120,9 @@ class Subject:
                     logits = np.concatenate(list(mc_blocks(model, data, run.image, 1, 0)), 1)
             else:
                 # As the tools do: maps are fitted with the passes of seed 0, and predict with them.
-                logits = np.concatenate(list(mc_blocks(model, data, run.image, self.setting.samples, 0)), 1)
+                logits = np.concatenate(
+                    list(mc_blocks(model, data, run.image, self.setting.samples, 0, keep_dropout=run.masks)), 1
+                )
             with replacing(path) as temporary:
                 np.save(temporary, logits)
         return ArrayLogits(np.load(path))
