@@ -1,6 +1,7 @@
 """Assembling a file that fulfils the model contract: image in, calibrated distribution out."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from uce_edge.contract import Inference, NoiseKind
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export import head, noise_table, sampling
 from uce_edge_export.builder import OPSET, Builder
+from uce_edge_export.perturbations import Masking
 from uce_edge_export.sites import Site
 from uce_edge_export.weights import largest_state, layer_number, nodes_from, per_image_shape, weight_layers
 
@@ -82,10 +84,12 @@ def contract_model(
             scale = metadata.calibration.parameters.get("variance_scale", [1.0])
             variance_scale = g.constant(np.asarray(scale, np.float32), contract.VARIANCE_SCALE)
         random = sampling.random_parts(classifier.graph, sites, sampled_from)
-        source, extra = _noise_source(g, metadata.noise, seeds, batch, random)
+        masked = {site.node for site in sites if isinstance(site.perturbation, Masking)}
+        once = set() if metadata.noise is NoiseKind.RANDN else masked
+        source, extra = _noise_source(g, metadata.noise, seeds, batch, random, once)
         inputs += [seeds, *extra]
-        passes = sampling.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale)
-        logits, costs = passes.run(pixels, sites, source, expand_early=expand_early)
+        passes = sampling.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale, seeds)
+        logits, costs = passes.run(pixels, sites, source, once, expand_early=expand_early)
         logits = g.Reshape(logits, g.Concat(samples, g.constant(np.array([-1, classes])), axis=0))
     outputs = head.emit(g, logits, samples, classes, metadata.calibration)
     metadata = replace(
@@ -120,19 +124,28 @@ def checked(model: ir.Model) -> ir.Model:
 
 
 def _noise_source(
-    g: Builder, kind: NoiseKind, seeds: ir.Value, batch: ir.Value, random: sampling.RandomParts
+    g: Builder,
+    kind: NoiseKind,
+    seeds: ir.Value,
+    batch: ir.Value,
+    random: sampling.RandomParts,
+    once: Collection[ir.Node],
 ) -> tuple[sampling.Noise, list[ir.Value]]:
-    """Their noise, and the graph inputs it needs beyond the contract's."""
+    """Their noise, and the graph inputs it needs beyond the contract's; `once` as in `sampling.Pass.run`."""
     if kind is NoiseKind.RANDN:
         shapes = dict(random)
         return lambda key, mu: g.RandomNormalLike(_emit_like(g, key, mu, shapes[key]), dtype=1), []
     sizes = [math.prod(shape) for _, shape in random]
     extra: list[ir.Value] = []
     if kind is NoiseKind.TABLE:
-        flat = noise_table.emit(g, seeds, batch, noise_table.Plan(tuple(sizes)))
+        repeated = [key not in once for key, _ in random]
+        flat = noise_table.emit(g, seeds, batch, noise_table.Plan(tuple(sizes)), repeated)
     else:
         extra = [ir.val(f"noise.{i}", ir.DataType.FLOAT, ("samples", size)) for i, size in enumerate(sizes)]
-        flat = [noise_table.emit_repeat(g, value, batch, size) for value, size in zip(extra, sizes, strict=True)]
+        flat = [
+            value if key in once else noise_table.emit_repeat(g, value, batch, size)
+            for (key, _), value, size in zip(random, extra, sizes, strict=True)
+        ]
     shaped = {
         key: g.Reshape(value, g.constant(np.array([-1, *shape])))
         for (key, shape), value in zip(random, flat, strict=True)

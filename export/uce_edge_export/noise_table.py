@@ -14,6 +14,7 @@ The hash is a Feistel network in float32 on integers below 2^24. Every intermedi
 dyadic fraction, so all runtimes, with or without fused multiply-add, compute the same rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -141,7 +142,9 @@ def layer_noise(seeds: npt.NDArray[np.int64] | range, plan: Plan) -> list[FloatA
     return result
 
 
-def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Value]:
+def emit(
+    g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan, repeated: Sequence[bool] | None = None
+) -> list[ir.Value]:
     """The same computation as nodes of a graph.
 
     Args:
@@ -149,9 +152,11 @@ def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Va
         seeds: int32 [samples].
         batch: int64 [1], the number of images.
         plan: The layers' sizes.
+        repeated: Whether each layer gets its noise for every image; None for all.
 
     Returns:
-        Per layer the noise [samples * batch, size], equal for all images of a pass; passes are the outer index.
+        Per layer the noise [samples * batch, size], equal for all images of a pass; passes are the outer index. What is
+        not repeated is [samples, size].
     """
     lanes = plan.lane_count
     key = keys(lanes)
@@ -172,16 +177,29 @@ def emit(g: Builder, seeds: ir.Value, batch: ir.Value, plan: Plan) -> list[ir.Va
     a, b, c = (g.Gather(words, g.constant(word), axis=0) for word in (first, 2 * lanes + first, second))
     polynomial = g.Add(a, g.Add(g.Mul(b, g.constant(k[:, None])), g.Mul(c, g.constant(_square(k)[:, None]))))
     index = g.Cast(g.Transpose(_emit_modulo(g, polynomial), perm=[1, 0]), to=ir.DataType.INT32)
-    index = emit_repeat(g, index, batch, sum(plan.blocks))
+    parts = _index_parts(g, index, batch, plan, repeated)
     normals = g.constant(table(), "noise.table")
     result = []
-    for size, blocks, part in zip(plan.sizes, plan.blocks, g.split(index, plan.blocks, axis=1), strict=True):
+    for size, blocks, part in zip(plan.sizes, plan.blocks, parts, strict=True):
         values = g.Reshape(g.Gather(normals, part, axis=0), g.constant(np.array([-1, blocks * WIDTH])))
         if blocks * WIDTH != size:
             start, stop, axis = (g.constant(np.array([bound])) for bound in (0, size, 1))
             values = g.Slice(values, start, stop, axis)
         result.append(values)
     return result
+
+
+def _index_parts(
+    g: Builder, index: ir.Value, batch: ir.Value, plan: Plan, repeated: Sequence[bool] | None
+) -> list[ir.Value]:
+    """The rows of every layer, for every image or once."""
+    alike = repeated is None or all(repeated)
+    whole = emit_repeat(g, index, batch, sum(plan.blocks)) if alike else index
+    parts = g.split(whole, plan.blocks, axis=1)
+    if alike or repeated is None:
+        return parts
+    each = zip(parts, plan.blocks, repeated, strict=True)
+    return [emit_repeat(g, part, batch, blocks) if many else part for part, blocks, many in each]
 
 
 def emit_repeat(g: Builder, values: ir.Value, batch: ir.Value, width: int) -> ir.Value:

@@ -114,10 +114,11 @@ class _Walk:
         self._lose(node, [value for value in given if value not in self._zeros], ("Add",))
 
     def _lose_mask(self, node: ir.Node, given: list[ir.Value]) -> None:
-        if given[0] in self._masks and node.op_type in ("Where", "Cast"):
+        others = [value for value in given if value not in self._masks]
+        if any(self._depends(value) for value in others):
+            self._lose(node, others, ("Mul", "Add"))
+        else:
             self._masks.update(node.outputs)
-            return
-        self._lose(node, [value for value in given if value not in self._masks], ("Mul", "Add"))
 
     def _lose(self, node: ir.Node, others: list[ir.Value], operators: tuple[str, ...]) -> None:
         """A node whose only other operand is what it gives without noise."""

@@ -23,6 +23,7 @@ from uce_edge.metadata import Costs
 from uce_edge_export import linear, moments
 from uce_edge_export.axes import refuse_batch_mixing
 from uce_edge_export.builder import Builder
+from uce_edge_export.perturbations import Masking
 from uce_edge_export.sites import Site
 from uce_edge_export.weights import multiplications, per_image_shape, weight_of
 
@@ -81,6 +82,7 @@ class Pass:
         samples: ir.Value | None,
         sampled_from: Collection[ir.Node] | None = None,
         variance_scale: ir.Value | None = None,
+        seeds: ir.Value | None = None,
     ) -> None:
         """Prepare.
 
@@ -91,6 +93,7 @@ class Pass:
             samples: int64 [1], the number of passes; None for none.
             sampled_from: The layers whose operands are drawn; None to sample everything.
             variance_scale: float [1], the factor of the variance of what is drawn.
+            seeds: int32 [samples], one for every pass; None for none.
         """
         self._g = g
         self._graph = graph
@@ -98,17 +101,26 @@ class Pass:
         self._samples = samples
         self._sampled_from = sampled_from
         self._scale = variance_scale
+        self._seeds = seeds
         self._uncertain: dict[ir.Value, moments.Uncertain] = {}
         self._noise: Noise | None = None
         self._values: dict[ir.Value, ir.Value] = {}
         self._kinds: dict[ir.Value, _Kind] = {}
         self._repeats: dict[ir.Value, ir.Value] = {}
         self._repeat: ir.Value | None = None
+        self._once_a_pass: Collection[ir.Node] = ()
+        self._passes: ir.Value | None = None
         self._once = 0
         self._per_pass = 0
 
     def run(
-        self, image: ir.Value, sites: Sequence[Site], noise: Noise | None, *, expand_early: bool = False
+        self,
+        image: ir.Value,
+        sites: Sequence[Site],
+        noise: Noise | None,
+        once: Collection[ir.Node] = (),
+        *,
+        expand_early: bool = False,
     ) -> tuple[ir.Value, Costs]:
         """Write all nodes.
 
@@ -116,6 +128,7 @@ class Pass:
             image: What stands for the classifier's input.
             sites: The noisy layers.
             noise: Where their noise comes from.
+            once: Nodes whose noise comes once for a pass, and not for every image of it.
             expand_early: Repeat the image N times at once, for runtimes that cannot broadcast later.
 
         Returns:
@@ -125,7 +138,7 @@ class Pass:
         self._set(start, image, _Kind.SHARED)
         if expand_early and sites:
             self._set(start, self._repeated(image), _Kind.SAMPLED)
-        self._noise = noise
+        self._noise, self._once_a_pass = noise, once
         noisy = {site.node: site for site in sites}
         for node in self._graph:
             sampled = self._sampled_from is None or node in self._sampled_from
@@ -155,6 +168,9 @@ class Pass:
         if not sampled:
             prepared = tuple(self._repeated(part) for part in prepared)
         normals = self._noise(node, prepared[0])
+        if isinstance(perturbation, Masking):
+            normals = perturbation.mask(self._g, normals)
+            normals = self._for_every_image(normals) if node in self._once_a_pass else normals
         self._set(node.outputs[0], perturbation.perturb(self._g, prepared, normals), _Kind.SAMPLED)
         self._count(perturbation.multiplications(node), sampled)
 
@@ -263,6 +279,21 @@ class Pass:
         assert self._scale is not None
         mean, sigma = (self._repeated(x) for x in (known.mean, g.Sqrt(g.Mul(known.variance, self._scale))))
         return g.Add(mean, g.Mul(sigma, self._noise(value, mean)))
+
+    def _for_every_image(self, value: ir.Value) -> ir.Value:
+        """[samples, ...] -> [samples * batch, ...], passes outside."""
+        g = self._g
+        if self._passes is None:
+            assert self._seeds is not None
+            zero, one = g.constant(np.int64(0)), g.constant(np.int64(1))
+            # 0, which nobody knows before the seeds are there: tract would take away the Gather of a single pass, move
+            # the stride of a layer behind the mask over the Reshape of its noise, and fail.
+            unknown = g.Cast(g.Mod(self._seeds, g.constant(np.int32(1))), to=ir.DataType.INT64)
+            passes = g.Add(g.Range(zero, g.Squeeze(self._samples), one), unknown)
+            passes = g.Unsqueeze(passes, g.constant(np.array([1])))
+            shape = g.Concat(self._samples, self._batch, axis=0)
+            self._passes = g.Reshape(g.Expand(passes, shape), g.constant(np.array([-1])))
+        return g.Gather(value, self._passes, axis=0)
 
     def _repeated(self, value: ir.Value) -> ir.Value:
         """[batch, ...] -> [samples * batch, ...], passes outside."""

@@ -108,7 +108,7 @@ def test_masks_are_the_same_in_the_graph_and_in_numpy(kind: PerturbationKind) ->
     g = Builder()
     value, normals = ir.val("x", ir.DataType.FLOAT, x.shape), ir.val("noise", ir.DataType.FLOAT, noise.shape)
     node = ir.node("Identity", [value])
-    y = dropout.perturb(g, dropout.prepare(g, node, [value]), normals)
+    y = dropout.perturb(g, dropout.prepare(g, node, [value]), dropout.mask(g, normals))
     y.name, y.dtype = "y", ir.DataType.FLOAT
     built = ir.Graph([value, normals], [y], nodes=g.nodes, initializers=g.initializers, opset_imports={"": OPSET})
     session = onnxruntime.InferenceSession(

@@ -3,6 +3,7 @@
     python tests/golden/make.py contract
     python tests/golden/make.py RUN digits-mc digits-moments
     python tests/golden/make.py FACTORED_RUN digits-factored
+    python tests/golden/make.py BERNOULLI_RUN digits-bernoulli
     python tests/golden/make.py novelty
 
 The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
@@ -10,6 +11,7 @@ others write the named files and their cases, and leave those of other files alo
 digits-mc with the gate against foreign images, and otherwise with its answers. A run is a calibrated digits run:
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
+                                                                (BERNOULLI_RUN: --dropout bernoulli --p 0.1)
     uce-edge calibrate RUN --method temperature --target-error 0.02
 
 Every port's test reads the same files: image as bytes, seeds as numbers, outputs as numbers.
@@ -111,7 +113,12 @@ def stripes(dataset: Dataset) -> np.ndarray:
     return np.broadcast_to(rows[:, None, None], dataset.image_shape).astype(np.uint8)
 
 
-FILES = {"digits-mc": Inference.MC, "digits-moments": Inference.MOMENTS, "digits-factored": Inference.MC}
+FILES = {
+    "digits-mc": Inference.MC,
+    "digits-moments": Inference.MOMENTS,
+    "digits-factored": Inference.MC,
+    "digits-bernoulli": Inference.MC,
+}
 
 
 def write_exported(folder: Path, wanted: list[str]) -> None:

@@ -4,9 +4,9 @@ The graph pass (`sampling`) asks a perturbation for nodes and knows none of its 
 and a name in `contract.PerturbationKind`; whoever makes a `Site` chooses it.
 """
 
-from uce_edge_export.perturbations.base import Perturbation
+from uce_edge_export.perturbations.base import Masking, Perturbation
 from uce_edge_export.perturbations.bernoulli import BernoulliDropout
 from uce_edge_export.perturbations.factored import FactoredDropout
 from uce_edge_export.perturbations.gaussian import GaussianDropout
 
-__all__ = ["BernoulliDropout", "FactoredDropout", "GaussianDropout", "Perturbation"]
+__all__ = ["BernoulliDropout", "FactoredDropout", "GaussianDropout", "Masking", "Perturbation"]

@@ -1,7 +1,7 @@
 """What a kind of noise must know."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
@@ -67,4 +67,13 @@ class Perturbation(Protocol):
 
     def multiplications(self, node: ir.Node) -> int:
         """Multiply-accumulates of the node with its noise, for one image, in `prepare` or in `moments`."""
+        ...
+
+
+@runtime_checkable
+class Masking(Protocol):
+    """A perturbation whose normals become masks, which are made once for a pass and then repeated for its images."""
+
+    def mask(self, g: Builder, normals: ir.Value) -> ir.Value:
+        """Write what `perturb` takes in the place of the normals [samples, ...]."""
         ...

@@ -54,18 +54,19 @@ class BernoulliDropout:
         assert inputs[0] is not None
         return (inputs[0],)
 
+    def mask(self, g: Builder, normals: ir.Value) -> ir.Value:
+        """What every value is multiplied by: the scale, or 0."""
+        kept = g.Greater(normals, g.constant(threshold(self.p)))
+        return g.Where(kept, g.constant(np.float32(self._scale)), g.constant(np.float32(0)))
+
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
         """The values times their mask; without noise, `plain` finds them as they were."""
-        kept = g.Greater(normals, g.constant(threshold(self.p)))
-
-        def either(when_kept: float, when_dropped: float) -> ir.Value:
-            return g.Where(kept, g.constant(np.float32(when_kept)), g.constant(np.float32(when_dropped)))
-
-        masked = g.Mul(prepared[0], either(self._scale, 0))
+        masked = g.Mul(prepared[0], normals)
         if self.kind not in _ALPHA:
             return masked
-        shift = self._scale * ALPHA
-        return g.Add(masked, either(shift * self.p, shift * (self.p - 1)))
+        # ALPHA * a * (k - 1 + p), of which the mask is a * k.
+        shift = g.constant(np.float32(self._scale * ALPHA * (self.p - 1)))
+        return g.Add(masked, g.Add(g.Mul(normals, g.constant(np.float32(ALPHA))), shift))
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
         """(v + p m^2) / (1 - p) around m; with alpha, a^2 (1 - p) (v + p (m + ALPHA)^2) around a (1 - p) m."""
