@@ -24,7 +24,7 @@ from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge_train import rates, training
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT
-from uce_edge_train.choices import Arithmetic, Mixing, Optimiser, Rates, Schedule, TrainDevice
+from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule, TrainDevice
 from uce_edge_train.journal import Journal
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
@@ -73,8 +73,9 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
         dataclasses.replace(SHORT, rates=Rates.LAYER, patience=3, schedule=Schedule.COSINE, penalty=0.1, clip=1.0),
         dataclasses.replace(SHORT, augment=Mixing.PIXMIX, logit_norm=0.04, patience=3),
         dataclasses.replace(SHORT, augment=Mixing.AUGMIX, noise=0.3, blur=0.3),
+        dataclasses.replace(SHORT, dropout=Dropout.BERNOULLI),
     ],
-    ids=["adamw", "sgd", "learned rates", "pixmix", "augmix"],
+    ids=["adamw", "sgd", "learned rates", "pixmix", "augmix", "bernoulli"],
 )
 def test_a_resumed_training_ends_as_the_uninterrupted_one(
     recipe: Recipe, few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
