@@ -103,7 +103,6 @@ def compare(
     detection = {key: _detection(own[key], foreign[key], resamples) for key in own}
     accepted = contract.accepts(outside.uncertainty, threshold)
     kept = None if gate is None else gate.accept(outside.uncertainty, outside.novelty)
-
     pairs = {
         key: (mine, theirs)
         for key, mine, theirs in zip(own, own.values(), foreign.values(), strict=True)
@@ -120,9 +119,9 @@ def compare(
             gated=None if kept is None else float(kept[rows].mean()),
         )
 
-    labels = np.array(kinds)
+    labels = np.array(kinds, dtype=str)
     each = [(kind, labels == kind, kind in seen if seen else None) for kind in dict.fromkeys(kinds)]
-    apart = [(name, np.isin(labels, list(seen), invert=not known), known) for name, known in APART.items() if seen]
+    apart = [(group, np.isin(labels, list(seen), invert=not known), known) for group, known in APART.items() if seen]
     mean, deviation = mixture(inside.uncertainty, outside.uncertainty, FRACTIONS)
     edges = np.arange(_BINS + 1) / _BINS
     shares = [np.histogram(answers.uncertainty, edges)[0] / len(answers) for answers in (inside, outside)]

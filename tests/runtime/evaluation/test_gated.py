@@ -138,9 +138,11 @@ def test_what_training_saw_is_reported_apart(digits: Digits, file: Path, monkeyp
     test, model = digits.dataset.splits["test"], seen_by(file, ("noise", "blur", "plasma"), monkeypatch)
     others = far.far(model.metadata.image, each=10)
     result = evaluate(
-        model, test.images, test.labels, outside={"far": others}, kinds={"far": far.kinds(10)}, corrupt=30, resamples=2
-    )
-    (outside,) = result.ood
+        model, test.images, test.labels, outside={"far": others, "black": np.zeros_like(test.images[:5])},
+        kinds={"far": far.kinds(10)}, corrupt=30, resamples=2,
+    )  # fmt: skip
+    outside, black = result.ood
+    assert black.kinds == black.apart == (), "nobody says of which kind they are"
     assert {kind.name: kind.seen for kind in outside.kinds} == {name: name == "noise" for name in far.KINDS}
     assert [(group.name, group.images) for group in outside.apart] == [
         ("unseen in training", 40), ("seen in training", 10),
