@@ -150,6 +150,8 @@ def _noise_source(
         key: g.Reshape(value, g.constant(np.array([-1, *shape])))
         for (key, shape), value in zip(random, flat, strict=True)
     }
+    for key, shape in random:
+        shaped[key].type, shaped[key].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([sampling.PASSES, *shape])
     return lambda key, _: shaped[key], extra
 
 
