@@ -3,7 +3,8 @@
     python benchmarks/sigma_quality.py NAME=RUN ... [NAME=bundled]
 
 Every RUN is a calibrated training run. Its passes and its moments, with exact and with factored sigma, are compared on
-the same test images. "bundled" is the model in the box: its weights are read from its files.
+the same test images. A run that was trained with factored sigma has that form alone, and is compared with the run
+before it. "bundled" is the model in the box: its weights are read from its files.
 """
 
 import re
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import torch
 from torch import nn
@@ -36,17 +38,24 @@ INFERENCES = (Inference.MC, Inference.MOMENTS)
 TITLE = "## Factored sigma"
 
 Forms = dict[tuple[Inference, Sigma], Model]
+Answers = dict[Inference, npt.NDArray[np.float32]]
 
 
 def main(arguments: list[str]) -> None:
     """Measure every network and write the page's part."""
     warnings.simplefilter("ignore")
     rows: list[str] = []
+    exact: Answers = {}
     for argument in arguments:
         name, _, folder = argument.rpartition("=")
         with tempfile.TemporaryDirectory() as place:
             forms, test = of_bundled(Path(place)) if folder == "bundled" else of_run(folder, Path(place))
-            rows += compare(name, forms, test)
+            rows += compare(name, forms, test, exact)
+            write(rows)
+
+
+def write(rows: list[str]) -> None:
+    """Put the rows into the page."""
     page = DOCS / "inference.md"
     kept = re.sub(rf"^{TITLE}\n.*?(?=^## |\Z)", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).rstrip()
     page.write_text(f"{kept}\n\n{TEXT.format(rows=chr(10).join(rows))}")
@@ -55,10 +64,11 @@ def main(arguments: list[str]) -> None:
 
 def of_run(folder: str, place: Path) -> tuple[Forms, Split]:
     """The forms of a training run, and its test images."""
-    dataset = Run.load(folder).dataset()
+    run = Run.load(folder)
+    dataset = run.dataset()
     forms = {}
     for inference in INFERENCES:
-        for sigma in Sigma:
+        for sigma in Sigma if run.recipe.sigma is Sigma.EXACT else [Sigma.FACTORED]:
             path = place / f"{inference}-{sigma}.onnx"
             export_run(folder, path, dataset, inference, options=Options(sigma=sigma))
             forms[inference, sigma] = Model(path, "cpu")
@@ -67,7 +77,8 @@ def of_run(folder: str, place: Path) -> tuple[Forms, Split]:
 
 def of_bundled(place: Path) -> tuple[Forms, Split]:
     """The forms of the model in the box, and test images that it has not seen."""
-    test = load("cifar10").splits["test"].at_most(IMAGES)
+    data = load("cifar10")
+    test = data.splits["test"].at_most(IMAGES)
     forms = {}
     for inference in INFERENCES:
         original = Model(bundled(inference), "cpu")
@@ -75,7 +86,7 @@ def of_bundled(place: Path) -> tuple[Forms, Split]:
         for sigma in Sigma:
             path = place / f"{inference}-{sigma}.onnx"
             metadata = replace(original.metadata, outputs=(), rule=None, tools={})
-            export_module(network, metadata, path, test.images, Options(sigma=sigma))
+            export_module(network, metadata, path, data.splits["calibration"].images, Options(sigma=sigma))
             forms[inference, sigma] = Model(path, "cpu")
     # Before anything is said of the box: it is the same network.
     few = test.images[:50]
@@ -102,37 +113,38 @@ def bundled_network(path: Path, model: Model) -> nn.Module:
     return gaussianize(network, model.metadata.layers[0].p).eval()
 
 
-def compare(name: str, forms: Forms, test: Split) -> list[str]:
-    """Rows of the table."""
+def compare(name: str, forms: Forms, test: Split, exact: Answers) -> list[str]:
+    """Rows of the table; `exact` holds the answers that the next rows are compared with."""
     few = test.images[:DISTANCE_IMAGES]
-    reference = forms[Inference.MC, Sigma.EXACT].predict(few, MANY, seed=1).uncertainty
+    own = forms.get((Inference.MC, Sigma.EXACT), forms[Inference.MC, Sigma.FACTORED])
+    reference = own.predict(few, MANY, seed=1).uncertainty
     rows = []
-    for inference in INFERENCES:
-        exact = None
-        for sigma in Sigma:
-            model = forms[inference, sigma]
-            said = model.predict(test.images).probabilities
-            values = [f"{metrics.accuracy(said, test.labels):.1%}"]
-            for metric in (metrics.nll, metrics.aurc, metrics.uce):
-                value = f"{metric(said, test.labels):.4f}"
-                if exact is not None:
-                    difference = bootstrap_difference(metric, said, exact, test.labels, resamples=400)
-                    value += f" ({difference.low:+.4f} to {difference.high:+.4f})"
-                values.append(value)
-            distance = np.abs(model.predict(few).uncertainty - reference).mean()
-            form = f"N = {PASSES}" if inference is Inference.MC else "moments"
-            rows.append(f"| {name} | {form} | {sigma} | {' | '.join(values)} | {distance:.4f} |")
-            print(rows[-1], flush=True)
-            exact = said if exact is None else exact
+    for (inference, sigma), model in forms.items():
+        said = model.predict(test.images).probabilities
+        values = [f"{metrics.accuracy(said, test.labels):.1%}"]
+        for metric in (metrics.nll, metrics.aurc, metrics.uce):
+            value = f"{metric(said, test.labels):.4f}"
+            if sigma is Sigma.FACTORED:
+                difference = bootstrap_difference(metric, said, exact[inference], test.labels, resamples=400)
+                value += f" ({difference.low:+.4f} to {difference.high:+.4f})"
+            values.append(value)
+        distance = np.abs(model.predict(few).uncertainty - reference).mean()
+        form = f"N = {PASSES}" if inference is Inference.MC else "moments"
+        rows.append(f"| {name} | {form} | {sigma} | {' | '.join(values)} | {distance:.4f} |")
+        print(rows[-1], flush=True)
+        if sigma is Sigma.EXACT:
+            exact[inference] = said
     return rows
 
 
 TEXT = f"""{TITLE}
 
 Written by `benchmarks/sigma_quality.py`. {IMAGES:,} test images of CIFAR-10. In brackets, the 95 % interval of the
-difference to the same kind of file with exact sigma, over redrawn images. "distance" is the mean absolute difference of
-the uncertainty to that of {MANY} other passes with exact sigma, on {DISTANCE_IMAGES} images: in the first row of a
-network it is sampling error.
+difference to the same kind of file with exact sigma, over redrawn images; for a network that was trained with factored
+sigma, to the network above it. "distance" is the mean absolute difference of the uncertainty to that of {MANY} other
+passes of the network as it was trained, on {DISTANCE_IMAGES} images: in a network's first row it is sampling error.
+A network that was trained with exact sigma has its noise scaled when it is exported with factored sigma, so that images
+are as uncertain as before on average.
 
 | network | inference | sigma | accuracy | NLL | AURC | UCE | distance |
 | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -63,7 +63,7 @@ def fit(
         low, high = (_spread(built(scale).logits(few, SAMPLES, 0)) for scale in _SCALES)
         scale, slope = _SCALES[0], (high - low) / (_SCALES[1] - _SCALES[0])
         if slope > 1e-6 * low:  # otherwise nothing is drawn: all noise is behind the cut
-            target = _spread(_exact(reference, sites, few))
+            target = _spread(stochastic_logits(reference, sites, few, _PASSES))
             scale = float(np.clip(scale + (target - low) / slope, *_RANGE))
         final = built(scale)
         step = images_per_block(len(data), metadata.samples, len(metadata.classes))
@@ -73,12 +73,14 @@ def fit(
     return replace(fitted, parameters=fitted.parameters | {"variance_scale": [scale]})
 
 
-def _exact(reference: gate.Reference, sites: list[Site], images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Exact logits [passes, images, classes] with noise in the noisy layers of this export, and in no other."""
+def stochastic_logits(
+    reference: gate.Reference, sites: list[Site], images: npt.NDArray[Any], passes: int
+) -> npt.NDArray[np.float32]:
+    """Exact logits [passes, images, classes] with noise in the noisy layers of an export, and in no other."""
     rng = np.random.default_rng(0)
     parts = []
     for start in range(0, len(images), _AT_ONCE):
-        noises = [rng.standard_normal((_PASSES, site.size), np.float32) for site in sites]
+        noises = [rng.standard_normal((passes, site.size), np.float32) for site in sites]
         parts.append(reference(images[start : start + _AT_ONCE], noises))
     return np.concatenate(parts, axis=1)
 

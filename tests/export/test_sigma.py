@@ -21,6 +21,8 @@ from uce_edge_export.judgement import QualityError
 from uce_edge_export.options import Options
 from uce_edge_train import export_module, gaussianize
 from uce_edge_train.export import export_run
+from uce_edge_train.layers import gaussian_layers
+from uce_edge_train.runs import Run, load_model
 
 FACTORED = Options(sigma=Sigma.FACTORED)
 
@@ -138,6 +140,27 @@ def test_the_told_error_is_that_of_sigma(tmp_path: Path) -> None:
         exact, factored = ((x @ weights.T).sqrt() for weights in (squares, product))
         error = ((exact - factored).square().sum() / exact.square().sum()).sqrt().item()
     assert f"2.weight {error:.1%}" in done.notes[0]
+
+
+def test_the_noise_is_scaled_until_images_are_as_uncertain_as_they_were(digits: Digits, tmp_path: Path) -> None:
+    run = Run.load(digits.run)
+    network = load_model(run, digits.run)
+    for layer in gaussian_layers(network).values():
+        layer.p = 0.4  # far more than it was trained with
+    images = digits.dataset.splits["calibration"].images
+    metadata = replace(METADATA, classes=run.class_names, image=run.image)
+    exact = export_module(network, metadata, tmp_path / "exact.onnx", images)
+    scaled = export_module(network, metadata, tmp_path / "scaled.onnx", images, FACTORED)
+    plain = export_module(network, metadata, tmp_path / "plain.onnx", images[:3], FACTORED)
+    means = [Model(done.path, "cpu").predict(images, 100).uncertainty.mean() for done in (exact, scaled, plain)]
+    assert abs(means[2] - means[0]) > 0.005  # what the scale has to take
+    assert abs(means[1] - means[0]) < 0.003
+    # A scale on alpha is another rate, and the file says which; the network keeps its own.
+    (note,) = (note for note in scaled.notes if "of its variance" in note)
+    (rate,) = {layer.p for layer in scaled.metadata.layers}
+    assert f"{rate / (1 - rate) / (0.4 / 0.6):.2f} of its variance" in note
+    assert {layer.p for layer in gaussian_layers(network).values()} == {0.4}
+    assert {layer.p for layer in plain.metadata.layers} == {0.4}
 
 
 @pytest.mark.parametrize("inference", [Inference.MC, Inference.MOMENTS])

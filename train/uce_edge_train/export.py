@@ -12,12 +12,12 @@ from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seed
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
-from uce_edge_export import graph, moments_fit
+from uce_edge_export import graph, moments_fit, sigma
 from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
 from uce_edge_export.options import KEEP, Options
 from uce_edge_export.publish import check_name
 from uce_edge_export.sites import Site, select
-from uce_edge_train import graphs
+from uce_edge_train import graphs, sigma_fit
 from uce_edge_train.calibrating import fit
 from uce_edge_train.choices import Dropout
 from uce_edge_train.layers import computing_sigma, deterministic
@@ -60,14 +60,15 @@ def export_module(
     refuse(metadata, options)
     _refuse_masks(options)
     classifier, trained = _noisy_graph(model, metadata.image, metadata.inference, options)
-    with computing_sigma(model, options.sigma):
+    scale = _noise_scale(model, metadata.image, trained, options, images)
+    with computing_sigma(model, options.sigma, scale):
         sites = _sites(classifier, model, options) if options.sigma else trained
         reference = graphs.torch_reference(model, metadata.image, sites)
         done = write(classifier, sites, metadata, out, images, reference, options, trained=trained)
     lost = _notes(model, options)
     for note in lost:
         warnings.warn(note, UceEdgeWarning, stacklevel=2)
-    return replace(done, notes=(*lost, *done.notes))
+    return replace(done, notes=(*lost, *_scale_notes(scale), *done.notes))
 
 
 def _noisy_graph(
@@ -134,7 +135,8 @@ def export_run(
     samples = default_samples(inference) if samples is None else samples
     pass_seeds(samples, 0)
     classifier, trained = _noisy_graph(model, run.image, inference, options)
-    with computing_sigma(model, options.sigma):
+    scale = _noise_scale(model, run.image, trained, options, data.images)
+    with computing_sigma(model, options.sigma, scale):
         sites = _sites(classifier, model, options) if options.sigma else trained
         reference = graphs.torch_reference(model, run.image, sites)
         if inference is Inference.DETERMINISTIC:
@@ -166,8 +168,25 @@ def export_run(
         done = write(classifier, sites, metadata, out, data.images, reference, options, labelled, trained)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after
-    done = replace(done, notes=(*_notes(model, options), *done.notes))
+    done = replace(done, notes=(*_notes(model, options), *_scale_notes(scale), *done.notes))
     return ExportedRun(**vars(done), torch_nll=torch_nll)
+
+
+def _noise_scale(
+    model: nn.Module, image: ImageSpec, sites: list[Site], options: Options, images: npt.NDArray[np.uint8] | None
+) -> float:
+    """What another sigma than the trained one needs; 1 where nothing changes, or where there are too few images."""
+    changed = options.sigma is not None and sigma.of_sites(sites) is not options.sigma
+    if not (sites and changed and images is not None and len(images) >= sigma_fit.IMAGES):
+        return 1.0
+    assert options.sigma is not None
+    return sigma_fit.noise_scale(model, image, sites, options.sigma, images)
+
+
+def _scale_notes(scale: float) -> tuple[str, ...]:
+    if scale == 1:
+        return ()
+    return (f"every layer has {scale:.2f} of its variance, so that images are as uncertain as before on average",)
 
 
 def metadata_of(

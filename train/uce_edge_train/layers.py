@@ -6,7 +6,7 @@ dropout on the layer's input, not its correlations.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -242,30 +242,40 @@ def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[Non
         def noise(_: str, mu: Tensor) -> Tensor:
             return standard_normal(mu, generator)
 
-    with _every_layer(model, "noise", noise):
+    with _every_layer(model, "noise", lambda _: noise):
         yield
 
 
 @contextmanager
 def deterministic(model: nn.Module) -> Iterator[None]:
     """Inside the block, the model is deterministic: same weights, no noise."""
-    with _every_layer(model, "sampling", False):
+    with _every_layer(model, "sampling", lambda _: False):
         yield
 
 
 @contextmanager
-def computing_sigma(model: nn.Module, sigma: Sigma | None) -> Iterator[None]:
-    """Inside the block, the standard deviation of the model's noise is computed in this way; None for its own."""
-    with _every_layer(model, "sigma", sigma) if sigma is not None else nullcontext():
+def computing_sigma(model: nn.Module, sigma: Sigma | None, scale: float = 1.0) -> Iterator[None]:
+    """Inside the block, the standard deviation of the model's noise is computed in another way.
+
+    Args:
+        model: A model with Gaussian layers.
+        sigma: The way; None for its own.
+        scale: What alpha = p / (1 - p) of every layer is multiplied by.
+    """
+
+    def scaled(p: float) -> float:
+        return p if scale == 1 else scale * p / (1 - p + scale * p)
+
+    with _every_layer(model, "sigma", lambda own: sigma or own), _every_layer(model, "p", scaled):
         yield
 
 
 @contextmanager
-def _every_layer(model: nn.Module, attribute: str, value: object) -> Iterator[None]:
-    """Give every Gaussian layer an attribute for the time of the block."""
+def _every_layer(model: nn.Module, attribute: str, value: Callable[[Any], object]) -> Iterator[None]:
+    """Give every Gaussian layer an attribute for the time of the block, made from what it had."""
     before = {layer: getattr(layer, attribute) for layer in gaussian_layers(model).values()}
-    for layer in before:
-        setattr(layer, attribute, value)
+    for layer, own in before.items():
+        setattr(layer, attribute, value(own))
     try:
         yield
     finally:
