@@ -151,7 +151,8 @@ def _noise_source(
         for (key, shape), value in zip(random, flat, strict=True)
     }
     for key, shape in random:
-        shaped[key].type, shaped[key].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([sampling.PASSES, *shape])
+        leading = "samples" if key in once else sampling.PASSES
+        shaped[key].type, shaped[key].shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([leading, *shape])
     return lambda key, _: shaped[key], extra
 
 
