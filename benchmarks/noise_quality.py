@@ -15,6 +15,7 @@ from uce_edge.datasets import splits
 from uce_edge.metrics import normalized_entropy
 from uce_edge.model import Model
 from uce_edge_export import noise_table
+from uce_edge_export.perturbations.bernoulli import threshold
 from uce_edge_train import calibrating, training
 from uce_edge_train.export import export_run
 from uce_edge_train.passes import mc_logits
@@ -44,6 +45,9 @@ square's middle bits and a key. Every intermediate value is an exact integer bel
 one, so that a runtime with fused multiply-add, or with a sloppy division, computes the same rows. All images of
 a pass share its noise, which makes an answer independent of its batch.
 
+Bernoulli dropout needs masks: a value is kept when its normal is above the p-quantile, a float32 constant. So masks
+have the same seeds, blocks and rows, and dropout of whole channels takes one normal for a channel.
+
 What the table is not: its values end at {largest:.2f} standard deviations (an ideal sample of {rows} rows
 does), and two passes share the row of a given block once in {rows}.
 
@@ -56,6 +60,13 @@ All of it by `make noise`; this page is its output. "Control" is the same statis
 in standard errors; the largest of m independent standard normals is expected near sqrt(2 ln m).
 
 """
+
+
+MASKS = """Between blocks and between passes, masks are as independent as NumPy's. Within a block they are not quite:
+normals of one row have no correlation, but whether they are above a quantile has a little, because there are only
+{rows} rows. It has no sign that one could predict. A sum of {width} masked values of one block, with random weights,
+has a variance that is off by the share in the table (one standard deviation over the weights); over several blocks
+the errors average out."""
 
 
 def largest_z(left: np.ndarray, right: np.ndarray | None) -> tuple[float, int]:
@@ -115,6 +126,43 @@ def moments() -> list[str]:
     return [f"{values.size:,} values of 512 passes of ResNet-20.", "", *lines]
 
 
+def masks() -> list[str]:
+    """How far masks are from independent ones, in two blocks of values."""
+    width = noise_table.WIDTH
+    (normals,) = noise_table.layer_noise(range(PASSES), noise_table.Plan((2 * width,)))
+    drawn = np.random.default_rng(3).standard_normal(normals.shape)
+    table = noise_table.table()
+    lines = [
+        "| p | largest error of a rate | correlation within a block (rms) | variance of a sum | "
+        "largest z between blocks | between passes |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    weights = np.random.default_rng(4).standard_normal((2000, width))
+    weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+    for p in (0.05, 0.1, 0.2, 0.5):
+        exact = _standard(table > threshold(p))
+        within = exact.T @ exact / len(exact)
+        off = math.sqrt((within[np.triu_indices(width, 1)] ** 2).mean())
+        spread = ((weights @ within) * weights).sum(axis=1).std()
+        rate = np.abs((table > threshold(p)).mean(axis=0) - (1 - p)).max()
+        z = []
+        for values in (normals, drawn):
+            kept = _standard(values > threshold(p))
+            z.append((largest_z(kept[:, :width], kept[:, width:])[0], largest_z(kept[:-1], kept[1:])[0]))
+        (blocks, passes), (blocks_control, passes_control) = z
+        lines.append(
+            f"| {p:g} | {rate:.4f} | {off:.3f} | ± {spread:.1%} | {blocks:.1f} (control {blocks_control:.1f}) | "
+            f"{passes:.1f} (control {passes_control:.1f}) |"
+        )
+    return lines
+
+
+def _standard(kept: np.ndarray) -> np.ndarray:
+    values = kept.astype(np.float64)
+    standard: np.ndarray = (values - values.mean(axis=0)) / values.std(axis=0)
+    return standard
+
+
 def bias() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         dataset = splits.load("digits")
@@ -171,6 +219,12 @@ def main() -> None:
         f"### Correlations over {PASSES} passes of ResNet-20",
         "",
         *correlations(),
+        "",
+        "### Masks",
+        "",
+        *masks(),
+        "",
+        MASKS.format(width=noise_table.WIDTH, rows=noise_table.ROWS),
         "",
         "### Bias of the uncertainty",
         "",
