@@ -75,8 +75,10 @@ function wrongRule(rule, outputs) {
   if ((rule ?? null) === null) return null;
   if (!outputs.includes("novelty")) return "its rule needs the output novelty";
   if (!SCORES.includes(rule.score ?? SCORES[0])) return `its rule compares ${rule.score}`;
-  const cutoff = rule.foreign?.cutoff;
-  if (!(typeof cutoff === "number" && cutoff > 0 && cutoff < 1)) return "its cutoff is not strictly between 0 and 1";
+  for (const key of ["cutoff", "level", "confidence"]) {
+    const value = rule.foreign?.[key];
+    if (!(typeof value === "number" && value > 0 && value < 1)) return `its ${key} is not strictly between 0 and 1`;
+  }
   return wrongThreshold(rule.uncertain);
 }
 

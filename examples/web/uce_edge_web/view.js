@@ -49,7 +49,7 @@ export function showAnswer(answer, limits, earlier) {
   put("error-probability", summary.errorProbability, `${percent(summary.errorProbability)}${supposed}`);
   element("novelty-view").hidden = summary.novelty === null;
   if (summary.novelty !== null) {
-    put("novelty", summary.novelty, percent(summary.novelty));
+    put("novelty", summary.novelty, Number.isNaN(summary.novelty) ? "not a number" : percent(summary.novelty));
     put("novelty-score", summary.noveltyScore, `distance ${summary.noveltyScore?.toPrecision(3)}`);
   }
   drawGauge(element("gauge"), summary, threshold, deterministic);
