@@ -225,6 +225,9 @@ class Pass:
             node.outputs, self._sum_inner_axes(node, inputs) or self._g.copy(node, inputs), strict=True
         ):
             self._set(old, new, kind)
+            if kind is _Kind.SAMPLED and self._g.nodes[-1].op_type == "Reshape" and old.dtype is not None:
+                shape = per_image_shape(old, f"{node.op_type} {node.name}")
+                new.type, new.shape = ir.TensorType(old.dtype), ir.Shape([PASSES, *shape])
         self._count(multiplications(node), kind is _Kind.SAMPLED)
 
     def _sum_inner_axes(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value] | None:
