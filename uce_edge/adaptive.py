@@ -1,9 +1,12 @@
 """Drawing passes until they have settled what shall be decided.
 
-After 5, 10, 15, ... passes an image is done when it is settled that it is rejected, or that it is accepted and as what:
-the distance of the uncertainty from the threshold, and the mean margin between the two likeliest classes, are so many
-standard errors that more passes would change them only with the chosen probability (Student's t, one-sided, at each
-look). What is rejected needs no label; without a threshold, only the label counts.
+The outcome of an image is that it is rejected, or that it is accepted and as what. For every image, the probability
+that the outcome differs from that of all N passes is at most the chosen error.
+
+After n = 5, 10, 15, ... passes an image is done when the distance of its uncertainty from the threshold, and the mean
+margin between its two likeliest classes, are larger than what the other N - n passes can take back: so many times
+s sqrt(1/n - 1/N), by Student's t. The error is spent over the looks, an equal part at each, and halved for the two
+questions. What is rejected needs no label; without a threshold, only the label counts.
 
 The entropy of a mean of few passes is too small, by about (1/2n) sum_c var_c / p_c. The distance must be larger than
 that as well, or an image would be accepted for having been looked at briefly.
@@ -35,32 +38,34 @@ def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: flo
     Args:
         passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
         threshold: What the uncertainty is compared with; None when only the label counts.
-        error: The probability, at this look, that more passes change the outcome.
-        most: The largest number of passes.
+        error: The probability, over all looks, that more passes would change the outcome.
+        most: The number of all passes.
     """
     n = len(passes)
-    limit = student(1 - error, n - 1)
+    chances = max(len(looks(most)) - 1, 1)  # at the last look all passes are there
+    limit = student(error / (2 * chances), n - 1)
+    remaining = math.sqrt(max(1 / n - 1 / most, 0))
     values = passes.astype(np.float64)
     mean = values.mean(axis=0)
     order = np.argsort(mean, axis=-1)
     first, second = (np.take_along_axis(values, order[None, :, k, None], -1)[..., 0] for k in (-1, -2))
     margin = first - second
-    done: npt.NDArray[np.bool_] = margin.mean(0) > limit * margin.std(0, ddof=1) / math.sqrt(n)
+    done: npt.NDArray[np.bool_] = margin.mean(0) > limit * margin.std(0, ddof=1) * remaining
     if threshold is not None:
         summary = summarise(passes)
         spread = (values.var(axis=0, ddof=1) / np.maximum(mean, _TINY)).sum(-1) / math.log(mean.shape[-1])
         bias = spread / 2 * (1 / n - 1 / most)
         distance = summary.uncertainty.astype(np.float64) - threshold
-        needed = limit * summary.standard_error
+        needed = limit * summary.standard_error * math.sqrt(n) * remaining
         done = (distance > needed) | (done & (distance < -needed - bias))
     return done
 
 
-def student(probability: float, freedom: int) -> float:
-    """The quantile of Student's t distribution, by its expansion around the normal one."""
+def student(tail: float, freedom: int) -> float:
+    """What Student's t exceeds with a small probability, by its expansion around the normal distribution."""
     from statistics import NormalDist  # 8 ms that most predictions need not pay
 
-    z = NormalDist().inv_cdf(probability)
+    z = -NormalDist().inv_cdf(tail)
     terms = (
         z,
         (z**3 + z) / 4,

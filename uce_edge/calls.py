@@ -76,7 +76,7 @@ class Calls:
             batch: The images.
             seeds: The passes to draw at most.
             reject: What the uncertainty will be compared with; None when only the label counts.
-            error: The probability of a wrong stop, as in `uce_edge.adaptive`.
+            error: The probability of another outcome than that of all passes, as in `uce_edge.adaptive`.
         """
         contract.check_adaptive(error)
         if self._metadata.inference is not Inference.MC or self._metadata.baked:

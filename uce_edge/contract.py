@@ -205,7 +205,7 @@ def pass_seeds(samples: int, seed: int) -> range:
 
 
 def check_adaptive(error: float) -> None:
-    """Refuse a probability of a wrong stop outside (0, 1)."""
+    """Refuse a probability of another outcome outside (0, 1)."""
     if not 0.0 < error < 1.0:  # also catches NaN
         raise UsageError(expected("`adaptive`", "strictly between 0 and 1", error, "For example: --adaptive 0.1"))
 

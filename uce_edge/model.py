@@ -111,8 +111,8 @@ class Model:
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
             reject: Reject what has a higher uncertainty than this; "auto" for what the file stores: its rule, which
                 also rejects foreign images, or else its threshold.
-            adaptive: Draw only as many of the passes as settle what becomes of an image (rejected, or accepted as
-                what), but for this probability (see `uce_edge.adaptive`); None draws all.
+            adaptive: Draw only as many of the passes as settle what becomes of an image: rejected, or accepted and as
+                what. All passes would decide it otherwise with at most this probability; None draws all.
 
         Returns:
             The predictions. An image's answer does not depend on the others in the batch.

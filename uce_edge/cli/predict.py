@@ -63,7 +63,9 @@ def predict(
     seed: SeedOption = 0,
     adaptive: Annotated[
         float | None,
-        typer.Option(help="Stop drawing when the outcome is settled but for this probability, such as 0.1."),
+        typer.Option(
+            help="Stop drawing early. All passes would decide an image otherwise with at most this probability."
+        ),
     ] = None,
     sort: Annotated[Sort, typer.Option(help="The order of the answers.")] = Sort.GIVEN,
     top: Annotated[int, typer.Option(help="List so many of the likeliest classes.", min=1)] = 3,
