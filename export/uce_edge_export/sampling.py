@@ -303,6 +303,7 @@ class Pass:
             passes = g.Unsqueeze(passes, g.constant(np.array([1])))
             shape = g.Concat(self._samples, self._batch, axis=0)
             self._passes = g.Reshape(g.Expand(passes, shape), g.constant(np.array([-1])))
+            self._passes.type, self._passes.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([PASSES])
         return g.Gather(value, self._passes, axis=0)
 
     def _repeated(self, value: ir.Value) -> ir.Value:

@@ -196,3 +196,26 @@ def test_the_command_trains_with_either_kind(call: Call, tmp_path: Path) -> None
     wrong = call("train", "--data", "digits", "--dropout", "none", "--sigma", "factored", "--out", tmp_path / "c")
     assert wrong.code != 0
     assert "Leave --sigma out" in wrong.err
+
+
+def test_an_untrained_network_of_ones_own_keeps_its_dropout(call: Call, tmp_path: Path) -> None:
+    source, out = "test_bernoulli_training:own", tmp_path / "m.onnx"
+    assert call("export", "--untrained", source, "--dropout", "keep", "--out", out).code == 0
+    assert [layer.name for layer in Model(out, "cpu").metadata.layers] == ["drop", "dropout"]
+    mixed = call("export", "--untrained", source, "--dropout", "keep", "--p", 0.1, "--out", out)
+    assert mixed.code == 0
+    kinds = [layer.kind for layer in Model(out, "cpu").metadata.layers]
+    assert kinds == ["bernoulli-channel", "bernoulli", "gaussian"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_that_torch_wrote_in_training_mode_keeps_its_dropout(call: Call, tmp_path: Path) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(288, 4)
+    )
+    model.eval()[4].train()
+    torch.onnx.export(model, (torch.zeros(1, 3, 8, 8),), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    said = call("export", "--from", tmp_path / "net.onnx", "--dropout", "keep", "--out", tmp_path / "mc.onnx")
+    assert said.code == 0, said.err
+    (layer,) = Model(tmp_path / "mc.onnx", "cpu").metadata.layers
+    assert (layer.p, layer.kind) == (0.3, "bernoulli")
