@@ -33,13 +33,19 @@ class Mark:
 
 def mark(graph: ir.Graph, node: ir.Node, what: Mark) -> None:
     """Put a mark in the place of a node, which gives its first input and nothing else that anybody uses."""
-    value, old = node.inputs[0], node.outputs[0]
-    fresh = ir.Node("", "Identity", [value], name=what.name, metadata_props={_NOTE: json.dumps(asdict(what))})
-    new = fresh.outputs[0]
-    new.name, new.type, new.shape = old.name, old.type, old.shape
+    assert node.inputs[0] is not None
+    old = node.outputs[0]
+    fresh = _identity(node.inputs[0], what, str(old.name))
     graph.insert_before(node, fresh)
-    replace_value(graph, old, new)
+    replace_value(graph, old, fresh.outputs[0])
     graph.remove(node, safe=True)
+
+
+def _identity(value: ir.Value, what: Mark, output: str) -> ir.Node:
+    """A mark that passes on a value under another name."""
+    node = ir.Node("", "Identity", [value], name=what.name, metadata_props={_NOTE: json.dumps(asdict(what))})
+    node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape = output, value.type, value.shape
+    return node
 
 
 def marks(nodes: Iterable[ir.Node]) -> dict[ir.Node, Mark]:
@@ -133,9 +139,7 @@ def _mark_value(graph: ir.Graph, value: ir.Value, what: Mark) -> None:
     producer = value.producer()
     assert producer is not None
     uses = [(use.node, use.idx) for use in value.uses()]
-    fresh = ir.Node("", "Identity", [value], name=what.name, metadata_props={_NOTE: json.dumps(asdict(what))})
-    new = fresh.outputs[0]
-    new.name, new.type, new.shape = f"{value.name}.masked", value.type, value.shape
+    fresh = _identity(value, what, f"{value.name}.masked")
     graph.insert_after(producer, fresh)
     for node, position in uses:
-        node.replace_input_with(position, new)
+        node.replace_input_with(position, fresh.outputs[0])

@@ -417,8 +417,8 @@ class Hidden(Functional):
 class Fused(Functional):
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.first(x.flatten(1))).reshape(-1, 4, 8)
-        x = F.scaled_dot_product_attention(x, x, x, dropout_p=0.1 if self.training else 0.0)
-        return self.last(x.flatten(1))
+        rate = 0.1 if self.training else 0.0
+        return self.last(F.scaled_dot_product_attention(x, x, x, None, rate).flatten(1))
 
 
 def flat(*layers: nn.Module) -> nn.Module:

@@ -90,7 +90,7 @@ class _Calls(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func not in _KINDS:
-            if kwargs.get("dropout_p", 0) and kwargs.get("training", True):
+            if func is F.scaled_dot_product_attention and _attention_rate(*args, **kwargs) > 0:
                 self.fused.append(func.__name__)
             return func(*args, **kwargs)
         x, p, training, in_place = _arguments(*args, **kwargs)
@@ -109,6 +109,18 @@ def _arguments(
     # torch.dropout and the like call it `train`.
     training = more.get("train", training)
     return input, p, training, in_place or tuple(value for name, value in more.items() if name == "inplace")
+
+
+def _attention_rate(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    *_: Any,
+    **__: Any,
+) -> float:
+    return dropout_p
 
 
 class _Survey(_Calls):
