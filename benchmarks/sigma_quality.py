@@ -55,8 +55,12 @@ def main(arguments: list[str]) -> None:
 
 
 def write(rows: list[str]) -> None:
-    """Put the rows into the page."""
+    """Put the rows into the page, above those of networks that were measured in another call."""
     page = DOCS / "inference.md"
+    before = re.search(rf"^{TITLE}\n.*?(?=^## |\Z)", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    measured = {row.split("|")[1] for row in rows} | {" network ", " --- "}
+    table = [line for line in before[0].splitlines() if line.startswith("|")] if before else []
+    rows = rows + [line for line in table if line.split("|")[1] not in measured]
     kept = re.sub(rf"^{TITLE}\n.*?(?=^## |\Z)", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).rstrip()
     page.write_text(f"{kept}\n\n{TEXT.format(rows=chr(10).join(rows))}")
     print(f"Wrote {page}")
