@@ -9,6 +9,7 @@ import onnx
 import pytest
 from nets import Net, export, simple, wide
 from onnx import TensorProto, helper
+from PIL import Image
 
 from uce_edge.contract import Inference
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
@@ -235,3 +236,52 @@ def test_wrong_arguments_are_named_and_nothing_is_written(call, arguments: list[
     assert sentence in done.err
     assert done.err.count("\n") == 1
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.fixture
+def labelled(network: None, rng: np.random.Generator) -> Path:
+    """data/ with the images of four classes, which differ in their colour."""
+    colours = {"blue": (0, 0, 200), "gray": (99, 99, 99), "green": (0, 200, 0), "red": (200, 0, 0)}
+    for name, colour in colours.items():
+        folder = Path("data", name)
+        folder.mkdir(parents=True)
+        for number in range(70):
+            pixels = np.clip(rng.normal(colour, 40, (8, 8, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    return Path("data")
+
+
+def test_labelled_images_make_somebody_else_s_file_complete(call, labelled: Path) -> None:
+    done = call("export", "--from", "net.onnx", "--inference", "deterministic", "--data", labelled, "--out", "m.onnx")
+    assert done.code == 0, done.err
+    assert "taken to be, in this order: blue, gray, green, red." in done.err
+    assert "Next: uce-edge predict --model m.onnx image.png --reject auto" in done.err
+    model = Model("m.onnx", "cpu")
+    assert model.classes == ("blue", "gray", "green", "red")
+    assert model.metadata.calibration.samples == 1
+    assert model.metadata.rule.foreign.level <= 0.05
+    own = np.stack([np.asarray(Image.open(path)) for path in sorted(labelled.rglob("*.png"))])
+    assert (model.predict(own).novelty < model.metadata.rule.foreign.cutoff).mean() < 0.06
+    assert sorted(path.name for path in Path().iterdir()) == ["data", "m.json", "m.onnx", "net.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--classes", "red,green,blue,white"], "the classes of data"),
+        (["--target-error", "2"], "between 0 and 1"),
+        (["--data", "nothing"], "`data`"),
+    ],
+)
+@pytest.mark.usefixtures("labelled")
+def test_wrong_images_are_named_before_anything_slow(call, arguments: list[str], sentence: str) -> None:
+    done = call("export", "--from", "net.onnx", "--data", "data", *arguments, "--out", "m.onnx")
+    assert done.code == 2, done.err
+    assert sentence in done.err
+    assert not Path("m.onnx").exists()
+
+
+@pytest.mark.usefixtures("network")
+def test_labelled_images_go_with_somebody_else_s_file(call) -> None:
+    assert "go with --from" in call("export", "runs/digits", "--data", "data").err
+    assert "add --data" in call("export", "--from", "net.onnx", "--target-error", "0.1").err

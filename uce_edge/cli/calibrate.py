@@ -2,32 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from uce_edge.cli.calibrating import Done, calibrate_file, tell
 from uce_edge.cli.options import JsonOption
 from uce_edge.cli.parts import need_onnx, need_torch
-from uce_edge.cli.words import describe_auto, quote, say, warn
+from uce_edge.cli.words import quote, say
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError, expected
 from uce_edge.fields import RecordError
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.calibration.promises import NoveltyPromise, Promise
-    from uce_edge.metadata import Calibration
-
-
-class _Done(NamedTuple):
-    """A map that is stored."""
-
-    calibration: "Calibration"
-    following: str
-    """The command to try next."""
-    refused: "NoGuaranteeError | None"
-    """Why what was asked for cannot be promised."""
 
 
 def calibrate(
@@ -93,26 +82,11 @@ def calibrate(
         raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
     else:
         done = _calibrate_run(target, method, 25 if samples is None else samples, seed, rates, data, promise, wanted)
-    fitted, report = done.calibration, done.calibration.outcome
+    fitted = done.calibration
     if as_json:
         told = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
-        typer.echo(json.dumps(told | report.to_document()))
-    if fitted.temperature is not None:
-        say(f"Temperature {fitted.temperature:.4f} at {fitted.samples} samples.")
-    say(
-        f"On {report.images} calibration images: NLL {report.nll_before:.4f} -> {report.nll_after:.4f}, "
-        f"accuracy {report.accuracy_before:.1%} -> {report.accuracy_after:.1%}, "
-        f"labels changed: {report.label_flips}."
-    )
-    if report.images < 100:
-        warn("fewer than 100 images leave the calibration itself uncertain.")
-    if report.near_chance:
-        warn(
-            "the model is hardly better than chance on these images. If it is good without noise, the noise "
-            "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
-        )
-    if done.refused is not None:
-        warn(f"nothing is promised. {done.refused}")
+        typer.echo(json.dumps(told | fitted.outcome.to_document()))
+    tell(done)
     say(f"Next: uce-edge {done.following}")
     if done.refused is not None:
         raise typer.Exit(1)
@@ -156,7 +130,7 @@ def _calibrate_run(
     data: str | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
-) -> _Done:
+) -> Done:
     need_torch("Calibrating a run")
     from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.datasets import labelled
@@ -188,7 +162,7 @@ def _calibrate_run(
     if run.novelty is not None:
         say("`export` also learns from the calibration images what is foreign.")
     following = f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
-    return _Done(run.calibration, following, refused)
+    return Done(run.calibration, following, refused)
 
 
 def _calibrate_file(
@@ -200,24 +174,14 @@ def _calibrate_file(
     out: Path | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
-) -> _Done:
+) -> Done:
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
     need_onnx("Calibrating a model file")
     from uce_edge.datasets import labelled
     from uce_edge.model import Model
-    from uce_edge_export.recalibrating import recalibrate
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.splits)
-    done = recalibrate(model, out, images, method, samples, seed, promise, novelty)
-    refused = done.measured.refused
-    if done.unfit is not None:
-        say(f"Note: the file cannot tell what is foreign. {done.unfit}")
-    auto = describe_auto(done.metadata)
-    if auto is not None:
-        say(auto)
-    say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
-    reject = "0.3" if auto is None else "auto"
-    return _Done(done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}", refused)
+    return calibrate_file(model, out, images, method, samples, seed, promise, novelty)

@@ -80,6 +80,17 @@ def export(
     size: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH, if the model leaves it open.", rich_help_panel=_FOREIGN)
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Labelled images: the file is calibrated on them, and learns what is foreign.",
+            rich_help_panel=_FOREIGN,
+        ),
+    ] = None,
+    target_error: Annotated[
+        float | None,
+        typer.Option(help="With --data: promise this error, for --reject auto.", rich_help_panel=_FOREIGN),
+    ] = None,
     output_is: Annotated[
         OutputIs, typer.Option(help="Whether the output is before or after the softmax.", rich_help_panel=_FOREIGN)
     ] = OutputIs.AUTO,
@@ -91,8 +102,10 @@ def export(
     Example: uce-edge export --from resnet.onnx --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --out bayes.onnx
 
     Example: uce-edge export --from network_with_dropout.onnx --dropout keep --out mc.onnx
+
+    Example: uce-edge export --from resnet.onnx --inference deterministic --data labelled/ --target-error 0.05
     """
-    reading = exporting.Reading(classes, scale, mean, std, layout, size, output_is)
+    reading = exporting.Reading(classes, scale, mean, std, layout, size, output_is, data, target_error)
     if sum(given is not None for given in (run, source, untrained)) > 1:
         raise UsageError("Choose one of a run, --from and --untrained.")
     if noise is NoiseKind.NONE:
@@ -100,7 +113,9 @@ def export(
     if p and source is None and untrained is None:
         raise UsageError("A trained run has its own dropout rate; --p goes with --from and --untrained.")
     if source is None and reading != exporting.Reading():
-        raise UsageError("--classes, --scale, --mean, --std, --layout, --size and --output-is go with --from.")
+        raise UsageError(
+            "--classes, --scale, --mean, --std, --layout, --size, --output-is, --data, --target-error go with --from."
+        )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")
     passes = samples if bake_samples is None else bake_samples

@@ -1,9 +1,11 @@
 """What `uce-edge export` does with each kind of source, and what it says about it."""
 
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from uce_edge.cli.calibrating import calibrate_file, tell
 from uce_edge.cli.options import parse_names, parse_numbers, parse_size
 from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
@@ -25,6 +27,8 @@ class Reading:
     layout: Layout = Layout.AUTO
     size: str | None = None
     output_is: OutputIs = OutputIs.AUTO
+    data: str | None = None
+    target_error: float | None = None
 
 
 def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
@@ -61,15 +65,25 @@ def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path
 
 
 def export_third_party(
-    source: Path, out: Path | None, wanted: Wanted, p: list[str] | None, reading: Reading
+    source: Path,
+    out: Path | None,
+    wanted: Wanted,
+    p: list[str] | None,
+    reading: Reading,
 ) -> tuple[Path, str]:
     """Export any ONNX classifier; returns the file and the next command.
 
-    Without `p`, its weight layers get Gaussian dropout of 0.2, or none where it has masks.
+    Without `p`, its weight layers get Gaussian dropout of 0.2, or none where it has masks. With labelled images the
+    file is calibrated, learns what is foreign, and promises an error if asked to.
     """
+    from uce_edge.calibration.promises import NoveltyPromise, Promise
+    from uce_edge.datasets import labelled
     from uce_edge_export import export, third_party
     from uce_edge_export.publish import check_name
 
+    data, promise = reading.data, None if reading.target_error is None else Promise(reading.target_error)
+    if promise is not None and data is None:
+        raise UsageError("An error is promised from labelled images: add --data FOLDER")
     out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
     names = parse_names("classes", reading.classes)
     mean, std = parse_numbers("mean", reading.mean), parse_numbers("std", reading.std)
@@ -93,6 +107,24 @@ def export_third_party(
     )
     metadata = replace(metadata, precision=wanted.precision)
     rates = p or ([] if wanted.options.dropout else ["0.2"])
+    images = None
+    if data is not None and names is None:
+        images, own = labelled.load_with_names(data, metadata.image)
+        if len(own) != len(metadata.classes):
+            rule = f"{len(metadata.classes)}, as many as the model has outputs"
+            raise UsageError(expected(f"the classes of {data}", rule, len(own), "Name those of the model: --classes"))
+        metadata = replace(metadata, classes=own)
+        say(f"The outputs of the model are taken to be, in this order: {', '.join(own[:5])}{', ...' * (len(own) > 5)}.")
+        say("If that is not their order, name them: --classes FIRST,SECOND,...")
+    elif data is not None:
+        images = labelled.load(data, metadata.image, metadata.classes)
+    if images is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder) / out.name
+            _say_written(export.export_third_party(classifier, metadata, plain, rates, wanted.options))
+            fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
+        tell(fitted)
+        return out, fitted.following
     done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
     _say_written(done)
     if rates and wanted.inference is not Inference.DETERMINISTIC:

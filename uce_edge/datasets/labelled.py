@@ -38,6 +38,18 @@ def load(source: str, spec: ImageSpec, classes: Sequence[str], own: Mapping[str,
     return _matched(source, part, unseen.class_names, spec, classes)
 
 
+def load_with_names(source: str, spec: ImageSpec) -> tuple[Split, tuple[str, ...]]:
+    """Labelled images to calibrate on, and the names of their classes, for a model whose classes have no names.
+
+    Args:
+        source: A folder with one sub-folder per class, or an .npz file.
+        spec: What the model takes as an image.
+    """
+    read = resolve(source, wanted=Wanted(spec), below_root=False).source
+    _, (pixels, labels) = _first(source, read, _TO_CALIBRATE)
+    return Split(_prepared(pixels, spec), labels), tuple(read.class_names)
+
+
 def load_test(
     source: str,
     spec: ImageSpec,

@@ -1,0 +1,69 @@
+"""Calibrating a model file, and what is said about a new map: for `calibrate`, and for `export --from`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from uce_edge.cli.words import describe_auto, quote, say, warn
+from uce_edge.contract import Method
+
+if TYPE_CHECKING:
+    from uce_edge.calibration.guarantee import NoGuaranteeError
+    from uce_edge.calibration.promises import NoveltyPromise, Promise
+    from uce_edge.datasets.splits import Split
+    from uce_edge.metadata import Calibration
+
+
+class Done(NamedTuple):
+    """A map that is stored."""
+
+    calibration: "Calibration"
+    following: str
+    """The command to try next."""
+    refused: "NoGuaranteeError | None"
+    """Why what was asked for cannot be promised."""
+
+
+def calibrate_file(
+    model: Path,
+    out: Path,
+    images: "Split",
+    method: Method = Method.TEMPERATURE,
+    samples: int | None = None,
+    seed: int = 0,
+    promise: "Promise | None" = None,
+    novelty: "NoveltyPromise | None" = None,
+) -> Done:
+    """Calibrate a model file on labelled images and write another one; says what it can do."""
+    from uce_edge_export.recalibrating import recalibrate
+
+    done = recalibrate(model, out, images, method, samples, seed, promise, novelty)
+    refused = done.measured.refused
+    if done.unfit is not None:
+        say(f"Note: the file cannot tell what is foreign. {done.unfit}")
+    auto = describe_auto(done.metadata)
+    if auto is not None:
+        say(auto)
+    say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
+    reject = "0.3" if auto is None else "auto"
+    return Done(done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}", refused)
+
+
+def tell(done: Done) -> None:
+    """Say what a map does to the images that it was fitted on."""
+    fitted, report = done.calibration, done.calibration.outcome
+    if fitted.temperature is not None:
+        say(f"Temperature {fitted.temperature:.4f} at {fitted.samples} samples.")
+    say(
+        f"On {report.images} calibration images: NLL {report.nll_before:.4f} -> {report.nll_after:.4f}, "
+        f"accuracy {report.accuracy_before:.1%} -> {report.accuracy_after:.1%}, "
+        f"labels changed: {report.label_flips}."
+    )
+    if report.images < 100:
+        warn("fewer than 100 images leave the calibration itself uncertain.")
+    if report.near_chance:
+        warn(
+            "the model is hardly better than chance on these images. If it is good without noise, the noise "
+            "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
+        )
+    if done.refused is not None:
+        warn(f"nothing is promised. {done.refused}")
