@@ -126,5 +126,5 @@ def extra_pass(medians: Mapping[int, Sequence[float]]) -> tuple[float | None, tu
     slope, offset = np.polyfit(x, y, 1)
     residual = y - slope * x - offset
     error = math.sqrt(float((residual**2).sum()) / max(1, len(x) - 2) / float(((x - x.mean()) ** 2).sum()))
-    reach = student(0.975, max(1, len(x) - 2)) * error
+    reach = student(0.025, max(1, len(x) - 2)) * error
     return round(float(slope), 4), (round(float(slope - reach), 4), round(float(slope + reach), 4))
