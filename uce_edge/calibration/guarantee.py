@@ -5,6 +5,7 @@ the same model file, seed and number of passes.
 """
 
 import math
+from bisect import bisect_left
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 _BLOCK = 2**18  # 2 MiB of float64 at a time
-_STARTS = 4  # more of them cost more confidence than they find coverage
+_ALLOWED = (1, 4)  # errors at the starts of the search; more starts cost more confidence than they find coverage
 
 Uncertainties = npt.NDArray[np.float32]
 
@@ -83,10 +84,11 @@ def images_needed(target_error: float, confidence: float) -> int:
 def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, confidence: float) -> Guarantee:
     """The loosest threshold whose accepted images have a true error of at most the target, with this confidence.
 
-    "The k most certain images" is tested for k upwards from n/16, n/8, n/4 and n/2. Each start has an equal part of the
-    risk 1 - confidence, what has passed hands its part on, and a failure ends it until the next start (Wiens' fallback
-    procedure). In simulations that found 74 to 96 % of the possible coverage. A union bound over 20 quantiles found 48
-    to 87 %, the binary search of Geifman & El-Yaniv (2017), whose steps also depend on the labels, 51 to 88 %.
+    "The k most certain images" is tested for k upwards from three starts: the smallest k that may have 1 error, the
+    smallest that may have 4, and n/2. Each start has an equal part of the risk 1 - confidence, what has passed hands
+    its part on, and a failure ends it until the next start (Wiens' fallback procedure). How much of the possible
+    coverage that finds depends on n: in simulations with targets of 5 and 10 %, 82 to 100 % at n = 2,500, 61 to 100 %
+    at 1,000, 36 to 100 % at 600 and 1 to 100 % at 300, least where few images are certain.
 
     The candidates are ranks, fixed before a label is seen. Given the (k+1)-th smallest uncertainty, the k below it are
     independent draws from below it: their errors are binomial, although the data chose the value. Where many
@@ -113,7 +115,7 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
             f"{n} images cannot promise {promise}: that takes at least {needed}, even if none is wrong. "
             "Give more guarantee images, a larger target or less confidence."
         )
-    starts = np.searchsorted(accepted, _starts(n, needed)).tolist()
+    starts = np.searchsorted(accepted, _starts(n, target, confidence)).tolist()
     parts, risk, best = 0, 0.0, -1
     for start, stop in pairwise([*starts, len(accepted)]):
         parts += 1
@@ -193,10 +195,17 @@ def _candidates(values: Uncertainties, wrong: Booleans) -> tuple[Uncertainties, 
     return distinct, accepted, errors
 
 
-def _starts(images: int, needed: int) -> list[int]:
-    """Ranks that tests start from: half, a quarter, ... of the images, while a few errors would not fail them."""
-    halves = [images >> power for power in range(_STARTS, 1, -1)]
-    return [*(rank for rank in halves if rank >= 2 * needed), max(images // 2, needed)]
+def _starts(images: int, target: float, confidence: float) -> list[int]:
+    """Ranks that tests start from: where some errors are allowed, and half of the images."""
+    half = max(images // 2, images_needed(target, confidence))
+    risk = (1 - confidence) / (len(_ALLOWED) + 1)
+    allowing = (bisect_left(range(half), True, key=lambda k: _allows(k, errors, target, risk)) for errors in _ALLOWED)
+    return [*(rank for rank in allowing if rank < half), half]
+
+
+def _allows(images: int, errors: int, target: float, risk: float) -> bool:
+    """Whether so many errors among the images still prove the target."""
+    return images > errors and _upper_bound(errors, images, risk) <= target
 
 
 def _passed(errors: Integers, images: Integers, target: float, level: float) -> int:

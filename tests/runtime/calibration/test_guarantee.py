@@ -315,3 +315,13 @@ def test_threshold_is_checked(value):
 def test_counts_are_checked(errors, images):
     with pytest.raises(UsageError, match=r"errors|images"):
         upper_bound(errors, images, 0.95)
+
+
+def test_few_images_promise_something_where_only_the_most_certain_are_good() -> None:
+    """Of 300 images the most certain 125 have one error, but the most certain half has eight."""
+    wrong = np.zeros(300, np.bool_)
+    wrong[[60, *range(130, 144, 2)]] = True
+    wrong[160:] = True
+    promise = find(np.linspace(0, 1, 300), wrong, 0.05, 0.95)
+    assert 120 <= promise.accepted <= 130
+    assert promise.error_bound <= 0.05
