@@ -39,8 +39,18 @@ def fit(
     if held is None:
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
         held = np.isin(np.arange(len(y)), order[: len(y) // 5].numpy())
-    parameters = _aux(z, y, torch.from_numpy(held))
-    return {name: value.numpy() for name, value in parameters.items()}, nll(aux(parameters, z), y).item()
+    rest = torch.from_numpy(~held)
+
+    def temperature(images: Tensor) -> Tensor:
+        z_, y_ = z[:, images], y[images]
+        return _lbfgs(torch.zeros(1), z_, y_, lambda p: z_ / p.exp(), lambda p: p).exp()
+
+    t = temperature(rest)
+    parameters = _aux(z / t, y, torch.from_numpy(held))
+    if not parameters["aux.w2"].any():
+        t = temperature(torch.ones_like(rest))
+    parameters = {"temperature": t, **parameters}
+    return {name: value.numpy() for name, value in parameters.items()}, nll(aux(parameters, z / t), y).item()
 
 
 def aux(parameters: dict[str, Tensor], z: Tensor) -> Tensor:

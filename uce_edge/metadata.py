@@ -126,7 +126,7 @@ class Calibration(Record):
 
     @property
     def temperature(self) -> float | None:
-        """What the logits are divided by, if that is the map."""
+        """What the logits are divided by, if they are."""
         values = self.parameters.get("temperature", [None])
         return values[0] if isinstance(values[0], int | float) else None
 

@@ -88,6 +88,8 @@ def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Valu
         case Method.VECTOR:
             return g.Mul(logits, parameter("vector"))
         case Method.AUX:
+            if "temperature" in calibration.parameters:
+                logits = g.Div(logits, parameter("temperature"))
             hidden = _emit_linear(g, logits, parameter("aux.w1"), parameter("aux.b1"))
             hidden = g.LeakyRelu(hidden, alpha=0.01)
             return g.Add(logits, _emit_linear(g, hidden, parameter("aux.w2"), parameter("aux.b2")))

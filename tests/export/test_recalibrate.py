@@ -56,7 +56,7 @@ PARAMETERS = {
     Method.NONE: set(),
     Method.TEMPERATURE: {"calibration.temperature"},
     Method.VECTOR: {"calibration.vector"},
-    Method.AUX: {f"calibration.aux.{name}" for name in ("w1", "b1", "w2", "b2")},
+    Method.AUX: {f"calibration.{name}" for name in ("temperature", "aux.w1", "aux.b1", "aux.w2", "aux.b2")},
 }
 
 

@@ -1,4 +1,7 @@
-"""The auxiliary map: R(z) = z + W2 leaky_relu(W1 z + b1) + b2, with as many hidden units as classes."""
+"""The auxiliary map: R(z) = x + W2 leaky_relu(W1 x + b1) + b2 of x = z / T, with as many hidden units as classes.
+
+It starts from temperature scaling, and what is not better than that on images of its own is not kept.
+"""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -26,30 +29,42 @@ def initial(classes: int) -> dict[str, Floats]:
 
 
 def layers(parameters: Mapping[str, Array], logits: Array) -> tuple[Array, Array, Array]:
-    """Hidden units before and after the leaky ReLU, and R(z), for logits [..., classes]."""
+    """Hidden units before and after the leaky ReLU, and the result, for x [..., classes]."""
     hidden: Array = logits @ parameters["aux.w1"].T + parameters["aux.b1"]
     active: Array = _LEAKY_SLOPE * hidden + (1 - _LEAKY_SLOPE) * hidden.clip(min=0)
     mapped: Array = logits + active @ parameters["aux.w2"].T + parameters["aux.b2"]
     return hidden, active, mapped
 
 
-def fit(data: Labelled, seed: int, regularise: bool) -> dict[str, Floats]:
-    """Adam with weight decay, stopped early on a held-out fifth: with many classes aux overfits otherwise."""
+def held_out(images: int, seed: int) -> Booleans:
+    """The fifth of the images that stops the fit."""
+    held = np.zeros(images, np.bool_)
+    held[np.random.default_rng(seed).permutation(images)[: images // 5]] = True
+    return held
+
+
+def fit(data: Labelled, held: Booleans, temperature: float, regularise: bool) -> dict[str, Floats]:
+    """Adam with weight decay, stopped early on held-out images: with many classes aux overfits otherwise.
+
+    Args:
+        data: Raw logits and labels.
+        held: The images that stop it.
+        temperature: What the logits are divided by first.
+        regularise: False for no decay and no early stop.
+    """
     parameters = initial(data.classes)
-    held = np.zeros(data.images, np.bool_)
-    held[np.random.default_rng(seed).permutation(data.images)[: data.images // 5]] = True
     if not held.any():
         return parameters
     # W2 = 0 is the identity: decay pulls towards "no change".
     optimiser = Adam(parameters, rate=1e-2, decay={"aux.w2": 1e-2 if regularise else 0.0})
-    best, best_nll, waited = initial(data.classes), _nll(parameters, data, held), 0
+    best, best_nll, waited = initial(data.classes), _nll(parameters, data, held, temperature), 0
     # One step per block: a set that fits into one is fitted by full-batch steps.
     for _ in range(max(20, 500 // len(data))):
         for block, labels in data.blocks(~held if regularise else None):
-            optimiser.step(gradients(parameters, block, labels))
+            optimiser.step(gradients(parameters, block, labels, temperature))
         if not regularise:
             continue
-        nll = _nll(parameters, data, held)
+        nll = _nll(parameters, data, held, temperature)
         if nll < best_nll - 1e-6:
             best, best_nll, waited = {name: value.copy() for name, value in parameters.items()}, nll, 0
         else:
@@ -59,11 +74,13 @@ def fit(data: Labelled, seed: int, regularise: bool) -> dict[str, Floats]:
     return best if regularise else parameters
 
 
-def gradients(parameters: Mapping[str, Floats], block: Block, labels: Integers) -> dict[str, Floats]:
-    """Derivatives of the mean NLL of some images."""
+def gradients(
+    parameters: Mapping[str, Floats], block: Block, labels: Integers, temperature: float = 1.0
+) -> dict[str, Floats]:
+    """Derivatives of the mean NLL of some images, at a fixed temperature."""
 
     def summed(tile: Block, labels: Integers) -> dict[str, Floats]:
-        rows = tile.astype(np.float64).reshape(-1, tile.shape[-1])
+        rows = tile.astype(np.float64).reshape(-1, tile.shape[-1]) / temperature
         hidden, active, mapped = layers(parameters, rows)
         said = Likelihood.of(class_first(mapped.reshape(tile.shape)), labels)
         by_mapped = said.derivative(labels).reshape(tile.shape[-1], -1)
@@ -83,11 +100,11 @@ def gradients(parameters: Mapping[str, Floats], block: Block, labels: Integers) 
     return total
 
 
-def _nll(parameters: Mapping[str, Floats], data: Labelled, chosen: Booleans) -> float:
+def _nll(parameters: Mapping[str, Floats], data: Labelled, chosen: Booleans, temperature: float) -> float:
     """The mean NLL of the chosen images."""
 
     def summed(tile: Block, labels: Integers) -> float:
-        *_, mapped = layers(parameters, tile.astype(np.float64))
+        *_, mapped = layers(parameters, tile.astype(np.float64) / temperature)
         return float(Likelihood.of(class_first(mapped), labels).nll.sum())
 
     return sum(over_tiles(summed, data.blocks(chosen))) / int(chosen.sum())

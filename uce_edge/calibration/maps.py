@@ -54,8 +54,9 @@ def apply_map(method: Method, parameters: Mapping[str, Array], logits: Array) ->
             mapped = logits / parameters["temperature"]
         case Method.VECTOR:
             mapped = logits * parameters["vector"]
-        case Method.AUX:
-            *_, mapped = aux.layers(parameters, logits)
+        case Method.AUX:  # files and runs of older versions have no temperature there
+            scaled = logits / parameters["temperature"] if "temperature" in parameters else logits
+            *_, mapped = aux.layers(parameters, scaled)
     return mapped
 
 
@@ -102,7 +103,8 @@ def fit_map(
         case Method.VECTOR:
             parameters = {"vector": _fit_vector(data)}
         case Method.AUX:
-            parameters = aux.fit(data, seed, regularise)
+            held = aux.held_out(data.images, seed)
+            parameters = _fit_aux(data, held) if regularise else aux.fit(data, held, 1.0, regularise)
     report, error = _outcome(method, parameters, data)
     return Calibration(
         method=method,
@@ -118,8 +120,18 @@ def _mapped(method: Method, parameters: Parameters, tile: Block) -> Floats:
     return class_first(apply_map(method, parameters, tile.astype(np.float64)))
 
 
-def _fit_temperature(data: Labelled) -> Floats:
-    """Newton's method in log T, which keeps T positive without a constraint."""
+def _fit_aux(data: Labelled, held: Booleans) -> Parameters:
+    """Temperature scaling, and on top of it the auxiliary network where that is better on held-out images."""
+    temperature = _fit_temperature(data, ~held)
+    parameters = aux.fit(data, held, float(temperature[0]), regularise=True)
+    if not parameters["aux.w2"].any():
+        temperature = _fit_temperature(data)  # nothing else was fitted: all images may serve it
+    return {"temperature": temperature, **parameters}
+
+
+def _fit_temperature(data: Labelled, chosen: Booleans | None = None) -> Floats:
+    """Newton's method in log T, which keeps T positive without a constraint; None for all images."""
+    n = data.images if chosen is None else int(chosen.sum())
 
     def loss(log_t: float) -> tuple[float, float, float]:
         """The penalised NLL and its derivatives by log T; the NLL is a function of s z with s = 1 / T."""
@@ -137,8 +149,8 @@ def _fit_temperature(data: Labelled) -> Floats:
             curvature = (said.weights * (square - 2 * mean**2)).sum(axis=0) + slope**2
             return np.array([said.nll.sum(), slope.sum(), curvature.sum()])
 
-        nll, first, second = sum(over_tiles(summed, data.blocks()), np.zeros(3)).tolist()
-        n, precision = data.images, 1 / _PRIOR_STD**2
+        nll, first, second = sum(over_tiles(summed, data.blocks(chosen)), np.zeros(3)).tolist()
+        precision = 1 / _PRIOR_STD**2
         return (
             (nll + precision * log_t**2 / 2) / n,
             (precision * log_t - s * first) / n,
