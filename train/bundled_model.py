@@ -28,13 +28,13 @@ from uce_edge.models import BUNDLED, DEFAULT, bundled
 from uce_edge.report.words import percent
 from uce_edge_export.gating import add_gate
 from uce_edge_export.publish import publish
-from uce_edge_train.runs import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = "runs/cifar10-resnet9"
+EPOCHS, SEED = 20, 0
 COMMANDS = (
-    f"torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet9 --p 0.05 --epochs 20 --batch-size 64 "
-    f"--optimiser sgd --learning-rate 0.1 --weight-decay 0.0005 --flip --out {RUN}",
+    f"torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet9 --p 0.05 --epochs {EPOCHS} "
+    f"--batch-size 64 --optimiser sgd --learning-rate 0.1 --weight-decay 0.0005 --flip --out {RUN}",
     f"uce-edge calibrate {RUN} --method temperature --target-error 0.05",
     *(f"uce-edge export {RUN} --inference {kind} --out uce_edge/models/cifar10-{kind}.onnx" for kind in BUNDLED),
 )
@@ -81,7 +81,7 @@ def add_novelty() -> None:
 
 def write_card() -> None:
     """Evaluate what is bundled, and say it in the files and in docs/model-card.md."""
-    run = Run.load(ROOT / RUN)
+    sizes = ", ".join(f"{len(split):,} {name}" for name, split in load("cifar10").splits.items())
     results = {kind: _evaluated(bundled(kind), corrupt=kind is DEFAULT) for kind in BUNDLED}
     for kind, result in results.items():
         path = bundled(kind)
@@ -89,9 +89,9 @@ def write_card() -> None:
             Model(path, "cpu").metadata,
             metrics={name: _short(result["metrics"][name]) for name in SHOWN},
             card={
-                "data": f"CIFAR-10: {_sizes(run)}; tested on {result['images']} test images",
+                "data": f"CIFAR-10: {sizes}; tested on {result['images']} test images",
                 "commands": list(COMMANDS),
-                "seed": run.recipe.seed,
+                "seed": SEED,
                 "limits": list(LIMITS),
                 "licence": LICENCE,
             },
@@ -99,7 +99,7 @@ def write_card() -> None:
         with publish(ir.load(path), metadata, path):
             pass  # the graph stays as it is
         path.with_suffix(".json").unlink()
-    page = _page(run, results, {kind: Model(bundled(kind), "cpu").metadata for kind in BUNDLED}, _latency())
+    page = _page(sizes, results, {kind: Model(bundled(kind), "cpu").metadata for kind in BUNDLED}, _latency())
     (ROOT / "docs" / "model-card.md").write_text(page)
     print("Wrote docs/model-card.md")
 
@@ -143,13 +143,8 @@ def _short(score: dict[str, Any]) -> StoredScore:
     return StoredScore(*(None if score[name] is None else round(score[name], 5) for name in names))
 
 
-def _sizes(run: Run) -> str:
-    sizes = {name: len(split) for name, split in run.dataset().splits.items()}
-    return ", ".join(f"{count:,} {name}" for name, count in sizes.items())
-
-
 def _page(
-    run: Run,
+    sizes: str,
     results: dict[Inference, dict[str, Any]],
     files: dict[Inference, Metadata],
     latency: dict[Inference, Measurement],
@@ -199,11 +194,11 @@ def _page(
         f"{bundled(kind).stat().st_size / 1e6:.2f} MB |"
         for kind, m in latency.items()
     ]
-    hashes = "\n".join(f"| {name} | `{value}` |" for name, value in run.split_hashes.items())
+    hashes = "\n".join(f"| {name} | `{value}` |" for name, value in files[DEFAULT].hashes.splits.items())
     return PAGE.format(
-        default=DEFAULT, sizes=_sizes(run), tested=f"{results[DEFAULT]['images']:,}",
+        default=DEFAULT, sizes=sizes, tested=f"{results[DEFAULT]['images']:,}",
         commands="\n".join(f"    {line}" for line in ("export UCE_EDGE_DATA=data", *COMMANDS)),
-        seed=run.recipe.seed, epochs=run.recipe.epochs, p=run.recipe.p, hashes=hashes, rows="\n".join(rows),
+        seed=SEED, epochs=EPOCHS, p=files[DEFAULT].layers[0].p, hashes=hashes, rows="\n".join(rows),
         foreign="\n".join(foreign), lost="\n".join(lost), promised="\n".join(promised), damaged="\n".join(damaged),
         speed="\n".join(speed), limits="\n".join(f"- {line}" for line in LIMITS), licence=LICENCE,
         temperature=", ".join(f"{kind} {files[kind].calibration.temperature:.4f}" for kind in BUNDLED),
