@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -347,7 +348,10 @@ def test_a_watched_folder_is_answered_as_images_arrive(digits: Digits, mixed: Pa
     shutil.copy(mixed / "digit-0.png", incoming)
     command = [sys.executable, "-m", "uce_edge", "predict", "--model", digits.model, "--watch", incoming, "--jsonl"]
     with subprocess.Popen(
-        [*map(str, command), "--reject", "0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*map(str, command), "--reject", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores Ctrl-C
     ) as it:
         try:
             assert it.stdout is not None
