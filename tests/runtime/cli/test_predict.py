@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -347,12 +346,12 @@ def test_a_watched_folder_is_answered_as_images_arrive(digits: Digits, mixed: Pa
     incoming.mkdir()
     shutil.copy(mixed / "digit-0.png", incoming)
     command = [sys.executable, "-m", "uce_edge", "predict", "--model", digits.model, "--watch", incoming, "--jsonl"]
+    # In the background of a shell, Ctrl-C is ignored, and a process inherits that.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
-        [*map(str, command), "--reject", "0.1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores Ctrl-C
+        [*map(str, command), "--reject", "0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as it:
+        signal.signal(signal.SIGINT, ours)
         try:
             assert it.stdout is not None
             first = json.loads(it.stdout.readline())
