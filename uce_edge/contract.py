@@ -123,6 +123,19 @@ class Inference(StrEnum):
     """The same weights without noise: one pass, no model uncertainty."""
 
 
+class Posterior(StrEnum):
+    """What the passes of a file differ in."""
+
+    NONE = "none"
+    """Nothing: one deterministic network."""
+    DROPOUT = "dropout"
+    """Noise inside the network, drawn anew in every pass."""
+    LAPLACE = "laplace"
+    """The weights of the last layer, drawn around the trained ones."""
+    ENSEMBLE = "ensemble"
+    """Several trained networks; each may have noise of its own."""
+
+
 class Precision(StrEnum):
     """The numbers that the network computes with; noise and calibration are float32 always."""
 

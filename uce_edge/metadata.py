@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from uce_edge.calibration.promises import HeldOut, StoredRule, StoredThreshold
-from uce_edge.contract import KEY, MAX_SAMPLES, NOVELTY, VERSION, Inference, Method, NoiseKind, Precision, Sigma
+from uce_edge.contract import (
+    KEY,
+    MAX_SAMPLES,
+    NOVELTY,
+    VERSION,
+    Inference,
+    Method,
+    NoiseKind,
+    Posterior,
+    Precision,
+    Sigma,
+)
 from uce_edge.errors import ModelFileError
 from uce_edge.fields import (
     ABOVE_ZERO,
@@ -215,6 +226,10 @@ class Metadata(Record):
     outputs: Annotated[tuple[str, ...], OPTIONAL] = ()
     """The optional outputs that the graph has."""
     inference: Inference = Inference.MC
+    posterior: Annotated[Posterior | None, OPTIONAL] = None
+    """What the passes differ in; None in a file from before there was a choice."""
+    members: Annotated[Positive, OPTIONAL] = 1
+    """How many networks an ensemble has: the samples axis of the outputs is seeds x members, seed by seed."""
     noise: NoiseKind = NoiseKind.TABLE
     precision: Precision = Precision.FP32
     architecture: str = ""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from uce_edge import contract
-from uce_edge.contract import Inference, NoiseKind
+from uce_edge.contract import Inference, NoiseKind, Posterior
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export import head, noise_table, sampling
 from uce_edge_export.builder import OPSET, Builder
@@ -95,6 +95,7 @@ def contract_model(
     metadata = replace(
         metadata,
         minor=contract.MINOR,
+        posterior=metadata.posterior or (Posterior.DROPOUT if sites else Posterior.NONE),
         layers=tuple(site.layer for site in sites),
         costs=replace(costs, bytes_per_pass=_COPIES * largest_state(classifier.graph)),
     )
