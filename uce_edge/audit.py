@@ -1,63 +1,169 @@
 """A log of decisions that survives a power cut: one JSON line each, on the disk before the next image is read."""
 
 import hashlib
-import json
 import os
+import warnings
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from uce_edge import __version__
-from uce_edge.answers import Answer
-from uce_edge.errors import UceEdgeError
+from uce_edge import __version__, chain
+from uce_edge.answers import Answer, Request
+from uce_edge.errors import UceEdgeError, UceEdgeWarning
+from uce_edge.files import flush_folder
+
+_NAME = "Choose another place with --audit."
 
 
 class Audit:
-    """Appends to a file; lines that are there stay."""
+    """Appends to a file; lines that are there stay, and every line holds the one before it (see `chain`)."""
 
-    def __init__(self, path: Path, model: Path, provider: str) -> None:
-        """Open the log.
+    def __init__(
+        self, path: Path, model: Path, provider: str, asked: Request | None = None, max_bytes: int | None = None
+    ) -> None:
+        """Open the log. A last line that a power cut tore is removed: its decision was never told.
 
         Args:
             path: The file; it is made when it is not there.
             model: The model file.
             provider: What it really runs on.
+            asked: How the images are asked about, so that a decision can be computed again.
+            max_bytes: The size from which the file is set aside under a number, and a new one begun; None for never.
         """
-        self._path = path
+        self._path, self._max_bytes = path, max_bytes
+        asked = asked or Request()
         self._same = {
             "model": str(model),
             "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
             "provider": provider,
             "uce_edge": __version__,
+            "asked": {
+                "samples": asked.samples,
+                "seed": asked.seed,
+                "reject": asked.reject,
+                "adaptive": asked.adaptive,
+                "top": asked.top,
+            },
         }
+        self.lines = 0
+        """Decisions that this process has logged."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # A line that a power cut tore is closed, so that it spoils no other.
-            self._file = path.open("a+b")
-            if self._file.tell() > 0:
-                self._file.seek(-1, os.SEEK_END)
-                if self._file.read(1) != b"\n":
-                    self._file.write(b"\n")
+            if path.exists():  # before it is opened: a file of somebody else stays as it is
+                self._check_is_log()
+            self._file = self._open()
+            try:
+                self._size = self._whole_lines()
+                self._line, self.last = self._end()
+            except BaseException:
+                os.close(self._file)
+                raise
         except OSError as error:
             raise self._failed(error) from None
 
     def add(self, answer: Answer) -> None:
-        """Log one decision; the hash is that of the bytes that the answer has kept, null if they could not be read."""
-        line = {
+        """Log one decision; the hash is that of the bytes that the answer has kept, null if they could not be read.
+
+        Raises:
+            UceEdgeError: It cannot be written, and is not in the log.
+        """
+        content = {
+            "line": self._line + 1,
+            "previous": self.last or self._same["model_sha256"],
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "sha256": None if answer.content is None else hashlib.sha256(answer.content).hexdigest(),
         }
+        line = chain.sealed(content | self._same | answer.as_dict())
         try:
-            self._file.write((json.dumps(line | self._same | answer.as_dict(), allow_nan=False) + "\n").encode())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._max_bytes is not None and self._size > 0 and self._size + len(line) > self._max_bytes:
+                self._rotate()
+            self._append(line)
         except OSError as error:
             raise self._failed(error) from None
+        self._line, self.last = self._line + 1, chain.digest(line[:-1])
+        self.lines += 1
 
     def close(self) -> None:
         """Nothing more will be logged."""
-        self._file.close()
+        os.close(self._file)
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        file = os.open(self._path, flags, 0o666)
+        try:
+            _lock(file)
+        except OSError:
+            os.close(file)
+            raise UceEdgeError(
+                f"Another process writes the log {self._path}, and two would break its chain. {_NAME}"
+            ) from None
+        flush_folder(self._path.parent)
+        return file
+
+    def _append(self, line: bytes) -> None:
+        """All of a line on the disk, or nothing of it."""
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+            os.fsync(self._file)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(line)
+
+    def _rotate(self) -> None:
+        os.close(self._file)
+        self._path.rename(chain.next_segment(self._path))
+        self._file, self._size = self._open(), 0
+
+    def _check_is_log(self) -> None:
+        """Refuse to append to what is no log."""
+        with self._path.open("rb") as file:
+            start = file.read(1)
+        last = chain.last_line(self._path)
+        if start not in (b"", b"{") or (last[:1] not in (b"", b"{", b"\0") and chain.parsed(last) is None):
+            raise UceEdgeError(f"{self._path} is there, and is no log of decisions. {_NAME}")
+
+    def _whole_lines(self) -> int:
+        """The size of the file without what a power cut left of a line."""
+        size = os.fstat(self._file).st_size
+        if not size:
+            return 0
+        os.lseek(self._file, -1, os.SEEK_END)
+        last = chain.last_line(self._path)
+        if os.read(self._file, 1) == b"\n":
+            return size
+        self._size = size
+        if chain.parsed(last) is not None:  # only its end is missing
+            self._append(b"\n")
+            return self._size
+        warnings.warn(f"the last line of {self._path} was torn, and is removed", UceEdgeWarning, stacklevel=4)
+        os.ftruncate(self._file, size - len(last))
+        return size - len(last)
+
+    def _end(self) -> tuple[int, str]:
+        """Number and hash of the last line, which may stand in a file that was set aside; 0 and nothing without one."""
+        for file in reversed(chain.segments(self._path)):
+            text = chain.last_line(file)
+            if not text:
+                continue
+            number = (chain.parsed(text) or {}).get("line")
+            if type(number) is not int:  # from before lines had numbers
+                with file.open("rb") as lines:
+                    number = sum(1 for _ in lines)
+            return number, chain.digest(text)
+        return 0, ""
 
     def _failed(self, error: OSError) -> UceEdgeError:
-        return UceEdgeError(
-            f"Cannot write the log {self._path}: {error.strerror or error}. Choose another place with --audit."
-        )
+        return UceEdgeError(f"Cannot write the log {self._path}: {error.strerror or error}. {_NAME}")
+
+
+def _lock(file: int) -> None:
+    """Keep other processes out, where the system can; the lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -92,6 +92,16 @@ def removable(file: Path) -> Iterator[Callable[[], None]]:
         aside.unlink(missing_ok=True)
 
 
+def flush_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk. Windows and some network drives cannot flush one."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def _refused(target: Path, error: OSError) -> UceEdgeError:
     return UceEdgeError(f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact.")
 
@@ -108,13 +118,7 @@ def _publish(temporary: Path, target: Path) -> None:
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     temporary.replace(target)
-    # The new name is kept by the folder. Windows and some network drives cannot flush one.
-    with suppress(OSError):
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    flush_folder(target.parent)
 
 
 def _is_about(error: OSError, temporary: Path) -> bool:

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from uce_edge import __version__, providers
-from uce_edge.cli import bench, calibrate, demo, doctor, evaluate, export, info, predict, rank, reproduce, train, web
+from uce_edge.cli import (
+    bench,
+    calibrate,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    info,
+    predict,
+    rank,
+    replay,
+    reproduce,
+    train,
+    web,
+)
 from uce_edge.errors import UceEdgeError
 
 __all__ = ["app", "main"]
@@ -28,6 +42,7 @@ app.command(name="export")(export.export)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="bench", cls=bench.BenchCommand)(bench.bench)
 app.command(name="info")(info.info)
+app.command(name="replay")(replay.replay)
 app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)

@@ -25,6 +25,8 @@ class Destinations:
     """The picture of all images."""
     audit: Path | None = None
     """The log of decisions."""
+    audit_bytes: int | None = None
+    """The size from which the log goes on in a new file."""
 
     def check(self, model: Path, images: Sequence[str], watched: Path | None = None) -> None:
         """Refuse to write over the model, an image or each other; nothing is opened for it.

@@ -90,6 +90,13 @@ def predict(
         Path | None,
         typer.Option(help="Append a line of JSON for every decision, safe on disk.", rich_help_panel=_PICTURES),
     ] = None,
+    audit_size: Annotated[
+        float | None,
+        typer.Option(
+            help="Megabytes from which the log goes on in a new file; the full one gets a number.",
+            rich_help_panel=_PICTURES,
+        ),
+    ] = None,
 ) -> None:
     """Classify images, and say how far each answer can be trusted.
 
@@ -110,20 +117,22 @@ def predict(
         contract.check_adaptive(adaptive)
     check_threads(threads)
     model = check_request(model, samples, seed, inference)
+    from uce_edge.answers import Request
     from uce_edge.images import collect
     from uce_edge.model import Model
     from uce_edge.watch import arrivals
 
     paths = collect(images or [])
-    destinations = Destinations(save, sheet, audit)
+    destinations = Destinations(save, sheet, audit, _bytes(audit, audit_size))
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False)
     loaded.limits(threshold)  # one that is not stored is told before a log is opened
     tally = _Tally()
     kept: list[Answer] = []
     at_once = watch is not None or (jsonl and sort is Sort.GIVEN)
+    asked = Request(samples, seed, threshold, adaptive, top)
     with (
-        Writer(destinations, loaded) as writer,
+        Writer(destinations, loaded, asked) as writer,
         _progress(len(paths), shown=not jsonl) as advance,
         _until_stopped(watch),
     ):
@@ -173,6 +182,17 @@ class _Tally:
             say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected{foreign}.")
         if self.failed:
             say(f"error: {self.failed} of {self.total} images could not be used.")
+
+
+def _bytes(audit: Path | None, megabytes: float | None) -> int | None:
+    """The size of --audit-size."""
+    if megabytes is None:
+        return None
+    if audit is None:
+        raise UsageError("--audit-size is that of a log: add --audit decisions.jsonl")
+    if not megabytes > 0:
+        raise UsageError(expected("`audit-size`", "above 0", megabytes, "For example: --audit-size 100"))
+    return max(1, round(1e6 * min(megabytes, 1e9)))
 
 
 def _most_uncertain_first(answer: "Answer") -> float:

@@ -9,19 +9,20 @@ from uce_edge.cli.destinations import Destinations
 from uce_edge.cli.words import say
 
 if TYPE_CHECKING:
-    from uce_edge.answers import Answer
+    from uce_edge.answers import Answer, Request
     from uce_edge.model import Model
 
 
 class Writer:
     """Writes answers to their destinations, until its block ends."""
 
-    def __init__(self, destinations: Destinations, model: "Model") -> None:
+    def __init__(self, destinations: Destinations, model: "Model", asked: "Request") -> None:
         """Open the destinations, so that one that cannot be written is told before the first image.
 
         Args:
             destinations: Where to write; they are checked already.
             model: What answers.
+            asked: How it is asked.
         """
         from uce_edge.audit import Audit
         from uce_edge.files import writable_folder
@@ -29,7 +30,10 @@ class Writer:
         self._save, self._sheet, log = destinations.save, destinations.sheet, destinations.audit
         if self._save is not None:
             writable_folder(self._save, "--save")
-        self._audit = None if log is None else Audit(log, Path(model.path), model.provider)
+        self._audit = None
+        if log is not None:
+            self._audit = Audit(log, Path(model.path), model.provider, asked, destinations.audit_bytes)
+        self._log = log
         self._names = destinations.reserved(Path(model.path))
         self._saved = 0
         self._shown: list[Answer] = []
@@ -65,6 +69,8 @@ class Writer:
         """Draw the sheet, and tell what was written."""
         if self._save is not None:
             say(f"Wrote {self._saved} annotated {'image' if self._saved == 1 else 'images'} to {self._save}")
+        if self._audit is not None and self._audit.lines:
+            say(f"Logged {self._audit.lines} decisions in {self._log}; its last line is {self._audit.last}")
         if self._sheet is not None:
             from uce_edge.annotate import save_sheet
 

@@ -1,0 +1,212 @@
+"""The log of decisions as evidence: what was edited, removed, cut off or not written is noticed."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, Call
+from PIL import Image
+
+from uce_edge import UceEdgeError, chain
+from uce_edge.audit import Audit
+from uce_edge.model import Model
+
+MODEL = GOLDEN / "digits-novelty.onnx"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "incoming"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def log(images: Path, call: Call) -> Path:
+    path = images.parent / "decisions.jsonl"
+    assert call("predict", images, "--model", MODEL, "--reject", "auto", "--audit", path).code == 0
+    return path
+
+
+def outcomes(call: Call, log: Path, images: Path, *more: object) -> list[str]:
+    said = call("replay", log, "--images", images, "--model", MODEL, "--json", *more)
+    document = json.loads(said.out)
+    told = [line["outcome"] for line in document["lines"]]
+    assert said.code == (set(told) != {"same"} or document["whole"] is False)
+    return told
+
+
+def test_every_decision_comes_out_again_under_other_names(call: Call, log: Path, images: Path) -> None:
+    (images / "0.png").rename(images / "zero.png")
+    (images / "copy").mkdir()
+    (images / "1.png").rename(images / "copy" / "1.png")
+    assert outcomes(call, log, images) == ["same"] * 6
+
+
+def test_the_chain_starts_at_the_model(log: Path) -> None:
+    first, second, *_ = (json.loads(line) for line in log.read_text().splitlines())
+    assert first["previous"] == first["model_sha256"]
+    assert second["previous"] == first["line_sha256"]
+    assert (first["line"], second["line"]) == (1, 2)
+
+
+def forged(line: str) -> str:
+    """Another answer, with a hash that fits."""
+    document = json.loads(line)
+    del document["line_sha256"]
+    return chain.sealed(document | {"label": "8", "decision": "accept"}).decode().rstrip()
+
+
+EDITS: dict[str, tuple[Callable[[list[str]], list[str]], list[str]]] = {
+    "a changed word": (
+        lambda lines: [lines[0], lines[1].replace('"status": "ok"', '"status": "OK"'), *lines[2:]],
+        ["same", "edited", "same", "same", "same", "same"],
+    ),
+    "a removed hash": (
+        lambda lines: [lines[0], lines[1].partition(', "line_sha256"')[0] + "}", *lines[2:]],
+        ["same", "edited", "same", "same", "same", "same"],
+    ),
+    "a line that is no JSON": (
+        lambda lines: [lines[0], "nothing", *lines[2:]],
+        ["same", "edited", "missing", "same", "same", "same"],
+    ),
+    "two lines taken out": (lambda lines: [lines[0], *lines[3:]], ["same", "missing", "same", "same"]),
+    "the start taken out": (lambda lines: lines[2:], ["missing", "same", "same", "same"]),
+    "two lines that changed places": (
+        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+        ["same", "missing", "missing", "missing", "same", "same"],
+    ),
+    "a forged line with a hash that fits": (
+        lambda lines: [*lines[:2], forged(lines[2]), *lines[3:]],
+        ["same", "same", "differs", "missing", "same", "same"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_an_edited_log_is_noticed(call: Call, log: Path, images: Path, what: str) -> None:
+    edit, expected = EDITS[what]
+    log.write_text("\n".join(edit(log.read_text().splitlines())) + "\n")
+    assert outcomes(call, log, images) == expected
+
+
+def test_what_is_cut_off_the_end_shows_against_a_hash_that_was_kept(call: Call, log: Path, images: Path) -> None:
+    lines = log.read_text().splitlines()
+    kept = json.loads(lines[-1])["line_sha256"]
+    assert outcomes(call, log, images, "--ends-with", kept) == ["same"] * 6
+    log.write_text("\n".join(lines[:-1]) + "\n")
+    assert outcomes(call, log, images) == ["same"] * 5
+    said = call("replay", log, "--images", images, "--model", MODEL, "--ends-with", kept)
+    assert said.code == 1
+    assert "lines are gone from its end" in said.out
+
+
+def test_a_changed_and_a_lost_image_are_told_apart(call: Call, log: Path, images: Path) -> None:
+    (images / "1.png").unlink()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(images / "2.png")
+    said = call("replay", log, "--images", images, "--model", MODEL)
+    assert said.code == 1
+    assert "decisions.jsonl:2" in said.out
+    assert "missing: no such image" in said.out
+    assert "missing: the image of that name has another content" in said.out
+    assert "4 same, 0 differs, 2 missing, 0 edited, 0 unchecked." in said.out
+
+
+def test_without_the_model_nothing_is_called_the_same(call: Call, log: Path, images: Path) -> None:
+    said = call("replay", log, "--images", images, "--model", GOLDEN / "digits-mc.onnx", "--json")
+    assert (said.code, json.loads(said.out)["same"]) == (0, 6)  # the log names where it lies
+    text = log.read_text().replace(json.dumps(str(MODEL)), '"gone.onnx"')
+    log.write_text("".join(chain.sealed(_unsealed(line)).decode() for line in text.splitlines()))
+    assert set(outcomes(call, log, images)) == {"same", "missing"}  # another text, so another chain
+    said = call("replay", log, "--images", images, "--json")
+    assert (said.code, json.loads(said.out)["unchecked"]) == (1, 1)
+
+
+def _unsealed(line: str) -> dict[str, object]:
+    document: dict[str, object] = json.loads(line)
+    del document["line_sha256"]
+    return document
+
+
+def test_a_log_goes_on_in_numbered_files_with_one_chain(call: Call, images: Path) -> None:
+    log = images.parent / "d.jsonl"
+    asked = ("predict", images, "--model", MODEL, "--audit", log, "--audit-size", "0.003")
+    assert [call(*asked).code for _ in range(2)] == [0, 0]
+    files = chain.segments(log)
+    assert [file.name for file in files[:2]] == ["d.000001.jsonl", "d.000002.jsonl"]
+    assert files[-1] == log
+    assert all(file.stat().st_size <= 3000 for file in files)
+    assert outcomes(call, log, images) == ["same"] * 12
+    log.unlink()  # a power cut between the name and the first line
+    call(*asked)
+    lost = len(outcomes(call, log, images)) - 12
+    assert lost < 6
+    files[1].unlink()
+    assert outcomes(call, log, images).count("missing") == 1
+
+
+def test_two_processes_do_not_write_one_log(images: Path) -> None:
+    log = images.parent / "d.jsonl"
+    first = Audit(log, MODEL, "CPU")
+    with pytest.raises(UceEdgeError, match="Another process writes"):
+        Audit(log, MODEL, "CPU")
+    first.close()
+    Audit(log, MODEL, "CPU").close()
+
+
+@pytest.mark.parametrize("content", [b"notes of somebody", b"\x89PNG\r\n", b"{\n}\nno log\n"])
+def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notes").write_bytes(content)
+    with pytest.raises(UceEdgeError, match="is no log of decisions"):
+        Audit(tmp_path / "notes", MODEL, "CPU")
+    assert (tmp_path / "notes").read_bytes() == content
+
+
+def test_lines_of_an_older_version_are_kept_and_continued(call: Call, log: Path, images: Path) -> None:
+    old = [_unsealed(line) for line in log.read_text().splitlines()]
+    for document in old:
+        for key in ("line", "previous", "asked"):
+            del document[key]
+    log.write_text("".join(json.dumps(document) + "\n" for document in old))
+    call("predict", images, "--model", MODEL, "--reject", "auto", "--audit", log)
+    assert json.loads(log.read_text().splitlines()[6])["line"] == 7
+    assert outcomes(call, log, images) == ["same"] * 12
+
+
+FULL = """
+import resource, sys
+from uce_edge import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such limit there")
+def test_a_full_disk_leaves_whole_lines_and_no_decision_that_is_not_logged(images: Path, tmp_path: Path) -> None:
+    log = tmp_path / "d.jsonl"
+    asked = ["predict", str(images), "--model", str(MODEL), "--audit", str(log), "--jsonl"]
+    done = subprocess.run([sys.executable, "-c", FULL, *asked], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"error: Cannot write the log {log}: File too large." in done.stderr
+    content = log.read_text()
+    assert content.endswith("}\n")
+    logged = [json.loads(line)["path"] for line in content.splitlines()]
+    assert 0 < len(logged) < 6
+    assert [json.loads(line)["path"] for line in done.stdout.splitlines()] == logged
+    assert {line.seal for line in chain.read([log])} == {chain.Seal.INTACT}
+
+
+def test_a_line_that_lacks_only_its_end_stays(images: Path, log: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-1])
+    with_answer = Audit(log, MODEL, "CPU")
+    with_answer.add(next(Model(MODEL, "cpu").answers([images / "0.png"], keep=True)))
+    with_answer.close()
+    assert [line.seal for line in chain.read([log])] == [chain.Seal.INTACT] * 7

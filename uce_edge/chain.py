@@ -1,0 +1,134 @@
+"""Lines of a log that hold each other: every line carries its own hash and that of the line before.
+
+A line is one JSON object. Its last key, `line_sha256`, is the SHA-256 of the text before that key; `previous` is the
+`line_sha256` of the line before, and of the first line the SHA-256 of the model file. So an edited line is known by
+itself, and a line that was taken out, put in or moved by its neighbours. What was cut off the end shows only against a
+hash that was kept elsewhere.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+_SEALED = re.compile(rb'(\{.*), "line_sha256": "([0-9a-f]{64})"\}', re.DOTALL)
+_TAIL = 1 << 16  # bytes that are read at once, from the end
+
+
+class Seal(StrEnum):
+    """What the hashes say of a line."""
+
+    INTACT = "intact"
+    UNSEALED = "unsealed"
+    """It has no hash, and no line before it has one: an older version wrote it."""
+    EDITED = "edited"
+    """Its text is not the one that was hashed."""
+    GAP = "gap"
+    """It is as it was, but does not follow the line before it: lines were removed, put in or moved."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a log, as it lies on disk."""
+
+    file: Path
+    number: int
+    """Of the line in its file, from 1."""
+    text: bytes
+    """Without the line's end."""
+    seal: Seal
+    absent: int = 0
+    """How many lines are missing before it, where the numbers tell."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What it says; empty for what is no JSON object."""
+        return parsed(self.text) or {}
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """A line with its hash, and its end."""
+    text = json.dumps(content, allow_nan=False)[:-1].encode()
+    return text + b', "line_sha256": "' + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
+
+
+def digest(text: bytes) -> str:
+    """What the next line shall carry: the hash that a line states, or that of all of it where it states none."""
+    match = _SEALED.fullmatch(text)
+    return hashlib.sha256(text).hexdigest() if match is None else match[2].decode()
+
+
+def parsed(text: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line; None for what is none."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):  # of bytes that are no UTF-8, too
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def segments(log: Path) -> list[Path]:
+    """The files of a log, the oldest first: NAME.000001.SUFFIX, ... and the one that is written to, if it is there."""
+    pattern = re.compile(re.escape(log.stem) + r"\.(\d{6,})" + re.escape(log.suffix))
+    numbered = {}
+    for path in log.parent.iterdir() if log.parent.is_dir() else ():
+        match = pattern.fullmatch(path.name)
+        if match:
+            numbered[int(match[1])] = path
+    return [numbered[number] for number in sorted(numbered)] + ([log] if log.is_file() else [])
+
+
+def next_segment(log: Path) -> Path:
+    """The name that a full file gets."""
+    rotated = [path for path in segments(log) if path != log]
+    number = int(rotated[-1].name.removesuffix(log.suffix).rpartition(".")[2]) if rotated else 0
+    return log.with_name(f"{log.stem}.{number + 1:06d}{log.suffix}")
+
+
+def last_line(path: Path) -> bytes:
+    """The last line of a file without its end, be it whole or torn; nothing for an empty file."""
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        read = b""
+        while end > 0 and b"\n" not in read.rstrip(b"\n"):
+            start = max(0, end - _TAIL)
+            file.seek(start)
+            read = file.read(end - start) + read
+            end = start
+    return read.rstrip(b"\n").rpartition(b"\n")[2]
+
+
+def read(files: Iterable[Path]) -> Iterator[Line]:
+    """Every line of a log with what the hashes say of it; the files in the order they were written."""
+    before: Line | None = None
+    for file in files:
+        with file.open("rb") as lines:
+            for number, text in enumerate(lines, 1):
+                line = _judged(file, number, text.rstrip(b"\r\n"), before)
+                yield line
+                before = line
+
+
+def _judged(file: Path, number: int, text: bytes, before: Line | None) -> Line:
+    match, document = _SEALED.fullmatch(text), parsed(text)
+    if document is None or (match is not None and hashlib.sha256(match[1]).hexdigest() != match[2].decode()):
+        return Line(file, number, text, Seal.EDITED)
+    if match is None:
+        chained = before is not None and before.seal is not Seal.UNSEALED
+        return Line(file, number, text, Seal.EDITED if chained or "line_sha256" in document else Seal.UNSEALED)
+    expected = document.get("model_sha256") if before is None else digest(before.text)
+    if document.get("previous") == expected:
+        return Line(file, number, text, Seal.INTACT)
+    absent = _number(document) - 1 - (0 if before is None else _number(before.document))
+    if before is not None and before.seal is Seal.EDITED and absent <= 0:
+        return Line(file, number, text, Seal.INTACT)  # the line before is to blame, and is told
+    return Line(file, number, text, Seal.GAP, max(0, absent))
+
+
+def _number(document: dict[str, Any]) -> int:
+    number = document.get("line")
+    return number if type(number) is int else 0

@@ -1,0 +1,65 @@
+"""`uce-edge replay`."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uce_edge.cli.options import JsonOption
+from uce_edge.cli.words import say
+
+
+def replay(
+    log: Annotated[
+        Path, typer.Argument(help="The log of `predict --audit`; its numbered files are read, too.", show_default=False)
+    ],
+    images: Annotated[Path, typer.Option(help="The folder of the images; their names may be others.")],
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(help="The model file, repeat it for several; default: the one that the log names."),
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="How far a number may be from the logged one.")] = 1e-4,
+    ends_with: Annotated[
+        str | None, typer.Option(help="The hash of the last line, as kept elsewhere: lines cut off the end show by it.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute every logged decision again, and say which differ, are missing or were edited.
+
+    Exits with 0 when every line is as it was written and every decision comes out again, and with 1 otherwise.
+
+    Example: uce-edge replay decisions.jsonl --images incoming/
+    """
+    from uce_edge import chain, models
+    from uce_edge.errors import ModelFileError
+    from uce_edge.replay import Outcome, sha256
+    from uce_edge.replay import replay as recompute
+
+    for path in model or []:
+        if not path.is_file():
+            raise ModelFileError(f"There is no model file {path}. Check its spelling.")
+    known = {sha256(path): path for path in model or [models.bundled(kind) for kind in models.BUNDLED]}
+    counts: Counter[Outcome] = Counter()
+    told = []
+    for finding in recompute(log, images, known, tolerance):
+        counts[finding.outcome] += 1
+        if as_json:
+            told.append(finding.as_dict())
+        elif finding.outcome is not Outcome.SAME:
+            shown = f"{finding.file}:{finding.line}  {finding.path or '?'}  {finding.outcome}: {finding.why}"
+            typer.secho(shown, fg=typer.colors.YELLOW if finding.outcome is Outcome.UNCHECKED else typer.colors.RED)
+    last = next((chain.digest(text) for file in reversed(chain.segments(log)) if (text := chain.last_line(file))), None)
+    is_whole = ends_with is None or last == ends_with
+    if as_json:
+        summary = {outcome.value: counts[outcome] for outcome in Outcome}
+        whole = {"last": last, "whole": None if ends_with is None else is_whole}
+        typer.echo(json.dumps(summary | whole | {"lines": told}, indent=2, allow_nan=False))
+    else:
+        typer.echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome) + ".")
+        if not is_whole:
+            typer.secho(f"The log ends with {last}: lines are gone from its end.", fg=typer.colors.RED)
+        say(f"Last line: {last}")
+    if not is_whole or counts.total() > counts[Outcome.SAME]:
+        raise typer.Exit(1)

@@ -1,0 +1,203 @@
+"""Compute logged decisions again, from the images and the stored seeds, and say which are not as they were logged."""
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from uce_edge import chain
+from uce_edge.answers import CHUNK, Request
+from uce_edge.chain import Line, Seal
+from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, expected
+from uce_edge.model import Model
+
+TOLERANCE = 1e-4
+"""How far a number may be from the logged one: processors round otherwise, and no decision hangs on it."""
+
+_EXACT = ("status", "label", "class_id", "decision", "reason", "threshold", "cutoff", "samples", "seed")
+_CLOSE = (
+    "confidence", "uncertainty", "model_uncertainty", "standard_error", "error_probability", "novelty", "novelty_score",
+)  # fmt: skip
+_ASKED = ("samples", "seed", "reject", "adaptive", "top")
+
+
+class Outcome(StrEnum):
+    """What became of a logged decision."""
+
+    SAME = "same"
+    """The image and the model give it again."""
+    DIFFERS = "differs"
+    """They give another one."""
+    MISSING = "missing"
+    """The image is not there, or lines of the log are gone before this one."""
+    EDITED = "edited"
+    """The line is not the one that was written."""
+    UNCHECKED = "unchecked"
+    """It cannot be computed again: the image could not be read then either, or the model is not at hand."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is known of one line."""
+
+    outcome: Outcome
+    file: str
+    line: int
+    """Of the line in its file, from 1."""
+    path: str | None
+    """The image, as it was called."""
+    why: str = ""
+    """What is wrong, in words."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "outcome": self.outcome.value,
+            "file": self.file,
+            "line": self.line,
+            "path": self.path,
+            "why": self.why or None,
+        }
+
+
+def replay(log: Path, images: Path, models: Mapping[str, Path], tolerance: float = TOLERANCE) -> Iterator[Finding]:
+    """Every line of a log, its numbered files first, with what is known of it.
+
+    Args:
+        log: The file that `--audit` named.
+        images: A folder with the images, under any names: they are found by their hashes.
+        models: Model files by the SHA-256 of their content. Where the log names another one, the file under its logged
+            path is taken if it still has that hash.
+        tolerance: How far a number may be from the logged one, relative for those above 1.
+    """
+    if not 0 <= tolerance < 1:
+        raise UsageError(expected("`tolerance`", "between 0 and 1", tolerance, "For example: --tolerance 1e-4"))
+    files = chain.segments(log)
+    if not files:
+        raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.")
+    at_hand = _Models(dict(models))
+    by_hash, names = _index(images, files)
+    every = chain.read(files)
+    while lines := list(islice(every, CHUNK)):
+        findings: dict[int, Finding] = {}
+        jobs: dict[tuple[str, Request], list[tuple[int, Line, Path]]] = {}
+        for place, line in enumerate(lines):
+            found = _cannot(line, at_hand, by_hash, names)
+            if isinstance(found, Finding):
+                findings[place] = found
+            else:
+                document = line.document
+                jobs.setdefault((document["model_sha256"], _request(document)), []).append((place, line, found))
+        for (digest, request), job in jobs.items():
+            findings |= _computed(at_hand.get(digest, ""), request, job, tolerance)
+        yield from (findings[place] for place in sorted(findings))
+
+
+def sha256(path: Path) -> str:
+    """Of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Models:
+    """Model files by their hashes, loaded when they are needed."""
+
+    def __init__(self, known: dict[str, Path]) -> None:
+        self._known = known
+        self._loaded: dict[str, Model | None] = {}
+
+    def get(self, digest: str, logged: str) -> Model | None:
+        if digest not in self._loaded:
+            path = self._known.get(digest)
+            if path is None and logged and Path(logged).is_file() and sha256(Path(logged)) == digest:
+                path = Path(logged)
+            self._loaded[digest] = None if path is None else Model(path, "cpu")
+        return self._loaded[digest]
+
+
+def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]]:
+    """The files of a folder by their hashes, and their names."""
+    if not folder.is_dir():
+        raise UsageError(expected("`images`", "a folder", str(folder), "Use: --images incoming/"))
+    skipped = {path.resolve() for path in but}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.resolve() not in skipped]
+    return {sha256(path): path for path in files}, {path.name for path in files}
+
+
+def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set[str]) -> Finding | Path:
+    """Where the image of a line lies, or why its decision is not computed again."""
+    document = line.document
+    path = document.get("path")
+    place = (line.file.name, line.number, path if isinstance(path, str) else None)
+    if line.seal is Seal.EDITED:
+        return Finding(Outcome.EDITED, *place, "its text is not the one that was written")
+    if line.seal is Seal.GAP:
+        count = f"{line.absent} {'line' if line.absent == 1 else 'lines'}" if line.absent else "lines"
+        return Finding(
+            Outcome.MISSING, *place, f"{count} of the log before it {'is' if line.absent == 1 else 'are'} gone"
+        )
+    digest, logged = document.get("model_sha256"), str(document.get("model", ""))
+    if not isinstance(digest, str) or models.get(digest, logged) is None:
+        return Finding(Outcome.UNCHECKED, *place, f"its model is not at hand: {logged}. Name it with --model")
+    if document.get("sha256") is None:
+        return Finding(Outcome.UNCHECKED, *place, "its image could not be read then either")
+    found = by_hash.get(document["sha256"])
+    if found is None:
+        changed = isinstance(path, str) and Path(path).name in names
+        return Finding(
+            Outcome.MISSING, *place, "the image of that name has another content" if changed else "no such image"
+        )
+    return found
+
+
+def _request(document: dict[str, Any]) -> Request:
+    """How the image was asked about; older logs tell it by the outcome."""
+    asked = document.get("asked")
+    if not isinstance(asked, dict):
+        reject = document.get("threshold") if document.get("cutoff") is None else "auto"
+        asked = {"samples": document.get("samples"), "seed": document.get("seed") or 0, "reject": reject}
+    values: dict[str, Any] = {name: asked[name] for name in _ASKED if isinstance(asked.get(name), int | float | str)}
+    return Request(**values)
+
+
+def _computed(
+    model: Model | None, request: Request, job: list[tuple[int, Line, Path]], tolerance: float
+) -> dict[int, Finding]:
+    """What a model says now of images that were asked about in one way."""
+    assert model is not None
+    paths = [path for _, _, path in job]
+    asked = (request.samples, request.seed, request.reject, request.adaptive)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UceEdgeWarning)  # of passes and promises: told when it was logged
+            answers = list(model.answers(paths, *asked, top=request.top))
+    except (UceEdgeError, TypeError) as error:
+        why = f"nobody can have asked so: {error}"
+        return {
+            place: Finding(Outcome.EDITED, line.file.name, line.number, str(line.document.get("path")), why)
+            for place, line, _ in job
+        }
+    findings = {}
+    for (place, line, _), answer in zip(job, answers, strict=True):
+        document = line.document
+        wrong = _differences(document, answer.as_dict(), tolerance)
+        outcome = Outcome.DIFFERS if wrong else Outcome.SAME
+        findings[place] = Finding(outcome, line.file.name, line.number, document.get("path"), ", ".join(wrong))
+    return findings
+
+
+def _differences(logged: dict[str, Any], now: dict[str, Any], tolerance: float) -> list[str]:
+    """What is told otherwise, with both values."""
+    names = [name for name in _EXACT if logged.get(name) != now[name]]
+    names += [name for name in _CLOSE if not _is_close(logged.get(name), now[name], tolerance)]
+    return [f"{name}: {logged.get(name)!r} logged, {now[name]!r} now" for name in names]
+
+
+def _is_close(one: object, other: object, tolerance: float) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return abs(one - other) <= tolerance * max(1, abs(one))
+    return one == other
