@@ -108,12 +108,35 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
                 else ()
             )
             for image in chunk:
-                prediction = None if image.pixels is None else next(predictions)
-                error = image.error
-                if prediction is not None and not _is_finite(prediction):
-                    prediction, error = None, _overflow(image.path, model.path)
-                top = () if prediction is None else prediction.top(model.classes, request.top)
-                yield Answer(image.path, prediction, error, limits.threshold, top, image.content, limits.cutoff)
+                if image.pixels is None:
+                    yield Answer(image.path, None, image.error, limits.threshold, (), image.content, limits.cutoff)
+                else:
+                    yield answer_of(model, image.path, next(predictions), limits, request.top, image.content)
+
+
+def answer_of(
+    model: "Model",
+    path: str,
+    prediction: ImagePrediction,
+    limits: Limits,
+    top: int = 3,
+    content: bytes | None = None,
+) -> Answer:
+    """What a model said of one image, as an answer; numbers that are not finite are an error.
+
+    Args:
+        model: Who said it.
+        path: What the image is called.
+        prediction: What it said.
+        limits: What the decision compared.
+        top: The likeliest classes to list.
+        content: The bytes of the image, to keep.
+    """
+    if not _is_finite(prediction):
+        error = _overflow(path, model.path)
+        return Answer(path, None, error, limits.threshold, (), content, limits.cutoff)
+    likeliest = prediction.top(model.classes, top)
+    return Answer(path, prediction, None, limits.threshold, likeliest, content, limits.cutoff)
 
 
 class _Opened(NamedTuple):

@@ -6,6 +6,7 @@ import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from uce_edge import __version__, chain
 from uce_edge.answers import Answer, Request
@@ -31,19 +32,12 @@ class Audit:
             max_bytes: The size from which the file is set aside under a number, and a new one begun; None for never.
         """
         self._path, self._max_bytes = path, max_bytes
-        asked = asked or Request()
+        self._asked = asked or Request()
         self._same = {
             "model": str(model),
             "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
             "provider": provider,
             "uce_edge": __version__,
-            "asked": {
-                "samples": asked.samples,
-                "seed": asked.seed,
-                "reject": asked.reject,
-                "adaptive": asked.adaptive,
-                "top": asked.top,
-            },
         }
         self.lines = 0
         """Decisions that this process has logged."""
@@ -61,8 +55,12 @@ class Audit:
         except OSError as error:
             raise self._failed(error) from None
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: Answer, asked: Request | None = None) -> None:
         """Log one decision; the hash is that of the bytes that the answer has kept, null if they could not be read.
+
+        Args:
+            answer: The decision.
+            asked: How this image was asked about; None for what holds for all of them.
 
         Raises:
             UceEdgeError: It cannot be written, and is not in the log.
@@ -73,7 +71,8 @@ class Audit:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "sha256": None if answer.content is None else hashlib.sha256(answer.content).hexdigest(),
         }
-        line = chain.sealed(content | self._same | answer.as_dict())
+        how = {"asked": _told(asked or self._asked)}
+        line = chain.sealed(content | self._same | how | answer.as_dict())
         try:
             if self._max_bytes is not None and self._size > 0 and self._size + len(line) > self._max_bytes:
                 self._rotate()
@@ -158,6 +157,11 @@ class Audit:
 
     def _failed(self, error: OSError) -> UceEdgeError:
         return UceEdgeError(f"Cannot write the log {self._path}: {error.strerror or error}. {_NAME}")
+
+
+def _told(asked: Request) -> dict[str, Any]:
+    """What it takes to compute a decision again."""
+    return {name: getattr(asked, name) for name in ("samples", "seed", "reject", "adaptive", "top")}
 
 
 def _lock(file: int) -> None:

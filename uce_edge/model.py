@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -221,6 +221,29 @@ class Model:
         """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
         seeds = self._seeds(self._samples(samples), seed)
         return self._calls.passes(contract.LOGITS, self._as_batch(images), seeds)
+
+    def outputs(
+        self, images: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], names: Sequence[str]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Outputs of the graph as the contract names them, for any number of images and passes.
+
+        Args:
+            images: uint8 [batch, height, width, channels] of the model's size.
+            seeds: One for every pass, as `seeds` gives them; a file that takes none ignores them.
+            names: Outputs that the file has.
+        """
+        table = {output.name: output for output in contract.outputs_of(self.metadata.outputs)}
+        batch, values = self._as_batch(images), {}
+        if any(table[name].per is contract.Per.IMAGE for name in names):
+            values = self._calls.run(batch, seeds)
+        passes = {
+            name: self._calls.passes(name, batch, seeds) for name in names if table[name].per is contract.Per.PASS
+        }
+        return {name: passes[name] if name in passes else values[name] for name in names}
+
+    def seeds(self, samples: int | None = None, seed: int = 0) -> npt.NDArray[np.int32]:
+        """The passes that `samples` and `seed` of `predict` stand for."""
+        return self._seeds(self._samples(samples), seed)
 
     def _samples(self, samples: int | None) -> int:
         """The number of passes that a request means; None is the file's own."""

@@ -20,6 +20,7 @@ from uce_edge.cli import (
     rank,
     replay,
     reproduce,
+    serve,
     train,
     web,
 )
@@ -46,6 +47,7 @@ app.command(name="replay")(replay.replay)
 app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="serve")(serve.serve)
 app.command(name="web")(web.web)
 
 

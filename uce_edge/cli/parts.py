@@ -22,6 +22,11 @@ def need_onnx(what: str) -> None:
     _need(what, _ONNX, "recalibrate")
 
 
+def need_server() -> None:
+    """Say how to install what serves model files over HTTP."""
+    _need("Serving", ("starlette", "uvicorn", "prometheus_client"), "serve")
+
+
 def _need(what: str, packages: tuple[str, ...], extra: str) -> None:
     for package in packages:
         try:

@@ -1,0 +1,258 @@
+"""A real server in a process of its own, asked by http.client and by Triton's client."""
+
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, Call
+from PIL import Image
+
+from uce_edge import Model
+
+pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+MODEL, GATED, MOMENTS = (GOLDEN / f"digits-{name}.onnx" for name in ("mc", "novelty", "moments"))
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    port: int
+    process: "subprocess.Popen[str]"
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any, http.client.HTTPMessage]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        return answer.status, json.loads(content) if is_json else content, answer.headers
+
+
+@contextmanager
+def started(*arguments: object, **variables: str) -> Iterator[Server]:
+    words = [sys.executable, "-m", "uce_edge", "serve", "--port", "0", "--threads", "1", *map(str, arguments)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | variables)
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if "Ctrl+C" in line:
+            break
+    match = re.search(r"http://127\.0\.0\.1:(\d+)", said)
+    assert match, said
+    try:
+        yield Server(int(match[1]), process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    limits = ("--max-samples", 64, "--max-body", 1, "--max-queue", 64)
+    with started(f"digits={GATED}", f"plain:1={MOMENTS}", f"plain:3={MODEL}", "--reject", "auto", *limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pixels() -> Any:
+    shape = Model(MODEL, "cpu").metadata.image
+    raw = b"".join((GOLDEN / f"{name}.raw").read_bytes() for name in ("digit-0", "digit-1", "two-digits", "noise"))
+    return np.frombuffer(raw, np.uint8).reshape(-1, shape.height, shape.width, shape.channels)
+
+
+def png(image: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image[..., 0]).save(file, "PNG")
+    return file.getvalue()
+
+
+def tensor(pixels: Any, **more: Any) -> bytes:
+    entry = {"name": "image", "shape": list(pixels.shape), "datatype": "UINT8", "data": pixels.ravel().tolist()}
+    return json.dumps({"inputs": [entry]} | more).encode()
+
+
+def test_tritons_client_gets_the_models_answers(server: Server, pixels: Any) -> None:
+    triton = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")
+    client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("digits")
+    assert not client.is_model_ready("nobody")
+    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    described = client.get_model_metadata("plain")
+    assert described["versions"] == ["1", "3"]
+    assert {entry["name"]: entry["datatype"] for entry in described["inputs"]} == {"image": "UINT8", "seeds": "INT32"}
+    image = triton.InferInput("image", pixels.shape, "UINT8")
+    seeds = triton.InferInput("seeds", [5], "INT32")
+    model = Model(MODEL, "cpu")
+    chosen = model.seeds(5, 2)
+    expected = model.outputs(pixels, chosen, ["uncertainty", "logits"])
+    for binary in (True, False):
+        image.set_data_from_numpy(pixels, binary_data=binary)
+        seeds.set_data_from_numpy(chosen, binary_data=binary)
+        outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("uncertainty", "logits")]
+        for asked in (None, outputs):
+            result = client.infer("plain", [image, seeds], model_version="3", outputs=asked, request_id="7")
+            assert result.get_response()["id"] == "7"
+            np.testing.assert_array_equal(result.as_numpy("uncertainty"), expected["uncertainty"])
+        np.testing.assert_array_equal(result.as_numpy("logits"), expected["logits"])
+        assert result.as_numpy("probabilities") is None
+    client.close()
+
+
+def test_an_encoded_image_gets_the_json_of_predict(server: Server, pixels: Any, tmp_path: Path, call: Call) -> None:
+    for index, image in enumerate(pixels):
+        path = tmp_path / f"{index}.png"
+        path.write_bytes(png(image))
+        said = call("predict", path, "--model", GATED, "--reject", "auto", "--jsonl").out
+        status, answer, _ = server.ask("POST", f"/v2/models/digits/answer?name={path}", path.read_bytes())
+        assert (status, answer) == (200, json.loads(said))
+    counted = server.ask("GET", "/metrics")[1].decode()
+    assert 'uce_edge_decisions_total{decision="accept",model="digits",reason=""}' in counted
+    assert 'uce_edge_decisions_total{decision="reject",model="digits",reason="uncertain"}' in counted
+    assert 'uce_edge_requests_total{endpoint="answer",model="digits",status="200"} 4.0' in counted
+    assert 'uce_edge_queue_images{model="digits"} 0.0' in counted
+
+
+def test_requests_of_many_clients_share_calls_and_none_is_lost(server: Server, pixels: Any) -> None:
+    model = Model(MOMENTS, "cpu", threads=1)
+    alone = [model.predict(image[None]).uncertainty.tolist() for image in pixels]
+
+    def ask(number: int) -> tuple[int, bool]:
+        index = number % len(pixels)
+        status, answer, _ = server.ask("POST", "/v2/models/plain/versions/1/infer", tensor(pixels[index][None]))
+        (uncertainty,) = (entry["data"] for entry in answer["outputs"] if entry["name"] == "uncertainty")
+        return status, np.allclose(np.float32(uncertainty), alone[index], rtol=0, atol=1e-6)
+
+    with ThreadPoolExecutor(16) as clients:
+        assert set(clients.map(ask, range(200))) == {(200, True)}
+    counted = server.ask("GET", "/metrics")[1].decode()
+    calls = re.search(r'uce_edge_batch_images_count\{model="plain"\} (\d+)', counted)
+    images = re.search(r'uce_edge_batch_images_sum\{model="plain"\} (\d+)', counted)
+    assert calls
+    assert images
+    assert int(calls[1]) < int(images[1])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("digits/infer", b"{}", 400, "`inputs`"),
+        ("digits/infer", b"", 400, "no body"),
+        ("nobody/infer", b"{}", 404, "This server has: digits, plain"),
+        ("plain/versions/2/infer", b"{}", 404, "version 2"),
+        ("plain/versions/x/infer", b"{}", 404, "version x"),
+        ("digits/infer", b" " * (2**20 + 1), 413, "at most 1048576 bytes"),
+        ("digits/answer", b"no image", 422, "not an image"),
+        ("digits/answer?reject=2", b"x", 400, "`reject`"),
+        ("digits/answer?reject=x", b"x", 400, "`reject`"),
+        ("digits/answer?samples=65", b"x", 400, "at most 64"),
+        ("digits/answer?samples=x", b"x", 400, "`samples`"),
+        ("digits/answer?seed=99999", b"x", 400, "`seed`"),
+        ("digits/answer?colour=red", b"x", 400, "the query"),
+        ("digits/nothing", b"x", 404, "/v2/models/NAME"),
+    ],
+)
+def test_what_is_wrong_is_told(server: Server, path: str, body: bytes, status: int, words: str) -> None:
+    if path.endswith("samples=65"):
+        body = png(np.zeros((8, 8, 1), np.uint8))
+    found, answer, _ = server.ask("POST", f"/v2/models/{path}", body)
+    assert (found, words in answer["error"]) == (status, True), answer
+    assert "Traceback" not in answer["error"]
+
+
+def test_a_tensor_that_the_model_does_not_take_is_told(server: Server, pixels: Any) -> None:
+    wrong = {
+        "UINT8 [1, 2, 2, 1]": tensor(np.zeros((1, 2, 2, 1), np.uint8)),
+        "at most 64 images": tensor(np.zeros((65, *pixels.shape[1:]), np.uint8)),
+        "at most 64 on this server": tensor(pixels, parameters={"samples": 65}),
+        "a whole number": tensor(pixels, parameters={"seed": "1"}),
+        "each once": tensor(pixels, outputs=[{"name": "colour"}]),
+    }
+    for words, body in wrong.items():
+        status, answer, _ = server.ask("POST", "/v2/models/digits/infer", body)
+        assert (status, words in answer["error"]) == (400, True), answer
+
+
+def test_a_client_that_sends_nonsense_or_nothing_harms_nobody(server: Server) -> None:
+    for sent in (
+        b"",
+        b"\x00" * 100,
+        b"GET / HTTP/1.1\r\n",
+        b"POST /v2/models/digits/infer HTTP/1.1\r\nContent-Length: 9\r\n\r\nab",
+    ):
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(sent)
+    assert server.ask("GET", "/v2/health/ready")[:2] == (200, {"ready": True})
+    assert server.ask("GET", "/v2/models/digits/infer")[0] == 405
+
+
+def test_who_has_no_token_is_not_let_in_and_begun_requests_are_answered(tmp_path: Path, pixels: Any) -> None:
+    secret, log = "0123456789abcdef", tmp_path / "log.jsonl"
+    with started(f"slow={MODEL}", "--audit", log, "--max-samples", 4096, UCE_EDGE_TOKEN=secret) as running:
+        assert running.ask("GET", "/v2/health/live")[0] == 200
+        for header in ({}, {"Authorization": "Bearer no"}):
+            assert running.ask("GET", "/v2/models/slow", headers=header)[0] == 401
+        token = {"Authorization": f"Bearer {secret}"}
+        with ThreadPoolExecutor(1) as clients:
+            path = "/v2/models/slow/answer?samples=4000"
+            begun = clients.submit(running.ask, "POST", path, png(pixels[0]), token)
+            while (
+                b'uce_edge_batch_images_count{model="slow"} 1.0' not in running.ask("GET", "/metrics", None, token)[1]
+            ):
+                pass
+            running.process.send_signal(signal.SIGTERM)
+            status, answer, _ = begun.result()
+        assert (status, answer["samples"]) == (200, 4000)
+        assert running.process.wait(30) == 0
+    (line,) = log.read_text().splitlines()
+    assert json.loads(line)["label"] == answer["label"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nobody.onnx"], "no model file"),
+        (["a b=x.onnx"], "NAME:VERSION=PATH"),
+        (["a:0=x.onnx"], "NAME:VERSION=PATH"),
+        ([f"a={MODEL}", f"a={GATED}"], "twice"),
+        ([f"a={MODEL}", f"b={GATED}", "--audit", "x.jsonl"], "one model"),
+        ([MODEL, "--port", "70000"], "`port`"),
+        ([MODEL, "--max-batch", "0"], "`max_batch`"),
+        ([MODEL, "--max-samples", "5000"], "4096"),
+        ([MODEL, "--timeout", "0"], "`timeout`"),
+        ([MODEL, "--tls-cert", "x"], "--tls-key"),
+        ([MODEL, "--tls-cert", "x", "--tls-key", "y"], "`tls_cert`"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why(call: Call, arguments: list[object], words: str) -> None:
+    said = call("serve", *arguments)
+    assert said.code in (1, 2)
+    assert words in said.err
+
+
+def test_a_taken_port_and_a_short_token_are_told(call: Call, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = call("serve", MODEL, "--port", server.port)
+    assert (said.code, "Choose another with --port" in said.err) == (1, True)
+    monkeypatch.setenv("UCE_EDGE_TOKEN", "short")
+    assert "at least 16" in call("serve", MODEL).err

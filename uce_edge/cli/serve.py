@@ -1,0 +1,99 @@
+"""`uce-edge serve`."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from uce_edge.cli.options import DeviceOption, ThreadsOption, choose_model, parse_threshold
+from uce_edge.cli.parts import need_server
+from uce_edge.cli.words import say
+from uce_edge.errors import UsageError, expected
+from uce_edge.providers import Device, check_threads
+
+_LIMITS = "Limits"
+_ACCESS = "Access"
+TOKEN = "UCE_EDGE_TOKEN"
+"""The environment variable with the secret; an option would show it to everybody on the machine."""
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files as PATH, NAME=PATH or NAME:VERSION=PATH; default: the bundled model."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    reject: Annotated[
+        str | None,
+        typer.Option(metavar="FLOAT|auto", help="What /answer rejects unless a request says otherwise."),
+    ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="Append a line of JSON for every decision of /answer, safe on disk.")
+    ] = None,
+    device: DeviceOption = Device.AUTO,
+    threads: ThreadsOption = None,
+    max_batch: Annotated[int, typer.Option(help="Images of one call.", rich_help_panel=_LIMITS)] = 32,
+    batch_delay: Annotated[
+        float, typer.Option(help="Milliseconds to wait for more images before a call.", rich_help_panel=_LIMITS)
+    ] = 0.0,
+    max_queue: Annotated[
+        int, typer.Option(help="Images that may wait; more are refused with 503.", rich_help_panel=_LIMITS)
+    ] = 256,
+    max_samples: Annotated[int, typer.Option(help="Passes of one request.", rich_help_panel=_LIMITS)] = 256,
+    max_body: Annotated[int, typer.Option(help="Megabytes of one request.", rich_help_panel=_LIMITS)] = 32,
+    max_connections: Annotated[int, typer.Option(help="Connections at once.", rich_help_panel=_LIMITS)] = 256,
+    timeout: Annotated[float, typer.Option(help="Seconds until a request is given up.", rich_help_panel=_LIMITS)] = 30,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="A certificate (PEM), for https.", rich_help_panel=_ACCESS)
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).", rich_help_panel=_ACCESS)] = None,
+) -> None:
+    """Serve model files over HTTP by the Open Inference Protocol, which Triton's and KServe's clients speak.
+
+    POST /v2/models/NAME/answer takes an encoded image and gives the JSON of `predict`. Prometheus reads /metrics.
+    Requests share calls of the model, which changes no answer. Set UCE_EDGE_TOKEN to ask clients for that token.
+
+    Example: uce-edge serve photos.onnx --reject auto --port 8000
+
+    Example: uce-edge serve photos:1=old.onnx photos:2=new.onnx xray=xray.onnx
+
+    Example: curl --data-binary @photo.jpg "http://127.0.0.1:8000/v2/models/photos/answer?reject=0.3"
+    """
+    if not 0 <= port <= 65535:
+        raise UsageError(expected("`port`", "between 0 and 65535", port, "For example: --port 8000"))
+    if (tls_cert is None) != (tls_key is None):
+        raise UsageError("A certificate goes with its key: give both --tls-cert and --tls-key.")
+    for name, path in (("tls_cert", tls_cert), ("tls_key", tls_key)):
+        if path is not None and not path.is_file():
+            raise UsageError(expected(f"`{name}`", "a file", str(path), "Check the path"))
+    if max_connections < 1:
+        raise UsageError(expected("`max_connections`", "at least 1", max_connections, "Leave it out for 256"))
+    if audit is not None and len(models or ()) > 1:
+        raise UsageError("A log is of one model: leave --audit out, or start a server for each model.")
+    threshold = parse_threshold(reject)
+    check_threads(threads)
+    token = os.environ.get(TOKEN)
+    if token is not None and (len(token) < 16 or not token.isascii()):
+        rule = "at least 16 plain characters"
+        raise UsageError(expected(TOKEN, rule, f"{len(token)} of them", "Make one: openssl rand -hex 16"))
+    need_server()
+    from uce_edge.serve.gauges import Gauges
+    from uce_edge.serve.hosting import Limits, Named
+    from uce_edge.serve.run import Address, load
+    from uce_edge.serve.run import serve as run
+
+    named = [Named.parse(text) for text in models or [f"cifar10={choose_model(None)}"]]
+    limits = Limits(max_batch, max_queue, max_samples, batch_delay / 1000, timeout, max_body * 2**20)
+    gauges = Gauges()
+    hosts = load(named, limits, gauges, device, threads, threshold)
+    if token is None and host not in ("127.0.0.1", "localhost", "::1"):
+        say(f"note: everybody who reaches {host} may ask this server. To ask for a token, set {TOKEN}.")
+
+    def announce(address: str) -> None:
+        for hosted in hosts:
+            say(f"{address}/v2/models/{hosted.named.name}/versions/{hosted.named.version}: {hosted.named.path}")
+        say("Ctrl+C stops it, after the requests that have begun.")
+
+    run(hosts, limits, gauges, Address(host, port, tls_cert, tls_key, token, max_connections), audit, announce)

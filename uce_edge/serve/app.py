@@ -1,0 +1,248 @@
+"""The application: paths of the Open Inference Protocol, `/answer` for encoded images, and `/metrics`."""
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from uce_edge import __version__, contract, images
+from uce_edge.answers import Answer
+from uce_edge.answers import Request as Asked
+from uce_edge.audit import Audit
+from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
+from uce_edge.serve import tensors
+from uce_edge.serve.batching import BusyError, StoppingError
+from uce_edge.serve.gauges import CONTENT_TYPE, Gauges
+from uce_edge.serve.hosting import Hosted, Hosts, Limits
+
+_LIVE = "/v2/health/live"
+
+
+class Refusal(Exception):
+    """A request that gets another status than 200, and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Token:
+    """Lets nobody in who does not know a secret; whether the server is alive is no secret."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        """Stand before an application."""
+        self._app, self._expected = app, f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http" and scope["path"] != _LIVE:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                text = "This server wants a token: send the header `Authorization: Bearer TOKEN`."
+                response = JSONResponse({"error": text}, 401, {"WWW-Authenticate": "Bearer"})
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class Service:
+    """The endpoints."""
+
+    def __init__(self, hosts: Hosts, limits: Limits, gauges: Gauges, audit: Audit | None = None) -> None:
+        """Serve some models.
+
+        Args:
+            hosts: The models.
+            limits: What is taken.
+            gauges: What is counted.
+            audit: A log of decisions.
+        """
+        self._hosts, self._limits, self._gauges, self._audit = hosts, limits, gauges, audit
+        self._logging = asyncio.Lock()
+        self._ready = False
+
+    def application(self, token: str | None = None) -> Starlette:
+        """The ASGI application."""
+        routes = [
+            Route("/v2", self._server),
+            Route(_LIVE, self._live),
+            Route("/v2/health/ready", self._server_ready),
+            Route("/metrics", self._metrics),
+        ]
+        for prefix in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+            routes += [
+                Route(prefix, self._model),
+                Route(f"{prefix}/ready", self._model_ready),
+                Route(f"{prefix}/infer", partial(self._timed, "infer", self._infer), methods=["POST"]),
+                Route(f"{prefix}/answer", partial(self._timed, "answer", self._answer), methods=["POST"]),
+            ]
+        guard = [] if token is None else [Middleware(Token, token=token)]
+        handlers = {404: _not_found, 405: _wrong_method}
+        return Starlette(routes=routes, lifespan=self._lifespan, middleware=guard, exception_handlers=handlers)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._ready = True
+        try:
+            yield
+        finally:
+            self._ready = False
+            await asyncio.gather(*(hosted.batcher.close() for hosted in self._hosts))
+
+    async def _server(self, _: Request) -> Response:
+        return JSONResponse({"name": "uce-edge", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+    async def _live(self, _: Request) -> Response:
+        return JSONResponse({"live": True})
+
+    async def _server_ready(self, _: Request) -> Response:
+        return JSONResponse({"ready": self._ready}, 200 if self._ready else 503)
+
+    async def _metrics(self, _: Request) -> Response:
+        waiting: dict[str, int] = {}
+        for hosted in self._hosts:
+            waiting[hosted.named.name] = waiting.get(hosted.named.name, 0) + hosted.batcher.waiting
+        return Response(self._gauges.text(waiting), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _model(self, request: Request) -> Response:
+        try:
+            hosted = self._find(request)
+        except Refusal as refusal:
+            return _refused(refusal.status, str(refusal))
+        return JSONResponse(hosted.describe(self._hosts.versions(hosted.named.name)))
+
+    async def _model_ready(self, request: Request) -> Response:
+        try:
+            hosted = self._find(request)
+        except Refusal as refusal:
+            return _refused(refusal.status, str(refusal))
+        return JSONResponse({"name": hosted.named.name, "ready": self._ready}, 200 if self._ready else 503)
+
+    async def _timed(
+        self, endpoint: str, handle: Callable[[Hosted, Request], Awaitable[Response]], request: Request
+    ) -> Response:
+        """A request to a model: what goes wrong is a sentence, and all of it is counted."""
+        start, model = time.perf_counter(), ""
+        try:
+            hosted = self._find(request)
+            model = hosted.named.name
+            response = await asyncio.wait_for(handle(hosted, request), self._limits.timeout)
+        except Refusal as refusal:
+            response = _refused(refusal.status, str(refusal))
+        except UsageError as error:
+            response = _refused(400, str(error))
+        except UceEdgeError as error:
+            response = _refused(500, str(error))
+        except TimeoutError:
+            response = _refused(504, f"No answer within {self._limits.timeout:g} s. Try again with fewer passes.")
+        except (BusyError, StoppingError) as error:
+            reason = "is about to stop" if isinstance(error, StoppingError) else "has too many requests waiting"
+            response = _refused(503, f"This server {reason}. Try again later.", {"Retry-After": "1"})
+        except ClientDisconnect:
+            response = Response(status_code=499)  # nobody reads it; the count tells
+        self._gauges.request(model, endpoint, response.status_code, time.perf_counter() - start)
+        return response
+
+    async def _infer(self, hosted: Hosted, request: Request) -> Response:
+        wanted = tensors.read(await self._body(request), request.headers.get(tensors.HEADER))
+        outputs = await hosted.infer(wanted)
+        document: dict[str, Any] = {"model_name": hosted.named.name, "model_version": str(hosted.named.version)}
+        if wanted.id is not None:
+            document["id"] = wanted.id
+        try:
+            body, length = tensors.write(document, outputs, tensors.binary_choice(wanted, list(outputs)))
+        except ValueError:  # JSON has no NaN
+            raise UceEdgeError(
+                f"The model {hosted.named.name} gives numbers that are not finite. Ask for binary outputs to see them, "
+                "or export it again with --precision fp32."
+            ) from None
+        if length is None:
+            return Response(body, media_type="application/json")
+        return Response(body, headers={tensors.HEADER: str(length)}, media_type="application/octet-stream")
+
+    async def _answer(self, hosted: Hosted, request: Request) -> Response:
+        asked, path = self._asked(hosted, request), request.query_params.get("name", "request")
+        content = await self._body(request)
+        try:
+            pixels = await asyncio.to_thread(images.load, content, hosted.model.metadata.image, "The image data")
+            answer = await hosted.answer(pixels, asked, path)
+        except ImageError as error:
+            limits = hosted.model.limits(asked.reject)
+            answer = Answer(path, None, str(error), limits.threshold, cutoff=limits.cutoff)
+        answer = Answer(**{**vars(answer), "content": content})
+        if self._audit is not None:
+            async with self._logging:  # one line after the other
+                await asyncio.to_thread(self._audit.add, answer, asked)
+        if answer.prediction is not None:
+            self._gauges.decision(hosted.named.name, answer.prediction)
+        return JSONResponse(answer.as_dict(), 200 if answer.ok else 422)
+
+    def _asked(self, hosted: Hosted, request: Request) -> Asked:
+        query = request.query_params
+        unknown = set(query) - {"samples", "seed", "reject", "name"}
+        if unknown:
+            rule = "some of samples, seed, reject and name"
+            raise UsageError(expected("the query", rule, sorted(unknown), "For example: ?reject=auto"))
+        samples, seed = (_whole(query.get(name), name) for name in ("samples", "seed"))
+        reject: Any = query.get("reject", hosted.reject)
+        if isinstance(reject, str) and reject != "auto":
+            try:
+                reject = contract.check_threshold(float(reject))
+            except ValueError:
+                rule = "between 0 and 1, or auto"
+                raise UsageError(expected("`reject`", rule, reject, "For example: ?reject=0.3")) from None
+        hosted.model.limits(reject)
+        hosted.model.seeds(samples, seed or 0)
+        return Asked(samples, seed or 0, reject)
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, as far as it may go."""
+        too_long = Refusal(413, f"A request may have at most {self._limits.max_body} bytes. Send fewer images.")
+        announced = request.headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced[:20]) > self._limits.max_body:
+            raise too_long
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self._limits.max_body:
+                raise too_long
+            parts.append(part)
+        if not size:
+            raise UsageError("The request has no body. Send a tensor to /infer, or an image file to /answer.")
+        return b"".join(parts)
+
+    def _find(self, request: Request) -> Hosted:
+        name, version = request.path_params["name"], request.path_params.get("version")
+        hosted = self._hosts.find(name, version)
+        if hosted is None:
+            wanted = name if version is None else f"{name}, version {version}"
+            raise Refusal(404, f"There is no model {wanted}. This server has: {', '.join(self._hosts.names())}.")
+        return hosted
+
+
+def _whole(text: str | None, name: str) -> int | None:
+    if text is not None and not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise UsageError(expected(f"`{name}`", "a whole number", text, f"For example: ?{name}=25"))
+    return None if text is None else int(text)
+
+
+def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": message}, status, headers)
+
+
+def _not_found(request: Request, _: Exception) -> Response:
+    return _refused(404, f"There is no {request.url.path} here. The models are under /v2/models/NAME.")
+
+
+def _wrong_method(request: Request, _: Exception) -> Response:
+    return _refused(405, f"{request.url.path} does not take {request.method}.")

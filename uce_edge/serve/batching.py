@@ -1,0 +1,141 @@
+"""Putting requests together: what arrives while the model is busy runs in the next call.
+
+That is exact. A pass depends on the image and its seed alone, so an answer is the same in every batch.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[Any]
+Run = Callable[[Hashable, Sequence[Pixels]], Sequence[Any]]
+"""Given a key and the images of several jobs, the result of every job. It runs in a thread of its own."""
+
+
+class BusyError(Exception):
+    """The queue is full."""
+
+
+class StoppingError(Exception):
+    """The server is about to stop."""
+
+
+@dataclass(eq=False)
+class _Job:
+    key: Hashable
+    pixels: Pixels
+    done: "asyncio.Future[Any]"
+
+
+class Batcher:
+    """The queue before one model."""
+
+    def __init__(
+        self, run: Run, *, max_images: int, max_waiting: int, delay: float = 0.0, observe: Callable[[int], None]
+    ) -> None:
+        """Prepare; it starts with the first job.
+
+        Args:
+            run: What computes a batch.
+            max_images: How many images one call takes at most; a larger job is a call of its own.
+            max_waiting: How many images may wait.
+            delay: Seconds to wait for company before a call.
+            observe: Is told the number of images of every call.
+        """
+        self._run, self._observe = run, observe
+        self._max_images, self._max_waiting, self._delay = max_images, max_waiting, delay
+        self._jobs: deque[_Job] = deque()
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "uce-edge-batch")
+        self._worker: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def waiting(self) -> int:
+        """How many images wait."""
+        return sum(len(job.pixels) for job in self._jobs)
+
+    async def submit(self, key: Hashable, pixels: Pixels) -> Any:
+        """The result for some images; jobs with the same key share a call.
+
+        Raises:
+            BusyError: Too many images wait.
+            StoppingError: `close` was called.
+        """
+        if self._stopping:
+            raise StoppingError
+        if self._jobs and self.waiting + len(pixels) > self._max_waiting:
+            raise BusyError
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        job = _Job(key, pixels, asyncio.get_running_loop().create_future())
+        self._jobs.append(job)
+        self._arrived.set()
+        return await job.done
+
+    async def close(self) -> None:
+        """Finish what waits, and take nothing more."""
+        self._stopping = True
+        self._arrived.set()
+        if self._worker is not None:
+            await self._worker
+        self._thread.shutdown()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._jobs or not self._stopping:
+            if not self._jobs:
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            if self._delay and not self._stopping and self.waiting < self._max_images:
+                await asyncio.sleep(self._delay)
+            batch = self._next()
+            if not batch:
+                continue
+            self._observe(sum(len(job.pixels) for job in batch))
+            try:
+                results = await loop.run_in_executor(
+                    self._thread, self._run, batch[0].key, [job.pixels for job in batch]
+                )
+            except Exception as error:
+                for job in batch:
+                    if not job.done.done():
+                        job.done.set_exception(error)
+                continue
+            for job, result in zip(batch, results, strict=True):
+                if not job.done.done():
+                    job.done.set_result(result)
+
+    def _next(self) -> list[_Job]:
+        """The oldest job and those like it, as far as they fit; who has gone away is left out."""
+        while self._jobs and self._jobs[0].done.done():
+            self._jobs.popleft()
+        if not self._jobs:
+            return []
+        batch: list[_Job] = []
+        images, others = 0, deque[_Job]()
+        for job in self._jobs:
+            if job.done.done():
+                continue
+            fits = not batch or (job.key == batch[0].key and images + len(job.pixels) <= self._max_images)
+            if fits:
+                batch.append(job)
+                images += len(job.pixels)
+            else:
+                others.append(job)
+        self._jobs = others
+        return batch
+
+
+def split(values: dict[str, npt.NDArray[Any]], axes: dict[str, int], lengths: Sequence[int]) -> list[dict[str, Any]]:
+    """The outputs of a batch as those of its jobs."""
+    ends = np.cumsum(lengths)[:-1]
+    parts = {name: np.split(array, ends, axis=axes[name]) for name, array in values.items()}
+    return [{name: parts[name][index] for name in parts} for index in range(len(lengths))]

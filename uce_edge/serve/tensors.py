@@ -1,0 +1,200 @@
+"""Requests and responses of the Open Inference Protocol: JSON, and binary tensors behind it."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UsageError, expected
+
+HEADER = "Inference-Header-Content-Length"
+"""The HTTP header that says how many bytes of a body are JSON; binary tensors follow."""
+
+DATATYPES = {"uint8": "UINT8", "int32": "INT32", "float32": "FP32"}
+"""The protocol's names of the kinds of numbers that model files have."""
+_DTYPES = {name: np.dtype(dtype).newbyteorder("<") for dtype, name in DATATYPES.items()}
+_LARGEST_RANK = 4
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class WantedOutput:
+    """One output of a response."""
+
+    name: str
+    binary: bool
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """What a client asks for."""
+
+    id: str | None
+    inputs: dict[str, npt.NDArray[Any]]
+    outputs: tuple[WantedOutput, ...] | None
+    """None for all that the model gives for an image."""
+    binary: bool
+    """Whether all outputs are wanted as binary tensors, where none is named."""
+    parameters: dict[str, Any]
+
+
+def read(body: bytes, header_length: str | None) -> InferRequest:
+    """A request from its body.
+
+    Args:
+        body: What the client sent.
+        header_length: The value of `HEADER`; None for a body that is JSON alone.
+
+    Raises:
+        UsageError: It is not a request of the protocol; the sentence says what is wrong.
+    """
+    size = len(body) if header_length is None else _length(header_length, len(body))
+    document = _document(body[:size])
+    parameters = _table(document, "parameters")
+    inputs, rest = _list(document, "inputs"), memoryview(body)[size:]
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for entry in inputs:
+        name = _name(entry, "inputs")
+        if name in tensors:
+            raise UsageError(expected("the names of `inputs`", "different", name, "Send every input once"))
+        tensors[name], rest = _tensor(name, entry, rest)
+    if len(rest):
+        rule = "as long as its tensors say"
+        raise UsageError(expected("the body", rule, f"{len(rest)} bytes more", "Check `binary_data_size`"))
+    outputs = None
+    if "outputs" in document:
+        outputs = tuple(
+            WantedOutput(_name(entry, "outputs"), _flag(_table(entry, "parameters"), "binary_data"))
+            for entry in _list(document, "outputs")
+        )
+    wanted_id = document.get("id")
+    if wanted_id is not None and not isinstance(wanted_id, str):
+        raise UsageError(expected("`id`", "a text", wanted_id, "Leave it out if you need none"))
+    return InferRequest(wanted_id, tensors, outputs, _flag(parameters, "binary_data_output"), parameters)
+
+
+def write(document: dict[str, Any], outputs: Tensors, binary: Mapping[str, bool]) -> tuple[bytes, int | None]:
+    """The body of a response.
+
+    Args:
+        document: Name and version of the model, and the request's id.
+        outputs: The tensors.
+        binary: Which of them follow as binary.
+
+    Returns:
+        The body, and the value of `HEADER`: None when all of it is JSON.
+    """
+    entries, blobs = [], []
+    for name, values in outputs.items():
+        entry: dict[str, Any] = {"name": name, "datatype": DATATYPES[values.dtype.name], "shape": list(values.shape)}
+        if binary[name]:
+            blob = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
+            entry["parameters"] = {"binary_data_size": len(blob)}
+            blobs.append(blob)
+        else:
+            entry["data"] = values.ravel().tolist()
+        entries.append(entry)
+    text = json.dumps(document | {"outputs": entries}, allow_nan=False).encode()
+    return b"".join([text, *blobs]), len(text) if blobs else None
+
+
+def _length(text: str, whole: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 12 and int(text) <= whole):
+        rule = f"a number of bytes, at most the {whole} of the body"
+        raise UsageError(expected(f"the header {HEADER}", rule, text, "Send the length of the JSON part"))
+    return int(text)
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        where = "the JSON part of the body"
+        raise UsageError(expected(where, "JSON", text[:60], f"Check the header {HEADER}")) from None
+    if not isinstance(document, dict):
+        raise UsageError(expected("the body", "a JSON object", type(document).__name__, 'Send {"inputs": [...]}'))
+    return document
+
+
+def _table(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    value = entry.get(key, {})
+    if not isinstance(value, dict):
+        raise UsageError(expected(f"`{key}`", "a JSON object", value, "Leave it out if you need none"))
+    return value
+
+
+def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    value = document.get(key)
+    if not isinstance(value, list) or not value or not all(isinstance(entry, dict) for entry in value):
+        raise UsageError(expected(f"`{key}`", "a list of JSON objects", value, 'For example: {"inputs": [{...}]}'))
+    return value
+
+
+def _name(entry: dict[str, Any], key: str) -> str:
+    name = entry.get("name")
+    if not isinstance(name, str):
+        raise UsageError(expected(f"the `name` of an entry of `{key}`", "a text", name, "Name every tensor"))
+    return name
+
+
+def _flag(parameters: dict[str, Any], key: str) -> bool:
+    value = parameters.get(key, False)
+    if not isinstance(value, bool):
+        raise UsageError(expected(f"`{key}`", "true or false", value, "Leave it out for false"))
+    return value
+
+
+def _tensor(name: str, entry: dict[str, Any], rest: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
+    """One tensor, and what follows it in the binary part."""
+    datatype, shape = entry.get("datatype"), entry.get("shape")
+    if datatype not in _DTYPES:
+        rule = f"one of {', '.join(_DTYPES)}"
+        raise UsageError(expected(f"the `datatype` of {name}", rule, datatype, "Convert it before you send it"))
+    if not (
+        isinstance(shape, list)
+        and 1 <= len(shape) <= _LARGEST_RANK
+        and all(type(length) is int and length >= 1 for length in shape)
+    ):
+        rule = f"one to {_LARGEST_RANK} whole numbers, each at least 1"
+        raise UsageError(expected(f"the `shape` of {name}", rule, shape, "Send the lengths of its dimensions"))
+    dtype, count = _DTYPES[datatype], math.prod(shape)
+    size = _table(entry, "parameters").get("binary_data_size")
+    if size is None:
+        return _from_json(name, entry.get("data"), dtype, shape, count), rest
+    if type(size) is not int or size != count * dtype.itemsize or size > len(rest):
+        rule = f"{count * dtype.itemsize}, as its shape says, and no more than the {len(rest)} bytes that follow"
+        raise UsageError(expected(f"the `binary_data_size` of {name}", rule, size, "Send the whole tensor"))
+    values = np.frombuffer(rest[:size], dtype).reshape(shape)
+    return values.astype(dtype.newbyteorder("="), copy=False), rest[size:]
+
+
+def _from_json(name: str, data: Any, dtype: np.dtype[Any], shape: list[int], count: int) -> npt.NDArray[Any]:
+    """A tensor whose numbers are in the JSON, nested or in a row."""
+    try:
+        values = np.asarray(data)
+        flat = values.reshape(-1)
+    except ValueError:  # rows of different lengths
+        flat = np.empty(0)
+    kinds = "iu" if dtype.kind in "iu" else "iuf"
+    if len(flat) != count or flat.dtype.kind not in kinds:
+        rule = f"{count} {'whole ' * (dtype.kind != 'f')}numbers, as its shape says"
+        found = f"{len(flat)} values" if flat.dtype.kind in "iuf" else data
+        raise UsageError(expected(f"the `data` of {name}", rule, found, "Send numbers in a row"))
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if flat.min() < limits.min or flat.max() > limits.max:
+            rule = f"from {limits.min} to {limits.max}"
+            raise UsageError(expected(f"the `data` of {name}", rule, "others", "Convert it before you send it"))
+    return flat.reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def binary_choice(request: InferRequest, names: Sequence[str]) -> dict[str, bool]:
+    """Which outputs a client wants as binary tensors."""
+    if request.outputs is None:
+        return dict.fromkeys(names, request.binary)
+    return {output.name: output.binary for output in request.outputs}
