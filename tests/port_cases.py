@@ -116,6 +116,12 @@ def not_a_number(graph: onnx.GraphProto, name: str = "calibration.temperature") 
     weight.CopyFrom(onnx.numpy_helper.from_array(damaged, name))
 
 
+def unrunnable(graph: onnx.GraphProto) -> None:
+    """Cut the noise table off: the file loads, and the first pass reads beyond its end."""
+    table = next(item for item in graph.initializer if item.name == "noise.table")
+    table.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(table)[:1], table.name))
+
+
 def reference(model: Path, feed: dict[str, Any]) -> dict[str, Any]:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     return dict(zip(PER_IMAGE, session.run(PER_IMAGE, feed), strict=True))

@@ -13,6 +13,7 @@ that as well, or an image would be accepted for having been looked at briefly.
 """
 
 import math
+import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: flo
     """
     n = len(passes)
     chances = max(len(looks(most)) - 1, 1)  # at the last look all passes are there
-    limit = student(error / (2 * chances), n - 1)
+    limit = student(max(error / (2 * chances), sys.float_info.min), n - 1)  # the smallest errors would become 0
     remaining = math.sqrt(max(1 / n - 1 / most, 0))
     values = passes.astype(np.float64)
     mean = values.mean(axis=0)

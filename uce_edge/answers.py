@@ -12,9 +12,10 @@ import numpy as np
 
 from uce_edge.ahead import cores, done_ahead
 from uce_edge.errors import ImageError
-from uce_edge.images import STDIN, Pixels, load, read
+from uce_edge.images import STDIN, load, read, read_stream
 from uce_edge.metadata import ImageSpec
 from uce_edge.prediction import ClassProbability, Decision, ImagePrediction, Limits
+from uce_edge.view import Pixels
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
@@ -152,7 +153,7 @@ def _open(path: str, spec: ImageSpec, keep: bool) -> _Opened:
     content = None
     try:
         if keep or path == STDIN:
-            content = sys.stdin.buffer.read() if path == STDIN else read(path)
+            content = read_stream(sys.stdin.buffer, _name(path)) if path == STDIN else read(path)
         return _Opened(path, load(path if content is None else content, spec, _name(path)), None, content)
     except ImageError as error:
         return _Opened(path, None, str(error), content)

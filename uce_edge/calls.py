@@ -1,7 +1,7 @@
 """The passes of a model file, split over as many calls as memory asks for and merged as the contract's table says."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,8 @@ import numpy.typing as npt
 from uce_edge import adaptive, contract
 from uce_edge.calibration.error_map import ErrorMap
 from uce_edge.contract import Inference, Merge, Output, Per
-from uce_edge.errors import UsageError, expected
+from uce_edge.errors import ModelFileError, UsageError, expected
+from uce_edge.fields import Rule, checked
 from uce_edge.metadata import Metadata
 from uce_edge.prediction import summarise
 from uce_edge.runner import Runner
@@ -21,6 +22,8 @@ MAX_MEMORY = 256
 # A moments graph that draws its last layer computes an image once, and then holds this many probabilities at most.
 _DRAWN_PER_CALL = 2**20
 
+_Megabytes = Annotated[int, Rule("of at least 1 MB", lambda value: value >= 1)] | None
+
 Pixels = npt.NDArray[np.uint8]
 Seeds = npt.NDArray[np.int32]
 Values = dict[str, npt.NDArray[Any]]
@@ -29,9 +32,7 @@ Values = dict[str, npt.NDArray[Any]]
 
 def check_memory(max_memory: int | None) -> None:
     """Refuse a budget that cannot be."""
-    if max_memory is not None and max_memory < 1:
-        rule = "at least 1 MB"
-        raise UsageError(expected("`max_memory`", rule, max_memory, f"Leave it out for {MAX_MEMORY}"))
+    checked("max_memory", _Megabytes, max_memory, f"Leave it out for {MAX_MEMORY}")
 
 
 class Calls:
@@ -161,7 +162,14 @@ class Calls:
         feed = {contract.IMAGE: batch}
         if self._metadata.takes_seeds:
             feed[contract.SEEDS] = seeds
-        return dict(zip(names, self._runner.run(names, feed), strict=True))
+        try:
+            return dict(zip(names, self._runner.run(names, feed), strict=True))
+        except Exception as error:  # onnxruntime raises its own unrelated classes per failure
+            reason = str(error).splitlines()[0]
+            raise ModelFileError(
+                f"{self._source} cannot be run ({reason}). If the memory is full, lower --max-memory; otherwise the "
+                "file is damaged: copy or export it again."
+            ) from None
 
     def _images_per_call(self, samples: int) -> int:
         return max(1, min(self._rows, self._rows_per_call() // samples))

@@ -6,9 +6,9 @@ This module is the one place that spells them; exporter, runtime and tools impor
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from uce_edge.errors import UsageError, expected
+from uce_edge.fields import Share, between, checked, strictly_between
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,29 +206,26 @@ class Method(StrEnum):
     """A small residual network on the logits."""
 
 
+_Samples = Annotated[int, between(1, MAX_SAMPLES)]
+_Seed = Annotated[int, between(0, MAX_SEED)]
+_Probability = Annotated[float, strictly_between(0, 1)]
+
+
 def pass_seeds(samples: int, seed: int) -> range:
     """The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns."""
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise UsageError(
-            expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "25 is a good start: --samples 25")
-        )
-    if not 0 <= seed <= MAX_SEED:
-        raise UsageError(expected("`seed`", f"between 0 and {MAX_SEED}", seed, "Any fixed value will do: --seed 0"))
-    return range(MAX_SAMPLES * seed, MAX_SAMPLES * seed + samples)
+    samples = checked("samples", _Samples, samples, "25 is a good start: --samples 25")
+    first = MAX_SAMPLES * checked("seed", _Seed, seed, "Any fixed value will do: --seed 0")
+    return range(first, first + samples)
 
 
 def check_adaptive(error: float) -> None:
     """Refuse a probability of another outcome outside (0, 1)."""
-    if not 0.0 < error < 1.0:  # also catches NaN
-        raise UsageError(expected("`adaptive`", "strictly between 0 and 1", error, "For example: --adaptive 0.1"))
+    checked("adaptive", _Probability, error, "For example: --adaptive 0.1")
 
 
 def check_threshold(threshold: float, name: str = "reject") -> float:
     """Refuse a threshold on the uncertainty outside [0, 1]."""
-    if not 0.0 <= threshold <= 1.0:  # also catches NaN
-        example = f"For example: --{name.replace('_', '-')} 0.3"
-        raise UsageError(expected(f"`{name}`", "between 0 and 1", threshold, example))
-    return threshold
+    return float(checked(name, Share, threshold, f"For example: --{name.replace('_', '-')} 0.3"))
 
 
 def accepts(uncertainty: "npt.ArrayLike", threshold: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":

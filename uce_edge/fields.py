@@ -89,6 +89,20 @@ class Reader:
     marks: tuple[object, ...] = ()
 
 
+def checked(name: str, hint: Any, value: object, remedy: str) -> Any:
+    """An argument as its annotation says.
+
+    Raises:
+        UsageError: It is something else, such as a text where a number belongs.
+    """
+    reader = reader_of(hint)
+    try:
+        return reader.read(value)
+    except Refused:
+        raise UsageError(expected(f"`{name}`", reader.words, value, remedy)) from None
+
+
+@functools.cache
 def reader_of(hint: Any) -> Reader:
     """The reader of an annotation."""
     if hint in _PLAIN:

@@ -4,40 +4,29 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from uce_edge import room
 from uce_edge.errors import ImageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.pillow_warnings import silenced
-
-MAX_PIXELS = 100_000_000
-"""Larger images are refused from their header; a phone makes 12 to 50 megapixels, a scan of A4 35."""
+from uce_edge.view import Pixels, View, damage
 
 # A closed list: Pillow would also hand PostScript to Ghostscript, which no classifier needs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000")
 SUFFIXES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
+MAX_FILE = 1 << 30
+"""Bytes of a file that is read as a whole: the largest image without compression is smaller."""
+
+_BLOCK = 1 << 20
+
 STDIN = "-"
-BACKGROUND = "white"
-"""What shows through transparent pixels: the paper a browser and a print put behind them."""
-
-_ORIENTATION = 0x0112  # the EXIF tag
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
-Pixels = npt.NDArray[Any]
 
 
 def collect(paths: Iterable[str]) -> list[str]:
@@ -97,7 +86,7 @@ def load(source: str | Path | bytes, spec: ImageSpec, name: str = "The image dat
 def read(path: str | Path) -> bytes:
     """The content of a file, or what is wrong with it in one sentence."""
     with _opened(Path(path)) as stream:
-        return stream.read()
+        return read_stream(stream, str(path))
 
 
 def picture(source: str | Path | bytes, size: int) -> Image.Image:
@@ -105,16 +94,28 @@ def picture(source: str | Path | bytes, size: int) -> Image.Image:
 
     Small images are enlarged without smoothing, so that their pixels show.
     """
-    spec = ImageSpec(1, 1, 3)
     if isinstance(source, bytes):
-        image = _viewed(_decode(io.BytesIO(source), "The image data"), spec, "The image data")
-    else:
-        with _opened(Path(source)) as stream:
-            image = _viewed(_decode(stream, str(source)), spec, str(source))
-    factor = size / max(image.size)
-    width, height = (max(1, round(side * factor)) for side in image.size)
-    method = Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BILINEAR
-    return image.resize((width, height), method)
+        return _pictured(_decode(io.BytesIO(source), "The image data"), size, "The image data")
+    with _opened(Path(source)) as stream:
+        return _pictured(_decode(stream, str(source)), size, str(source))
+
+
+def _pictured(image: Image.Image, size: int, name: str) -> Image.Image:
+    with room.taken(image, name):
+        view = View(image, name)
+        factor = size / max(view.width, view.height)
+        method = Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BILINEAR
+        width, height = (max(1, round(side * factor)) for side in (view.width, view.height))
+        (drawn,) = view.resized(ImageSpec(height, width, 3), method)
+    return drawn
+
+
+def read_stream(stream: BinaryIO, name: str) -> bytes:
+    """The content of a stream, unless it is longer than any image: it may have no end."""
+    parts = list(islice(iter(lambda: stream.read(_BLOCK), b""), MAX_FILE // _BLOCK + 1))
+    if sum(map(len, parts)) > MAX_FILE:
+        raise ImageError(f"{name} has more than {MAX_FILE >> 30} GiB, which no image needs. Check that it is one.")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @contextmanager
@@ -123,7 +124,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
             # A pipe, such as the shell's <(...), cannot be rewound.
-            yield file if file.seekable() else io.BytesIO(file.read())
+            yield file if file.seekable() else io.BytesIO(read_stream(file, str(path)))
     except FileNotFoundError:
         raise ImageError(f"{path} does not exist. Check its spelling and the folder you are in.") from None
     except (OSError, ValueError) as error:
@@ -167,7 +168,7 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image:
             return Image.open(stream, formats=FORMATS)
     except Image.DecompressionBombError as error:
         size = re.search(r"\d+", str(error))
-        raise ImageError(_too_large(name, int(size[0]) if size else MAX_PIXELS)) from None
+        raise ImageError(room.too_large(name, int(size[0]) if size else room.MAX_PIXELS, room.MAX_PIXELS)) from None
     except UnidentifiedImageError:
         if stream.seek(0, io.SEEK_END) == 0:
             raise ImageError(f"{name} is empty (0 bytes). Copy or download it again.") from None
@@ -176,42 +177,14 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image:
             "Check that it opens in an image viewer, and save it as PNG."
         ) from None
     except Exception as error:  # plugins raise whatever their parsing ran into
-        raise ImageError(_damage(name, error)) from None
+        raise ImageError(damage(name, error)) from None
 
 
 def _prepared(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
-    return _resize(_viewed(image, spec, name), spec)
-
-
-def _viewed(image: Image.Image, spec: ImageSpec, name: str) -> Image.Image:
-    """The decoded image, upright, in the model's mode."""
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise ImageError(_too_large(name, width * height))
-    if width * height == 0:
-        raise ImageError(f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.")
-    try:
-        with silenced():
-            # The full decode: a truncated file fails here. Not at a fraction of the size, as Pillow's draft mode does
-            # for JPEGs: its pixels are others, and so are the answers (docs/contract.md).
-            image.load()
-            return _to_mode(_upright(image), spec, name)
-    except ImageError:
-        raise
-    except Exception as error:
-        raise ImageError(_damage(name, error)) from None
-
-
-def _too_large(name: str, pixels: int) -> str:
-    return (
-        f"{name} has {pixels / 1e6:.0f} megapixels, and at most {MAX_PIXELS / 1e6:.0f} are read. Make it smaller first."
-    )
-
-
-def _damage(name: str, error: Exception) -> str:
-    if "truncated" in str(error).lower():
-        return f"{name} is truncated: its data ends before the image does. Copy or download it again."
-    return f"{name} cannot be decoded ({error}). Copy or download it again, or save it as PNG."
+    with room.taken(image, name):
+        bands = View(image, name).resized(spec, Image.Resampling.BILINEAR)
+    pixels = np.dstack([np.asarray(band) for band in bands])
+    return pixels if pixels.shape[2] == spec.channels else np.repeat(pixels, spec.channels, axis=2)
 
 
 def _from_array(array: Pixels) -> Image.Image:
@@ -226,52 +199,3 @@ def _from_array(array: Pixels) -> Image.Image:
             )
         )
     return Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails on odd tags nobody needs here.
-    try:
-        method = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # an unreadable EXIF block says nothing, and viewers show the image as stored
-        return image
-    return image if method is None else image.transpose(method)
-
-
-def _to_mode(image: Image.Image, spec: ImageSpec, name: str) -> Image.Image:
-    """The image as L or RGB, or as F where a float32 model takes more than 8 bits."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return Image.fromarray(_wide(image, spec, name))
-    if image.has_transparency_data:
-        top = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", top.size, BACKGROUND), top)
-    mode = "L" if spec.channels == 1 else "RGB"
-    return image if image.mode == mode else image.convert(mode)  # which copies even what has the mode already
-
-
-def _wide(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
-    """Gray of more than 8 bits, as float32 unchanged or as uint8 by its full range."""
-    values = np.array(image)
-    transparent = image.info.get("transparency")
-    if isinstance(transparent, int):  # 16-bit PNG marks transparent pixels by one gray value
-        values[values == transparent] = np.uint16(65535)
-    low, high = values.min(), values.max()
-    top = 1 if image.mode == "F" else 65535
-    if spec.dtype != "uint8":
-        if not np.isfinite((low, high)).all():
-            raise ImageError(f"{name} has pixels that are not finite numbers. Replace NaN and infinity first.")
-        return values.astype(np.float32)
-    if not (low >= 0 and high <= top):  # also catches NaN
-        raise ImageError(
-            f"{name} has {'float' if top == 1 else '32-bit'} pixels from {low:g} to {high:g}, and only "
-            f"0 to {top} has a defined brightness. Scale them, or save the image with 8 or 16 bits."
-        )
-    scaled = np.rint(values * np.float32(255)) if top == 1 else (values.astype(np.uint32) + 128) // 257
-    return scaled.astype(np.uint8)
-
-
-def _resize(image: Image.Image, spec: ImageSpec) -> Pixels:
-    bands = [image] if spec.dtype == "uint8" else [band.convert("F") for band in image.split()]
-    if image.size != (spec.width, spec.height):
-        bands = [band.resize((spec.width, spec.height), Image.Resampling.BILINEAR) for band in bands]
-    pixels = np.dstack([np.asarray(band) for band in bands])
-    return pixels if pixels.shape[2] == spec.channels else np.repeat(pixels, spec.channels, axis=2)

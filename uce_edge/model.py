@@ -13,6 +13,7 @@ from uce_edge import contract, images, signature
 from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calls import Calls, check_memory
 from uce_edge.errors import ImageError, ModelFileError, UceEdgeWarning, UsageError, expected
+from uce_edge.fields import Positive, checked
 from uce_edge.metadata import Metadata
 from uce_edge.prediction import Decision, Limits, Prediction
 from uce_edge.providers import Device, open_session
@@ -118,13 +119,13 @@ class Model:
             The predictions. An image's answer does not depend on the others in the batch.
         """
         samples = self._samples(samples)
+        seeds = self._seeds(samples, seed)
         if reject == "auto":
             self._check_promise(samples, seed, adaptive is not None)
         elif reject is not None:
             contract.check_threshold(reject)
         limits = self.limits(reject)
         self._announce(samples, adaptive is not None)
-        seeds = self._seeds(samples, seed)
         batch = self._as_batch(images)
         if adaptive is None:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
@@ -193,8 +194,7 @@ class Model:
         self.limits(reject)
         if adaptive is not None:
             contract.check_adaptive(adaptive)
-        if top < 1:
-            raise UsageError(expected("`top`", "at least 1", top, "Leave it out for 3"))
+        top = checked("top", Positive, top, "Leave it out for 3")
         return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
 
     def limits(self, reject: float | Literal["auto"] | None) -> Limits:

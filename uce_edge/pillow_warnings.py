@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 __all__ = ["silenced"]
 
-_FILTER = ("ignore", None, Warning, re.compile(r"(PIL|uce_edge\.images)\b"), 0)
+_FILTER = ("ignore", None, Warning, re.compile(r"(PIL|uce_edge\.images|uce_edge\.view)\b"), 0)
 _lock = threading.Lock()
 _decoding = 0
 

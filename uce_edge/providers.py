@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 from uce_edge import telemetry
 from uce_edge.errors import DeviceWarning, MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
+from uce_edge.fields import between, checked
 
 _CPU = "CPUExecutionProvider"
+_Threads = Annotated[int, between(1, 1024)] | None
 _log_is_silent = False
 
 
@@ -88,8 +90,7 @@ def silence_log() -> None:
 
 def check_threads(threads: int | None) -> None:
     """Refuse a number of threads that cannot be."""
-    if threads is not None and threads < 1:
-        raise UsageError(expected("`threads`", "at least 1", threads, "Leave it out to use all cores"))
+    checked("threads", _Threads, threads, "Leave it out to use all cores")
 
 
 def open_session(

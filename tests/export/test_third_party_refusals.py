@@ -220,7 +220,7 @@ def test_export_from_and_info(call) -> None:
         (["--from-layer", "99"], "`from_layer` to be a number below 4"),
         (["--from-layer", "neck*"], "a pattern for one of stem, body.0, body.1, ..., head"),
         (["--size", "8"], "`size` to be HEIGHTxWIDTH"),
-        (["--samples", "0"], "`samples` to be between 1 and 4096"),
+        (["--samples", "0"], "`samples` to be an integer between 1 and 4096"),
         (["--out", "m.bin"], "`out` to be a file name ending in .onnx"),
         (["--untrained", "resnet8"], "Choose one of"),
         (["runs/digits"], "Choose one of"),

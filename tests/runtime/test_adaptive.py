@@ -66,9 +66,9 @@ def test_stopping_early_hardly_ever_changes_an_outcome_near_the_threshold_too(
 
 def test_a_smaller_error_settles_less(rng: np.random.Generator) -> None:
     passes = draw(rng, 1000, 10)
-    settled = [adaptive.settled(passes, 0.3, error, 100).sum() for error in (1e-300, 0.01, 0.1)]
+    settled = [adaptive.settled(passes, 0.3, error, 100).sum() for error in (5e-324, 1e-300, 0.01, 0.1)]
     assert settled == sorted(settled)
-    assert 0 == settled[0] < settled[1] < settled[2]
+    assert 0 == settled[0] == settled[1] < settled[2] < settled[3]
 
 
 def test_all_passes_settle_everything(rng: np.random.Generator) -> None:

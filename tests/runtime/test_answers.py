@@ -111,11 +111,11 @@ def test_numbers_that_are_not_finite_are_an_error_and_not_an_answer(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples": 0}, "`samples` to be between 1 and 4096, but got 0"),
-        ({"seed": -1}, "`seed` to be between 0 and 4095, but got -1"),
-        ({"reject": 1.5}, "`reject` to be between 0 and 1, but got 1.5"),
-        ({"adaptive": 1.0}, "`adaptive` to be strictly between 0 and 1, but got 1.0"),
-        ({"top": 0}, "`top` to be at least 1, but got 0"),
+        ({"samples": 0}, "`samples` to be an integer between 1 and 4096, but got 0"),
+        ({"seed": -1}, "`seed` to be an integer between 0 and 4095, but got -1"),
+        ({"reject": 1.5}, "`reject` to be a number between 0 and 1, but got 1.5"),
+        ({"adaptive": 1.0}, "`adaptive` to be a number strictly between 0 and 1, but got 1.0"),
+        ({"top": 0}, "`top` to be an integer of at least 1, but got 0"),
     ],
 )
 def test_a_wrong_request_is_told_before_the_first_answer(model: Model, options: dict[str, float], message: str) -> None:

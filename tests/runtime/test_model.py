@@ -263,12 +263,33 @@ def test_unusable_images_are_refused(model, images, message):
         ({"seed": 4096}, "seed"),
         ({"reject": 1.5}, "reject"),
         ({"reject": float("nan")}, "reject"),
+        *(({name: wrong}, name) for name in ("samples", "seed") for wrong in (1.5, 2.0, "1", [1], True)),
+        ({"seed": None}, "seed"),
+        ({"reject": "1"}, "reject"),
+        ({"adaptive": "0.1"}, "adaptive"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
 def test_options_out_of_range_are_refused(model, answer, options, name):
-    with pytest.raises(UsageError, match=f"Expected `{name}` to be between"):
+    with pytest.raises(UsageError, match=f"Expected `{name}` to be an? (integer|number) (strictly )?between"):
         model.predict(answer.images[:1], **options)
+
+
+@pytest.mark.parametrize("name", ["threads", "max_memory"])
+@pytest.mark.parametrize("wrong", [0, 1.5, "1", [1], True])
+def test_a_resource_that_is_no_count_is_refused(digits, name, wrong):
+    with pytest.raises(UsageError, match=f"Expected `{name}` to be an integer"):
+        Model(digits.model, "cpu", **{name: wrong})
+
+
+def test_what_onnx_runtime_refuses_to_run_is_one_sentence(tmp_path):
+    """The damage is in the graph: it loads, and fails when it is run."""
+    path = port_cases.variant(tmp_path, graph=port_cases.unrunnable)
+    model = Model(path, "cpu")
+    with pytest.raises(
+        ModelFileError, match=r"cannot be run \(.*\)\. If the memory is full, .* copy or export it again"
+    ):
+        model.predict(np.zeros((1, 8, 8, 1), np.uint8))
 
 
 def test_missing_model_file_names_the_remedy(tmp_path):
@@ -356,7 +377,7 @@ def test_a_budget_that_no_pass_fits_in_names_the_least(digits, monkeypatch):
     with pytest.raises(UsageError, match=r"`max_memory` to be at least 5 MB, which one pass of .* takes, but got 4"):
         Model(digits.model, "cpu", max_memory=4)
     Model(digits.model, "cpu", max_memory=5)  # enough for one
-    with pytest.raises(UsageError, match="`max_memory` to be at least 1 MB, but got 0"):
+    with pytest.raises(UsageError, match="`max_memory` to be an integer of at least 1 MB, but got 0"):
         Model(digits.model, "cpu", max_memory=0)
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge.calibration.logits import StoredLogits, images_per_block
-from uce_edge.contract import MAX_SAMPLES
+from uce_edge.contract import pass_seeds
 from uce_edge.datasets.splits import Split
-from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 from uce_edge_train import dropout
@@ -41,8 +40,7 @@ def mc_blocks(
         seed: Of the noise. An image's logits depend on the image, the seed and the pass alone.
         keep_dropout: Whether `nn.Dropout` and the like stay random, with one mask for all images of a pass.
     """
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise UsageError(expected("`samples`", f"between 1 and {MAX_SAMPLES}", samples, "For example: --samples 25"))
+    pass_seeds(samples, 0)  # refuses what is no number of passes
     device = next(model.parameters()).device
     model.eval()
     block = images_per_block(len(data), samples, classes_of(model, image))

@@ -64,7 +64,7 @@ def start(module: str, job: Job) -> str:
     Raises:
         UceEdgeError: It failed, with the last line that it said.
     """
-    command = [sys.executable, "-m", module, job.to_json()]
+    command = [sys.executable, "-P", "-m", module, job.to_json()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

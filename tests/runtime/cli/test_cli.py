@@ -459,16 +459,16 @@ def test_export_writes_onnx_files_only(digits, refused, tmp_path, name):
 # Wrong usage, told before anything slow happens: the files that these requests name do not exist
 
 WRONG = {
-    "predict -m x.png --samples 0": "Expected `samples` to be between 1 and 4096, but got 0.",
-    "predict -m x.png --samples 5000": "Expected `samples` to be between 1 and 4096, but got 5000.",
-    "predict -m x.png --seed -1": "Expected `seed` to be between 0 and 4095, but got -1.",
-    "predict -m x.png --seed 4096": "Expected `seed` to be between 0 and 4095, but got 4096.",
-    "predict -m x.png --reject 1.5": "Expected `reject` to be between 0 and 1, but got 1.5.",
-    "predict -m x.png --reject nan": "Expected `reject` to be between 0 and 1, but got nan.",
+    "predict -m x.png --samples 0": "Expected `samples` to be an integer between 1 and 4096, but got 0.",
+    "predict -m x.png --samples 5000": "Expected `samples` to be an integer between 1 and 4096, but got 5000.",
+    "predict -m x.png --seed -1": "Expected `seed` to be an integer between 0 and 4095, but got -1.",
+    "predict -m x.png --seed 4096": "Expected `seed` to be an integer between 0 and 4095, but got 4096.",
+    "predict -m x.png --reject 1.5": "Expected `reject` to be a number between 0 and 1, but got 1.5.",
+    "predict -m x.png --reject nan": "Expected `reject` to be a number between 0 and 1, but got nan.",
     "predict -m x.png --reject often": "Expected `reject` to be between 0 and 1, or auto, but got 'often'.",
     "predict -m x.png --json --jsonl": "Choose one of --json and --jsonl.",
-    "predict -m x.png --threads 0": "Expected `threads` to be at least 1, but got 0.",
-    "predict -m x.png --adaptive 1.5": "Expected `adaptive` to be strictly between 0 and 1, but got 1.5.",
+    "predict -m x.png --threads 0": "Expected `threads` to be an integer between 1 and 1024, but got 0.",
+    "predict -m x.png --adaptive 1.5": "Expected `adaptive` to be a number strictly between 0 and 1, but got 1.5.",
     "predict": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
     "predict -m x.png --watch d": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
     "predict -m --watch d --json": "--watch never ends, so --json, --sheet and --sort do not go with it.",
@@ -481,7 +481,7 @@ WRONG = {
     "bench -m --batch 0": "Expected `batch` to be at least 1",
     "bench -m --batch 2 --compare pytorch": "Expected `batch` to be a list that has 1 in it, but got '2'",
     "bench -m --compare tensorrt": "Choose among pytorch, pytorch-loop, naive, openvino",
-    "bench -m --threads 0": "Expected `threads` to be at least 1",
+    "bench -m --threads 0": "Expected `threads` to be an integer between 1 and 1024",
     "bench -m --plot latency.xyz": "ending in .png",
     "train --data nonsense": "Expected `data`",
     "train --arch nonsense": "Expected `arch`",
@@ -553,6 +553,15 @@ def test_version(call):
     version = f"uce-edge {uce_edge.__version__}\n"
     assert call("--version").out == version
     assert run("--version").stdout.decode().splitlines() == version.splitlines()
+
+
+def test_no_code_of_the_working_folder_is_imported(tmp_path):
+    """A folder from elsewhere may hold a run.json that names code, and the code beside it."""
+    (tmp_path / "typer.py").write_text("raise SystemExit('code of this folder was run')")
+    said = subprocess.run(
+        [sys.executable, "-m", "uce_edge", "--version"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (said.returncode, said.stdout) == (0, f"uce-edge {uce_edge.__version__}\n"), said.stderr
 
 
 @pytest.mark.parametrize(

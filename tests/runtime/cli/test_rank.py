@@ -154,8 +154,8 @@ def test_a_single_pass_has_no_model_uncertainty(digits, call):
 
 WRONG = {
     "--top 0": "Expected `top` to be at least 1, but got 0.",
-    "--max-uncertainty 1.5": "Expected `max_uncertainty` to be between 0 and 1, but got 1.5.",
-    "--max-uncertainty nan": "Expected `max_uncertainty` to be between 0 and 1, but got nan.",
+    "--max-uncertainty 1.5": "Expected `max_uncertainty` to be a number between 0 and 1, but got 1.5.",
+    "--max-uncertainty nan": "Expected `max_uncertainty` to be a number between 0 and 1, but got nan.",
     "--samples 0": "Expected `samples`",
     "--seed -1": "Expected `seed`",
     "--json --csv": "Choose one of --json, --jsonl and --csv.",

@@ -250,7 +250,7 @@ WRONG = [
     ({"labels": np.array([0.5] * 359)}, "one whole number per image"),
     ({"labels": [1, 2]}, r"one whole number per image \(359\)"),
     ({"images": np.zeros((0, 8, 8, 1), np.uint8), "labels": np.zeros(0, int)}, "one at least"),
-    ({"reject": 1.5}, "`reject` to be between 0 and 1, but got 1.5"),
+    ({"reject": 1.5}, "`reject` to be a number between 0 and 1, but got 1.5"),
     ({"samples": 0}, "`samples`"),
     ({"seed": -1}, "`seed`"),
     ({"outside": {"none": np.zeros((0, 8, 8, 1), np.uint8)}}, r"`outside\['none'\]` to be at least one image"),
@@ -417,7 +417,7 @@ def test_nothing_half_written_stays(digits, evaluating, archive, tmp_path, monke
 
 
 REFUSED = {
-    "--reject 1.5": "Expected `reject` to be between 0 and 1, but got 1.5.",
+    "--reject 1.5": "Expected `reject` to be a number between 0 and 1, but got 1.5.",
     "--reject much": "Expected `reject` to be between 0 and 1, or auto, but got 'much'.",
     "--samples 0": "Expected `samples`",
     "--seed -1": "Expected `seed`",

@@ -1,0 +1,64 @@
+"""The memory that images may take while they are decoded: of one file, and of all threads together."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from PIL import Image
+
+from uce_edge.errors import ImageError
+
+__all__ = ["MAX_PIXELS", "taken", "too_large"]
+
+MAX_PIXELS = 100_000_000
+"""Larger images are refused from their header; a phone makes 12 to 50 megapixels, a scan of A4 35."""
+MAX_SIDE = 65_535
+"""As in JPEG. An image of 1 x 100,000,000 pixels would be made wider before it is made lower."""
+MAX_BYTES = 800_000_000
+"""What decoding may hold. A file of a few kilobytes can ask for gigabytes."""
+
+# Bytes per pixel, measured: Pillow's own image has up to 4, and some decoders hold it several times.
+_PLAIN, _PROGRESSIVE, _BY_FORMAT = 5, 12, {"WEBP": 16, "JPEG2000": 24}
+
+_change = threading.Condition()
+_held = 0
+
+
+@contextmanager
+def taken(image: Image.Image, name: str) -> Iterator[None]:
+    """Inside the block there is room to decode an image; until there is, the thread waits for others.
+
+    Args:
+        image: An image that was opened, and not loaded.
+        name: What messages call it.
+
+    Raises:
+        ImageError: It is larger than may be, or has no pixels.
+    """
+    global _held  # noqa: PLW0603 (the memory is the process's)
+    width, height = image.size
+    each = _PROGRESSIVE if image.info.get("progressive") else _BY_FORMAT.get(image.format or "", _PLAIN)
+    limit = min(MAX_PIXELS, MAX_BYTES // each)
+    if width * height > limit:
+        raise ImageError(too_large(name, width * height, limit))
+    if max(width, height) > MAX_SIDE:
+        raise ImageError(
+            f"{name} is {width} x {height} pixels, and at most {MAX_SIDE} on a side are read. Make it smaller first."
+        )
+    if width * height == 0:
+        raise ImageError(f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.")
+    needed = width * height * each
+    with _change:
+        _change.wait_for(lambda: _held + needed <= MAX_BYTES)
+        _held += needed
+    try:
+        yield
+    finally:
+        with _change:
+            _held -= needed
+            _change.notify_all()
+
+
+def too_large(name: str, pixels: int, limit: int) -> str:
+    """What is said of an image that is refused for its size."""
+    return f"{name} has {pixels / 1e6:.0f} megapixels, and at most {limit / 1e6:.0f} are read. Make it smaller first."

@@ -1,0 +1,168 @@
+"""A decoded image as a person sees it, and as a model takes it, with little memory beside its pixels."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from uce_edge.errors import ImageError
+from uce_edge.metadata import ImageSpec
+from uce_edge.pillow_warnings import silenced
+
+__all__ = ["Pixels", "View", "damage"]
+
+BACKGROUND = "white"
+"""What shows through transparent pixels: the paper a browser and a print put behind them."""
+
+_ORIENTATION = 0x0112  # the EXIF tag
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ON_ITS_SIDE = {_UPRIGHT[number] for number in (5, 6, 7, 8)}
+"""Upright rows are stored as columns."""
+_FROM_THE_END = {_UPRIGHT[number] for number in (3, 4, 7, 8)}
+"""The upright image begins where the stored one ends."""
+_STRIP = 4_000_000  # pixels that are converted at a time
+
+Pixels = npt.NDArray[Any]
+
+
+class View:
+    """An image, upright. It is converted in strips, because whole copies of it would fill the memory."""
+
+    def __init__(self, image: Image.Image, name: str) -> None:
+        """Decode all of it; a truncated file fails here."""
+        self._image, self._name = image, name
+        with self._told():
+            # Not at a fraction of the size, as Pillow's draft mode does for JPEGs: its pixels are others, and so are
+            # the answers (docs/contract.md).
+            image.load()
+        self._turn = _orientation(image)
+        self.width, self.height = reversed(image.size) if self._turn in _ON_ITS_SIDE else image.size
+
+    def resized(self, spec: ImageSpec, method: Image.Resampling) -> list[Image.Image]:
+        """What a model takes: one L or RGB image for uint8, one F image per channel for float32."""
+        with self._told():
+            range_ = self._range() if _is_wide(self._image) else None
+            narrow = [
+                [band.resize((spec.width, band.height), method) for band in _bands(strip, spec, range_, self._name)]
+                for strip in self._strips()
+            ]
+            # Pillow resizes the rows, rounds, and then resizes the columns, so this gives the very same pixels.
+            return [_stacked(parts).resize((spec.width, spec.height), method) for parts in zip(*narrow, strict=True)]
+
+    def _strips(self) -> Iterator[Image.Image]:
+        """The image from top to bottom, upright."""
+        step = max(1, _STRIP // self.width)
+        for top in range(0, self.height, step):
+            box = self._box(top, min(top + step, self.height))
+            strip = self._image if box == (0, 0, *self._image.size) else self._image.crop(box)
+            yield strip if self._turn is None else strip.transpose(self._turn)
+
+    def _box(self, top: int, bottom: int) -> tuple[int, int, int, int]:
+        """Where rows of the upright image are stored."""
+        if self._turn in _FROM_THE_END:
+            top, bottom = self.height - bottom, self.height - top
+        return (top, 0, bottom, self.width) if self._turn in _ON_ITS_SIDE else (0, top, self.width, bottom)
+
+    def _range(self) -> tuple[float, float]:
+        ends = [(values.min(), values.max()) for values in map(_values, self._strips())]
+        return float(np.min(ends)), float(np.max(ends))  # NaN if there is one
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Plugins raise whatever their parsing ran into: one sentence instead."""
+        try:
+            with silenced():
+                yield
+        except ImageError:
+            raise
+        except Exception as error:
+            raise ImageError(damage(self._name, error)) from None
+
+
+def _orientation(image: Image.Image) -> Image.Transpose | None:
+    # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails on odd tags nobody needs here.
+    try:
+        return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # an unreadable EXIF block says nothing, and viewers show the image as stored
+        return None
+
+
+def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
+    """Strips, one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    whole, top = Image.new(parts[0].mode, (parts[0].width, sum(part.height for part in parts))), 0
+    for part in parts:
+        whole.paste(part, (0, top))
+        top += part.height
+    return whole
+
+
+def _bands(image: Image.Image, spec: ImageSpec, range_: tuple[float, float] | None, name: str) -> list[Image.Image]:
+    """The image as one of L or RGB; for a float32 model as one of F per channel, whatever its depth."""
+    image = _to_mode(image, spec) if range_ is None else Image.fromarray(_wide(image, spec, range_, name))
+    return [image] if spec.dtype == "uint8" else [band.convert("F") for band in image.split()]
+
+
+def _to_mode(image: Image.Image, spec: ImageSpec) -> Image.Image:
+    if image.has_transparency_data:
+        top = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", top.size, BACKGROUND), top)
+    mode = "L" if spec.channels == 1 else "RGB"
+    return image if image.mode == mode else image.convert(mode)  # which copies even what has the mode already
+
+
+def _is_wide(image: Image.Image) -> bool:
+    """Whether it is gray of more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def _values(image: Image.Image) -> Pixels:
+    """Gray of more than 8 bits."""
+    values = np.array(image)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):  # 16-bit PNG marks transparent pixels by one gray value
+        values[values == transparent] = np.uint16(65535)
+    return values
+
+
+def _wide(image: Image.Image, spec: ImageSpec, range_: tuple[float, float], name: str) -> Pixels:
+    """Gray of more than 8 bits, as float32 unchanged or as uint8 by its full range.
+
+    Args:
+        image: The image, or a strip of it.
+        spec: What the model takes.
+        range_: The smallest and the largest value of all the image.
+        name: What messages call it.
+    """
+    (low, high), values = range_, _values(image)
+    top = 1 if image.mode == "F" else 65535
+    if spec.dtype != "uint8":
+        if not np.isfinite(range_).all():
+            raise ImageError(f"{name} has pixels that are not finite numbers. Replace NaN and infinity first.")
+        return values.astype(np.float32)
+    if not (low >= 0 and high <= top):  # also catches NaN
+        raise ImageError(
+            f"{name} has {'float' if top == 1 else '32-bit'} pixels from {low:g} to {high:g}, and only "
+            f"0 to {top} has a defined brightness. Scale them, or save the image with 8 or 16 bits."
+        )
+    scaled = np.rint(values * np.float32(255)) if top == 1 else (values.astype(np.uint32) + 128) // 257
+    return scaled.astype(np.uint8)
+
+
+def damage(name: str, error: Exception) -> str:
+    """What is said of a file that cannot be decoded."""
+    if "truncated" in str(error).lower():
+        return f"{name} is truncated: its data ends before the image does. Copy or download it again."
+    return f"{name} cannot be decoded ({error}). Copy or download it again, or save it as PNG."
