@@ -12,7 +12,7 @@ from uce_edge.contract import Inference, Merge, Output, Per
 from uce_edge.errors import ModelFileError, UsageError, expected
 from uce_edge.fields import Rule, checked
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import summarise
+from uce_edge.prediction import seed_averages, summarise
 from uce_edge.runner import Runner
 
 # One call holds this many image-passes at most: more make none of them faster.
@@ -90,7 +90,7 @@ class Calls:
         return _joined([part for part, _ in parts], self._per_image), np.concatenate([drawn for _, drawn in parts])
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
-        """An output with one entry per pass, [samples, batch, classes]."""
+        """An output with one entry per pass, [seeds * members, batch, classes]."""
         return self._passes([self._named[name]], batch, seeds)[name]
 
     def _run(self, batch: Pixels, seeds: Seeds) -> Values:
@@ -108,13 +108,17 @@ class Calls:
         settled: list[tuple[npt.NDArray[np.intp], Values]] = []
         open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self._metadata.classes)), np.float32)
         same: Values = {}
+        members, taken = self._metadata.members, 0
         for count in adaptive.looks(len(seeds)):
-            wanted = [self._named[contract.PASS_PROBABILITIES], *([] if len(passes) else self._same)]
-            fresh = self._passes(wanted, batch[open_images], seeds[len(passes) : count])
+            wanted = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
+            fresh = self._passes(wanted, batch[open_images], seeds[taken:count])
+            taken = count
             passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
             same |= fresh
             last = count == len(seeds)
-            done = np.full(len(open_images), True) if last else adaptive.settled(passes, reject, error, len(seeds))
+            done = np.full(len(open_images), True)
+            if not last:  # members are no draws: what varies is what they say together
+                done = adaptive.settled(seed_averages(passes, members), reject, error, len(seeds))
             if done.any():
                 settled.append((open_images[done], self._computed(passes[:, done])))
             drawn[open_images[done]] = count
@@ -127,7 +131,7 @@ class Calls:
 
     def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
         """What the graph would have given for the probabilities of these passes in one call."""
-        summary = summarise(passes)
+        summary = summarise(passes, self._metadata.members)
         fitted = self._metadata.calibration.error
         if fitted is None:
             error = np.asarray(1 - summary.probabilities.max(-1), np.float32)
@@ -184,7 +188,7 @@ class Calls:
         costs = self._metadata.costs
         cheap = costs is not None and 100 * costs.macs_per_pass < costs.macs_once
         if self._metadata.inference is Inference.MOMENTS and cheap:
-            return max(self._rows, _DRAWN_PER_CALL // len(self._metadata.classes))
+            return max(self._rows, _DRAWN_PER_CALL // (len(self._metadata.classes) * self._metadata.members))
         return self._rows
 
     def _affordable_rows(self, max_memory: int | None) -> int:

@@ -74,7 +74,7 @@ class Output:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """The names of its dimensions; `samples` is 1 for a deterministic model."""
+        """The names of its dimensions; `samples` counts seeds times members, and members alone without seeds."""
         samples = ("samples",) if self.per is Per.PASS else ()
         return (*samples, "batch", *(("classes",) if self.by_class else ()))
 

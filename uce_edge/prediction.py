@@ -210,9 +210,22 @@ class Summary(NamedTuple):
     standard_error: FloatArray
 
 
-def summarise(passes: FloatArray) -> Summary:
-    """Merge calibrated probabilities [samples, batch, classes], for passes that were split over several calls."""
-    samples, _, classes = passes.shape
+def seed_averages(passes: FloatArray, members: int) -> FloatArray:
+    """What the members of an ensemble say together for every seed: [seeds * members, ...] -> [seeds, ...]."""
+    if members == 1:
+        return passes
+    averages: FloatArray = passes.reshape(-1, members, *passes.shape[1:]).mean(axis=1)
+    return averages
+
+
+def summarise(passes: FloatArray, members: int = 1) -> Summary:
+    """Merge calibrated probabilities, for passes that were split over several calls.
+
+    Args:
+        passes: [seeds * members, batch, classes], seed by seed.
+        members: The networks of an ensemble. They are no draws, so the standard error is that of the seeds' averages.
+    """
+    classes = passes.shape[-1]
     values = passes.astype(np.float64)
     scale = -1 / math.log(classes)
     mean = values.mean(axis=0)
@@ -220,8 +233,9 @@ def summarise(passes: FloatArray) -> Summary:
     total = np.clip(scale * (mean * log_mean).sum(-1), 0, 1)
     data = scale * (values * np.log(np.maximum(values, 1e-30))).sum(-1).mean(axis=0)
     # Delta method: the entropy of the mean is the mean of the passes' cross-entropies to it.
-    cross = scale * (values * log_mean).sum(-1)
-    error = np.ones_like(total) if samples == 1 else cross.std(axis=0, ddof=1) / math.sqrt(samples)
+    cross = seed_averages(scale * (values * log_mean).sum(-1), members)
+    seeds = len(cross)
+    error = np.ones_like(total) if seeds == 1 else cross.std(axis=0, ddof=1) / math.sqrt(seeds)
     return Summary(
         *(np.asarray(x, np.float32) for x in (mean, total, np.clip(total - data, 0, 1), np.minimum(error, 1)))
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from uce_edge import contract
-from uce_edge.contract import NoiseKind
+from uce_edge.contract import Inference, NoiseKind, Per
 from uce_edge.errors import ModelFileError
 from uce_edge.metadata import Metadata
 
@@ -40,9 +40,12 @@ def check(session: Any, metadata: Metadata, source: str) -> None:
         last = slice(-1, None) if output.by_class else slice(0)
         promised[output.name] = [_TYPES[output.dtype], *[len(metadata.classes)][last]]
         kept[output.name] = [given[output.name].type, *given[output.name].shape[last]]
+        if output.per is Per.PASS and metadata.inference is Inference.DETERMINISTIC:
+            promised[output.name].append(metadata.members)
+            kept[output.name].append(given[output.name].shape[0])
     for name, values in promised.items():
         if values != kept[name]:
             raise ModelFileError(
                 f"{source} is damaged: its metadata promises {values} of `{name}` (type; height, width, channels or "
-                f"classes), and its graph has {kept[name]}. Export it again: uce-edge export"
+                f"classes, members), and its graph has {kept[name]}. Export it again: uce-edge export"
             )

@@ -17,16 +17,22 @@ _ALIGNMENT = 16
 
 
 def emit(
-    g: Builder, logits: ir.Value, samples: ir.Value | None, classes: int, calibration: Calibration
+    g: Builder,
+    logits: ir.Value,
+    samples: ir.Value | None,
+    classes: int,
+    calibration: Calibration,
+    members: int = 1,
 ) -> list[ir.Value]:
     """Append the head to a graph.
 
     Args:
         g: Where the nodes go.
-        logits: Raw logits [samples, batch, classes].
-        samples: int64 [1], the number of passes; None for a deterministic model, which has no sampling error.
+        logits: Raw logits [samples * members, batch, classes], seed by seed.
+        samples: int64 [1], the number of seeds; None for a deterministic model, which has no sampling error.
         classes: Number of classes.
         calibration: The map and its parameters.
+        members: The networks of an ensemble.
 
     Returns:
         The contract's outputs, in its order.
@@ -59,12 +65,14 @@ def emit(
         contract.CLASS_ID: g.Cast(g.ArgMax(p, axis=-1, keepdims=0), to=ir.DataType.INT32),
         contract.UNCERTAINTY: total,
         contract.MODEL_UNCERTAINTY: unit(g.Sub(total, data)),
-        contract.STANDARD_ERROR: _emit_standard_error(g, cross_entropy(wide_passes, log_p), samples),
+        contract.STANDARD_ERROR: _emit_standard_error(g, cross_entropy(wide_passes, log_p), samples, members),
         contract.ERROR_PROBABILITY: _emit_error(g, total, p, calibration),
         contract.PASS_PROBABILITIES: passes,
         contract.LOGITS: g.Identity(logits),
     }
-    sizes = {"samples": "samples" if samples else 1, "batch": "batch", "classes": classes}
+    # A name of its own: a runtime takes dimensions of one name for equally large.
+    passes_of_all = "samples" if members == 1 else "samples_members"
+    sizes = {"samples": passes_of_all if samples else members, "batch": "batch", "classes": classes}
     outputs = contract.outputs_of(())
     for output in outputs:
         value = values[output.name]
@@ -114,12 +122,19 @@ def _emit_linear(g: Builder, x: ir.Value, weight: ir.Value, bias: ir.Value) -> i
     return g.Add(g.MatMul(x, g.Transpose(weight, perm=[1, 0])), bias)
 
 
-def _emit_standard_error(g: Builder, cross_entropy: ir.Value, samples: ir.Value | None) -> ir.Value:
+def _emit_standard_error(
+    g: Builder, cross_entropy: ir.Value, samples: ir.Value | None, members: int
+) -> ir.Value:
     """Delta method: H of the average is the mean over passes of their cross-entropy to the average.
 
-    Its standard error is that of this mean; with one pass it is unknown and said to be 1.
+    Its standard error is that of this mean; with one pass it is unknown and said to be 1. The members of an ensemble are
+    no draws: what varies is their average.
     """
     first = g.constant(np.array([0]))
+    if members > 1:
+        seeds = g.constant(np.array([1])) if samples is None else samples
+        by_member = g.Reshape(cross_entropy, g.Concat(seeds, g.constant(np.array([members, -1])), axis=0))
+        cross_entropy = g.ReduceMean(g.Transpose(by_member, perm=[1, 0, 2]), first, keepdims=0)
     deviation = g.Sub(cross_entropy, g.ReduceMean(cross_entropy, first, keepdims=1))
     squares = g.ReduceSum(g.Mul(deviation, deviation), first, keepdims=0)
     if samples is None:

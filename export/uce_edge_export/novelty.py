@@ -1,9 +1,12 @@
 """Novelty in the graph: the distance of an image's features to those of the calibration images, and its p-value.
 
 What the numbers mean, and how they are fitted, is in `uce_edge.calibration.novelty`. Images are columns here, so that
-every product is one of a constant with one image: an answer does not depend on how many images a call has.
+every product is one of a constant with one image: an answer does not depend on how many images a call has. The score of
+an ensemble is the sum of its members' distances.
 """
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +42,8 @@ _AT_ONCE = 32  # images
 class Fitted:
     """What the nodes are made of."""
 
-    distance: Distance
+    distances: tuple[Distance, ...]
+    """Of every member, in its own features; their sum is the score."""
     reference: Reference
     largest_difference: float
     """Of a score in the graph to the same in double precision, relative."""
@@ -54,20 +58,21 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     """
     fitting, scoring = data.halves()
     _check_size(model)
-    distance = novelty.fit(features(model, fitting.images), fitting.labels)
-    scores = _run(model, distance, scoring.images)
-    exact = distance(features(model, scoring.images))
+    distances = tuple(novelty.fit(values, fitting.labels) for values in features(model, fitting.images))
+    (scores,) = _run(model, distances, scoring.images)
+    each = zip(distances, features(model, scoring.images), strict=True)
+    exact = np.sum([distance(values) for distance, values in each], axis=0)
     difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
     if not difference <= _TOLERANCE:  # NaN fails, too
         raise NoveltyError(
             f"Scores of the graph differ from those in double precision by {difference:.2g} of their size (allowed: "
             f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty."
         )
-    return Fitted(distance, Reference.of(scores), difference)
+    return Fitted(distances, Reference.of(scores), difference)
 
 
-def features(model: ir.Model, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """The noise-free features [images, features] of some images, by ONNX Runtime."""
+def features(model: ir.Model, images: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
+    """The noise-free features [images, features] of some images in every member, by ONNX Runtime."""
     return _run(model, None, images)
 
 
@@ -114,9 +119,9 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
     model, metadata = detach(model, metadata)
     model = infer_shapes(model)
     graph = model.graph
-    operand = find_features(graph)
+    operands = find_features(graph)
     g = Builder(taken=graph.initializers)
-    score = _emit_score(g, operand, fitted.distance)
+    score = _emit_sum(g, operands, fitted.distances)
     outputs = {NOVELTY: _emit_p(g, score, fitted.reference), NOVELTY_SCORE: score}
     for name in OUTPUTS:
         value = outputs[name]
@@ -127,7 +132,8 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = value.type = None
-    price = operand.multiplications + fitted.distance.whitening.size + fitted.distance.means.size
+    price = sum(operand.multiplications for operand in operands)
+    price += sum(distance.whitening.size + distance.means.size for distance in fitted.distances)
     metadata = replace(metadata, minor=contract.MINOR, outputs=(*metadata.outputs, *OUTPUTS))
     return checked(model), _dearer(metadata, price)
 
@@ -136,14 +142,18 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     """A copy without the outputs of novelty and what only they need, and its metadata, without a rule about them."""
     copy = ir.from_proto(ir.to_proto(model))
     graph = copy.graph
-    means, whitening = (graph.initializers.get(f"novelty.{name}") for name in ("means", "whitening"))
+    constants = [
+        value.const_value
+        for name, value in graph.initializers.items()
+        if name.startswith("novelty.") and name.endswith((".means", ".whitening"))
+    ]
     graph.outputs[:] = [value for value in graph.outputs if value.name not in OUTPUTS]
     checked(copy)
     others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
     if others == metadata.outputs:
         return copy, metadata
-    price = sum(value.const_value.size for value in (means, whitening) if value is not None and value.const_value)
-    price += find_features(infer_shapes(copy).graph).multiplications
+    price = sum(constant.size for constant in constants if constant is not None)
+    price += sum(operand.multiplications for operand in find_features(infer_shapes(copy).graph))
     return copy, _dearer(replace(metadata, outputs=others, rule=None), -price)
 
 
@@ -152,29 +162,33 @@ def _dearer(metadata: Metadata, price: int) -> Metadata:
     return metadata if costs is None else replace(metadata, costs=replace(costs, macs_once=costs.macs_once + price))
 
 
-def _run(model: ir.Model, distance: Distance | None, images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """The scores of some images; without a distance, their features."""
+def _run(
+    model: ir.Model, distances: Sequence[Distance] | None, images: npt.NDArray[Any]
+) -> list[npt.NDArray[np.float32]]:
+    """The scores of some images; without distances, their features in every member."""
     probe = infer_shapes(model)
     graph = probe.graph
-    operand = find_features(graph)
+    operands = find_features(graph)
     for name in [name for name in graph.initializers if name.startswith("novelty.")]:
         graph.initializers[name].name = f"{name}.old"
     g = Builder(taken=graph.initializers)
-    result = _emit_features(g, operand) if distance is None else _emit_score(g, operand, distance)
-    result = g.Identity(result)
-    result.name, result.dtype = "result", ir.DataType.FLOAT
-    result.shape = ir.Shape(["batch"] if distance else ["batch", None])
+    values = [_emit_sum(g, operands, distances)] if distances else [_emit_features(g, operand) for operand in operands]
+    results = [g.Identity(value) for value in values]
+    for number, result in enumerate(results):
+        result.name, result.dtype = f"result.{number}", ir.DataType.FLOAT
+        result.shape = ir.Shape(["batch"] if distances else ["batch", None])
     _extend(graph, g)
-    graph.outputs[:] = [result]
+    graph.outputs[:] = results
     for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
         graph.inputs.remove(value)
     session = open_session(ir.to_proto(checked(probe)).SerializeToString(), Device.CPU)
     blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
-    return np.concatenate([session.run(None, {contract.IMAGE: block})[0] for block in blocks])
+    ran = [session.run(None, {contract.IMAGE: block}) for block in blocks]
+    return [np.concatenate(parts) for parts in zip(*ran, strict=True)]
 
 
 def _check_size(model: ir.Model) -> None:
-    size = _size(find_features(infer_shapes(model).graph))
+    size = max(map(_size, find_features(infer_shapes(model).graph)))
     if size > MOST:
         raise NoveltyError(
             f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "
@@ -208,14 +222,21 @@ def _emit_features(g: Builder, operand: Features) -> ir.Value:
     return x if rank == 2 else g.ReduceMean(x, g.constant(np.arange(2, rank)), keepdims=0)
 
 
-def _emit_score(g: Builder, operand: Features, distance: Distance) -> ir.Value:
+def _emit_sum(g: Builder, operands: Sequence[Features], distances: Sequence[Distance]) -> ir.Value:
+    """The sum of the members' scores."""
+    prefixes = ["novelty"] if len(distances) == 1 else [f"novelty.{number}" for number in range(len(distances))]
+    scores = [_emit_score(g, *member) for member in zip(operands, distances, prefixes, strict=True)]
+    return functools.reduce(g.Add, scores)
+
+
+def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) -> ir.Value:
     """|z - w_c|^2 with z the whitened direction, and w_c the whitened mean that is nearest to it."""
 
     def transposed(x: ir.Value) -> ir.Value:
         return g.Transpose(x, perm=[0, 2, 1])
 
     def constant(values: npt.NDArray[Any], name: str) -> ir.Value:
-        return g.constant(np.ascontiguousarray(values, np.float32), f"novelty.{name}")
+        return g.constant(np.ascontiguousarray(values, np.float32), f"{prefix}.{name}")
 
     column = g.Unsqueeze(_emit_features(g, operand), g.constant(np.array([2])))
     length = g.Sqrt(g.MatMul(transposed(column), column))

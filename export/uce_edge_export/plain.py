@@ -18,6 +18,8 @@ from uce_edge_export.weights import multiplications, per_image_shape
 
 TABLE = "noise.table"
 """The initializer that noise is read from."""
+MEMBERS = "members.logits"
+"""The value that has the raw logits of an ensemble's members side by side."""
 _MOVING = {"Gather", "Reshape", "Slice", "Transpose", "Unsqueeze", "Squeeze", "Cast", "Identity", "Expand", "Split"}
 _LAYERS = ("Conv", "Gemm", "MatMul")
 
@@ -34,14 +36,31 @@ class Features:
     """Multiply-accumulates for one image that computing it adds to the graph."""
 
 
-def find_features(graph: ir.Graph) -> Features:
-    """Find the features in a contract graph; nodes that it takes are added to it.
+def raw_logits(graph: ir.Graph) -> ir.Value:
+    """What the network of a contract graph computes: the output is an Identity of it."""
+    (output,) = (value for value in graph.outputs if value.name == contract.LOGITS)
+    producer = output.producer()
+    assert producer is not None
+    logits = producer.inputs[0]
+    assert logits is not None
+    return logits
+
+
+def find_features(graph: ir.Graph) -> list[Features]:
+    """Find the features of every member in a contract graph; nodes that it takes are added to it.
 
     Args:
         graph: The graph, with shapes and types inferred.
+
+    Returns:
+        One for a single network.
     """
-    (output,) = (value for value in graph.outputs if value.name == contract.LOGITS)
-    logits = _source(output)  # the output is an Identity of what the network computes
+    joined = [node for node in graph if node.outputs[0].name == MEMBERS]
+    logits = [value for value in joined[0].inputs if value is not None] if joined else [raw_logits(graph)]
+    return [_features(graph, value) for value in logits]
+
+
+def _features(graph: ir.Graph, logits: ir.Value) -> Features:
     walk = _Walk(graph, logits)
     layer, position = walk.last_layer()
     value = layer.inputs[position]
@@ -159,14 +178,6 @@ def _is_sum(node: ir.Node) -> bool:
     """Whether a product only adds up positions, with a constant row, as the graph pass writes a ReduceMean."""
     row = node.inputs[0]
     return row is not None and row.const_value is not None and row.const_value.shape[0] == 1
-
-
-def _source(output: ir.Value) -> ir.Value:
-    producer = output.producer()
-    assert producer is not None
-    value = producer.inputs[0]
-    assert value is not None
-    return value
 
 
 def _ancestors(value: ir.Value) -> set[ir.Node]:

@@ -25,6 +25,7 @@ from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
 from uce_edge_export.novelty import add as add_novelty
 from uce_edge_export.novelty import detach
+from uce_edge_export.plain import raw_logits
 from uce_edge_export.promise import NOTHING, Measured, measure
 from uce_edge_export.publish import check_name, publish
 
@@ -57,6 +58,7 @@ def recalibrate(
     seed: int = 0,
     promise: Promise | None = None,
     novelty: NoveltyPromise | None = None,
+    held_out: Split | None = None,
 ) -> Recalibrated:
     """Fit a calibration map on labelled images and write a new file; the old one stays.
 
@@ -67,10 +69,12 @@ def recalibrate(
         method: The calibration map, which may be another kind than the file has.
         samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
         seed: Which passes to use.
-        promise: What a rejection threshold shall keep. Half of the images then fit the map, and the other half, which
-            nothing is fitted on, the threshold. When they do not allow one, the file has the new map and no threshold.
+        promise: What a rejection threshold shall keep. When the images do not allow one, the file has the new map and no
+            threshold.
         novelty: What the gate against foreign images shall keep; the images of the map serve it. None leaves the file
             without one. With no level of its own, images that do not allow one leave the file without it, too.
+        held_out: Labelled images that nothing is fitted on, which show what thresholds do; None for half of `data` when
+            something shall be promised, which then fit no map.
     """
     out = check_name(out)
     model = Model(source, "cpu")
@@ -78,13 +82,14 @@ def recalibrate(
         raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
     n = model.metadata.samples if samples is None else samples
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
-    kept = None
-    if promise is not None:
+    kept = held_out
+    if promise is not None and kept is None:
         data, kept = data.halves()
-    step = images_per_block(len(data.images), n, len(model.classes))
+    members = model.metadata.members
+    step = images_per_block(len(data.images), n * members, len(model.classes))
     blocks = (data.images[start : start + step] for start in range(0, len(data.images), step))
     logits = StoredLogits(model.logits(block, n, seed) for block in blocks)
-    calibration = fit_map(method, logits, data.labels, seed)
+    calibration = fit_map(method, logits, data.labels, seed, members=members)
     kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
     network, described = detach(ir.load(source), model.metadata)
@@ -117,11 +122,7 @@ def recalibrate(
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
     """Write everything behind the raw logits again; what computes the logits is untouched."""
     graph = model.graph
-    output = next(value for value in graph.outputs if value.name == contract.LOGITS)
-    producer = output.producer()
-    assert producer is not None
-    logits = producer.inputs[0]  # the output is an Identity of what the network computes
-    assert logits is not None
+    logits = raw_logits(graph)
     kept = list(graph.initializers.values())
     old = [str(value.name) for value in kept if _is_head(str(value.name))]
     g = Builder(taken={str(value.name) for value in kept} - set(old))
@@ -134,7 +135,9 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
         value.name = f"{value.name}.old"
     for name in old:
         graph.initializers[name].name = f"{name}.old"
-    graph.outputs[:] = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration)
+    graph.outputs[:] = head.emit(
+        g, logits, samples, len(metadata.classes), metadata.calibration, metadata.members
+    )
     for value in g.initializers:
         graph.register_initializer(value)
     graph.extend(g.nodes)

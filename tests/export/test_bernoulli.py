@@ -306,7 +306,7 @@ def test_the_features_of_a_masked_network_are_those_of_evaluation_mode(name: str
     model = network(LAYERS[name][0])
     done = export_module(model, described(), tmp_path / "m.onnx", dropout="keep")
     loaded = infer_shapes(ir.load(done.path))
-    features = find_features(loaded.graph)
+    (features,) = find_features(loaded.graph)
     features.value.name = features.value.name or "features"
     loaded.graph.outputs.append(features.value)
     session = onnxruntime.InferenceSession(ir.to_proto(loaded).SerializeToString(), providers=["CPUExecutionProvider"])

@@ -54,7 +54,7 @@ def gated(request: pytest.FixtureRequest, calibration: Split, tmp_path_factory: 
 def test_score_and_p_are_those_of_numpy(gated: tuple, test_images: np.ndarray) -> None:
     old, fitted, new = gated
     said = Model(new, "cpu").predict(test_images)
-    exact = fitted.distance(novelty.features(ir.load(old), test_images))
+    exact = fitted.distances[0](novelty.features(ir.load(old), test_images)[0])
     np.testing.assert_allclose(said.novelty_score, exact, rtol=1e-5)
     np.testing.assert_array_equal(said.novelty, fitted.reference(said.novelty_score))
     assert said[0].novelty == pytest.approx(float(said.novelty[0]))
@@ -194,7 +194,7 @@ def test_features_are_what_the_last_layer_of_the_original_takes(
     session = onnxruntime.InferenceSession(original.SerializeToString(), providers=["CPUExecutionProvider"])
     pixels = ((images / 255 - np.array(MEAN)) / np.array(STD)).transpose(0, 3, 1, 2).astype(np.float32)
     wanted = mean(session.run([name], {"image": pixels})[0])
-    ours = novelty.features(ir.load(done.path), images)
+    (ours,) = novelty.features(ir.load(done.path), images)
     np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5 * float(np.abs(wanted).max()))
 
 
@@ -209,7 +209,7 @@ def test_a_moments_file_has_the_means_of_its_features_already(
     _, exact = export(proto, tmp_path / "exact", inference=Inference.DETERMINISTIC)
     images = rng.integers(0, 256, (5, 8, 8, 3)).astype(np.uint8)
     # With nearly no noise, means are the noise-free values.
-    ours, theirs = (novelty.features(ir.load(file.path), images) for file in (done, exact))
+    ours, theirs = (novelty.features(ir.load(file.path), images)[0] for file in (done, exact))
     np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.max()))
 
 

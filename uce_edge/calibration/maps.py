@@ -79,6 +79,7 @@ def fit_map(
     labels: npt.ArrayLike,
     seed: int = 0,
     regularise: bool = True,
+    members: int = 1,
 ) -> Calibration:
     """Fit a calibration map on cached logits.
 
@@ -89,6 +90,7 @@ def fit_map(
         labels: True class of every image.
         seed: Chooses the held-out fifth that stops `aux` early.
         regularise: False takes weight decay and early stopping from `aux`, as the paper did: it overfits.
+        members: The networks of an ensemble, which all run every seed: N counts the seeds.
 
     Returns:
         The map with its parameters, the N it was fitted at, and what it changed.
@@ -109,7 +111,7 @@ def fit_map(
     return Calibration(
         method=method,
         parameters={name: value.astype(np.float32).tolist() for name, value in parameters.items()},
-        samples=blocks.samples,
+        samples=blocks.samples // members,
         report=report,
         error=(error.a, error.b, error.c),
     )
