@@ -36,8 +36,8 @@ class Labelled:
 
     calibration: Split
     """What the map was fitted on."""
-    held_out: Split
-    """What nothing was fitted on."""
+    held_out: Split | None
+    """What nothing was fitted on; None where rejection is not to be measured."""
     promise: Promise | None
     """What a rejection threshold shall keep, if anything."""
     novelty: NoveltyPromise | None = None
@@ -123,7 +123,7 @@ def write(
         return graph.contract_model(classifier, layers, metadata, expand_early=early, sample_from=options.sample_from)
 
     built, metadata = build(sites)
-    images = _random_pixels(metadata.image) if images is None else images[:3]
+    images = random_pixels(metadata.image) if images is None else images[:3]
     errors = {} if trained is None else sigma.layer_errors(classifier, metadata.image, trained, sites, images)
     judgements: dict[str, Judgement] = {}
     with publish(built, metadata, out) as draft:
@@ -137,10 +137,10 @@ def write(
             judgements |= {} if change is None else {metadata.precision.value: change}
             gate.check_again(draft.path, metadata, images)
         if options.bake:
-            _bake(draft)
+            bake(draft)
         notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
         file_nll, measured = math.nan, NOTHING
-        if labelled:
+        if labelled and labelled.held_out:
             gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else None
             if isinstance(gated, NoveltyError):
                 notes = (*notes, f"the file cannot tell what is foreign. {str(gated).removesuffix('.')}")
@@ -159,7 +159,8 @@ def _with_noise_inputs(classifier: graph.Classifier, sites: list[Site], metadata
     return content
 
 
-def _random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
+def random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
+    """Three images for a gate that has no better ones."""
     shape = (3, spec.height, spec.width, spec.channels)
     return np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
 
@@ -168,7 +169,7 @@ def _nll(draft: Draft, data: Split) -> float:
     return nll(Model(draft.path, "cpu").predict(data.images).probabilities, data.labels)
 
 
-def _bake(draft: Draft) -> None:
+def bake(draft: Draft) -> None:
     """Turn the input `seeds` into the constant 0, 1, ..., N - 1."""
     model, samples = ir.load(draft.path), draft.metadata.samples
     (seeds,) = (value for value in model.graph.inputs if value.name == contract.SEEDS)

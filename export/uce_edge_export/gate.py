@@ -1,7 +1,7 @@
 """The parity gate: an exported file must do what the original model does, or it is not written."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from uce_edge.calls import MAX_MEMORY
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
+from uce_edge.model import Model
 from uce_edge.providers import Device, open_session
 from uce_edge_export import noise_table
 
@@ -69,6 +70,23 @@ def check_again(path: str | Path, metadata: Metadata, images: Pixels) -> None:
     ours = session.run([contract.LOGITS], {contract.IMAGE: images, contract.SEEDS: seeds})[0]
     _require(bool(np.isfinite(ours).all()), f"its answers are not finite in {metadata.precision}")
     _check_neighbours(session, metadata, images, seeds)
+
+
+def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> Parity:
+    """Every pass of an ensemble must be that of its member alone; each member has passed a gate of its own.
+
+    Args:
+        ensemble: The file.
+        members: The files of its members, in order.
+        images: Images as the file takes them.
+    """
+    samples = 1 if ensemble.metadata.inference is Inference.DETERMINISTIC else 2
+    ours = ensemble.logits(images, samples)
+    _require(bool(np.isfinite(ours).all()), "its answers are not finite")
+    if ensemble.metadata.noise is NoiseKind.RANDN:  # no pass can be repeated
+        return Parity(math.nan, None)
+    each = [(ours[i :: len(members)], member.logits(images, samples)) for i, member in enumerate(members)]
+    return Parity(max(_compare(*both) for both in each), None)
 
 
 def _check(

@@ -122,13 +122,11 @@ def _emit_linear(g: Builder, x: ir.Value, weight: ir.Value, bias: ir.Value) -> i
     return g.Add(g.MatMul(x, g.Transpose(weight, perm=[1, 0])), bias)
 
 
-def _emit_standard_error(
-    g: Builder, cross_entropy: ir.Value, samples: ir.Value | None, members: int
-) -> ir.Value:
+def _emit_standard_error(g: Builder, cross_entropy: ir.Value, samples: ir.Value | None, members: int) -> ir.Value:
     """Delta method: H of the average is the mean over passes of their cross-entropy to the average.
 
-    Its standard error is that of this mean; with one pass it is unknown and said to be 1. The members of an ensemble are
-    no draws: what varies is their average.
+    Its standard error is that of this mean; with one pass it is unknown and said to be 1. The members of an ensemble
+    are no draws: what varies is their average.
     """
     first = g.constant(np.array([0]))
     if members > 1:

@@ -65,7 +65,7 @@ def _features(graph: ir.Graph, logits: ir.Value) -> Features:
     layer, position = walk.last_layer()
     value = layer.inputs[position]
     assert value is not None
-    needed = _ancestors(value)
+    needed = ancestors(value)
     fresh = [node for node in walk.g.nodes if node in needed]
     graph.extend(fresh)
     per_image_shape(value, "the last weight layer's operand")  # refuses what is not known
@@ -91,14 +91,14 @@ class _Walk:
         self._image = {value for value in graph.inputs if value.name == contract.IMAGE}
         """What depends on pixels."""
         self._layers: list[tuple[ir.Node, int]] = []
-        wanted = _ancestors(logits)
+        wanted = ancestors(logits)
         for node in graph:
             if node in wanted:
                 self._visit(node)
 
     def last_layer(self) -> tuple[ir.Node, int]:
         """The last weight layer of the network without noise, and which of its inputs the image is."""
-        mean = _ancestors(self._plain.get(self._logits, self._logits))  # variances have weight layers of their own
+        mean = ancestors(self._plain.get(self._logits, self._logits))  # variances have weight layers of their own
         layers = [(node, position) for node, position in self._layers if node in mean]
         if not layers:
             raise UceEdgeError("The network has no Conv, Gemm or MatMul with constant weights: it has no features.")
@@ -180,7 +180,7 @@ def _is_sum(node: ir.Node) -> bool:
     return row is not None and row.const_value is not None and row.const_value.shape[0] == 1
 
 
-def _ancestors(value: ir.Value) -> set[ir.Node]:
+def ancestors(value: ir.Value) -> set[ir.Node]:
     """The nodes that a value needs."""
     needed: set[ir.Node] = set()
     open_values = [value]

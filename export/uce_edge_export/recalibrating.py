@@ -69,8 +69,8 @@ def recalibrate(
         method: The calibration map, which may be another kind than the file has.
         samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
         seed: Which passes to use.
-        promise: What a rejection threshold shall keep. When the images do not allow one, the file has the new map and no
-            threshold.
+        promise: What a rejection threshold shall keep. When the images do not allow one, the file has the new map and
+            no threshold.
         novelty: What the gate against foreign images shall keep; the images of the map serve it. None leaves the file
             without one. With no level of its own, images that do not allow one leave the file without it, too.
         held_out: Labelled images that nothing is fitted on, which show what thresholds do; None for half of `data` when
@@ -135,9 +135,7 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
         value.name = f"{value.name}.old"
     for name in old:
         graph.initializers[name].name = f"{name}.old"
-    graph.outputs[:] = head.emit(
-        g, logits, samples, len(metadata.classes), metadata.calibration, metadata.members
-    )
+    graph.outputs[:] = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration, metadata.members)
     for value in g.initializers:
         graph.register_initializer(value)
     graph.extend(g.nodes)

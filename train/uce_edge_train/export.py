@@ -23,7 +23,7 @@ from uce_edge_train.choices import Dropout
 from uce_edge_train.layers import computing_sigma, deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
-_COUNTED = 1000  # held-out images that say what a threshold lets through, when nothing is promised
+COUNTED = 1000  # held-out images that say what a threshold lets through, when nothing is promised
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ def export_run(
     samples: int | None = None,
     options: Options = Options(),
     numbers: Precision = Precision.FP32,
+    *,
+    member: bool = False,
 ) -> ExportedRun:
     """Export a trained run with its calibration.
 
@@ -116,6 +118,7 @@ def export_run(
             draws of a moments graph.
         options: How the noise gets into the graph.
         numbers: The precision of the network.
+        member: Whether the file is one of an ensemble, which is calibrated and measured as a whole: this one is not.
     """
     check_name(out)
     _refuse_masks(options)
@@ -129,7 +132,7 @@ def export_run(
         )
     model = load_model(run, folder)
     data = dataset.splits["calibration"]
-    calibration = run.calibration
+    calibration = Calibration() if member else run.calibration
     metadata = replace(metadata_of(run, model, inference, noise, calibration), precision=numbers)
     refuse(metadata, options, labelled=noise is not NoiseKind.INPUT)
     samples = default_samples(inference) if samples is None else samples
@@ -139,7 +142,9 @@ def export_run(
     with computing_sigma(model, options.sigma, scale):
         sites = _sites(classifier, model, options) if options.sigma else trained
         reference = graphs.torch_reference(model, run.image, sites)
-        if inference is Inference.DETERMINISTIC:
+        if member and inference is not Inference.MOMENTS:
+            calibration = Calibration(samples=samples)
+        elif inference is Inference.DETERMINISTIC:
             # Without noise the logits have another scale: the same map needs parameters of its own.
             with deterministic(model):
                 calibration = fit(model, run.image, data, calibration.method, 1)
@@ -163,8 +168,8 @@ def export_run(
         labelled = None
         if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
             held_out = dataset.splits["guarantee"]
-            counted = held_out if run.promise else held_out.at_most(_COUNTED)
-            labelled = Labelled(data, counted, run.promise, run.novelty)
+            counted = held_out if run.promise else held_out.at_most(COUNTED)
+            labelled = Labelled(data, None if member else counted, run.promise, run.novelty)
         done = write(classifier, sites, metadata, out, data.images, reference, options, labelled, trained)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after

@@ -23,6 +23,8 @@ from uce_edge_train.recipe import Recipe
 
 DESCRIPTION = "run.json"
 WEIGHTS = "weights.safetensors"
+MEMBER = "member-"
+"""What the folders of an ensemble's members are called, before their numbers."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,11 @@ class Run(Record):
         """Read the description of a run, or say what the folder lacks."""
         path = Path(folder) / DESCRIPTION
         if not path.is_file():
+            if numbered(folder):
+                raise UsageError(
+                    f"{folder} holds the members of an ensemble, which are calibrated as a whole when they are "
+                    f"exported: uce-edge export {folder}"
+                )
             raise UsageError(
                 f"{folder} is not a training run (it has no {DESCRIPTION}). "
                 f"Train one with: uce-edge train --out {folder}"
@@ -133,9 +140,32 @@ def weights_sha256(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def numbered(folder: str | Path) -> dict[int, Path]:
+    """The members of an ensemble in a folder, finished or not, by their numbers."""
+    found = {path.name.removeprefix(MEMBER): path for path in Path(folder).glob(f"{MEMBER}*") if path.is_dir()}
+    return {int(number): found[number] for number in sorted(found, key=len) if number.isdecimal()}
+
+
+def members_of(folder: str | Path) -> list[Path]:
+    """The runs that a folder stands for: itself, or the members of an ensemble, all of which must be finished."""
+    members = [] if (Path(folder) / DESCRIPTION).is_file() else [path for _, path in sorted(numbered(folder).items())]
+    for path in members:
+        if not (path / DESCRIPTION).is_file():
+            raise UsageError(
+                f"{path} is not finished. Go on with the command that started it, and --resume: "
+                f"uce-edge train --members {len(members)} --out {folder} --resume"
+            )
+    return members or [Path(folder)]
+
+
 def newest(root: str | Path = "runs") -> Path:
-    """The run under `root` that was written last."""
-    descriptions = sorted(Path(root).glob(f"*/{DESCRIPTION}"), key=lambda path: path.stat().st_mtime)
+    """The run or the ensemble of runs under `root` that was written last."""
+    patterns = (f"*/{DESCRIPTION}", f"*/{MEMBER}*/{DESCRIPTION}")
+    descriptions = sorted(
+        (path for pattern in patterns for path in Path(root).glob(pattern)), key=lambda path: path.stat().st_mtime
+    )
+    if descriptions and descriptions[-1].parent.parent != Path(root):
+        return descriptions[-1].parent.parent
     if not descriptions:
         raise UsageError(
             f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits"

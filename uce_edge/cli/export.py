@@ -1,11 +1,12 @@
 """`uce-edge export`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from uce_edge.cli import exporting
+from uce_edge.cli import ensembles, exporting
 from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -18,11 +19,19 @@ _NOISE = "Noise"
 
 
 def export(
-    run: Annotated[
-        Path | None, typer.Argument(help="A folder made by `uce-edge train`; default: the newest under runs/.")
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Folders made by `uce-edge train`; default: the newest under runs/. Several become one ensemble.",
+            show_default=False,
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; default: named after the source.")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="Any ONNX image classifier instead of a run.")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="Any ONNX image classifier instead of a run; several become one ensemble."),
+    ] = None,
     untrained: Annotated[
         str | None,
         typer.Option(help=f"A network with random weights, for benchmarks: {', '.join(Architecture)}, or your own."),
@@ -89,7 +98,9 @@ def export(
     ] = None,
     target_error: Annotated[
         float | None,
-        typer.Option(help="With --data: promise this error, for --reject auto.", rich_help_panel=_FOREIGN),
+        typer.Option(
+            help="With --data, or of several runs: promise this error, for --reject auto.", rich_help_panel=_FOREIGN
+        ),
     ] = None,
     output_is: Annotated[
         OutputIs, typer.Option(help="Whether the output is before or after the softmax.", rich_help_panel=_FOREIGN)
@@ -104,18 +115,23 @@ def export(
     Example: uce-edge export --from network_with_dropout.onnx --dropout keep --out mc.onnx
 
     Example: uce-edge export --from resnet.onnx --inference deterministic --data labelled/ --target-error 0.05
+
+    Example: uce-edge export runs/a runs/b runs/c --out ensemble.onnx
+
+    Example: uce-edge export --from a.onnx b.onnx c.onnx --data labelled/ --out ensemble.onnx
     """
+    runs = runs or []
     reading = exporting.Reading(classes, scale, mean, std, layout, size, output_is, data, target_error)
-    if sum(given is not None for given in (run, source, untrained)) > 1:
-        raise UsageError("Choose one of a run, --from and --untrained.")
+    sources = [] if source is None else [source, *runs]
+    mixed = any(path.is_dir() for path in sources[1:])
+    if mixed or (untrained is not None and (runs or sources)):
+        raise UsageError("Choose one of a run, --from and --untrained. Several ONNX files: --from a.onnx b.onnx")
     if noise is NoiseKind.NONE:
         raise UsageError("A model without noise is made with: --inference deterministic")
     if p and source is None and untrained is None:
         raise UsageError("A trained run has its own dropout rate; --p goes with --from and --untrained.")
-    if source is None and reading != exporting.Reading():
-        raise UsageError(
-            "--classes, --scale, --mean, --std, --layout, --size, --output-is, --data, --target-error go with --from."
-        )
+    if source is None and replace(reading, target_error=None) != exporting.Reading():
+        raise UsageError("--classes, --scale, --mean, --std, --layout, --size, --output-is, --data go with --from.")
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")
     passes = samples if bake_samples is None else bake_samples
@@ -125,15 +141,15 @@ def export(
     wanted = Wanted(inference, noise, passes, precision, options)
     if ort and noise is NoiseKind.INPUT:
         raise UsageError("A file with noise as graph inputs is for experiments: leave --ort out, or --noise input.")
-    if source is not None:
+    if sources:
         need_onnx("Exporting an ONNX file")
-        out, following = exporting.export_third_party(source, out, wanted, p, reading)
+        out, following = ensembles.export_files(sources, out, wanted, p, reading)
     else:
         need_torch_export("Exporting")
         if untrained is not None:
             out, following = exporting.export_untrained(untrained, out, wanted, p)
         else:
-            out, following = exporting.export_run(run, out, wanted)
+            out, following = ensembles.export_runs(runs, out, wanted, target_error)
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
     if ort:
         exporting.write_ort(out)

@@ -13,7 +13,11 @@ from uce_edge.errors import UsageError, expected
 from uce_edge_export.options import Layout, OutputIs, Wanted
 
 if TYPE_CHECKING:
+    from uce_edge.calibration.promises import Promise
+    from uce_edge.datasets.splits import Split
+    from uce_edge.metadata import Metadata
     from uce_edge_export.export import Exported
+    from uce_edge_export.third_party import ThirdParty
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,17 @@ class Reading:
     target_error: float | None = None
 
 
-def export_run(run: Path | None, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
+def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
     """Export a training run; returns the file and the next command."""
     from uce_edge_train import export
-    from uce_edge_train.runs import Run, newest
+    from uce_edge_train.runs import Run
 
-    if run is None:
-        run = newest()
-        say(f"Exporting the newest run: {run}")
     out = out or Path(f"{run.resolve().name}{wanted.suffix}.onnx")
     described = Run.load(run)
     done = export.export_run(
         run, out, described.dataset(), wanted.inference, wanted.noise, wanted.samples, wanted.options, wanted.precision
     )
-    _say_written(done)
+    say_written(done)
     for form, judgement in done.judgements.items():
         say(f"{form}: {judgement}.")
     if wanted.noise is not NoiseKind.INPUT:
@@ -76,16 +77,50 @@ def export_third_party(
     Without `p`, its weight layers get Gaussian dropout of 0.2, or none where it has masks. With labelled images the
     file is calibrated, learns what is foreign, and promises an error if asked to.
     """
-    from uce_edge.calibration.promises import NoveltyPromise, Promise
-    from uce_edge.datasets import labelled
-    from uce_edge_export import export, third_party
+    from uce_edge.calibration.promises import NoveltyPromise
+    from uce_edge_export import export
     from uce_edge_export.publish import check_name
 
-    data, promise = reading.data, None if reading.target_error is None else Promise(reading.target_error)
-    if promise is not None and data is None:
-        raise UsageError("An error is promised from labelled images: add --data FOLDER")
+    promise = promise_of(reading)
     out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
-    names = parse_names("classes", reading.classes)
+    classifier, metadata = read(source, wanted, reading)
+    images, metadata = labelled_images(reading, metadata)
+    rates = rates_of(p, wanted)
+    if images is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder) / out.name
+            say_written(export.export_third_party(classifier, metadata, plain, rates, wanted.options))
+            fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
+        tell(fitted)
+        return out, fitted.following
+    done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
+    say_written(done)
+    if rates and wanted.inference is not Inference.DETERMINISTIC:
+        say("Note: it was not trained with noise. `calibrate` shows its accuracy with it; if that has fallen, export")
+        say("      again with a smaller --p, or with --from-layer for the last layers alone.")
+    return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
+
+
+def promise_of(reading: Reading) -> "Promise | None":
+    """What shall be promised, which needs images."""
+    from uce_edge.calibration.promises import Promise
+
+    if reading.target_error is None:
+        return None
+    if reading.data is None:
+        raise UsageError("An error is promised from labelled images: add --data FOLDER")
+    return Promise(reading.target_error)
+
+
+def rates_of(p: list[str] | None, wanted: Wanted) -> list[str]:
+    """The Gaussian rates of a third-party file."""
+    return p or ([] if wanted.options.dropout else ["0.2"])
+
+
+def read(source: Path, wanted: Wanted, reading: Reading) -> "tuple[ThirdParty, Metadata]":
+    """A third-party classifier, and what its file will say of itself."""
+    from uce_edge_export import export, third_party
+
     mean, std = parse_numbers("mean", reading.mean), parse_numbers("std", reading.std)
     classifier = third_party.load(
         source,
@@ -97,7 +132,7 @@ def export_third_party(
     metadata = third_party.metadata(
         classifier,
         source,
-        classes=names,
+        classes=parse_names("classes", reading.classes),
         scale=reading.scale,
         mean=mean,
         std=std,
@@ -105,10 +140,17 @@ def export_third_party(
         inference=wanted.inference,
         noise=wanted.noise,
     )
-    metadata = replace(metadata, precision=wanted.precision)
-    rates = p or ([] if wanted.options.dropout else ["0.2"])
-    images = None
-    if data is not None and names is None:
+    return classifier, replace(metadata, precision=wanted.precision)
+
+
+def labelled_images(reading: Reading, metadata: "Metadata") -> "tuple[Split | None, Metadata]":
+    """The images of --data, if any, and the metadata with the names of their classes where nobody gave others."""
+    from uce_edge.datasets import labelled
+
+    data = reading.data
+    if data is None:
+        return None, metadata
+    if reading.classes is None:
         images, own = labelled.load_with_names(data, metadata.image)
         if len(own) != len(metadata.classes):
             rule = f"{len(metadata.classes)}, as many as the model has outputs"
@@ -116,21 +158,8 @@ def export_third_party(
         metadata = replace(metadata, classes=own)
         say(f"The outputs of the model are taken to be, in this order: {', '.join(own[:5])}{', ...' * (len(own) > 5)}.")
         say("If that is not their order, name them: --classes FIRST,SECOND,...")
-    elif data is not None:
-        images = labelled.load(data, metadata.image, metadata.classes)
-    if images is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            plain = Path(folder) / out.name
-            _say_written(export.export_third_party(classifier, metadata, plain, rates, wanted.options))
-            fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
-        tell(fitted)
-        return out, fitted.following
-    done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
-    _say_written(done)
-    if rates and wanted.inference is not Inference.DETERMINISTIC:
-        say("Note: it was not trained with noise. `calibrate` shows its accuracy with it; if that has fallen, export")
-        say("      again with a smaller --p, or with --from-layer for the last layers alone.")
-    return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
+        return images, metadata
+    return labelled.load(data, metadata.image, metadata.classes), metadata
 
 
 def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str] | None) -> tuple[Path, str]:
@@ -140,7 +169,7 @@ def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str] |
     if p and (len(p) > 1 or "=" in p[0]):
         raise UsageError(expected("`p`", "one rate for an untrained network", p, "Use: --p 0.2"))
     out = out or Path(f"{name}{wanted.suffix}.onnx")
-    _say_written(untrained.export_untrained(name, out, wanted, parse_numbers("p", p[0])[0] if p else None))
+    say_written(untrained.export_untrained(name, out, wanted, parse_numbers("p", p[0])[0] if p else None))
     return out, f"bench --model {quote(out)}"
 
 
@@ -152,7 +181,7 @@ def write_ort(out: Path) -> None:
     say(f"Wrote {written} ({written.stat().st_size / 1e6:.1f} MB).")
 
 
-def _say_written(done: "Exported") -> None:
+def say_written(done: "Exported") -> None:
     """What was changed on the way, and how close the file is to what it was made from."""
     for note in done.notes:
         say(f"Note: {note}.")

@@ -38,11 +38,12 @@ def info(
         return
     spec, calibration, costs = metadata.image, metadata.calibration, metadata.costs
     passes = f"{metadata.inference}, {metadata.samples} {'pass' if metadata.samples == 1 else 'passes'} by default"
+    passes += f", each by all {metadata.members} networks" if metadata.members > 1 else ""
     rows = {
         "file": f"{model} ({model.stat().st_size / 1e6:.2f} MB), contract {metadata.contract}",
         "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes)}",
         "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
-        "network": metadata.architecture or "unknown",
+        "network": _network(metadata),
         "inference": passes + ("" if metadata.precision is Precision.FP32 else f", {metadata.precision}"),
         "noise": _noise(metadata),
         "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
@@ -81,6 +82,11 @@ def info(
     for layer in metadata.layers:
         kind = "" if _is_gaussian(layer) else f" ({layer.kind})"
         typer.echo(f"  p = {layer.p:<5g} {layer.name}{kind}")
+
+
+def _network(metadata: Metadata) -> str:
+    name = metadata.architecture or "unknown"
+    return name if metadata.members == 1 else f"an ensemble of {metadata.members}: {name}"
 
 
 def _noise(metadata: Metadata) -> str:

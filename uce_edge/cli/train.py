@@ -1,6 +1,7 @@
 """`uce-edge train`."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from uce_edge_train.choices import (
     TrainDevice,
 )
 
+_MEMBER = "member-"
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
 
 
@@ -36,6 +38,9 @@ def train(
     batch_size: Annotated[int, typer.Option(help="Images per step, over all processes.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Its peak.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of weights, order and noise.", min=0, max=2**32 - 1)] = 0,
+    members: Annotated[
+        int, typer.Option(help="Train an ensemble of so many networks, whose seeds follow each other.", min=1)
+    ] = 1,
     root: RootOption = None,
     download: DownloadOption = False,
     size: SizeOption = None,
@@ -115,23 +120,26 @@ def train(
     """Train a classifier with dropout.
 
     Every epoch is written to log.csv and to a checkpoint: the same command with --resume goes on after a
-    kill and ends with the same weights. Several processes or machines share every batch under torchrun.
+    kill and ends with the same weights. The members of an ensemble lie in OUT/member-0, OUT/member-1, ..., and go
+    on one by one. Several processes or machines share every batch under torchrun.
 
     Example: uce-edge train --data digits --out runs/digits
 
     Example: uce-edge train --data photos/ --size 64x64 --arch resnet20 --flip --epochs 30 --out runs/photos
 
+    Example: uce-edge train --data digits --members 3 --out runs/three
+
     Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
     """
     out = out or Path("runs") / Path(data).resolve().stem
-    unfinished = (out / "checkpoint.safetensors").exists()
-    if (out / "run.json").exists() and not overwrite and not (resume and unfinished):
-        if resume:
-            say(f"{out} is finished. Next: uce-edge calibrate {quote(out)} --method temperature")
-            return
-        raise UsageError(f"{out} holds a trained run already. Choose another --out, or replace it with --overwrite.")
-    if unfinished and not (resume or overwrite):
-        raise UsageError(f"{out} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
+    following = f"Next: uce-edge calibrate {quote(out)} --method temperature"
+    if members > 1:
+        following = f"Next: uce-edge export {quote(out)}"
+    folders = _folders(out, members)
+    finished = [_is_finished(folder, resume, overwrite) for folder in folders]
+    if all(finished):
+        say(f"{out} is finished. {following}")
+        return
     need_torch("Training")
     show_log("uce_edge_train")
     from uce_edge.datasets import splits as datasets
@@ -146,12 +154,50 @@ def train(
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip
     dataset = datasets.load(data, root, parse_size(size), download)
-    run = training.train(dataset, out, recipe, device=device, resume=resume, tensorboard=tensorboard)
-    if os.environ.get("RANK", "0") != "0":
-        return
-    if (scores := run.metrics) is not None:
-        say(
-            f"Trained {recipe.arch} on {run.data}: NLL {scores.train_nll:.3f} in epoch {scores.epochs}, "
-            f"accuracy {scores.held_out_accuracy:.1%} on the calibration images without noise."
+    leads = os.environ.get("RANK", "0") == "0"
+    for folder in folders:  # all at once: an ensemble that lacks a member is not finished
+        folder.mkdir(parents=True, exist_ok=True)
+    for number, folder in enumerate(folders):
+        if finished[number]:
+            continue
+        own = replace(recipe, seed=seed + number)
+        run = training.train(dataset, folder, own, device=device, resume=resume, tensorboard=tensorboard)
+        if leads and (scores := run.metrics) is not None:
+            which = "" if members == 1 else f"Member {number + 1} of {members}: "
+            say(
+                f"{which}Trained {recipe.arch} on {run.data}: NLL {scores.train_nll:.3f} in epoch {scores.epochs}, "
+                f"accuracy {scores.held_out_accuracy:.1%} on the calibration images without noise."
+            )
+    if leads:
+        say(following)
+
+
+def _folders(out: Path, members: int) -> list[Path]:
+    """Where the networks go; refuses a folder that holds something else."""
+    others = sorted(path.name for path in out.glob(f"{_MEMBER}*") if path.is_dir())
+    if members == 1:
+        if others:
+            raise UsageError(f"{out} holds an ensemble ({', '.join(others)}). Choose another --out, or give --members.")
+        return [out]
+    if (out / "run.json").exists() or (out / "checkpoint.safetensors").exists():
+        raise UsageError(f"{out} holds a single run, and --members makes an ensemble. Choose another --out.")
+    folders = [out / f"{_MEMBER}{number}" for number in range(members)]
+    beyond = sorted(set(others) - {folder.name for folder in folders})
+    if beyond:
+        raise UsageError(
+            f"{out} holds more members than {members} ({', '.join(beyond)}). Choose another --out, or a larger "
+            "--members."
         )
-    say(f"Next: uce-edge calibrate {quote(out)} --method temperature")
+    return folders
+
+
+def _is_finished(folder: Path, resume: bool, overwrite: bool) -> bool:
+    """Whether a network is trained already and shall stay; refuses to touch one without being told to."""
+    unfinished = (folder / "checkpoint.safetensors").exists()
+    if (folder / "run.json").exists() and not overwrite and not (resume and unfinished):
+        if resume:
+            return True
+        raise UsageError(f"{folder} holds a trained run already. Choose another --out, or replace it with --overwrite.")
+    if unfinished and not (resume or overwrite):
+        raise UsageError(f"{folder} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
+    return False

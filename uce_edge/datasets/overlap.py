@@ -7,6 +7,7 @@ images and k = 100, less than 1 %.
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,15 @@ def sketch(images: npt.NDArray[Any]) -> Sketch:
     one_in = -(-len(distinct) // KEPT)
     kept = distinct[distinct % np.uint64(one_in) == 0]
     return Sketch(one_in, base64.b64encode(kept.astype("<u8").tobytes()).decode())
+
+
+def union(sketches: Sequence[Sketch | None]) -> Sketch | None:
+    """What several networks together were trained on, as far as it is known."""
+    known = [one for one in sketches if one is not None]
+    if not known:
+        return None
+    kept = np.unique(np.concatenate([np.frombuffer(one.content, "<u8") for one in known]))
+    return Sketch(max(one.one_in for one in known), base64.b64encode(kept.tobytes()).decode())
 
 
 def seen(trained_on: Sketch | None, images: npt.NDArray[Any]) -> int:

@@ -1,0 +1,147 @@
+"""What `uce-edge export` does with several runs or several ONNX files: one ensemble."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uce_edge.cli import exporting
+from uce_edge.cli.calibrating import Done, calibrate_file, tell
+from uce_edge.cli.exporting import Reading, say_written
+from uce_edge.cli.words import describe_auto, quote, say
+from uce_edge.contract import Inference
+from uce_edge.errors import UsageError, expected
+from uce_edge_export.options import Options, Wanted
+
+if TYPE_CHECKING:
+    from uce_edge.metadata import Metadata
+    from uce_edge_export.export import Exported
+
+_NAME = "ensemble.onnx"
+
+
+def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_error: float | None) -> tuple[Path, str]:
+    """Export a run, or several as one ensemble; returns the file and the next command.
+
+    Args:
+        given: Folders, each of a run or of the members of an ensemble; none for the newest under runs/.
+        out: The file.
+        wanted: Its kind.
+        target_error: What an ensemble shall promise, if it is not what its runs were calibrated with.
+    """
+    from uce_edge.calibration.promises import Promise
+    from uce_edge_train.runs import members_of, newest
+
+    if not given:
+        given = [newest()]
+        say(f"Exporting the newest run: {given[0]}")
+    folders = [member for folder in given for member in members_of(folder)]
+    if len(folders) == 1:
+        if target_error is not None:
+            raise UsageError(
+                f"What a run promises is found when it is calibrated: uce-edge calibrate {quote(folders[0])} "
+                f"--target-error {target_error:g}"
+            )
+        return exporting.export_run(folders[0], out, wanted)
+    from uce_edge_train.ensembles import export_ensemble
+
+    out = out or Path(f"{given[0].resolve().name}{wanted.suffix}.onnx" if len(given) == 1 else _NAME)
+    done = export_ensemble(folders, out, wanted, None if target_error is None else Promise(target_error))
+    for folder, member in zip(folders, done.members, strict=True):
+        say(f"{folder}:")
+        say_written(member)
+        for form, judgement in member.judgements.items():
+            say(f"{form}: {judgement}.")
+    _say_combined(done.combined)
+    fitted = done.calibrated
+    if fitted.unfit is not None:
+        say(f"Note: the file cannot tell what is foreign. {fitted.unfit}")
+    auto = describe_auto(fitted.metadata)
+    if auto is not None:
+        say(auto)
+    following = f"predict --model {quote(out)} image.png --reject {'0.3' if auto is None else 'auto'}"
+    tell(Done(fitted.metadata.calibration, following, fitted.measured.refused))
+    return out, following
+
+
+def export_files(
+    sources: list[Path], out: Path | None, wanted: Wanted, p: list[str] | None, reading: Reading
+) -> tuple[Path, str]:
+    """Export an ONNX file, or several as one ensemble; returns the file and the next command.
+
+    Every file of several is a third-party classifier, which is read as the options say, or a model file, which stays as
+    it is but for its calibration.
+    """
+    if len(sources) == 1:
+        return exporting.export_third_party(sources[0], out, wanted, p, reading)
+    from uce_edge.calibration.promises import NoveltyPromise
+    from uce_edge.datasets import labelled
+    from uce_edge_export import ensemble, export
+    from uce_edge_export.publish import check_name
+
+    promise = exporting.promise_of(reading)
+    out = check_name(out or Path(_NAME))
+    described = {source: _own_metadata(source) for source in sources}
+    ready = [metadata for metadata in described.values() if metadata is not None]
+    if ready and reading.classes is not None:
+        raise UsageError("A model file has its class names already, which hold for all members: leave --classes out.")
+    if len(ready) == len(sources) and (p or replace(wanted.options, bake=False) != Options()):
+        raise UsageError("The files have their noise already: leave --p and the other options of noise out.")
+    unbaked = replace(wanted, options=replace(wanted.options, bake=False))
+    prepared = {source: exporting.read(source, unbaked, reading) for source, own in described.items() if own is None}
+    if ready:
+        first, images = ready[0], None
+        if reading.data is not None:
+            images = labelled.load(reading.data, first.image, first.classes, first.hashes.splits)
+    else:
+        images, first = exporting.labelled_images(reading, prepared[sources[0]][1])
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for number, source in enumerate(sources):
+            if source not in prepared:
+                files.append(source)
+                continue
+            classifier, metadata = prepared[source]
+            if len(metadata.classes) != len(first.classes):
+                rule = f"{len(first.classes)}, as many as the other members have"
+                raise UsageError(expected(f"the classes of {source}", rule, len(metadata.classes), "Leave it out"))
+            say(f"{source}:")
+            file = Path(folder) / f"{number}-{source.name}"
+            metadata = replace(metadata, classes=first.classes)
+            rates = exporting.rates_of(p, wanted)
+            say_written(export.export_third_party(classifier, metadata, file, rates, unbaked.options))
+            files.append(file)
+        whole = out if images is None else Path(folder) / "whole.onnx"
+        done = ensemble.combine(
+            files, whole, None if images is None else images.images, samples=wanted.samples, baked=wanted.options.bake
+        )
+        _say_combined(done)
+        if images is None:
+            say("Note: the ensemble is not calibrated, whatever its members were.")
+            return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
+        fitted = calibrate_file(whole, out, images, promise=promise, novelty=NoveltyPromise())
+    tell(fitted)
+    return out, fitted.following
+
+
+def _own_metadata(path: Path) -> "Metadata | None":
+    """What a model file says of itself; None for any other ONNX file."""
+    import onnx
+
+    from uce_edge.contract import KEY
+    from uce_edge.model import Model
+
+    if not path.is_file():
+        return None  # reading it says so
+    try:
+        proto = onnx.load(path, load_external_data=False)
+    except Exception:  # reading it says what is wrong
+        return None
+    return Model(path, "cpu").metadata if any(entry.key == KEY for entry in proto.metadata_props) else None
+
+
+def _say_combined(done: "Exported") -> None:
+    metadata = done.metadata
+    every = "one pass" if metadata.inference is Inference.DETERMINISTIC else "every seed"
+    say(f"An ensemble of {metadata.members} networks, which all run {every}.")
+    say(f"Parity: logits within {done.parity.largest_difference:.1e} of those of each member alone.")
