@@ -38,7 +38,7 @@ def info(
         return
     spec, calibration, costs = metadata.image, metadata.calibration, metadata.costs
     passes = f"{metadata.inference}, {metadata.samples} {'pass' if metadata.samples == 1 else 'passes'} by default"
-    passes += f", each by all {metadata.members} networks" if metadata.members > 1 else ""
+    passes += f", in each of {metadata.members} networks" if metadata.members > 1 else ""
     rows = {
         "file": f"{model} ({model.stat().st_size / 1e6:.2f} MB), contract {metadata.contract}",
         "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes)}",

@@ -73,11 +73,11 @@ export function drawPasses(container, passes, summary, classes, fresh) {
   const shown = best.map((index) => `${classes[index]} ${percent(summary.probabilities[index])}`).join(", ");
   const rowHeight = 38;
   const height = 20 + (best.length + 1) * rowHeight + 34;
-  const chart = drawing(container, height, `Probability in each of ${summary.samples} passes; means: ${shown}.`);
+  const chart = drawing(container, height, `Probability in each of ${summary.rows} passes; means: ${shown}.`);
   const { node, width } = chart;
   const [left, right] = [Math.min(96, width * 0.24), width - 14];
   const x = (value) => left + value * (right - left);
-  const size = passes.length / summary.samples;
+  const size = passes.length / summary.rows;
   for (const value of [0, 0.25, 0.5, 0.75, 1]) {
     node.append(svg("line", { x1: x(value), x2: x(value), y1: 14, y2: height - 34, class: "grid" }));
     node.append(text(x(value), height - 19, String(value), { class: "tick", "text-anchor": "middle" }));
@@ -92,7 +92,7 @@ export function drawPasses(container, passes, summary, classes, fresh) {
     node.append(dots(places.slice(places.length - fresh), { class: `dots fresh ${colour}` }));
     node.append(svg("path", { d: `M${x(mean)} ${middle + 13}l4.5 7h-9z`, class: "mean" }));
   };
-  const rows = Array.from({ length: summary.samples }, (_, i) => passes.subarray(i * size, (i + 1) * size));
+  const rows = Array.from({ length: summary.rows }, (_, i) => passes.subarray(i * size, (i + 1) * size));
   best.forEach((index, order) => row(order, classes[index], rows.map((p) => p[index]), summary.probabilities[index], "c1"));
   const split = 20 + best.length * rowHeight;
   node.append(svg("line", { x1: 0, x2: right, y1: split, y2: split, class: "axis" }));
@@ -100,8 +100,8 @@ export function drawPasses(container, passes, summary, classes, fresh) {
 }
 
 /** The uncertainty after 1, 2, ... N passes, with its standard error. */
-export function drawRunning(container, passes, classes, threshold, samples) {
-  const points = running(passes, classes).filter(({ n }) => n > 1 || passes.length === classes);
+export function drawRunning(container, passes, { classes, members }, threshold, samples) {
+  const points = running(passes, classes.length, members).filter(({ n }) => n > 1 || passes.length === classes.length * members);
   const last = points.at(-1);
   const spread = (point) => (point.n > 1 ? point.standardError : 0);
   const most = Math.max(...points.map((point) => point.uncertainty + spread(point)));

@@ -48,10 +48,10 @@ export function readMetadata(text) {
   if (missing.length) throw new Refusal(`model.json lacks ${missing.join(", ")}. ${AGAIN}`);
   const wrong = firstWrong(document);
   if (wrong) throw new Refusal(`model.json cannot be used: ${wrong}. ${AGAIN}`);
-  return { calibration: {}, costs: {}, outputs: [], reject: null, rule: null, held_out: null, ...document };
+  return { calibration: {}, costs: {}, outputs: [], reject: null, rule: null, held_out: null, members: 1, ...document };
 }
 
-function firstWrong({ classes, image, inference, samples, noise, outputs = [], reject, rule }) {
+function firstWrong({ classes, image, inference, samples, members = 1, noise, outputs = [], reject, rule }) {
   if (!Array.isArray(classes) || classes.length < 2) return "it has no list of classes";
   if (!["height", "width"].every((key) => Number.isInteger(image?.[key]) && image[key] > 0)) {
     return "the size of its image is unknown";
@@ -60,6 +60,7 @@ function firstWrong({ classes, image, inference, samples, noise, outputs = [], r
   if (!["uint8", "float32"].includes(image.dtype ?? "uint8")) return `it takes images of type ${image.dtype}`;
   if (!INFERENCE.includes(inference)) return `it has the unknown inference ${inference}`;
   if (!(Number.isInteger(samples) && samples >= 1 && samples <= MAX_SAMPLES)) return `its samples are ${samples}`;
+  if (!(Number.isInteger(members) && members >= 1)) return `its members are ${members}`;
   if (noise === "input") return "it takes its noise as inputs, for experiments";
   if (!Array.isArray(outputs)) return "its outputs are no list";
   return wrongThreshold(reject) ?? wrongRule(rule, outputs);
@@ -153,10 +154,10 @@ export function checkThreshold(threshold) {
 const shown = (value) => (Number.isNaN(value) ? "no number" : value);
 
 /** How many passes one call draws: few, so that they can be watched, but all where a pass is only a draw. */
-export function passesPerCall({ baked, classes, costs, inference }, samples) {
+export function passesPerCall({ baked, classes, costs, inference, members }, samples) {
   if (baked) return samples;
   const { macs_once: once = 0, macs_per_pass: each = 1, bytes_per_pass: bytes = 1 } = costs;
-  if (inference === "moments" && 100 * each < once) return Math.max(PASSES_PER_CALL, Math.floor(DRAWN_PER_CALL / classes.length));
+  if (inference === "moments" && 100 * each < once) return Math.max(PASSES_PER_CALL, Math.floor(DRAWN_PER_CALL / (classes.length * members)));
   const affordable = Math.max(1, Math.floor(BYTES_PER_CALL / bytes));
   return Math.min(affordable, PASSES_PER_CALL, Math.ceil(samples / 12));
 }

@@ -87,8 +87,8 @@ class Engine {
     const dims = [1, height, width, channels];
     const optional = optionalOutputs(this.metadata);
     const answer = await this.call("passes", { pixels, dims, dtype: this.dtype, seeds, optional });
-    const deterministic = this.metadata.inference === "deterministic";
-    const count = (deterministic ? 1 : seeds.length) * this.metadata.classes.length;
+    const { classes, inference, members } = this.metadata;
+    const count = (inference === "deterministic" ? 1 : seeds.length) * members * classes.length;
     if (answer.values.length !== count || !answer.values.every(Number.isFinite)) {
       throw new Refusal("The model gives no probabilities. It is damaged: export it again with uce-edge export.");
     }

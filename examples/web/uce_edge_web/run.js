@@ -11,21 +11,23 @@ import { summarise } from "./statistics.js";
 export async function* draw(engine, pixels, seeds, seed) {
   const { metadata } = engine;
   const deterministic = metadata.inference === "deterministic";
+  const { members } = metadata;
   const classes = metadata.classes.length;
+  const each = members * classes; // numbers that one seed gives
   const samples = deterministic ? 1 : seeds.length;
-  const all = new Float32Array(samples * classes);
+  const all = new Float32Array(samples * each);
   const steps = [];
   const size = passesPerCall(metadata, samples);
   for (let done = 0; done < samples; ) {
     const { values, milliseconds, numbers } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
-    all.set(values, done * classes);
+    all.set(values, done * each);
     const fresh = values.length / classes;
-    done += fresh;
+    done += fresh / members;
     steps.push({ n: done, ms: (steps.at(-1)?.ms ?? 0) + milliseconds });
-    const passes = all.subarray(0, done * classes);
+    const passes = all.subarray(0, done * each);
     // Every call gives the same novelty.
     const { novelty = null, novelty_score: noveltyScore = null } = numbers;
-    const merged = summarise(passes, classes, { error: metadata.calibration?.error, deterministic });
+    const merged = summarise(passes, classes, { error: metadata.calibration?.error, deterministic, members });
     const summary = { ...merged, novelty, noveltyScore };
     const complete = done === samples;
     yield { metadata, seeds, seed, samples, passes, fresh, steps, summary, complete, device: engine.name };

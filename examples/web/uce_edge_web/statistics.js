@@ -6,23 +6,25 @@ const EDGE = 1e-6; // the error map keeps this far from 0 and 1
 /**
  * Merges calibrated probabilities of passes that were split over several calls.
  *
- * `passes` is [samples, classes] in one flat array. `error` are the three parameters of the error map, or null.
+ * `passes` is [samples * members, classes] in one flat array, seed by seed. `error` are the three parameters of the error
+ * map, or null. The members of an ensemble are no draws: the standard error is that of the seeds' averages over them.
  */
-export function summarise(passes, classes, { error = null, deterministic = false } = {}) {
-  const samples = passes.length / classes;
+export function summarise(passes, classes, { error = null, deterministic = false, members = 1 } = {}) {
+  const rows = passes.length / classes;
+  const samples = rows / members;
   const scale = -1 / Math.log(classes);
   const mean = new Float64Array(classes);
-  for (let i = 0; i < passes.length; i++) mean[i % classes] += passes[i] / samples;
+  for (let i = 0; i < passes.length; i++) mean[i % classes] += passes[i] / rows;
   const logMean = mean.map((p) => Math.log(Math.max(p, LEAST)));
   const uncertainty = clip(scale * mean.reduce((sum, p, c) => sum + p * logMean[c], 0));
 
   // Delta method: the entropy of the mean is the mean of the passes' cross-entropies to it.
   const cross = new Float64Array(samples);
   let data = 0;
-  for (let i = 0; i < samples; i++) {
+  for (let i = 0; i < rows; i++) {
     const row = passes.subarray(i * classes, (i + 1) * classes);
-    data += entropy(row) / samples;
-    cross[i] = scale * row.reduce((sum, p, c) => sum + p * logMean[c], 0);
+    data += entropy(row) / rows;
+    cross[Math.floor(i / members)] += (scale / members) * row.reduce((sum, p, c) => sum + p * logMean[c], 0);
   }
   const centre = cross.reduce((sum, value) => sum + value, 0) / samples;
   const variance = cross.reduce((sum, value) => sum + (value - centre) ** 2, 0) / (samples - 1);
@@ -32,6 +34,7 @@ export function summarise(passes, classes, { error = null, deterministic = false
   const classId = probabilities.indexOf(Math.max(...probabilities));
   return {
     samples,
+    rows,
     probabilities,
     classId,
     confidence: probabilities[classId],
@@ -48,12 +51,12 @@ export function entropy(row) {
 }
 
 /** The uncertainty and its standard error after some of the passes, at no more than `points` numbers of them. */
-export function running(passes, classes, points = 40) {
-  const samples = passes.length / classes;
+export function running(passes, classes, members, points = 40) {
+  const samples = passes.length / (classes * members);
   const count = Math.min(points, samples);
   return Array.from({ length: count }, (_, index) => {
     const n = Math.round(((index + 1) * samples) / count);
-    const { uncertainty, standardError } = summarise(passes.subarray(0, n * classes), classes);
+    const { uncertainty, standardError } = summarise(passes.subarray(0, n * classes * members), classes, { members });
     return { n, uncertainty, standardError };
   });
 }

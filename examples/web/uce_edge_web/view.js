@@ -43,7 +43,7 @@ export function showAnswer(answer, limits, earlier) {
   put("confidence", summary.confidence, `${percent(summary.confidence)} for ${label}`);
   put("uncertainty", summary.uncertainty, decimal(summary.uncertainty));
   put("standard-error", summary.standardError, standardError(summary, deterministic));
-  put("model-uncertainty", summary.modelUncertainty, deterministic ? "none: one pass" : decimal(summary.modelUncertainty));
+  put("model-uncertainty", summary.modelUncertainty, deterministic && metadata.members === 1 ? "none: one pass" : decimal(summary.modelUncertainty));
   // The map from uncertainty to error was fitted on familiar images.
   const supposed = isForeignBy(reason) ? " if it were familiar" : "";
   put("error-probability", summary.errorProbability, `${percent(summary.errorProbability)}${supposed}`);
@@ -58,7 +58,7 @@ export function showAnswer(answer, limits, earlier) {
   const more = metadata.classes.length - MOST_BARS;
   element("bars-more").textContent = more > 0 ? `The other ${count(more, "class")} are less probable.` : "";
   drawPasses(element("passes"), answer.passes, summary, metadata.classes, answer.fresh);
-  drawRunning(element("running"), answer.passes, metadata.classes.length, threshold, samples);
+  drawRunning(element("running"), answer.passes, metadata, threshold, samples);
   drawLatency(element("latency"), answer.steps, earlier, samples);
   const { n, ms } = answer.steps.at(-1);
   element("latency-note").textContent =
@@ -98,10 +98,10 @@ export function fillTable({ passes, seeds, summary, metadata }) {
     head.append(cell);
   }
   const body = table.createTBody();
-  for (let i = 0; i < summary.samples; i++) {
+  for (let i = 0; i < summary.rows; i++) {
     const row = passes.subarray(i * size, (i + 1) * size);
     const line = body.insertRow();
-    const values = [String(seeds[i]), decimal(entropy(row)), ...best.map((index) => percent(row[index]))];
+    const values = [String(seeds[Math.floor((i * summary.samples) / summary.rows)]), decimal(entropy(row)), ...best.map((index) => percent(row[index]))];
     for (const value of values) line.insertCell().textContent = value;
   }
 }
@@ -130,7 +130,7 @@ export function asDocument({ source, passes, seeds, seed, summary, metadata, ste
     seeds: [...seeds],
     classes: metadata.classes,
     probabilities: [...summary.probabilities],
-    pass_probabilities: Array.from({ length: summary.samples }, (_, i) => [...passes.subarray(i * size, (i + 1) * size)]),
+    pass_probabilities: Array.from({ length: summary.rows }, (_, i) => [...passes.subarray(i * size, (i + 1) * size)]),
     milliseconds: steps.at(-1).ms,
     device,
   };
