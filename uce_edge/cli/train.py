@@ -143,6 +143,7 @@ def train(
     need_torch("Training")
     show_log("uce_edge_train")
     from uce_edge.datasets import splits as datasets
+    from uce_edge.files import writable_folder
     from uce_edge_train import training
     from uce_edge_train.recipe import Recipe
 
@@ -155,8 +156,9 @@ def train(
     )  # fmt: skip
     dataset = datasets.load(data, root, parse_size(size), download)
     leads = os.environ.get("RANK", "0") == "0"
-    for folder in folders:  # all at once: an ensemble that lacks a member is not finished
-        folder.mkdir(parents=True, exist_ok=True)
+    if members > 1:
+        for folder in folders:  # all at once: an ensemble that lacks a member is not finished
+            writable_folder(folder)
     for number, folder in enumerate(folders):
         if finished[number]:
             continue

@@ -1,0 +1,80 @@
+"""Ensembles of runs: trained member by member, exported and calibrated as a whole."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import Call, Digits
+
+from uce_edge.contract import Inference
+from uce_edge.errors import UsageError
+from uce_edge.model import Model
+from uce_edge_export.options import Wanted
+from uce_edge_train.ensembles import export_ensemble
+from uce_edge_train.runs import WEIGHTS, Run, load_model, members_of, newest, save_weights
+
+
+@pytest.fixture(scope="module")
+def two(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained run, and one with weights that differ a little, as the members of an ensemble."""
+    folder = tmp_path_factory.mktemp("runs") / "two"
+    for number in range(2):
+        shutil.copytree(digits.run, folder / f"member-{number}")
+    run = Run.load(folder / "member-1")
+    model = load_model(run, folder / "member-1")
+    for parameter in model.parameters():
+        parameter.data *= 1.02
+    save_weights(model, folder / "member-1")
+    return folder
+
+
+def test_runs_become_one_file_calibrated_on_what_they_set_aside(call: Call, two: Path, tmp_path: Path) -> None:
+    out = tmp_path / "e.onnx"
+    said = call("export", two, "--inference", "deterministic", "--target-error", 0.05, "--out", out)
+    assert said.code == 0
+    assert f"{two / 'member-1'}:" in said.err
+    model, run = Model(out, "cpu"), Run.load(two / "member-0")
+    assert (model.metadata.members, model.metadata.inference) == (2, Inference.DETERMINISTIC)
+    assert model.metadata.hashes.splits == run.split_hashes
+    assert model.metadata.hashes.calibration_data == run.split_hashes["calibration"]
+    assert model.metadata.reject is not None
+    assert model.metadata.reject.data == run.split_hashes["guarantee"]
+    report = model.metadata.calibration.outcome
+    assert report.nll_after < report.nll_before
+
+
+def test_runs_that_do_not_belong_together_are_refused(two: Path, tmp_path: Path) -> None:
+    shutil.copytree(two, tmp_path / "two")
+    folders = members_of(tmp_path / "two")
+    run = Run.load(folders[1])
+    replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(folders[1])
+    with pytest.raises(UsageError, match=r"member-0 and .*member-1 were trained on different images"):
+        export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
+    replace(run, calibration=replace(run.calibration, samples=7)).save(folders[1])
+    with pytest.raises(UsageError, match=r"member-0 and .*member-1 were calibrated in different ways"):
+        export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
+    assert not (tmp_path / "e.onnx").exists()
+
+
+def test_members_are_trained_one_by_one_and_resumed(call: Call, tmp_path: Path) -> None:
+    out, recipe = tmp_path / "runs" / "e", ("--epochs", 1, "--batch-size", 256, "--seed", 5)
+    assert call("train", "--members", 2, "--out", out, *recipe).code == 0
+    first, second = members_of(out)
+    assert [Run.load(folder).recipe.seed for folder in (first, second)] == [5, 6]
+    assert newest(tmp_path / "runs") == out
+    kept, lost = ((folder / WEIGHTS).read_bytes() for folder in (first, second))
+    assert kept != lost
+    shutil.rmtree(second)
+    second.mkdir()  # as a kill before its first epoch leaves it
+    assert f"{second} is not finished" in call("export", out).err
+    again = call("train", "--members", 2, "--out", out, *recipe, "--resume")
+    assert "Member 2 of 2" in again.err
+    assert "Member 1 of 2" not in again.err
+    assert [(folder / WEIGHTS).read_bytes() for folder in (first, second)] == [kept, lost]
+    assert "calibrated as a whole" in call("calibrate", out).err
+    assert "holds an ensemble (member-0, member-1)" in call("train", "--out", out).err
+    assert "holds more members than" not in call("train", "--members", 2, "--out", out).err
+    (out / "member-2").mkdir()
+    assert "holds more members than 2 (member-2)" in call("train", "--members", 2, "--out", out, "--resume").err
+    assert "holds a single run" in call("train", "--members", 2, "--out", first).err
