@@ -87,6 +87,34 @@ def sweep(
     )  # fmt: skip
 
 
+def side_by_side(
+    files: Mapping[str, Path],
+    reference: str,
+    *,
+    device: str = "auto",
+    threads: int | None = None,
+    rounds: int = ROUNDS,
+) -> dict[str, Measurement]:
+    """One image at every file's own number of passes, the files taking turns.
+
+    Args:
+        files: The files, by name.
+        reference: The name of the file that ratios refer to.
+        device: As in `Model`.
+        threads: As in `sweep`.
+        rounds: As in `sweep`.
+    """
+    runs, passes = {}, {}
+    for name, path in files.items():
+        metadata = Model(path, device).metadata
+        image, passes[name] = metadata.image, metadata.samples
+        shape = (image.height, image.width, image.channels)
+        runs[name] = _Run(OWN_WORKER, Job(str(path), device=device, threads=threads, image=shape, dtype=image.dtype))
+    with progress("timing", rounds) as advance:
+        timings = _take_turns(runs, rounds, advance)
+    return {name: measurement(passes[name], 1, timings[name], timings[reference]) for name in files}
+
+
 def _take_turns(runs: Mapping[str, _Run], rounds: int, advance: Callable[[int], None]) -> dict[str, list[Timing]]:
     """What every run measured in every round."""
     timings: dict[str, list[Timing]] = {name: [] for name in runs}

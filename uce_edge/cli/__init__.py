@@ -11,6 +11,7 @@ from uce_edge import __version__, providers
 from uce_edge.cli import (
     bench,
     calibrate,
+    compare,
     demo,
     doctor,
     evaluate,
@@ -41,6 +42,7 @@ app.command(name="train")(train.train)
 app.command(name="calibrate")(calibrate.calibrate)
 app.command(name="export")(export.export)
 app.command(name="evaluate")(evaluate.evaluate)
+app.command(name="compare")(compare.compare)
 app.command(name="bench", cls=bench.BenchCommand)(bench.bench)
 app.command(name="info")(info.info)
 app.command(name="replay")(replay.replay)

@@ -1,16 +1,17 @@
 """`uce-edge evaluate`."""
 
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from uce_edge.cli.evaluating import called, check_report, foreign_images, trained_note
 from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
+    ForeignOption,
     InferenceOption,
     JsonOption,
     MemoryOption,
@@ -22,17 +23,14 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import say, warn
-from uce_edge.errors import UsageError, expected
+from uce_edge.cli.words import say, table, warn
+from uce_edge.errors import UsageError
 from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from uce_edge.evaluation import Evaluation
     from uce_edge.evaluation.ood import OutOfDistribution
     from uce_edge.evaluation.shift import Pooled
-    from uce_edge.metadata import ImageSpec
 
 _PAGES = (".html", ".htm")
 _GATED = ("accepted with the gate", "error")
@@ -42,13 +40,7 @@ def evaluate(
     data: DataOption,
     model: ModelArgument = None,
     inference: InferenceOption = None,
-    ood: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Foreign images: a dataset's name, a folder, an .npz file, or far: noise, colours, patterns and text "
-            "made on the spot; repeat it."
-        ),
-    ] = None,
+    ood: ForeignOption = None,
     reject: Annotated[
         str | None,
         typer.Option(
@@ -84,9 +76,9 @@ def evaluate(
     model = check_request(model, samples, seed, inference)
     check_threads(threads)
     if report is not None:
-        _check_report(report)
+        check_report(report)
     from uce_edge import evaluation
-    from uce_edge.datasets import far, labelled, overlap
+    from uce_edge.datasets import far, labelled
     from uce_edge.files import replacing
     from uce_edge.model import Model
     from uce_edge.report import page, summary
@@ -100,22 +92,20 @@ def evaluate(
     own = loaded.metadata.hashes.splits
     split, part = labelled.load_test(data, spec, loaded.classes, root, own)
     say(f"Evaluating {model} on {len(split):,} images: {data}, {part}.")
-    known = overlap.seen(loaded.metadata.trained_on, split.images)
-    trained_on = f"About {known:,} of these images were used to train the network, which is too sure of them."
     result = evaluation.evaluate(
         loaded,
         split.images,
         split.labels,
-        data=_called(data),
+        data=called(data),
         part=part,
-        outside={_called(name): _foreign(name, spec, root) for name in ood or ()},
+        outside={called(name): foreign_images(name, spec, root) for name in ood or ()},
         kinds={far.NAME: far.kinds()} if far.NAME in (ood or ()) else {},
         samples=samples,
         seed=seed,
         reject=threshold,
         corrupt=corrupt_images if corrupt else 0,
         timed=report is not None and latency,
-        notes=[trained_on] if known else [],
+        notes=trained_note(loaded.metadata, split.images),
     )
     if report is not None:
         with replacing(report, "--report") as temporary:
@@ -131,35 +121,11 @@ def evaluate(
         say(f"Wrote {report}")
 
 
-def _check_report(report: Path) -> None:
-    """Refuse a page that cannot be written, before minutes of evaluation."""
-    if report.suffix.lower() not in _PAGES or report.is_dir():
-        raise UsageError(expected("`report`", "a file name ending in .html", str(report), "Use: --report report.html"))
-    if not report.parent.is_dir():
-        remedy = f"Make the folder, or choose another: --report {report.name}"
-        raise UsageError(expected("`report`", "a file in a folder that exists", str(report), remedy))
-    if not os.access(report.parent, os.W_OK):
-        remedy = "Choose another folder with --report"
-        raise UsageError(expected("`report`", "a file in a folder you may write to", str(report), remedy))
-
-
-def _foreign(name: str, spec: "ImageSpec", root: Path | None) -> "npt.NDArray[Any]":
-    """The images that a word after --ood stands for."""
-    from uce_edge.datasets import far, labelled
-
-    return far.far(spec) if name == far.NAME else labelled.foreign(name, spec, root).images
-
-
-def _called(source: str) -> str:
-    """The name of a dataset, a file or a folder: where it lies is nobody else's business."""
-    return Path(source).name or source
-
-
 def _print(result: "Evaluation") -> None:
     """The tables for people; why there are dashes goes to stderr."""
     from uce_edge.report import words
 
-    _table(
+    table(
         ("metric", "value", "95 % interval", "calibrated twin", "difference"),
         [
             (
@@ -172,7 +138,7 @@ def _print(result: "Evaluation") -> None:
             for name, score in result.metrics.items()
         ],
     )
-    _table(
+    table(
         ("uncertainty at most", "accepted", "error", "95 % bound", "errors let through"),
         [
             (
@@ -187,7 +153,7 @@ def _print(result: "Evaluation") -> None:
     )
     reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.gated is not None:
-        _table(
+        table(
             ("with the gate against foreign images", "own images lost", "promised", "accepted", "error"),
             [
                 (
@@ -203,7 +169,7 @@ def _print(result: "Evaluation") -> None:
         _print_foreign(outside, result.rejection[0].measured.threshold)
         reasons |= {words.SCORES[name]: detection.auroc.why for name, detection in outside.detection.items()}
     if result.shift is not None:
-        _table(
+        table(
             ("damage", "accuracy", "uncertainty", "UCE", "accepted", "error", *(_GATED if result.gated else ())),
             [
                 (
@@ -229,9 +195,9 @@ def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
     from uce_edge.report import words
 
     head = (f"foreign: {outside.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
-    _table(head, [words.separation(name, detection) for name, detection in outside.detection.items()])
+    table(head, [words.separation(name, detection) for name, detection in outside.detection.items()])
     gated = outside.gated is not None
-    _table(
+    table(
         ("uncertainty at most", "foreign, accepted", *(("with the gate",) if gated else ())),
         [
             (
@@ -244,7 +210,7 @@ def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
 
     if outside.kinds:
         scores = ("uncertainty", *(("both",) if gated else ()))
-        _table(
+        table(
             (
                 "kind",
                 "training",
@@ -269,7 +235,7 @@ def _print_apart(groups: "Sequence[Pooled]", *, gated: bool) -> None:
     from uce_edge.report import words
 
     if groups:
-        _table(
+        table(
             ("damage in all severities", "accuracy", "accepted", "error", *(_GATED if gated else ())),
             [
                 (
@@ -280,13 +246,3 @@ def _print_apart(groups: "Sequence[Pooled]", *, gated: bool) -> None:
                 for group in groups
             ],
         )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns as wide as they need to be: names to the left, numbers to the right; an empty line ends it."""
-    lines = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for index, line in enumerate(lines):
-        cells = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
-        typer.secho("  ".join([line[0].ljust(widths[0]), *cells]), bold=index == 0)
-    typer.echo()

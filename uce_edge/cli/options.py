@@ -34,6 +34,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout."
 DataOption = Annotated[
     str, typer.Option(help=f"{', '.join(names())}, a folder with one sub-folder per class, or an .npz file.")
 ]
+ForeignOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Foreign images: a dataset's name, a folder, an .npz file, or far: noise, colours, patterns and text "
+        "made on the spot; repeat it."
+    ),
+]
 RootOption = Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch a public dataset that is not there.")]
 SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for the images of a folder; default: 32x32.")]

@@ -1,5 +1,6 @@
 """What commands say to a person."""
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -71,3 +72,13 @@ def show_log(package: str) -> None:
     log = logging.getLogger(package)
     log.setLevel(logging.INFO)
     log.handlers = [Talk()]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns as wide as they need to be: names to the left, numbers to the right; an empty line ends it."""
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for index, line in enumerate(lines):
+        cells = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
+        typer.secho("  ".join([line[0].ljust(widths[0]), *cells]), bold=index == 0)
+    typer.echo()

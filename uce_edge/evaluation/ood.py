@@ -1,7 +1,8 @@
 """Images from elsewhere: how far the uncertainty tells them from the model's own kind."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,15 @@ class OutOfDistribution:
     """The share of the own images in each bin."""
     outside: npt.NDArray[np.float64]
     """The share of the foreign images in each bin."""
+    ranked: "dict[str, Ranked | None]" = field(repr=False, metadata={"json": False})
+    """What every image is ranked by, for comparisons with another model; None where one pass has no such score."""
+
+
+class Ranked(NamedTuple):
+    """One score of every image, larger when less certain."""
+
+    inside: npt.NDArray[np.float64]
+    outside: npt.NDArray[np.float64]
 
 
 def compare(
@@ -100,21 +110,19 @@ def compare(
         seen: What the training saw, as in `Metadata.seen`.
     """
     own, foreign = (answers.scores(passes) | _with_novelty(answers, inside) for answers in (inside, outside))
-    detection = {key: _detection(own[key], foreign[key], resamples) for key in own}
+    ranked = {
+        key: None if mine is None or theirs is None else Ranked(mine, theirs)
+        for key, mine, theirs in zip(own, own.values(), foreign.values(), strict=True)
+    }
     accepted = contract.accepts(outside.uncertainty, threshold)
     kept = None if gate is None else gate.accept(outside.uncertainty, outside.novelty)
-    pairs = {
-        key: (mine, theirs)
-        for key, mine, theirs in zip(own, own.values(), foreign.values(), strict=True)
-        if mine is not None and theirs is not None
-    }
 
     def of_kind(called: str, rows: npt.NDArray[np.bool_], known: bool | None) -> ForeignKind:
         return ForeignKind(
             name=called,
             images=int(rows.sum()),
             seen=known,
-            auroc={key: metrics.ood_auroc(mine, theirs[rows]) for key, (mine, theirs) in pairs.items()},
+            auroc={key: metrics.ood_auroc(pair.inside, pair.outside[rows]) for key, pair in ranked.items() if pair},
             accepted=float(accepted[rows].mean()),
             gated=None if kept is None else float(kept[rows].mean()),
         )
@@ -128,7 +136,7 @@ def compare(
     return OutOfDistribution(
         name=name,
         images=len(outside),
-        detection=detection,
+        detection={key: _detection(pair, resamples) for key, pair in ranked.items()},
         accepted=float(accepted.mean()),
         gated=None if kept is None else float(kept.mean()),
         kinds=tuple(of_kind(*kind) for kind in each),
@@ -141,6 +149,7 @@ def compare(
         edges=edges,
         inside=shares[0],
         outside=shares[1],
+        ranked=ranked,
     )
 
 
@@ -180,13 +189,10 @@ def mixture(
     return means.mean(axis=0), means.std(axis=0, ddof=1)
 
 
-def _detection(
-    inside: npt.NDArray[np.float64] | None, outside: npt.NDArray[np.float64] | None, resamples: int
-) -> Detection:
-    if inside is None or outside is None:
+def _detection(ranked: Ranked | None, resamples: int) -> Detection:
+    if ranked is None:
         missing = Score(None, why="One pass has no model part: evaluate a Monte Carlo model with --samples 25.")
         return Detection(missing, missing)
     return Detection(
-        separation(metrics.ood_auroc, inside, outside, resamples),
-        separation(metrics.ood_fpr_at_95, inside, outside, resamples),
+        separation(metrics.ood_auroc, *ranked, resamples), separation(metrics.ood_fpr_at_95, *ranked, resamples)
     )

@@ -1,6 +1,6 @@
 """What a threshold on the uncertainty lets through: the error, the coverage, and how bad the error can really be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -10,6 +10,7 @@ from uce_edge import contract, metrics
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.promises import Guarantee, StoredRule, StoredThreshold
 from uce_edge.evaluation.answers import Answers
+from uce_edge.metadata import Metadata
 from uce_edge.prediction import Limits
 
 EXAMPLE = 0.3
@@ -61,6 +62,21 @@ class Gated:
     """The share of the own images that both let through."""
     error: float | None
     """Of these; None when there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What the stored rule of a file accepts of these images, beside what it promises."""
+
+    target_error: float
+    """The promise: the error of the accepted images is at most this."""
+    coverage: float
+    error: float | None
+    """Of the accepted images; None when there are none."""
+    error_bound: float
+    """Its 95 % upper bound on these images."""
+    accepted: npt.NDArray[np.bool_] = field(repr=False, metadata={"json": False})
+    """Which images these are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +134,24 @@ def gated(answers: Answers, wrong: npt.NDArray[np.bool_], gate: Limits | None, r
         level=rule.foreign.level,
         coverage=float(accepted.mean()),
         error=float(wrong[accepted].mean()) if accepted.any() else None,
+    )
+
+
+def kept(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> Kept | None:
+    """What `--reject auto` accepts; None for a file that promises no error."""
+    rule = metadata.rule
+    stored = metadata.reject if rule is None else rule.uncertain
+    if stored is None or stored.target_error is None:
+        return None
+    gate = Limits(stored.threshold, None if rule is None else rule.foreign.cutoff)
+    accepted = gate.accept(answers.uncertainty, answers.novelty)
+    count, errors = int(accepted.sum()), int((wrong & accepted).sum())
+    return Kept(
+        target_error=stored.target_error,
+        coverage=float(accepted.mean()),
+        error=errors / count if count else None,
+        error_bound=guarantee.upper_bound(errors, count, CONFIDENCE),
+        accepted=accepted,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge.evaluation.answers import Answers
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
 from uce_edge.evaluation.rejection import Gated, Operating, RiskCurve, Thresholds
@@ -78,26 +79,31 @@ class Evaluation:
     notes: tuple[str, ...]
     """What a reader must know before believing the numbers."""
     metadata: Metadata = dataclasses.field(repr=False, metadata={"json": False})
+    answers: Answers = dataclasses.field(repr=False, metadata={"json": False})
+    """What the model said of every image, for comparisons with another one."""
+    truth: npt.NDArray[np.int64] = dataclasses.field(repr=False, metadata={"json": False})
+    """The true class of every image."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: undefined numbers are None; pixels and the file's metadata are left out."""
-        document: dict[str, Any] = _plain(self)
+        """Plain values for JSON: undefined numbers are None; pixels, single answers and metadata are left out."""
+        document: dict[str, Any] = plain(self)
         for name, score in self.metrics.items():
             document["metrics"][name]["difference"] = score.difference
         document["rejection"] = [point.pop("measured") | point for point in document["rejection"]]
         return document
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Records, arrays and enums as what JSON knows; an undefined number is None, and what is marked so is left out."""
     if dataclasses.is_dataclass(value):
         shown = [field.name for field in dataclasses.fields(value) if field.metadata.get("json", True)]
-        return {name: _plain(getattr(value, name)) for name in shown}
+        return {name: plain(getattr(value, name)) for name in shown}
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, Enum):
         return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -122,6 +122,8 @@ def evaluate(
         confidently_wrong=_examples(model, images, answers, truth, surely[wrong[surely]]),
         notes=(*notes, *_notes(model, truth, passes, seed)),
         metadata=model.metadata,
+        answers=answers,
+        truth=truth,
     )
 
 

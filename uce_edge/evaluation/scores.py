@@ -1,7 +1,7 @@
 """Every metric with the interval that chance gives it, and with the value of a perfectly calibrated twin."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,9 @@ from uce_edge.errors import UsageError
 from uce_edge.progress import progress
 
 Metric = Callable[..., float]
+Rows = npt.NDArray[np.int64]
+TwoSets = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""A score of the own images, and of foreign ones."""
 
 METRICS: dict[str, Metric] = {
     "accuracy": metrics.accuracy,
@@ -89,10 +92,35 @@ def separation(
     metric: Metric, inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64], resamples: int, seed: int = 0
 ) -> Score:
     """A metric of two sets of images, such as `ood_auroc`; both are redrawn for its interval."""
+    draws = [
+        metric(inside[own], outside[foreign]) for own, foreign in _drawn(len(inside), len(outside), resamples, seed)
+    ]
+    value = metric(inside, outside)
+    return Score(value, *_middle(draws))
+
+
+def separation_difference(
+    metric: Metric, ranked: TwoSets, other: TwoSets, resamples: int, seed: int = 0
+) -> metrics.Interval:
+    """A metric of two sets of images for one model less that for another; images are drawn for both together."""
+    draws = [
+        metric(ranked[0][own], ranked[1][foreign]) - metric(other[0][own], other[1][foreign])
+        for own, foreign in _drawn(len(ranked[0]), len(ranked[1]), resamples, seed)
+    ]
+    return metrics.Interval(metric(*ranked) - metric(*other), *_middle(draws))
+
+
+def _drawn(inside: int, outside: int, resamples: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
+    """Rows of both sets, drawn again and again with replacement."""
     rng = np.random.default_rng(seed)
-    draws = sorted(metric(rng.choice(inside, len(inside)), rng.choice(outside, len(outside))) for _ in range(resamples))
-    tail = int((1 - LEVEL) / 2 * (resamples - 1))
-    return Score(metric(inside, outside), draws[tail], draws[-1 - tail])
+    for _ in range(resamples):
+        yield rng.integers(inside, size=inside), rng.integers(outside, size=outside)
+
+
+def _middle(draws: Sequence[float]) -> tuple[float, float]:
+    """The ends of what holds 95 % of the draws."""
+    ordered, tail = sorted(draws), int((1 - LEVEL) / 2 * (len(draws) - 1))
+    return ordered[tail], ordered[-1 - tail]
 
 
 def _score(

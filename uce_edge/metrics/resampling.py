@@ -104,9 +104,18 @@ def bootstrap(
 
 
 def _resampled(
-    value: float, redrawn: Callable[[Rows, int], float], images: int, level: float, resamples: int, seed: int
+    value: float,
+    redrawn: Callable[[Rows, int], float],
+    images: int,
+    level: float,
+    resamples: int,
+    seed: int,
+    kept: float | None = None,
 ) -> Interval:
-    """The interval of a value that a function computes from drawn rows and the number of the draw."""
+    """The interval of a value that a function computes from drawn rows and the number of the draw.
+
+    A number that is to be `kept` stays inside where the resamples reach it before they are moved.
+    """
     rng = _prepared(resamples, seed)
     if not (isinstance(level, float) and 0 < level < 1):
         raise UsageError(expected("level", "a number between 0 and 1", level, "0.95 is the usual choice."))
@@ -117,7 +126,10 @@ def _resampled(
     bias = float(np.mean(draws)) - value if np.isfinite([value, *draws]).all() else 0.0
     # Rounded outwards to a resample, which also keeps an infinite NLL from becoming NaN.
     tail = (1 - level) / 2 * (resamples - 1)
-    return Interval(value, float(draws[int(tail)]) - bias, float(draws[-1 - int(tail)]) - bias)
+    low, high = float(draws[int(tail)]), float(draws[-1 - int(tail)])
+    if kept is not None and low <= kept <= high:
+        return Interval(value, min(low - bias, kept), max(high - bias, kept))
+    return Interval(value, low - bias, high - bias)
 
 
 def bootstrap_difference(
@@ -133,7 +145,8 @@ def bootstrap_difference(
 ) -> Interval:
     """The metric of one model less that of another on the same images, with its bootstrap interval.
 
-    Both are drawn together: what makes an image hard for both does not widen the interval.
+    Both are drawn together: what makes an image hard for both does not widen the interval. It holds 0 wherever the
+    middle of the resamples does: many of them may lack the few images that make the difference.
 
     Args:
         metric: As in `calibrated_twin`.
@@ -158,7 +171,7 @@ def bootstrap_difference(
         return ours - theirs
 
     value = _value(metric, table, truth, options) - _value(metric, other, truth, options)
-    return _resampled(value, difference, len(table), level, resamples, seed)
+    return _resampled(value, difference, len(table), level, resamples, seed, kept=0.0)
 
 
 def _prepared(resamples: int, seed: int) -> "np.random.Generator":

@@ -1,7 +1,7 @@
 """The charts of a report: each a figure with its title, its drawing and, where they are few, its numbers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import BATCH, OutOfDistribution
@@ -9,11 +9,12 @@ from uce_edge.evaluation.rejection import Operating, Origin, RiskCurve, Threshol
 from uce_edge.evaluation.results import Reliability
 from uce_edge.evaluation.shift import Condition
 from uce_edge.report.markup import Markup, element, join, numbered
-from uce_edge.report.svg import SERIES, WIDTH, Frame, Series, ceiling, drawing, sample, text
+from uce_edge.report.svg import MANY, SERIES, WIDTH, Frame, Series, ceiling, drawing, sample, text
 from uce_edge.report.words import MISSING, SCORES, at_most, number, percent, threshold
 
-_LEFT, _TOP = 48, 34
-_ACROSS = WIDTH - _LEFT - 10
+LEFT, TOP = 48, 34
+ACROSS = WIDTH - LEFT - 10
+"""Where the frame of a chart lies, and how wide it is."""
 _COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _TWIN = Series("c3", "2 3", "triangle")
 
@@ -22,20 +23,20 @@ def reliability(kind: str, diagram: Reliability) -> Markup:
     """A reliability diagram with Wilson intervals, and the images of every bin below it."""
     curve, series = diagram.curve, SERIES[0]
     outcome = "accuracy" if kind == "confidence" else "error"
-    main, strip = Frame(_LEFT, _TOP, _ACROSS, 220), Frame(_LEFT, 268, _ACROSS, 44, y_range=(0, 1))
+    main, strip = Frame(LEFT, TOP, ACROSS, 220), Frame(LEFT, 268, ACROSS, 44, y_range=(0, 1))
     bins = [
         (index, int(curve.counts[index]), float(curve.mean_score[index]), float(curve.mean_outcome[index]))
         for index in range(len(curve.counts))
         if curve.counts[index]
     ]
     parts = [
-        main.axes(y_label=f"{outcome}, %", y_format=_whole_percent, x_ticks=[]),
+        main.axes(y_label=f"{outcome}, %", y_format=whole_percent, x_ticks=[]),
         element("line", class_="ideal", x1=main.x(0), y1=main.y(0), x2=main.x(1), y2=main.y(1)),
     ]
     if kind == "uncertainty":
         parts.append(main.line([(score, float(diagram.twin[index])) for index, _, score, _ in bins], _TWIN, True))
     for index, _, score, _ in bins:
-        parts.append(_whisker(main, score, float(curve.low[index]), float(curve.high[index]), series))
+        parts.append(whisker(main, score, float(curve.low[index]), float(curve.high[index]), series))
     parts.append(main.line([(score, rate) for _, _, score, rate in bins], series, class_="faint"))
     most, rows = max(count for _, count, _, _ in bins), []
     for index, count, score, rate in bins:
@@ -63,19 +64,21 @@ def reliability(kind: str, diagram: Reliability) -> Markup:
     return figure(title, legend, drawing(f"reliability-{kind}", title, description, 352, *parts), table(head, rows))
 
 
-def risk_coverage(curves: dict[str, RiskCurve], points: Sequence[Operating]) -> Markup:
-    """The error of what is kept as more is kept, for every score that images can be rejected by."""
+def risk_coverage(
+    curves: Mapping[str, RiskCurve], points: Sequence[Operating], names: Mapping[str, str] = SCORES
+) -> Markup:
+    """The error of what is kept as more is kept, for every score that images can be rejected by, or every file."""
     # Of the very first images one error makes a tower, which would flatten everything else.
     settled = [
         risk for curve in curves.values() for at, risk in zip(curve.coverage, curve.risk, strict=True) if at > 0.05
     ]
-    frame = Frame(_LEFT, _TOP, _ACROSS, 288, y_range=(0, ceiling(map(float, settled), 0.01)))
+    frame = Frame(LEFT, TOP, ACROSS, 288, y_range=(0, ceiling(map(float, settled), 0.01)))
     parts, columns = [], []
     legend: list[tuple[Series | None, str]] = []
-    for series, (score, curve) in zip(SERIES, curves.items(), strict=False):
+    for series, (score, curve) in zip(MANY, curves.items(), strict=False):
         line = frame.line(zip(map(float, curve.coverage), map(float, curve.risk), strict=True), series)
         parts.append(line)
-        legend.append((series, f"{SCORES[score]}, AURC {percent(curve.aurc, 2)}"))
+        legend.append((series, f"{names[score]}, AURC {percent(curve.aurc, 2)}"))
         at = [min(int(curve.coverage.searchsorted(share)), len(curve.risk) - 1) for share in _COVERAGES]
         columns.append([percent(float(curve.risk[index])) for index in at])
     marks = [
@@ -89,16 +92,16 @@ def risk_coverage(curves: dict[str, RiskCurve], points: Sequence[Operating]) -> 
         "certain first."
     )
     labels = "accepted images (coverage), %", "error of the accepted, %"
-    axes = frame.axes(*labels, x_format=_whole_percent, y_format=_some_percent)
+    axes = frame.axes(*labels, x_format=whole_percent, y_format=some_percent)
     lines = frame.clipped("risk-coverage", *parts)
-    head = ["coverage", *(SCORES[score] for score in curves)]
+    head = ["coverage", *(names[score] for score in curves)]
     rows = [[percent(share, 0), *cells] for share, *cells in zip(_COVERAGES, *columns, strict=True)]
     drawn = drawing("risk-coverage", title, description, 362, axes, lines, *marks)
     return figure(title, legend, drawn, table(head, rows))
 
 
 def thresholds(curve: Thresholds, points: Sequence[Operating]) -> Markup:
-    """Error and its bound curve the threshold, with the coverage below."""
+    """Error and its bound against the threshold, with the coverage below."""
     grid, error, bound, coverage = (
         [float(value) for value in values]
         for values in (curve.thresholds, curve.error, curve.error_bound, curve.coverage)
@@ -106,17 +109,17 @@ def thresholds(curve: Thresholds, points: Sequence[Operating]) -> Markup:
     # Where few images are accepted the bound goes to 100 %; the rest is what can be chosen.
     settled = [high for high, share in zip(bound, coverage, strict=True) if share >= 0.3 * max(coverage)]
     top = ceiling([value for value in [*settled, *error] if not math.isnan(value)], 0.01)
-    main = Frame(_LEFT, _TOP, _ACROSS, 190, y_range=(0, top))
-    strip = Frame(_LEFT, 262, _ACROSS, 60)
+    main = Frame(LEFT, TOP, ACROSS, 190, y_range=(0, top))
+    strip = Frame(LEFT, 262, ACROSS, 60)
     actual, limit = SERIES[0], SERIES[1]
     upper, lower = list(zip(grid, bound, strict=True)), list(zip(grid, error, strict=True))
     covered = list(zip(grid, coverage, strict=True))
     parts = [
-        main.axes(y_label="error of the accepted, %", y_format=_some_percent, x_ticks=[]),
+        main.axes(y_label="error of the accepted, %", y_format=some_percent, x_ticks=[]),
         main.clipped(
             "thresholds", main.area(upper, lower, "band c2"), main.line(upper, limit), main.line(lower, actual)
         ),
-        strip.axes("threshold on the uncertainty", "accepted, %", y_format=_whole_percent, y_ticks=[0, 0.5, 1]),
+        strip.axes("threshold on the uncertainty", "accepted, %", y_format=whole_percent, y_ticks=[0, 0.5, 1]),
         strip.area(covered, [(at, 0.0) for at in grid], "band c1"),
         strip.line(covered, actual),
     ]
@@ -127,7 +130,7 @@ def thresholds(curve: Thresholds, points: Sequence[Operating]) -> Markup:
         if point.measured.error is not None:
             parts.append(main.mark(chosen, min(point.measured.error, top), SERIES[3], decided(point)))
             parts.append(strip.mark(chosen, point.measured.coverage, SERIES[3], decided(point)))
-    title = "Error curve the threshold"
+    title = "Error against the threshold"
     description = (
         "The error rate of the images whose uncertainty is at most the threshold, its 95 percent upper bound, and the "
         "share of images that is accepted."
@@ -149,7 +152,7 @@ def mixture(ood: OutOfDistribution, number: int = 0) -> Markup:
     )
     upper = [(x, y + d) for x, y, d in zip(at, mean, deviation, strict=True)]
     lower = [(x, max(y - d, 0.0)) for x, y, d in zip(at, mean, deviation, strict=True)]
-    frame = Frame(_LEFT, _TOP, _ACROSS, 230, y_range=(0, ceiling(y for _, y in upper)))
+    frame = Frame(LEFT, TOP, ACROSS, 230, y_range=(0, ceiling(y for _, y in upper)))
     series = SERIES[0]
     title = "Mean uncertainty of a batch"
     description = (
@@ -157,7 +160,7 @@ def mixture(ood: OutOfDistribution, number: int = 0) -> Markup:
         "batch to batch."
     )
     parts = [
-        frame.axes("foreign images in the batch, %", "mean uncertainty", x_format=_whole_percent),
+        frame.axes("foreign images in the batch, %", "mean uncertainty", x_format=whole_percent),
         frame.area(upper, lower, "band c1"),
         frame.line(zip(at, mean, strict=True), series),
     ]
@@ -169,7 +172,7 @@ def histograms(ood: OutOfDistribution, points: Sequence[Operating], number: int 
     """The uncertainty of the own images upwards, and of the foreign ones of set `number` downwards."""
     inside, outside = ([float(value) for value in values] for values in (ood.inside, ood.outside))
     top = ceiling([*inside, *outside])
-    frame = Frame(_LEFT, _TOP, _ACROSS, 230, y_range=(-top, top))
+    frame = Frame(LEFT, TOP, ACROSS, 230, y_range=(-top, top))
     edges = [float(edge) for edge in ood.edges]
     parts = []
     for low, high, own, foreign in zip(edges, edges[1:], inside, outside, strict=False):
@@ -185,7 +188,7 @@ def histograms(ood: OutOfDistribution, points: Sequence[Operating], number: int 
     ]
     title = "Uncertainty of own and foreign images"
     description = "Histograms of the uncertainty: the model's own kind of images upwards, foreign images downwards."
-    axes = frame.axes("uncertainty", "share of the images, %", y_format=lambda value: _some_percent(abs(value)))
+    axes = frame.axes("uncertainty", "share of the images, %", y_format=lambda value: some_percent(abs(value)))
     return figure(title, [], drawing(numbered("histograms", number), title, description, 304, axes, *parts))
 
 
@@ -198,7 +201,7 @@ def shifted(kind: str, conditions: Sequence[Condition], pictures: Markup) -> Mar
         parts.append(frame.line(values, series))
         parts += [frame.mark(x, y, series, f"severity {x:g}: {percent(y)}") for x, y in values]
     axes = frame.axes(
-        "severity", "%", x_ticks=[one.severity for one in conditions], y_format=_whole_percent,
+        "severity", "%", x_ticks=[one.severity for one in conditions], y_format=whole_percent,
         x_format=lambda value: f"{value:g}" if value else "none",
     )  # fmt: skip
     title = "JPEG" if kind == "jpeg" else kind.capitalize()
@@ -221,7 +224,7 @@ def latency(timing: Latency, own: int) -> Markup:
     """Milliseconds per image against the number of passes."""
     upper = list(zip(map(float, timing.passes), timing.p95_ms, strict=True))
     middle = list(zip(map(float, timing.passes), timing.p50_ms, strict=True))
-    frame = Frame(_LEFT, _TOP, _ACROSS, 210, x_range=(0, max(timing.passes)), y_range=(0, ceiling(timing.p95_ms)))
+    frame = Frame(LEFT, TOP, ACROSS, 210, x_range=(0, max(timing.passes)), y_range=(0, ceiling(timing.p95_ms)))
     parts = [frame.area(upper, middle, "band c1"), frame.vertical(own, f"N = {own}")]
     parts.append(frame.line(middle, SERIES[0]))
     parts += [frame.mark(x, y, SERIES[0], f"{x:g} passes: {y:.3g} ms") for x, y in middle]
@@ -291,7 +294,8 @@ def _operating(frame: Frame, x: float, y: float, point: Operating, row: int) -> 
     return join([mark, place])
 
 
-def _whisker(frame: Frame, x: float, low: float, high: float, series: Series) -> Markup:
+def whisker(frame: Frame, x: float, low: float, high: float, series: Series) -> Markup:
+    """An interval around a value."""
     at, top, bottom = frame.x(x), frame.y(high), frame.y(low)
     path = f"M{at - 3:.1f} {top:.1f}h6M{at:.1f} {top:.1f}V{bottom:.1f}M{at - 3:.1f} {bottom:.1f}h6"
     return element("path", d=path, class_=f"whisker {series.colour}")
@@ -301,9 +305,11 @@ def _short(count: int) -> str:
     return f"{count}" if count < 10_000 else f"{count / 1000:.0f}k"
 
 
-def _whole_percent(value: float) -> str:
+def whole_percent(value: float) -> str:
+    """A share for an axis in percent."""
     return f"{100 * value:.0f}"
 
 
-def _some_percent(value: float) -> str:
+def some_percent(value: float) -> str:
+    """The same with three digits, for axes that span little."""
     return f"{100 * value:.3g}"

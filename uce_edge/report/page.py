@@ -1,6 +1,7 @@
 """A report: one HTML file that needs nothing else, made from an evaluation and nothing else."""
 
 import shlex
+from collections.abc import Iterable, Sequence
 from importlib import resources
 
 from uce_edge import __version__
@@ -8,7 +9,7 @@ from uce_edge.evaluation import Evaluation
 from uce_edge.evaluation.rejection import Operating, Origin
 from uce_edge.report import summary
 from uce_edge.report.markup import Markup, element, join
-from uce_edge.report.sections import sections
+from uce_edge.report.sections import Section, sections
 from uce_edge.report.words import count
 
 # Nothing may be fetched and nothing may run, whatever a class is called.
@@ -17,8 +18,43 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 def render(evaluation: Evaluation) -> str:
     """The page."""
-    metadata, parts = evaluation.metadata, sections(evaluation)
-    title = f"{evaluation.model} on {evaluation.data}, {evaluation.part}"
+    metadata = evaluation.metadata
+    passes = count(evaluation.samples, "pass")
+    about = (
+        f"{metadata.architecture or 'A classifier'}, {len(metadata.classes)} classes, "
+        f"{count(evaluation.images, 'image')}, {passes}, seed {evaluation.seed}"
+    )
+    return document(
+        f"{evaluation.model} on {evaluation.data}, {evaluation.part}",
+        about,
+        _answer(evaluation),
+        evaluation.notes,
+        summary.findings(evaluation),
+        sections(evaluation),
+        _command(evaluation),
+    )
+
+
+def document(
+    title: str,
+    about: str,
+    answer: Markup,
+    notes: Sequence[str],
+    findings: Iterable[tuple[str, str]],
+    parts: Sequence[Section],
+    command: str,
+) -> str:
+    """A whole page.
+
+    Args:
+        title: What it is about.
+        about: What a reader must know to read it.
+        answer: What is said first.
+        notes: What makes the numbers doubtful.
+        findings: What else was found: what each is about, and a sentence or two.
+        parts: All the rest.
+        command: What writes the page again.
+    """
     style = resources.files("uce_edge.report").joinpath("style.css").read_text(encoding="utf-8")
     head = element(
         "head",
@@ -29,26 +65,21 @@ def render(evaluation: Evaluation) -> str:
         element("title", f"{title} – uce-edge"),
         element("style", Markup(style)),
     )
-    passes = count(evaluation.samples, "pass")
-    what = (
-        f"{metadata.architecture or 'A classifier'}, {len(metadata.classes)} classes, "
-        f"{count(evaluation.images, 'image')}, {passes}, seed {evaluation.seed}"
-    )
+    found = (join([element("dt", what), element("dd", text)]) for what, text in findings)
     body = element(
         "body",
         element(
             "main",
-            element("header", element("h1", title), element("div", what, class_="quiet")),
+            element("header", element("h1", title), element("div", about, class_="quiet")),
             element("nav", *(element("a", part.title, href=f"#{part.anchor}") for part in parts)),
-            _answer(evaluation),
-            bool(evaluation.notes)
-            and element("ul", *(element("li", note) for note in evaluation.notes), class_="notes"),
-            _findings(evaluation),
+            answer,
+            bool(notes) and element("ul", *(element("li", note) for note in notes), class_="notes"),
+            element("dl", *found, class_="card findings"),
             *(
                 element("section", element("h2", part.title), element("p", part.lead), part.content, id=part.anchor)
                 for part in parts
             ),
-            element("footer", "Made with uce-edge ", __version__, ": ", element("code", _command(evaluation))),
+            element("footer", "Made with uce-edge ", __version__, ": ", element("code", command)),
         ),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -63,11 +94,6 @@ def _answer(evaluation: Evaluation) -> Markup:
         element("p", summary.measured(point, evaluation), class_="quiet"),
         class_="card answer",
     )
-
-
-def _findings(evaluation: Evaluation) -> Markup:
-    rows = (join([element("dt", about), element("dd", text)]) for about, text in summary.findings(evaluation))
-    return element("dl", *rows, class_="card findings")
 
 
 def _decisions(point: Operating) -> Markup:

@@ -43,7 +43,7 @@ def sections(evaluation: Evaluation) -> list[Section]:
             "Reliability",
             "Points on the diagonal mean what they say. Entropy is not a probability of error, so a perfectly "
             "calibrated model is not on the diagonal of the second chart, but on the dotted line with triangles.",
-            _charts(charts.reliability(kind, diagram) for kind, diagram in evaluation.reliability.items()),
+            chart_grid(charts.reliability(kind, diagram) for kind, diagram in evaluation.reliability.items()),
         ),
         Section(
             "rejection",
@@ -63,11 +63,13 @@ def sections(evaluation: Evaluation) -> list[Section]:
     return parts
 
 
-def _charts(figures: Iterable[Markup], kind: str = "") -> Markup:
+def chart_grid(figures: Iterable[Markup], kind: str = "") -> Markup:
+    """Charts beside each other, as many as there is room for."""
     return element("div", *figures, class_=f"charts {kind}".strip())
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
+def card_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
+    """A table as a part of the page."""
     return element("div", charts.table(head, rows), class_="card table")
 
 
@@ -125,7 +127,7 @@ def _rejection(evaluation: Evaluation) -> Markup:
     ]
     head = ["uncertainty at most", "accepted", "coverage", "error", "95 % upper bound"]
     drawn = [charts.thresholds(evaluation.thresholds, points), charts.risk_coverage(evaluation.risk_coverage, points)]
-    return join([_table(head, rows), _charts(drawn)])
+    return join([card_table(head, rows), chart_grid(drawn)])
 
 
 def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Section:
@@ -155,12 +157,12 @@ def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Sec
     ]
     of_kinds = ["kind", "training", "AUROC: uncertainty H", *(["AUROC: both"] if gated else []), "accepted"]
     of_kinds += ["with the gate"] if gated else []
-    by_kind = _table(of_kinds, kinds) if kinds else Markup()
-    drawn = _charts([charts.mixture(ood, number), charts.histograms(ood, evaluation.rejection[:1], number)])
+    by_kind = card_table(of_kinds, kinds) if kinds else Markup()
+    drawn = chart_grid([charts.mixture(ood, number), charts.histograms(ood, evaluation.rejection[:1], number)])
     reasons = {detection.auroc.why for detection in ood.detection.values()} - {None}
     missing = join(element("p", reason, class_="quiet") for reason in sorted(map(str, reasons)))
     title = "Foreign images" if len(evaluation.ood) == 1 else f"Foreign images: {ood.name}"
-    return Section(numbered("foreign", number), title, lead, join([_table(head, rows), missing, by_kind, drawn]))
+    return Section(numbered("foreign", number), title, lead, join([card_table(head, rows), missing, by_kind, drawn]))
 
 
 def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
@@ -169,7 +171,7 @@ def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
         f"fast as accuracy: what it still accepts at uncertainty ≤ {words.threshold(shift.threshold)} stays right."
     )
     legend = charts.keys(zip(SERIES, [title for _, title in charts.SHIFTED], strict=True))
-    drawn = _charts(
+    drawn = chart_grid(
         (charts.shifted(kind, curve, strip(shift.pictures[kind], spec, kind)) for kind, curve in shift.curves.items()),
         "small",
     )
@@ -190,7 +192,9 @@ def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
         ]
         for kind, one in worst
     ]
-    content = join([legend, drawn, element("h3", "At the worst severity"), _table(head, rows), _apart(shift, gated)])
+    content = join(
+        [legend, drawn, element("h3", "At the worst severity"), card_table(head, rows), _apart(shift, gated)]
+    )
     return Section("shift", "Damaged images", lead, content)
 
 
@@ -208,7 +212,7 @@ def _apart(shift: Shift, gated: bool) -> Markup:
         ]
         for group in shift.apart
     ]
-    return join([element("h3", "All severities, by what training has seen"), _table(head, rows)])
+    return join([element("h3", "All severities, by what training has seen"), card_table(head, rows)])
 
 
 def _images(evaluation: Evaluation) -> Section:
@@ -232,7 +236,9 @@ def _latency(latency: Latency, evaluation: Evaluation) -> Section:
         lead = f"One image takes {own:.3g} ms at N = {evaluation.samples}. {lead}"
     if len(latency.passes) < 2:  # a deterministic model, or one too slow for more
         return Section("latency", "Latency", lead, Markup())
-    return Section("latency", "Latency", lead, _charts([charts.latency(latency, evaluation.metadata.samples)], "one"))
+    return Section(
+        "latency", "Latency", lead, chart_grid([charts.latency(latency, evaluation.metadata.samples)], "one")
+    )
 
 
 def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:

@@ -30,10 +30,25 @@ SERIES = (
     Series("c4", "9 3 2 3", "diamond"),
 )
 
+MANY = (
+    *SERIES,
+    Series("c5", "4 2", "cross"),
+    Series("c6", "12 4", "down"),
+    Series("c1", "3 3", "diamond"),
+    Series("c2", "10 3 2 3 2 3", "triangle"),
+    Series("c3", None, "square"),
+    Series("c4", "5 5", "circle"),
+    Series("c5", None, "down"),
+    Series("c6", "2 2", "cross"),
+)
+"""For more lines than four: after six, a colour comes again with another dash and another marker."""
+
 _MARKERS = {
     "square": "M-3.2-3.2h6.4v6.4h-6.4z",
     "triangle": "M0-4.2L4 3H-4z",
     "diamond": "M0-4.6L4.6 0L0 4.6L-4.6 0z",
+    "cross": "M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+    "down": "M0 4.2L4-3H-4z",
 }
 
 

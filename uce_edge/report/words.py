@@ -58,7 +58,8 @@ METRICS: dict[str, Words] = {
     "fpr_at_95": Words("FPR95 of errors", "Share of errors accepted where 95 % of the right ones are.", _RANKING),
 }
 
-_SHARE = Words("", "", "")
+SHARE = Words("", "", "")
+"""Of a share that is no metric: how it is written."""
 
 SCORES = {
     "uncertainty": "uncertainty H",
@@ -122,7 +123,7 @@ def separation(name: str, detection: "Detection") -> tuple[str, ...]:
     """How well a score tells foreign images: its name, and AUROC and FPR at 95 %, each with its interval."""
     cells = [SCORES[name]]
     for part in (detection.auroc, detection.fpr_at_95):
-        cells += [score(part.value, _SHARE), interval(part.low, part.high, _SHARE)]
+        cells += [score(part.value, SHARE), interval(part.low, part.high, SHARE)]
     return tuple(cells)
 
 

@@ -1,0 +1,180 @@
+"""`uce-edge compare`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uce_edge.cli.evaluating import called, check_report, foreign_images, trained_note
+from uce_edge.cli.options import (
+    DataOption,
+    DeviceOption,
+    ForeignOption,
+    JsonOption,
+    MemoryOption,
+    RootOption,
+    SeedOption,
+    ThreadsOption,
+)
+from uce_edge.cli.words import say, table, warn
+from uce_edge.errors import UsageError, expected
+from uce_edge.providers import Device, check_threads
+
+if TYPE_CHECKING:
+    from uce_edge.evaluation import Evaluation
+    from uce_edge.evaluation.comparison import Price
+    from uce_edge.metadata import Metadata
+
+MOST = 12
+"""Files in one comparison: a chart cannot tell more lines apart."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What all files are asked, and with what."""
+
+    data: str
+    ood: tuple[str, ...]
+    root: Path | None
+    images: int | None
+    seed: int
+    device: Device
+    threads: int | None
+    max_memory: int | None
+
+
+def compare(
+    models: Annotated[list[Path], typer.Argument(help="Two model files or more, made by `uce-edge export`.")],
+    data: DataOption,
+    ood: ForeignOption = None,
+    report: Annotated[Path | None, typer.Option(help="Write everything to this .html file, with charts.")] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Use at most so many of the test images, and of each foreign dataset.", min=1)
+    ] = None,
+    latency: Annotated[bool, typer.Option(help="Measure the time of one image, the files taking turns.")] = True,
+    seed: SeedOption = 0,
+    device: DeviceOption = Device.AUTO,
+    threads: ThreadsOption = None,
+    max_memory: MemoryOption = None,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare model files on the same labelled images: which one wins on your data, and at what price.
+
+    Every file answers at its own number of passes. Differences are to the first deterministic file, or else to the
+    first one, with 95 % intervals over images that are drawn for both files together: an interval that holds 0 is a
+    tie. The cheapest file that none is better than in accuracy, NLL or AURC wins.
+
+    Example: uce-edge compare det.onnx mc.onnx moments.onnx --data photos/ --report compare.html
+
+    Example: uce-edge compare det.onnx laplace.onnx ensemble.onnx --data cifar10 --ood cifar100 --ood far --threads 2
+    """
+    # Wrong usage is told before anything slow happens.
+    files = _named(models)
+    check_threads(threads)
+    if report is not None:
+        check_report(report)
+    from uce_edge.contract import pass_seeds
+    from uce_edge.evaluation import comparison
+    from uce_edge.files import replacing
+    from uce_edge.model import Model
+    from uce_edge.report import compared, verdict
+
+    pass_seeds(1, seed)
+    described = {name: Model(path, device).metadata for name, path in files.items()}
+    comparison.check_alike(described)
+    asked = _Asked(data, tuple(ood or ()), root, images, seed, device, threads, max_memory)
+    evaluations = _evaluate(files, described, asked)
+    prices = _prices(files, described, comparison.reference_of(described), asked, latency)
+    found = comparison.compare(evaluations, prices, threads=threads)
+    answer = verdict.sentence(found)
+    if report is not None:
+        with replacing(report, "--report") as temporary:
+            temporary.write_text(compared.render(found, _command(files, asked, latency)), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(found.as_dict() | {"verdict": answer}, indent=2, allow_nan=False))
+    else:
+        for shown in compared.tables(found):
+            table(*shown)
+    for note in found.notes:
+        warn(note)
+    if latency:
+        say(compared.how_timed(found))
+    say(answer)
+    if report is not None:
+        say(f"Wrote {report}")
+
+
+def _named(models: Sequence[Path]) -> dict[str, Path]:
+    """The files by the shortest name that tells them apart."""
+    if not 2 <= len(models) <= MOST:
+        remedy = "For example: uce-edge compare det.onnx mc.onnx --data photos/"
+        raise UsageError(expected("the number of files", f"2 to {MOST}", len(models), remedy))
+    places = [path.resolve() for path in models]
+    for place, path in zip(places, models, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(expected("the files", "different ones", f"{path} twice", "Name it once"))
+    depth = next(n for n in range(1, 1000) if len({place.parts[-n:] for place in places}) == len(places))
+    return {"/".join(place.parts[-depth:]): path for place, path in zip(places, models, strict=True)}
+
+
+def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _Asked) -> "dict[str, Evaluation]":
+    """Every file on the same images."""
+    from uce_edge import evaluation
+    from uce_edge.datasets import far, labelled
+    from uce_edge.model import Model
+
+    first = next(iter(described.values()))
+    own = next((one.hashes.splits for one in described.values() if one.hashes.splits), {})
+    split, part = labelled.load_test(asked.data, first.image, first.classes, asked.root, own)
+    if asked.images is not None and asked.images < len(split):
+        split = split.at_most(asked.images)
+        part = f"{asked.images:,} of the {part}"
+    outside = {called(name): foreign_images(name, first.image, asked.root, asked.images) for name in asked.ood}
+    found = {}
+    for name, path in files.items():
+        say(f"Evaluating {name} on {len(split):,} images: {asked.data}, {part}.")
+        model = Model(path, asked.device, threads=asked.threads, max_memory=asked.max_memory)
+        found[name] = evaluation.evaluate(
+            model,
+            split.images,
+            split.labels,
+            data=called(asked.data),
+            part=part,
+            outside=outside,
+            kinds={far.NAME: far.kinds()} if far.NAME in asked.ood else {},
+            seed=asked.seed,
+            notes=trained_note(model.metadata, split.images),
+        )
+    return found
+
+
+def _prices(
+    files: dict[str, Path], described: "dict[str, Metadata]", reference: str, asked: _Asked, timed: bool
+) -> "dict[str, Price]":
+    from uce_edge.bench.sweep import side_by_side
+    from uce_edge.evaluation.comparison import Price
+
+    measured = side_by_side(files, reference, device=str(asked.device), threads=asked.threads) if timed else {}
+    return {
+        name: Price(
+            passes=described[name].samples,
+            file_mb=round(path.stat().st_size / 1e6, 3),
+            macs=None if (costs := described[name].costs) is None else costs.macs(described[name].samples),
+            measured=measured.get(name),
+        )
+        for name, path in files.items()
+    }
+
+
+def _command(files: dict[str, Path], asked: _Asked, latency: bool) -> list[str]:
+    """What writes the page again, for whoever has the same files."""
+    words = ["uce-edge", "compare", *files, "--data", called(asked.data)]
+    for name in asked.ood:
+        words += ["--ood", called(name)]
+    given = {"images": asked.images, "seed": asked.seed or None, "threads": asked.threads}
+    words += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    return [*words, *([] if latency else ["--no-latency"]), "--report", "compare.html"]

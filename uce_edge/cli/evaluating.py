@@ -1,0 +1,50 @@
+"""What `evaluate` and `compare` share: their images, and where a page may be written."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uce_edge.errors import UsageError, expected
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from uce_edge.metadata import ImageSpec, Metadata
+
+_PAGES = (".html", ".htm")
+
+
+def check_report(report: Path) -> None:
+    """Refuse a page that cannot be written, before minutes of evaluation."""
+    if report.suffix.lower() not in _PAGES or report.is_dir():
+        raise UsageError(expected("`report`", "a file name ending in .html", str(report), "Use: --report report.html"))
+    if not report.parent.is_dir():
+        remedy = f"Make the folder, or choose another: --report {report.name}"
+        raise UsageError(expected("`report`", "a file in a folder that exists", str(report), remedy))
+    if not os.access(report.parent, os.W_OK):
+        remedy = "Choose another folder with --report"
+        raise UsageError(expected("`report`", "a file in a folder you may write to", str(report), remedy))
+
+
+def foreign_images(name: str, spec: "ImageSpec", root: Path | None, most: int | None = None) -> "npt.NDArray[Any]":
+    """The images that a word after --ood stands for; of a dataset, at most so many."""
+    from uce_edge.datasets import far, labelled
+
+    if name == far.NAME:
+        return far.far(spec)
+    found = labelled.foreign(name, spec, root)
+    return (found if most is None else found.at_most(most)).images
+
+
+def called(source: str) -> str:
+    """The name of a dataset, a file or a folder: where it lies is nobody else's business."""
+    return Path(source).name or source
+
+
+def trained_note(metadata: "Metadata", images: "npt.NDArray[Any]") -> list[str]:
+    """What must be said when a network was trained on some of the images."""
+    from uce_edge.datasets import overlap
+
+    known = overlap.seen(metadata.trained_on, images)
+    told = f"About {known:,} of these images were used to train the network, which is too sure of them."
+    return [told] if known else []
