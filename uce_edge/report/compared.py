@@ -11,11 +11,6 @@ from uce_edge.report.page import document
 from uce_edge.report.sections import Section, card_table, chart_grid
 from uce_edge.report.words import METRICS, MISSING, SCORES, SHARE, percent
 
-INTERVALS = (
-    "An interval says how far a metric at this number of images moves when other images are drawn. It does not say "
-    "where the metric of infinitely many images lies: ECE and UCE are larger with few images."
-)
-
 
 class Table(NamedTuple):
     """Names of columns, and rows of text."""
@@ -161,13 +156,12 @@ def render(comparison: Comparison, command: Sequence[str]) -> str:
 
 
 def _sections(comparison: Comparison) -> list[Section]:
-    lead = f"Differences are a file's value less that of {comparison.reference}. {INTERVALS}"
+    lead = f"Differences are a file's value less that of {comparison.reference}. {words.INTERVALS}"
     parts = [
         Section(
             "quality",
             "Quality",
-            f"{lead} Debiased ECE takes that part away; it is a root mean square, so compare it with itself. UCE is "
-            "not 0 for a perfect file: read it beside its calibrated twin.",
+            f"{lead} UCE is not 0 for a perfect file: read it beside its calibrated twin.",
             join([_quality(comparison), element("h3", "Differences"), _stacked(differences(comparison))]),
         )
     ]

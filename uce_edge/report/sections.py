@@ -35,7 +35,7 @@ def sections(evaluation: Evaluation) -> list[Section]:
             f"Each with its 95 % bootstrap interval over {words.count(evaluation.images, 'image')}, and with what a "
             "perfectly calibrated twin would score: a model with the same probabilities whose labels really follow "
             "them. Calibration errors are not 0 even then, so read the difference: ▲ marks one that chance does not "
-            "explain.",
+            f"explain. {words.INTERVALS}",
             _metrics(evaluation),
         ),
         Section(

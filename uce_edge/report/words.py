@@ -8,6 +8,13 @@ if TYPE_CHECKING:
 
 MISSING = "–"
 
+INTERVALS = (
+    "An interval says how far a metric at this number of images moves when other images are drawn. It does not say "
+    "where the metric of infinitely many images lies: with few images ECE and UCE are larger. Debiased ECE takes that "
+    "part away; it is a root mean square, so compare it with itself and not with ECE."
+)
+"""What an interval is not."""
+
 
 _RIGHT, _CONFIDENCE = "Right or wrong", "Calibration of the confidence"
 _UNCERTAINTY, _RANKING = "Calibration of the uncertainty", "Ranking: are errors uncertain?"
@@ -38,7 +45,9 @@ METRICS: dict[str, Words] = {
     "adaptive_ece": Words("Adaptive ECE", "The same over 15 bins with equally many images.", _CONFIDENCE),
     "mce": Words("MCE", "The worst bin's gap; one sparse bin can make it large.", _CONFIDENCE),
     "debiased_ece": Words(
-        "Debiased ECE", "Root mean squared gap, without the part that chance puts there.", _CONFIDENCE
+        "Debiased ECE",
+        "Root mean squared gap over 15 bins of equal mass, less the part that chance puts there.",
+        _CONFIDENCE,
     ),
     "classwise_ece": Words("cECE", "ECE per predicted class, averaged over the classes.", _CONFIDENCE),
     "skce": Words(
