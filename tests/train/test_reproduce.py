@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
 from typer.testing import CliRunner
@@ -22,8 +23,8 @@ from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.evaluation import ood
 from uce_edge.metadata import ImageSpec
 from uce_edge_train import training
-from uce_edge_train.choices import Experiment, Scale, Schedule, TrainDevice
-from uce_edge_train.reproduce import rejection, scorecard
+from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDevice
+from uce_edge_train.reproduce import dropout, rejection, scorecard
 from uce_edge_train.reproduce.run import reproduce
 from uce_edge_train.reproduce.setting import setting
 from uce_edge_train.reproduce.subject import Row, Subject
@@ -64,7 +65,7 @@ def test_every_experiment_writes_its_files(results: Path) -> None:
         if kind is not Experiment.ALL:
             assert (results / f"{kind}.csv").stat().st_size > 100
             assert (results / f"{kind}.md").read_text().startswith("## ")
-    for kind in (Experiment.TABLE1, Experiment.RELIABILITY, Experiment.REJECTION, Experiment.OOD):
+    for kind in set(Experiment) - {Experiment.ALL, Experiment.SCORECARD}:
         with Image.open(results / f"{kind}.png") as picture:
             assert picture.width > 600
             assert len(picture.convert("RGB").getcolors(1 << 24) or []) > 20, "the figure is empty"
@@ -156,6 +157,39 @@ def test_the_ood_curve_is_that_of_an_evaluation(results: Path) -> None:
     assert float(told["mc", "temperature"]["auroc H"]) == pytest.approx(metrics.ood_auroc(inside, outside), rel=1e-5)
     assert float(told["mc", "temperature"]["mean_foreign"]) == pytest.approx(float(outside.mean()), rel=1e-5)
     assert told["deterministic", "temperature"]["auroc model part"] == "nan", "one pass has no model part"
+
+
+def test_both_kinds_of_dropout_have_the_moments_of_the_formula_and_one_of_them_its_correlations(results: Path) -> None:
+    """Against the exact moments, and against the covariance of outputs that share their masks."""
+    found = rows(results, "dropout")
+    assert len(found) == 12
+    for row in found:
+        mean, deviation = float(row["formula_mean"]), float(row["formula_deviation"])
+        assert float(row["mean"]) == pytest.approx(mean, abs=4 * deviation / 20_000**0.5)
+        assert float(row["deviation"]) == pytest.approx(deviation, rel=0.04)
+    gaussian = [row for row in found if row["dropout"] == "gaussian"]
+    assert max(float(row["distance_to_normal"]) for row in gaussian) < 0.015
+    assert max(abs(float(row["correlation"])) for row in gaussian) < 0.03
+    few, many = (dropout.draw(channels, 0.5, seed=0) for channels in (1, 16))
+    assert few.distance(Dropout.BERNOULLI) > 2 * many.distance(Dropout.BERNOULLI)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        layer, image = torch.nn.Conv2d(1, 2, 3, bias=False), torch.randn(1, 1, 3, 3)
+    terms = (layer.weight.detach()[:, 0] * image[0, 0]).flatten(1)  # of both outputs, which drop the same ones
+    shared = float(terms[0] @ terms[1] / (terms[0].norm() * terms[1].norm()))
+    assert few.correlation(Dropout.BERNOULLI) == pytest.approx(shared, abs=0.03)
+
+
+@pytest.mark.parametrize(("plain", "verdict"), [(0.9, "confirmed"), (0.99, "partly")])
+def test_the_line_must_be_straighter_with_calibration_than_without(
+    results: Path, monkeypatch: pytest.MonkeyPatch, plain: float, verdict: str
+) -> None:
+    """The claim is a contrast: a line that is straight in both cases does not confirm it."""
+    straight = iter([plain, 0.97])
+    monkeypatch.setattr(scorecard, "_straightness", lambda *_: next(straight))
+    rising = metrics.RiskCoverage(np.full(9, 0.5), np.linspace(0.01, 0.1, 9), scorecard.STEPS)
+    monkeypatch.setattr(metrics, "error_at", lambda *_, **__: rising)
+    assert scorecard._rejection_lowers(subject(results)).verdict == verdict
 
 
 def test_the_scorecard_judges_all_eight_claims(results: Path) -> None:

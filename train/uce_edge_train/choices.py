@@ -123,6 +123,8 @@ class Experiment(StrEnum):
     """The error that is left when uncertain images are rejected."""
     OOD = "ood"
     """Uncertainty of images from another distribution."""
+    DROPOUT = "dropout"
+    """What a layer gives with Bernoulli and with Gaussian dropout; trains nothing."""
     SCORECARD = "scorecard"
     """The paper's eight claims, each with what was found."""
     ALL = "all"

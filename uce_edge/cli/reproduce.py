@@ -38,6 +38,8 @@ def reproduce(
 
     Example: uce-edge reproduce table1 --data cifar10 --scale laptop
 
+    Example: uce-edge reproduce dropout --data digits
+
     Example: uce-edge reproduce all --data cifar10 --ood svhn --download --root data
     """
     need_torch("Reproducing the paper")

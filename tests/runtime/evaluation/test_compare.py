@@ -235,7 +235,8 @@ def test_a_comparison_is_tables_a_sentence_and_a_page_that_no_name_can_break(com
     hostile = tmp_path / "<img src=x>&.onnx"
     shutil.copy(GOLDEN / "digits-moments.onnx", hostile)
     page = tmp_path / "compare.html"
-    np.savez(tmp_path / "noise.npz", x=np.random.default_rng(1).integers(0, 256, (20, 8, 8)).astype(np.uint8))
+    noise = np.random.default_rng(1).integers(0, 256, (20, 8, 8)).astype(np.uint8)
+    np.savez(tmp_path / "noise.npz", x=noise, y=np.zeros(20, np.int64))
     done = comparing(*FILES, hostile, "--ood", tmp_path / "noise.npz", "--report", page)
     assert done.code == 0, done.err
     for line in ("file ", "less digits-mc.onnx ", "the stored rule ", "foreign: noise.npz ", "price of one image "):

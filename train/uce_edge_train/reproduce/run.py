@@ -8,7 +8,7 @@ from uce_edge.errors import UsageError
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Experiment, Scale, TrainDevice
-from uce_edge_train.reproduce import ood, rejection, reliability, scorecard, table1
+from uce_edge_train.reproduce import dropout, ood, rejection, reliability, scorecard, table1
 from uce_edge_train.reproduce.setting import setting
 from uce_edge_train.reproduce.subject import Subject
 
@@ -19,6 +19,7 @@ EXPERIMENTS: dict[Experiment, Callable[[Subject], None]] = {
     Experiment.RELIABILITY: reliability.run,
     Experiment.REJECTION: rejection.run,
     Experiment.OOD: ood.run,
+    Experiment.DROPOUT: dropout.run,
     Experiment.SCORECARD: scorecard.run,
 }
 
