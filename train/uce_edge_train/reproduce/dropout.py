@@ -94,8 +94,8 @@ def _draw(subject: Subject, found: list[Outputs]) -> None:
             for kind, values in one.drawn.items():
                 filled = kind is Dropout.BERNOULLI
                 axis.hist(
-                    values[:, 0], _BINS, tuple(reach), density=True, color=_COLOURS[kind], label=f"{kind} dropout",
-                    histtype="stepfilled" if filled else "step", alpha=0.45 if filled else 1, linewidth=1.3,
+                    values[:, 0], _BINS, range=tuple(reach), density=True, color=_COLOURS[kind], linewidth=1.3,
+                    histtype="stepfilled" if filled else "step", alpha=0.45 if filled else 1, label=f"{kind} dropout",
                 )  # fmt: skip
             axis.set(title=f"{one.inputs} inputs, p = {one.rate:g}", yticks=[], xlim=tuple(reach))
             axis.title.set_fontsize(9)
