@@ -24,18 +24,24 @@ def refuse_batch_mixing(node: ir.Node) -> None:
             f"The operator {node.op_type} ({node.name}) behind a noisy layer cannot be sampled. "
             "Start the noise after it with --from-layer."
         )
-    rank = _rank(node.inputs[0])
-    if node.op_type == "Transpose":
-        perm = node.attributes["perm"].as_ints() if "perm" in node.attributes else [-1]
-        mixing = perm[0] != 0
-    else:
-        axes = _axes(node)
-        mixing = axes is not None and any(axis in (0, -rank) for axis in axes)
-    if mixing:
+    if works_across_images(node):
         raise UceEdgeError(
             f"{node.op_type} ({node.name}) behind a noisy layer works across the images of a batch. "
             "Start the noise after it with --from-layer, or write the model batch-first."
         )
+
+
+def works_across_images(node: ir.Node) -> bool:
+    """Whether a node works along the leading dimension of its operands, or takes it away from the front."""
+    if node.op_type == "Transpose":
+        return "perm" not in node.attributes or node.attributes["perm"].as_ints()[0] != 0
+    if node.op_type == "Gemm":
+        return "transA" in node.attributes and bool(node.attributes["transA"].as_int())
+    if node.op_type == "MatMul":  # of a matrix on the right, the rows are added up
+        return _rank(node.inputs[1]) == 2 and node.inputs[1] is not None and node.inputs[1].const_value is None
+    rank = _rank(node.inputs[0])
+    axes = _axes(node)
+    return axes is not None and any(axis in (0, -rank) for axis in axes)
 
 
 def _axes(node: ir.Node) -> list[int] | None:

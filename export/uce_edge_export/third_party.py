@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
-from onnx import inliner
 from onnx_ir.passes import common
 
 from uce_edge import contract
@@ -17,14 +16,13 @@ from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
 from uce_edge.metadata import Hashes, ImageSpec, Metadata
 from uce_edge.providers import Device, open_session
-from uce_edge_export import marks, tidy
-from uce_edge_export.builder import OPSET, Builder
+from uce_edge_export import batching, marks, opsets, tidy
+from uce_edge_export.builder import Builder
 from uce_edge_export.gate import TOLERANCE, ParityError, Reference, softmax
 from uce_edge_export.graph import IR_VERSION, Classifier
 from uce_edge_export.options import Layout, Options, OutputIs
 from uce_edge_export.reference import normalised
 
-_OPSETS = range(7, 24)
 _HALF_TOLERANCE = 1e-2
 _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 _INTEGER = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
@@ -68,24 +66,21 @@ def load(
     """
     proto = _read(Path(path))
     notes: list[str] = []
-    model = ir.from_proto(_convert(proto, path))
+    model = ir.from_proto(opsets.convert(proto, path))
     model.ir_version = IR_VERSION  # before version 4, initializers that are not inputs are ignored
     common.RemoveInitializersFromInputsPass()(model)
     common.LiftConstantsToInitializersPass()(model)
     graph = model.graph
     _refuse_operators(graph, path)
-    _refuse_nan(graph, path)
     tolerance = _HALF_TOLERANCE if tidy.to_float32(graph, notes) else TOLERANCE
     tidy.strip_dropout(graph, notes, keep=options.keeps_dropout)
     for node in proto.graph.node:
         if node.op_type == "Dropout":
             del node.input[2:]  # training mode: what it says would be random
     channels_last, (height, width, channels) = _set_image(graph, layout, size)
-    # A batch of 1 makes every shape static, so that shapes computed at run time become constants.
-    model = tidy.infer_shapes(model)
-    while tidy.fold_constants(model.graph):
-        model = tidy.infer_shapes(model)
+    model = tidy.for_one_image(model)
     graph = model.graph
+    _refuse_nan(graph, path)
     if options.keeps_dropout:
         marks.mark_dropout(graph, notes)
     tidy.fold_batch_norm(graph)
@@ -99,7 +94,7 @@ def load(
         _append_log(graph)
         notes.append("its output is probabilities without a Softmax node: log p is used as logits")
     classes = _flatten_output(graph, path)
-    tidy.free_batch(graph)
+    batching.free_batch(graph)
     common.RemoveUnusedNodesPass()(model)
     model = tidy.infer_shapes(model)
     if options.masks:
@@ -193,28 +188,6 @@ def _read(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _convert(proto: onnx.ModelProto, path: str | Path) -> onnx.ModelProto:
-    opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
-    if opset not in _OPSETS:
-        raise UceEdgeError(
-            expected(
-                f"{path}",
-                f"of ONNX opset {_OPSETS[0]} to {_OPSETS[-1]}",
-                opset,
-                "Export the original again with opset 18",
-            )
-        )
-    try:
-        # The converter loses local functions, so they are inlined before.
-        proto = inliner.inline_local_functions(proto) if proto.functions else proto
-        return proto if opset == OPSET else onnx.version_converter.convert_version(proto, OPSET)
-    except Exception as error:
-        raise UceEdgeError(
-            f"{path} (opset {opset}) cannot be brought to opset {OPSET}: {str(error).splitlines()[0]} "
-            f"Export the original again with opset {OPSET}."
-        ) from None
-
-
 def _refuse_operators(graph: ir.Graph, path: str | Path) -> None:
     for node in graph.all_nodes():
         where = f"{path} has the operator {node.op_type} ({node.name or 'unnamed'})"
@@ -232,6 +205,8 @@ def _refuse_operators(graph: ir.Graph, path: str | Path) -> None:
 
 def _refuse_nan(graph: ir.Graph, path: str | Path) -> None:
     for name, value in graph.initializers.items():
+        if not value.uses():
+            continue
         array = value.const_value.numpy() if value.const_value is not None else np.zeros(0)
         if array.dtype.kind == "f" and not np.isfinite(array.astype(np.float32)).all():
             raise UceEdgeError(f"{path} has weights that are NaN or infinite (first in {name}). Use a sound model.")

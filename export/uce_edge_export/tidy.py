@@ -1,11 +1,11 @@
-"""Small passes over a graph that leave what it computes alone: constants, dropout, batch-norm, softmax, batch."""
+"""Small passes over a graph that leave what it computes alone: constants, dropout, batch-norm, softmax."""
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from uce_edge.errors import UceEdgeError
-from uce_edge_export.builder import Builder
 from uce_edge_export.evaluator import evaluate
 from uce_edge_export.weights import weight_of
 
@@ -19,6 +19,18 @@ def infer_shapes(model: ir.Model) -> ir.Model:
     for output in proto.graph.output:
         output.type.tensor_type.ClearField("shape")
     return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+
+
+def for_one_image(model: ir.Model) -> ir.Model:
+    """Fix the batch at 1, which makes every shape static, so that shapes computed at run time become constants."""
+    common.LiftConstantsToInitializersPass()(model)
+    image = model.graph.inputs[0]
+    assert image.shape is not None
+    image.shape = ir.Shape([1, *list(image.shape)[1:]])
+    model = infer_shapes(model)
+    while fold_constants(model.graph):
+        model = infer_shapes(model)
+    return model
 
 
 def fold_constants(graph: ir.Graph) -> bool:
@@ -37,7 +49,7 @@ def fold_constants(graph: ir.Graph) -> bool:
             if old.is_graph_output():
                 raise UceEdgeError(f"The output {old.name} does not depend on the image: this is no classifier.")
             name = source if node.op_type in _RESHAPING else old.name
-            old.replace_all_uses_with(_register(graph, str(name), array))
+            old.replace_all_uses_with(register(graph, str(name), array))
         graph.remove(node, safe=True)
         changed = True
     return changed
@@ -52,11 +64,20 @@ def _constant_outputs(node: ir.Node) -> list[np.ndarray] | None:
         stop = node.attributes["end"].as_int() if "end" in node.attributes else len(shape)
         return [np.array(list(shape)[start:stop], np.int64)]
     inputs = []
+    if node.op_type == "CastLike":
+        return _cast_like(*node.inputs[:2])
     for value in node.inputs:
         if value is not None and value.const_value is None:
             return None
         inputs.append(None if value is None or value.const_value is None else value.const_value.numpy())
     return [np.asarray(array) for array in evaluate(node, inputs)]
+
+
+def _cast_like(value: ir.Value | None, other: ir.Value | None) -> list[np.ndarray] | None:
+    """A constant in the type of a value that may vary."""
+    if value is None or value.const_value is None or other is None or other.dtype is None:
+        return None
+    return [value.const_value.numpy().astype(other.dtype.numpy())]
 
 
 def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
@@ -149,7 +170,7 @@ def fold_batch_norm(graph: ir.Graph) -> None:
         old_bias = np.zeros(1) if bias is None or bias.const_value is None else bias.const_value.numpy()
         new_bias = (old_bias - mean) * factor + shift
         shift_name = f"{weight.name}.bias" if bias is None else str(bias.name)
-        inputs = [layer.inputs[0], _new_constant(graph, weight, array), _register(graph, shift_name, new_bias)]
+        inputs = [layer.inputs[0], _new_constant(graph, weight, array), register(graph, shift_name, new_bias)]
         folded = ir.Node("", layer.op_type, inputs, layer.attributes.values(), name=layer.name)
         folded.outputs[0].name = node.outputs[0].name
         folded.outputs[0].shape, folded.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
@@ -172,76 +193,17 @@ def strip_softmax(graph: ir.Graph) -> bool:
     return True
 
 
-def free_batch(graph: ir.Graph) -> None:
-    """Turn the batch of 1 that the shapes were inferred with into any batch."""
-    for node in list(graph):
-        if node.op_type == "Concat":
-            _repeat_constants(graph, node)
-        elif node.op_type == "Resize":
-            _leave_batch_alone(graph, node)
-        if node.op_type != "Reshape" or node.inputs[0] is None or node.outputs[0].shape is None:
-            continue
-        before, after = node.inputs[0].shape, node.outputs[0].shape
-        if before is None or not all(isinstance(dim, int) for dim in after):
-            continue
-        if before[0] != 1 or after[0] != 1:
-            raise UceEdgeError(
-                f"The Reshape {node.name} ({before} to {after}) mixes the batch with other dimensions, "
-                "so the model only works on single images. Export it with a dynamic batch."
-            )
-        target = np.array([-1, *(dim for dim in list(after)[1:] if isinstance(dim, int))])
-        node.replace_input_with(1, _register(graph, f"{node.outputs[0].name}.shape", target))
-    image = graph.inputs[0]
-    assert image.shape is not None
-    image.shape = ir.Shape(["batch", *list(image.shape)[1:]])
-    for output in graph.outputs:
-        output.shape = None if output.shape is None else ir.Shape(["batch", *list(output.shape)[1:]])
-
-
-def _repeat_constants(graph: ir.Graph, node: ir.Node) -> None:
-    """Give every image its copy of a constant that is joined to it, as the class token of a transformer is."""
-    varying = [value for value in node.inputs if value is not None and value.const_value is None]
-    axis = node.attributes["axis"].as_int()
-    rank = len(varying[0].shape or ()) if varying else 0
-    if not rank or len(varying) == len(node.inputs) or axis in (0, -rank) or (varying[0].shape or (0,))[0] != 1:
-        return
-    g = Builder()
-    joined = varying[0] if len(varying) == 1 else g.Concat(*varying, axis=axis)
-    ones = [g.constant(np.ones(rank - 1, np.int64), "uce_edge.ones")] if rank > 1 else []
-    batch = g.Concat(g.Shape(joined, start=0, end=1), *ones, axis=0)
-    for i, value in enumerate(node.inputs):
-        if value is not None and value.const_value is not None:
-            node.replace_input_with(i, g.Expand(value, batch))
-    _insert(graph, node, g)
-
-
-def _leave_batch_alone(graph: ir.Graph, node: ir.Node) -> None:
-    """Resize to sizes that say "1 image" becomes one of the other axes."""
-    sizes = node.inputs[3].const_value if len(node.inputs) > 3 and node.inputs[3] is not None else None
-    if sizes is not None and "axes" not in node.attributes:
-        node.attributes["axes"] = ir.AttrInt64s("axes", list(range(1, sizes.size)))
-        node.replace_input_with(3, _register(graph, f"{node.outputs[0].name}.sizes", sizes.numpy()[1:]))
-
-
-def _insert(graph: ir.Graph, node: ir.Node, g: Builder) -> None:
-    """Put a builder's nodes before a node."""
-    for value in g.initializers:
-        if value.name in graph.initializers:
-            value.name = f"{node.outputs[0].name}.{value.name}"
-        graph.register_initializer(value)
-    graph.insert_before(node, g.nodes)
-
-
 def _new_constant(graph: ir.Graph, old: ir.Value, array: np.ndarray) -> ir.Value:
     """A changed copy of a constant, which keeps the name when nobody else uses the old one."""
     name = str(old.name)
     if len(old.uses()) == 1 and name in graph.initializers:
         old.const_value = ir.tensor(array.astype(np.float32), name=name)
         return old
-    return _register(graph, name, array)
+    return register(graph, name, array)
 
 
-def _register(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+def register(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """A new constant of a graph; floats are float32."""
     while name in graph.initializers:
         name += "_"
     # Not ascontiguousarray, which turns a scalar into a vector.

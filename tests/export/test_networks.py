@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from uce_edge.contract import Inference, NoiseKind
+from uce_edge.contract import Inference, NoiseKind, PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.model import Model
 from uce_edge_export.options import Expand, Options
 from uce_edge_train import architectures, gaussianize
 from uce_edge_train.export import export_module
+from uce_edge_train.layers import gaussian_layers
 
 CLASSES = tuple("0123456789")
 
@@ -96,6 +97,13 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
+class ChannelNorm(nn.LayerNorm):
+    """A layer norm of channels that come first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
 class ConvNeXtBlock(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -113,7 +121,8 @@ class ConvNeXtBlock(nn.Module):
 
 def convnext() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 24, 4, 4), ConvNeXtBlock(24), ConvNeXtBlock(24), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Conv2d(3, 16, 4, 4), ChannelNorm(16), ConvNeXtBlock(16), ChannelNorm(16), nn.Conv2d(16, 24, 2, 2),
+        ConvNeXtBlock(24), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.LayerNorm(24), nn.Linear(24, 10),
     )  # fmt: skip
 
@@ -171,6 +180,59 @@ def test_a_network_equals_pytorch_under_the_same_noise(name: str, tmp_path: Path
     assert (
         len(done.metadata.layers) == sum(isinstance(m, nn.Conv2d | nn.Linear) for m in NETWORKS[name]().modules()) - 1
     )
+
+
+class Transformer(nn.Module):
+    """A vision transformer whose attention is written in one of the usual ways."""
+
+    def __init__(self, how: str, width: int = 24, heads: int = 4) -> None:
+        super().__init__()
+        self.how, self.heads = how, heads
+        self.patches = nn.Conv2d(3, width, 8, 8)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        if how.startswith("encoder"):
+            first = how == "encoder"
+            layer = nn.TransformerEncoderLayer(width, heads, 2 * width, 0.1, "gelu", batch_first=first, norm_first=True)
+            self.body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        elif how.startswith("multihead"):
+            self.attention = nn.MultiheadAttention(width, heads)
+        else:
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+        return self.head(self.norm(x + self.mixed(x))[:, 0])
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        if self.how == "encoder":
+            return self.body(x)
+        if self.how == "encoder, tokens first":
+            return self.body(x.transpose(0, 1)).transpose(0, 1)
+        if self.how == "multihead, tokens first":
+            y = x.transpose(0, 1)
+            return self.attention(y, y, y)[0].transpose(0, 1)
+        q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(batch, tokens, width))
+
+
+@pytest.mark.parametrize("how", ["permute", "multihead, tokens first", "encoder", "encoder, tokens first"])
+def test_attention_in_the_usual_ways_equals_pytorch(how: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = gaussianize(Transformer(how))
+    kept = {}
+    if how == "encoder, tokens first":
+        model.body.layers[0].self_attn.dropout = 0.0  # refused by name: it is inside a fused block
+        kept = {"dropout": "keep"}
+    done = export_module(model, metadata(), tmp_path / "m.onnx", **kept)
+    assert done.parity.largest_difference < 1e-5
+    # Those that are called: what is inside nn.MultiheadAttention has no noise.
+    gaussian = {layer.name for layer in done.metadata.layers if layer.kind is PerturbationKind.GAUSSIAN}
+    assert gaussian == {f"{name}.weight" for name in gaussian_layers(model)}
+    assert len(done.metadata.layers) - len(gaussian) == (3 if kept else 0)
 
 
 @pytest.mark.parametrize("noise", [NoiseKind.RANDN, NoiseKind.INPUT])

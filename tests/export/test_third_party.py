@@ -77,6 +77,50 @@ def _class_token(net: Net, x: str) -> str:
     return net.MatMul(net.Gather(joined, net.constant(np.int64(0)), axis=1), net.weight(6, 4))
 
 
+def _rows(net: Net, x: str) -> str:
+    """The channels of an image as the rows of a matrix, which leaves no room for a batch."""
+    rows = net.Reshape(net.conv(x, 6, 6), net.constant([6, 64]))
+    weight = net.weight(2, 64)
+    hidden = net.Add(
+        net.Gemm(rows, weight, net.weight(2), transB=1, alpha=0.5, beta=2.0), net.Gemm(rows, weight, transB=1)
+    )
+    return net.MatMul(net.Reshape(hidden, net.constant([1, 12])), net.weight(12, 4))
+
+
+def _qkv(net: Net, x: str) -> str:
+    """Attention whose queries, keys and values come from one product and are told apart in front of the batch."""
+    tokens = net.Transpose(net.Reshape(net.conv(x, 6, 6), net.constant([0, 6, -1])), perm=[0, 2, 1])
+    qkv = net.Reshape(net.MatMul(tokens, net.weight(6, 18)), net.constant([0, 64, 3, 2, 3]))
+    qkv = net.Transpose(qkv, perm=[2, 0, 3, 1, 4])
+    q, k, v = (
+        net.Squeeze(net.Slice(qkv, *map(net.constant, ([i], [i + 1], [0]))), net.constant([0])) for i in range(3)
+    )
+    mixed = net.MatMul(net.Softmax(net.MatMul(q, net.Transpose(k, perm=[0, 1, 3, 2]))), v)
+    return net.MatMul(
+        net.ReduceMean(
+            net.Reshape(net.Transpose(mixed, perm=[2, 0, 1, 3]), net.constant([64, -1, 6])),
+            net.constant([0]),
+            keepdims=0,
+        ),
+        net.weight(6, 4),
+    )
+
+
+def _gelu(net: Net, x: str) -> str:
+    return net.head(net.conv(net.Gelu(net.Gelu(net.conv(x, 6, 6), approximate="tanh")), 6, 6))
+
+
+def _group_norm(net: Net, x: str) -> str:
+    y = net.GroupNormalization(net.conv(x, 6, 6), net.weight(6), net.weight(6), num_groups=3)
+    return net.Gemm(net.Flatten(net.GlobalMaxPool(y)), net.weight(6, 4))
+
+
+def _attention(net: Net, x: str) -> str:
+    heads = net.Transpose(net.Reshape(net.conv(x, 6, 6), net.constant([0, 2, 3, 64])), perm=[0, 1, 3, 2])
+    y = net.ReduceMean(net.Attention(heads, heads, heads), net.constant([2]), keepdims=0)
+    return net.Gemm(net.Flatten(y), net.weight(6, 4))
+
+
 def _resized(net: Net, x: str) -> str:
     larger = net.Resize(net.conv(x, 6, 6), "", "", net.constant([1, 6, 5, 11]), mode="nearest")
     return net.head(net.conv(larger, 6, 6))
@@ -126,6 +170,8 @@ CASES: dict[str, Callable[[Net, str], str]] = {
     "shape computed at run time": _dynamic_flatten,
     "class token": _class_token,
     "resized to sizes": _resized,
+    "no room for a batch": _rows,
+    "attention by permute": _qkv,
     "baked batch": lambda net, x: net.MatMul(net.Reshape(x, net.constant([1, 384])), net.weight(384, 4)),
     "softmax": lambda net, x: net.Softmax(net.head(x)),
     "softmax and reshape": lambda net, x: net.Reshape(net.Softmax(net.head(x), axis=1), net.constant([1, 4])),
@@ -141,9 +187,21 @@ def test_without_noise_a_classifier_says_what_it_said(case: str, tmp_path: Path)
     reproduces(net.model(CASES[case](net, net.stem())), tmp_path)
 
 
+def test_moments_of_attention_are_refused_by_name(tmp_path: Path) -> None:
+    net = Net()
+    with pytest.raises(UceEdgeError, match=r"MatMul .* no rule for means and variances"):
+        export(net.model(_qkv(net, net.stem())), tmp_path, inference=Inference.MOMENTS)
+
+
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 18, 19, 21, 23])
 def test_opsets(opset: int, tmp_path: Path) -> None:
     reproduces(simple(Net(opset)), tmp_path)
+
+
+@pytest.mark.parametrize(("opset", "make"), [(20, _gelu), (21, _group_norm), (23, _gelu), (23, _attention)])
+def test_operators_of_newer_opsets_are_written_in_older_ones(opset: int, make, tmp_path: Path) -> None:
+    net = Net(opset)
+    reproduces(net.model(make(net, net.stem())), tmp_path)
 
 
 @pytest.mark.parametrize("opset", [17, 18, 21])

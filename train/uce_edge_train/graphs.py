@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec
-from uce_edge_export import quiet, tidy
+from uce_edge_export import batching, quiet, tidy
 from uce_edge_export.builder import OPSET
 from uce_edge_export.gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph import Classifier
@@ -71,9 +72,27 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
     if calls is not None:
         _mark_calls(program.model.graph, calls.seen)
     # Shapes that PyTorch computes at run time, as attention does, become constants again.
-    inferred = tidy.infer_shapes(program.model)
+    inferred = _images_first(tidy.infer_shapes(program.model), model, spec)
     _restore_names(inferred.graph, model)
     return Classifier(inferred)
+
+
+def _images_first(traced: ir.Model, model: nn.Module, spec: ImageSpec) -> ir.Model:
+    """The same graph with the images of a batch as the first dimension of every value, if that can be."""
+    if not batching.moves_images(traced.graph):
+        return traced
+    try:
+        freed = tidy.for_one_image(ir.from_proto(ir.to_proto(traced)))
+        batching.free_batch(freed.graph)
+    except batching.MixedImagesError:
+        return traced  # noise may start behind what cannot be sampled, and is refused by name otherwise
+    pixels = torch.randn(2, spec.channels, spec.height, spec.width, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), deterministic(model), dropout.removed():
+        alone, together = torch.cat([model(pixels[:1]), model(pixels[1:])]), model(pixels)
+    if not torch.allclose(alone, together, atol=1e-3 * float(alone.abs().max())):
+        return traced
+    common.RemoveUnusedNodesPass()(freed)
+    return tidy.infer_shapes(freed)
 
 
 def _emit_mark(x: Any, call: int) -> Any:
@@ -134,6 +153,10 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
     return in_order(classifier.graph, [*(by_node.get(site.node, site) for site in sites), *masked])
 
 
+class _ElsewhereError(Exception):
+    """The images of a batch are not the first dimension of a noisy value."""
+
+
 def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Reference:
     """PyTorch's own logits under given noise; dropout is in training mode where a site keeps it."""
     marked = marks([site.node for site in sites])
@@ -144,27 +167,41 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
         if noises is None:
             with torch.no_grad(), deterministic(model), dropout.removed():
                 return model(pixels).numpy()[None]  # type: ignore[no-any-return]
+        try:
+            return sampled(pixels, noises)
+        except _ElsewhereError:  # one image in one pass has its values in the same order wherever its dimension is
+            passes = [[values[i : i + 1] for values in noises] for i in range(len(noises[0]))]
+            return np.concatenate([np.concatenate([sampled(x[None], eps) for x in pixels], 1) for eps in passes])
+
+    def sampled(pixels: Tensor, noises: list[FloatArray]) -> FloatArray:
         samples = len(noises[0])
         # A module may be used twice in a forward pass: its sites come in the order of the calls.
-        queues: dict[str, list[FloatArray]] = defaultdict(list)
-        masks: dict[int, FloatArray] = {}
+        queues: dict[str, list[tuple[FloatArray, Site]]] = defaultdict(list)
+        masks: dict[int, tuple[FloatArray, Site]] = {}
         for site, values in zip(sites, noises, strict=True):
             call = marked[site.node].call if site.node in marked else None
             if call is None:
-                queues[site.name.removesuffix(".weight")].append(values)
+                queues[site.name.removesuffix(".weight")].append((values, site))
             else:
-                masks[call] = values
+                masks[call] = values, site
         calls: dict[str, int] = defaultdict(int)
+
+        def shaped(values: FloatArray, dims: tuple[int, ...], like: Tensor) -> Tensor:
+            rows = samples * len(pixels)
+            if rows > 1 and like.shape != (rows, *dims):
+                raise _ElsewhereError
+            return torch.from_numpy(values).repeat_interleave(len(pixels), 0).reshape(like.shape)
 
         def given(name: str, mu: Tensor) -> Tensor:
             if name not in queues:  # a Gaussian layer before the first noisy one of this export
                 return torch.zeros_like(mu)
-            values = torch.from_numpy(queues[name][calls[name]])
+            values, site = queues[name][calls[name]]
             calls[name] += 1
-            return values.repeat_interleave(len(pixels), 0).reshape(mu.shape)
+            return shaped(values, site.shape, mu)
 
         def normals(call: int, mask: Tensor) -> Tensor:
-            return torch.from_numpy(masks[call]).repeat_interleave(len(pixels), 0).reshape(mask.shape)
+            values, site = masks[call]
+            return shaped(values, site.normals, mask)
 
         with torch.no_grad(), noise_from(model, given), dropout.masks_from(normals, masks):
             result = model(pixels.repeat(samples, 1, 1, 1))
