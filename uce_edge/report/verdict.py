@@ -107,14 +107,20 @@ def _priced(one: Compared) -> str:
 
 
 def _against(winner: Compared, reference: Compared) -> str:
-    """What the winner has over the reference; it is worse in nothing that is judged."""
-    better = {metric: gap for metric, gap in winner.differences.items() if metric in JUDGED and not holds_zero(gap)}
-    tied = [_NAMES[metric] for metric in JUDGED if metric not in better]
-    told = [f"{_NAMES[metric]} {difference(gap, METRICS[metric])}" for metric, gap in better.items()]
-    text = f"better than {reference.name} in {_listed(told)}"
-    if not better:  # the reference lost to another file, which this one ties with
-        text = f"no file is better beyond chance, and one is better than {reference.name}"
-    return text + (f", a tie in {_listed(tied)}" if better and tied else "")
+    """What the winner has over the reference, what it has less, and what is a tie."""
+    sides: dict[str, list[str]] = {"better": [], "worse": [], "tied": []}
+    for metric in JUDGED:
+        gap = winner.differences.get(metric)
+        if gap is None or holds_zero(gap):
+            sides["tied"].append(_NAMES[metric])
+        else:
+            way = "better" if (gap.value > 0) == (metric == "accuracy") else "worse"
+            sides[way].append(f"{_NAMES[metric]} {difference(gap, METRICS[metric])}")
+    if not sides["better"]:  # the reference lost to another file, which costs more and which this one ties with
+        return f"no file is better beyond chance, and one that costs more is better than {reference.name}"
+    text = f"better than {reference.name} in {_listed(sides['better'])}"
+    text += f", worse in {_listed(sides['worse'])}" if sides["worse"] else ""
+    return text + (f", a tie in {_listed(sides['tied'])}" if sides["tied"] else "")
 
 
 def _price(comparison: Comparison, one: Compared) -> str:

@@ -207,6 +207,26 @@ def test_files_that_are_best_at_different_things_have_no_winner(made, hard):
     assert "NLL is best with odds (2x);" in sentence
 
 
+def test_a_winner_that_only_ties_with_the_reference_is_not_called_better(made, hard):
+    """The reference lost to a file that costs more; the winner ties with both."""
+    better = sure(hard, 0.95)
+    won = made({"plain": sure(hard, 0.6), "good": better, "dear": better}, {"plain": 10, "good": 20, "dear": 250})
+    tie, worse = (metrics.Interval(value, low, 0.2) for value, low in ((0.0, -0.2), (0.1, 0.05)))
+
+    def told(**differences):
+        files = [dataclasses.replace(one, differences=differences) if one.name == "good" else one for one in won.files]
+        return verdict.sentence(dataclasses.replace(won, files=tuple(files)))
+
+    assert told(accuracy=tie, nll=tie, aurc=tie).startswith(
+        "good wins: no file is better beyond chance, and one that costs more is better than plain, for 2 times"
+    )
+    mixed = told(accuracy=worse, nll=worse, aurc=tie)
+    assert (
+        "better than plain in accuracy +10.0 % (+5.0 to +20.0), worse in NLL +0.100 (+0.050 to +0.200), a tie in"
+        in mixed
+    )
+
+
 def test_time_is_told_before_multiply_accumulates(evaluations):
     prices = {"mc": price(100, 1.0), "moments": price(20, 0.4), "novelty": price(110, 1.2)}
     timed = comparison.compare(evaluations, prices, resamples=2, threads=2)
