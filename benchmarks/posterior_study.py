@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from uce_edge.evaluation.comparison import COMPARED, FOREIGN_SCORES
-from uce_edge.report.words import METRICS
+from uce_edge.report.words import METRICS, count
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "posteriors.md"
 START, END = "<!-- measured: written by benchmarks/posterior_study.py -->", "<!-- end of what was measured -->"
@@ -49,7 +49,9 @@ class Study:
         line = [sys.executable, "-m", "uce_edge", *map(str, words)]
         print("uce-edge", *words, flush=True)
         done = subprocess.run(line, capture_output=True, text=True, check=False)
-        return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        # Usage errors are drawn in a box.
+        said = [text for line in done.stderr.splitlines() if (text := line.strip("│╭╮╰╯─ ")) and text[0].isalpha()]
+        return None if done.returncode == 0 else (said or ["it said nothing"])[-1]
 
     def calibrated(self, run: Path, name: str, *options: str) -> Path | None:
         """A calibrated copy of a run; None when it cannot be made."""
@@ -270,7 +272,7 @@ def costs(found: dict[str, Any]) -> str:
         macs = "" if paid["macs"] is None else f"{paid['macs'] / 1e6:,.1f}"
         share = "" if one["macs_ratio"] is None else f"{one['macs_ratio']:.3g}x"
         rows.append([Path(one["name"]).stem, str(paid["passes"]), *times, macs, share, f"{paid['file_mb']:.2f}"])
-    cores = f"{found['threads']} threads" if found["threads"] else "all cores"
+    cores = count(found["threads"], "thread") if found["threads"] else "all cores"
     head = ["file", "passes", "time, median", "time, best", "million MACs", "ratio", "MB"]
     return f"One image, {cores}, the files taking turns:\n\n" + table(head, rows)
 

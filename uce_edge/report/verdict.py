@@ -116,8 +116,8 @@ def _against(winner: Compared, reference: Compared) -> str:
         else:
             way = "better" if (gap.value > 0) == (metric == "accuracy") else "worse"
             sides[way].append(f"{_NAMES[metric]} {difference(gap, METRICS[metric])}")
-    if not sides["better"]:  # the reference lost to another file, which costs more and which this one ties with
-        return f"no file is better beyond chance, and one that costs more is better than {reference.name}"
+    if not sides["better"]:  # the reference lost to another file, which this one ties with
+        return f"no file is better beyond chance, and another one is better than {reference.name}"
     text = f"better than {reference.name} in {_listed(sides['better'])}"
     text += f", worse in {_listed(sides['worse'])}" if sides["worse"] else ""
     return text + (f", a tie in {_listed(sides['tied'])}" if sides["tied"] else "")
@@ -126,6 +126,8 @@ def _against(winner: Compared, reference: Compared) -> str:
 def _price(comparison: Comparison, one: Compared) -> str:
     if one.ratio is None:
         return ""
+    if times(one.ratio) == "1":
+        return ", at the same price"
     if one.price.measured is None:
         return f", for {times(one.ratio)} times its multiply-accumulates"
     best = one.price.measured.ratio_best
@@ -143,7 +145,7 @@ def _others(comparison: Comparison, winner: Compared) -> str:
 
 
 def _no_better(comparison: Comparison) -> str:
-    """The files that are as good as the winner and cost more."""
+    """The files that are as good as the winner, and do not cost less."""
     same = [
         one
         for one in comparison.files
@@ -151,7 +153,7 @@ def _no_better(comparison: Comparison) -> str:
     ]
     if not same:
         return ""
-    return f" No better beyond chance, for more: {_listed(map(_priced, same))}."
+    return f" No better beyond chance: {_listed(map(_priced, same))}."
 
 
 def _listed(names: Iterable[str], word: str = "and") -> str:

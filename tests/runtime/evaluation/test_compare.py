@@ -185,7 +185,7 @@ def test_a_better_file_wins_with_what_it_costs_and_what_is_no_better_is_named(ma
     sentence = verdict.sentence(won)
     assert sentence.startswith("good wins: better than plain in accuracy +")
     assert "for 2 times its multiply-accumulates." in sentence
-    assert sentence.endswith("No better beyond chance, for more: dear (25x).")
+    assert sentence.endswith("No better beyond chance: dear (25x).")
     assert ("Accuracy", "A tie of good") in [(about, text[:13]) for about, text in verdict.findings(won)]
     assert "Less good: plain −" in dict(verdict.findings(won))["Accuracy"]
 
@@ -218,7 +218,7 @@ def test_a_winner_that_only_ties_with_the_reference_is_not_called_better(made, h
         return verdict.sentence(dataclasses.replace(won, files=tuple(files)))
 
     assert told(accuracy=tie, nll=tie, aurc=tie).startswith(
-        "good wins: no file is better beyond chance, and one that costs more is better than plain, for 2 times"
+        "good wins: no file is better beyond chance, and another one is better than plain, for 2 times"
     )
     mixed = told(accuracy=worse, nll=worse, aurc=tie)
     assert (
