@@ -19,7 +19,7 @@ from uce_edge.runner import Runner
 _ROWS_PER_CALL = 32
 MAX_MEMORY = 256
 """Megabytes that the values of one call may take, about, unless told otherwise; the network itself comes on top."""
-# A moments graph that draws its last layer computes an image once, and then holds this many probabilities at most.
+# A file whose passes are hardly more than draws computes an image once, and then holds this many probabilities at most.
 _DRAWN_PER_CALL = 2**20
 
 _Megabytes = Annotated[int, Rule("of at least 1 MB", lambda value: value >= 1)] | None
@@ -62,6 +62,7 @@ class Calls:
         self._same = [output for output in outputs if output.merge is Merge.SAME]
         self._named = {output.name: output for output in outputs}
         self._rows = self._affordable_rows(max_memory)
+        self._rows_per_call = self._drawn_rows(max_memory)
 
     def run(self, batch: Pixels, seeds: Seeds) -> Values:
         """All outputs that have one entry per image."""
@@ -80,7 +81,7 @@ class Calls:
             error: The probability of another outcome than that of all passes, as in `uce_edge.adaptive`.
         """
         contract.check_adaptive(error)
-        if self._metadata.inference is not Inference.MC or self._metadata.baked:
+        if not self._metadata.takes_seeds or self._rows_per_call > self._rows:
             raise UsageError(
                 f"{self._source} computes an image in one call, so there is nothing to stop early: "
                 "leave --adaptive out."
@@ -176,20 +177,26 @@ class Calls:
             ) from None
 
     def _images_per_call(self, samples: int) -> int:
-        return max(1, min(self._rows, self._rows_per_call() // samples))
+        return max(1, min(self._rows, self._rows_per_call // samples))
 
     def _passes_per_call(self, images: int) -> int:
         if self._metadata.baked:
             return self._metadata.samples
-        return max(1, self._rows_per_call() // images)
+        return max(1, self._rows_per_call // images)
 
-    def _rows_per_call(self) -> int:
-        """Image-passes that one call may hold: more where a pass is only a draw of the last layer."""
-        costs = self._metadata.costs
-        cheap = costs is not None and 100 * costs.macs_per_pass < costs.macs_once
-        if self._metadata.inference is Inference.MOMENTS and cheap:
-            return max(self._rows, _DRAWN_PER_CALL // (len(self._metadata.classes) * self._metadata.members))
-        return self._rows
+    def _drawn_rows(self, max_memory: int | None) -> int:
+        """Image-passes that one call may hold: more where a pass is hardly more than a draw, so that all are in one."""
+        costs, each = self._metadata.costs, 1
+        if costs is None or not costs.runs_once:
+            return self._rows
+        if costs.bytes_per_draw is not None:
+            each = costs.bytes_per_draw
+        elif self._metadata.inference is Inference.MC:  # an older file: what a draw takes is not known
+            return self._rows
+        affordable = (max_memory or MAX_MEMORY) * 2**20 // each
+        return max(
+            self._rows, min(affordable, _DRAWN_PER_CALL // (len(self._metadata.classes) * self._metadata.members))
+        )
 
     def _affordable_rows(self, max_memory: int | None) -> int:
         """Image-passes that one call may hold of the network proper."""

@@ -136,6 +136,15 @@ class Posterior(StrEnum):
     """Several trained networks; each may have noise of its own."""
 
 
+class PriorFrom(StrEnum):
+    """What chose the prior precision of a Laplace posterior."""
+
+    MARGINAL_LIKELIHOOD = "marginal-likelihood"
+    """The images that the network was trained on."""
+    HELD_OUT_NLL = "held-out-nll"
+    """Images that neither the network nor the curvature has seen."""
+
+
 class Precision(StrEnum):
     """The numbers that the network computes with; noise and calibration are float32 always."""
 

@@ -42,6 +42,7 @@ __all__ = [
     "Costs",
     "Hashes",
     "ImageSpec",
+    "LaplaceFit",
     "Metadata",
     "NoisyLayer",
     "Sketch",
@@ -152,10 +153,32 @@ class Costs(Record):
     """What every pass adds."""
     bytes_per_pass: Annotated[Positive | None, OPTIONAL] = None
     """About what one image-pass takes of memory; None where nobody counted."""
+    bytes_per_draw: Annotated[Positive | None, OPTIONAL] = None
+    """About what one more pass takes of an image whose network runs once; None where nobody counted."""
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether a pass is hardly more than a draw, so that all of them belong into one run of the network."""
+        return 100 * self.macs_per_pass < self.macs_once
 
     def macs(self, samples: int) -> int:
         """Of one image at so many passes."""
         return self.macs_once + samples * self.macs_per_pass
+
+
+@dataclass(frozen=True)
+class LaplaceFit(Record):
+    """How the posterior of the last layer was fitted."""
+
+    prior_precision: Annotated[float, ABOVE_ZERO]
+    prior_from: str
+    """A `contract.PriorFrom`, or one of a later version."""
+    images: Positive
+    """Those that the curvature is of."""
+    nll: float
+    """On images that it has not seen, with draws at a temperature of their own."""
+    nll_without: float
+    """The same without draws."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +253,8 @@ class Metadata(Record):
     """What the passes differ in; None in a file from before there was a choice."""
     members: Annotated[Positive, OPTIONAL] = 1
     """How many networks an ensemble has: the samples axis of the outputs is seeds x members, seed by seed."""
+    laplace: Annotated[LaplaceFit | None, OPTIONAL] = None
+    """How the posterior of a `laplace` file was fitted."""
     noise: NoiseKind = NoiseKind.TABLE
     precision: Precision = Precision.FP32
     architecture: str = ""

@@ -24,8 +24,9 @@ from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, Costs, Hashes, Metadata
 from uce_edge.model import Model
 from uce_edge_export import gate, graph, head
+from uce_edge_export.baking import bake_seeds
 from uce_edge_export.builder import Builder
-from uce_edge_export.export import Exported, bake, random_pixels
+from uce_edge_export.export import Exported, random_pixels
 from uce_edge_export.novelty import detach
 from uce_edge_export.plain import MEMBERS, TABLE, ancestors, raw_logits
 from uce_edge_export.publish import check_name, publish
@@ -67,8 +68,7 @@ def combine(
         parity = gate.check_members(Model(draft.path, "cpu"), models, images)
         gate.check_again(draft.path, metadata, images)
         if baked:
-            draft.metadata = replace(metadata, baked=True)
-            bake(draft)
+            bake_seeds(draft)
     return Exported(out, draft.metadata, parity)
 
 
@@ -85,6 +85,10 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
     for name, member in zip(names, members, strict=True):
         if member.members > 1:
             raise UsageError(f"{name} is an ensemble itself. Give the files of its members instead.")
+        if member.posterior is Posterior.LAPLACE:
+            raise UsageError(
+                f"{name} draws its last layer. Give a file without draws: export --inference deterministic"
+            )
         if member.baked:
             raise UsageError(f"{name} has its passes baked in. Export it again without --bake-samples.")
     _agree(members, names, "classes", lambda one: ", ".join(one.classes))
@@ -245,10 +249,12 @@ def _costs(costs: Sequence[Costs | None]) -> Costs | None:
     if len(known) < len(costs):
         return None
     sizes = [one.bytes_per_pass for one in known if one.bytes_per_pass is not None]
+    draws = [one.bytes_per_draw for one in known if one.bytes_per_draw is not None]
     return Costs(
         sum(one.macs_once for one in known),
         sum(one.macs_per_pass for one in known),
         max(sizes) if len(sizes) == len(known) else None,
+        sum(draws) if len(draws) == len(known) else None,
     )
 
 

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.calibration.promises import NoveltyPromise, Promise
-from uce_edge.contract import Inference, NoiseKind, Precision, Sigma, pass_seeds
+from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import gate, graph, moments_fit, novelty, precision, sigma, third_party
+from uce_edge_export import gate, graph, laplace, moments_fit, novelty, precision, sigma, third_party
+from uce_edge_export.baking import bake_seeds
 from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
 from uce_edge_export.promise import NOTHING, Measured, measure
@@ -95,6 +95,7 @@ def write(
     options: Options = Options(),
     labelled: Labelled | None = None,
     trained: list[Site] | None = None,
+    drawn: laplace.Drawn | None = None,
 ) -> Exported:
     """Build a contract file, run it against its reference, measure it, and only then put it in its place.
 
@@ -108,13 +109,14 @@ def write(
         options: How the noise gets into the graph.
         labelled: Images that say what a cheaper form costs, and what rejection does; None where there are none.
         trained: The noisy layers as they were trained, where that was with another sigma.
+        drawn: The posterior that the last layer of a deterministic classifier is given, if any.
     """
     out = check_name(out)
     metadata = replace(
         metadata,
         noise=metadata.noise if sites else NoiseKind.NONE,
         sigma=sigma.of_sites(sites),
-        baked=options.bake,
+        baked=options.bake and drawn is None,  # with draws, when they are there
         tools=_versions() | metadata.tools,
     )
     early = options.expand is Expand.EARLY
@@ -136,8 +138,10 @@ def write(
             change = precision.reduce(draft, labelled.calibration if labelled else None)
             judgements |= {} if change is None else {metadata.precision.value: change}
             gate.check_again(draft.path, metadata, images)
+        if drawn is not None:
+            parity = laplace.add(draft, drawn, images)
         if options.bake:
-            bake(draft)
+            bake_seeds(draft)
         notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
         file_nll, measured = math.nan, NOTHING
         if labelled and labelled.held_out:
@@ -167,17 +171,6 @@ def random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
 
 def _nll(draft: Draft, data: Split) -> float:
     return nll(Model(draft.path, "cpu").predict(data.images).probabilities, data.labels)
-
-
-def bake(draft: Draft) -> None:
-    """Turn the input `seeds` into the constant 0, 1, ..., N - 1."""
-    model, samples = ir.load(draft.path), draft.metadata.samples
-    (seeds,) = (value for value in model.graph.inputs if value.name == contract.SEEDS)
-    model.graph.inputs.remove(seeds)
-    seeds.const_value = ir.tensor(np.array(pass_seeds(samples, 0), np.int32), name=contract.SEEDS)
-    seeds.shape = ir.Shape([samples])
-    model.graph.register_initializer(seeds)
-    draft.rewrite(model)
 
 
 def default_samples(inference: Inference) -> int:

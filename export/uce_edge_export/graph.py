@@ -19,10 +19,6 @@ from uce_edge_export.weights import largest_state, layer_number, nodes_from, per
 
 IR_VERSION = 9
 
-# Mean, variance, noise and sample of a value live side by side; measured with ONNX Runtime on residual and dense
-# networks, a pass takes 3 to 5 times what the deterministic network takes.
-_COPIES = 4
-
 
 @dataclass(frozen=True)
 class Classifier:
@@ -97,7 +93,7 @@ def contract_model(
         minor=contract.MINOR,
         posterior=metadata.posterior or (Posterior.DROPOUT if sites else Posterior.NONE),
         layers=tuple(site.layer for site in sites),
-        costs=replace(costs, bytes_per_pass=_COPIES * largest_state(classifier.graph)),
+        costs=replace(costs, bytes_per_pass=sampling.COPIES * largest_state(classifier.graph)),
     )
     return finish(g, inputs, outputs, metadata), metadata
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from uce_edge.calibration.logits import StoredLogits, images_per_block
+from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Inference, Method
 from uce_edge.datasets.splits import Split
@@ -66,10 +66,7 @@ def fit(
             target = _spread(stochastic_logits(reference, sites, few, _PASSES))
             scale = float(np.clip(scale + (target - low) / slope, *_RANGE))
         final = built(scale)
-        step = images_per_block(len(data), metadata.samples, len(metadata.classes))
-        starts = range(0, len(data), step)
-        drawn = (final.logits(data.images[start : start + step], metadata.samples, 0) for start in starts)
-        fitted = fit_map(method, StoredLogits(drawn), data.labels, seed=0)
+        fitted = fit_map(method, logits_of(final, data.images, metadata.samples, 0), data.labels, seed=0)
     return replace(fitted, parameters=fitted.parameters | {"variance_scale": [scale]})
 
 

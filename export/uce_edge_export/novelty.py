@@ -22,11 +22,11 @@ from uce_edge.contract import NOVELTY, NOVELTY_SCORE
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
-from uce_edge.providers import Device, open_session
 from uce_edge_export import gate
 from uce_edge_export.builder import Builder
 from uce_edge_export.graph import checked
 from uce_edge_export.plain import Features, find_features
+from uce_edge_export.probing import emit_all_features, emit_features, extend, probe
 from uce_edge_export.publish import Draft
 from uce_edge_export.tidy import infer_shapes
 
@@ -35,7 +35,6 @@ MOST = 4096
 """Features, at most: the file grows by 4 bytes times their square."""
 _TINY = np.float32(1e-12)
 _TOLERANCE = 1e-4  # relative, of a score to the same in double precision
-_AT_ONCE = 32  # images
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     fitting, scoring = data.halves()
     _check_size(model)
     distances = tuple(novelty.fit(values, fitting.labels) for values in features(model, fitting.images))
-    (scores,) = _run(model, distances, scoring.images)
+    (scores,) = probe(model, scoring.images, lambda g, operands: [_emit_sum(g, operands, distances)], ["batch"])
     each = zip(distances, features(model, scoring.images), strict=True)
     exact = np.sum([distance(values) for distance, values in each], axis=0)
     difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
@@ -73,7 +72,7 @@ def fit(model: ir.Model, data: Split) -> Fitted:
 
 def features(model: ir.Model, images: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
     """The noise-free features [images, features] of some images in every member, by ONNX Runtime."""
-    return _run(model, None, images)
+    return probe(model, images, emit_all_features)
 
 
 def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | NoveltyError:
@@ -126,7 +125,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
     for name in OUTPUTS:
         value = outputs[name]
         value.name, value.shape, value.dtype = name, ir.Shape(["batch"]), ir.DataType.FLOAT
-    _extend(graph, g)
+    extend(graph, g)
     graph.outputs.extend(outputs[name] for name in OUTPUTS)
     for node in graph:  # what was inferred, the file need not say
         for value in node.outputs:
@@ -162,64 +161,13 @@ def _dearer(metadata: Metadata, price: int) -> Metadata:
     return metadata if costs is None else replace(metadata, costs=replace(costs, macs_once=costs.macs_once + price))
 
 
-def _run(
-    model: ir.Model, distances: Sequence[Distance] | None, images: npt.NDArray[Any]
-) -> list[npt.NDArray[np.float32]]:
-    """The scores of some images; without distances, their features in every member."""
-    probe = infer_shapes(model)
-    graph = probe.graph
-    operands = find_features(graph)
-    for name in [name for name in graph.initializers if name.startswith("novelty.")]:
-        graph.initializers[name].name = f"{name}.old"
-    g = Builder(taken=graph.initializers)
-    values = [_emit_sum(g, operands, distances)] if distances else [_emit_features(g, operand) for operand in operands]
-    results = [g.Identity(value) for value in values]
-    for number, result in enumerate(results):
-        result.name, result.dtype = f"result.{number}", ir.DataType.FLOAT
-        result.shape = ir.Shape(["batch"] if distances else ["batch", None])
-    _extend(graph, g)
-    graph.outputs[:] = results
-    for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
-        graph.inputs.remove(value)
-    session = open_session(ir.to_proto(checked(probe)).SerializeToString(), Device.CPU)
-    blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
-    ran = [session.run(None, {contract.IMAGE: block}) for block in blocks]
-    return [np.concatenate(parts) for parts in zip(*ran, strict=True)]
-
-
 def _check_size(model: ir.Model) -> None:
-    size = max(map(_size, find_features(infer_shapes(model).graph)))
+    size = max(operand.size for operand in find_features(infer_shapes(model).graph))
     if size > MOST:
         raise NoveltyError(
             f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "
             f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty."
         )
-
-
-def _size(operand: Features) -> int:
-    shape = operand.value.shape
-    assert shape is not None
-    size = shape[-1 if operand.last else 1]
-    assert isinstance(size, int)
-    return size
-
-
-def _extend(graph: ir.Graph, g: Builder) -> None:
-    for value in g.initializers:
-        graph.register_initializer(value)
-    graph.extend(g.nodes)
-
-
-def _emit_features(g: Builder, operand: Features) -> ir.Value:
-    """[batch, features]: the mean over positions, where there are any."""
-    x = operand.value
-    assert x.shape is not None
-    rank = len(x.shape)
-    if x.dtype != ir.DataType.FLOAT:
-        x = g.Cast(x, to=ir.DataType.FLOAT)
-    if rank > 2 and operand.last:  # positions come last: the order of their sum is then that of one image alone
-        x = g.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
-    return x if rank == 2 else g.ReduceMean(x, g.constant(np.arange(2, rank)), keepdims=0)
 
 
 def _emit_sum(g: Builder, operands: Sequence[Features], distances: Sequence[Distance]) -> ir.Value:
@@ -238,7 +186,7 @@ def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) 
     def constant(values: npt.NDArray[Any], name: str) -> ir.Value:
         return g.constant(np.ascontiguousarray(values, np.float32), f"{prefix}.{name}")
 
-    column = g.Unsqueeze(_emit_features(g, operand), g.constant(np.array([2])))
+    column = g.Unsqueeze(emit_features(g, operand), g.constant(np.array([2])))
     length = g.Sqrt(g.MatMul(transposed(column), column))
     direction = g.Div(column, g.Max(length, g.constant(_TINY)))
     z = g.MatMul(constant(distance.whitening.T, "whitening"), direction)

@@ -1,6 +1,7 @@
 """Choices a user makes at export. No heavy imports: the command line reads them to show its help."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
@@ -30,6 +31,13 @@ class Layout(StrEnum):
     """Channels first."""
     NHWC = "nhwc"
     """Channels last."""
+
+
+class PostHoc(StrEnum):
+    """What a network without noise is given to draw from."""
+
+    LAPLACE = "laplace"
+    """A Gaussian posterior over the weights of its last layer: the network runs once, whatever N is."""
 
 
 class Expand(StrEnum):
@@ -81,6 +89,29 @@ class Options(Record):
                 rule = f"{KEEP}, or PATTERN=RATE with a rate between 0 and 1"
                 raise UsageError(expected("`dropout`", rule, text, "For example: --dropout keep"))
 
+    def refuse_noise(self, inference: Inference, rates: Sequence[str] | None = None) -> None:
+        """Refuse what a Laplace posterior has no use for, before anything slow happens.
+
+        Args:
+            inference: The kind of graph that was asked for.
+            rates: Dropout rates that were asked for, if any.
+        """
+        asked = {
+            "--p": rates,
+            "--dropout": self.dropout,
+            "--sigma": self.sigma,
+            "--from-layer": self.from_layer,
+            "--sample-from": self.sample_from,
+            "--expand early": self.expand is Expand.EARLY,
+            f"--inference {inference}": inference is not Inference.MC,
+        }
+        given = [name for name, value in asked.items() if value]
+        if given:
+            raise UsageError(
+                f"{' and '.join(given)} cannot be had with a Laplace posterior, which draws the last layer of a "
+                "network without noise: leave one of the two out."
+            )
+
     @property
     def keeps_dropout(self) -> bool:
         """Whether dropout that is in the network keeps its noise."""
@@ -106,9 +137,12 @@ class Wanted:
     """Of the network."""
     options: Options = Options()
     """How the noise gets into the graph."""
+    posterior: PostHoc | None = None
+    """What a network without noise is given to draw from."""
 
     @property
     def suffix(self) -> str:
         """What tells the names of different kinds apart."""
         kind = "" if self.inference is Inference.MC else f"-{self.inference}"
+        kind = kind if self.posterior is None else f"-{self.posterior}"
         return kind if self.precision is Precision.FP32 else f"{kind}-{self.precision}"

@@ -34,6 +34,13 @@ class Features:
     """Whether its last dimension is the features; otherwise the second one is."""
     multiplications: int
     """Multiply-accumulates for one image that computing it adds to the graph."""
+    layer: ir.Node
+    """The last weight layer."""
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return per_image_shape(self.value, "the last weight layer's operand")[-1 if self.last else 0]
 
 
 def raw_logits(graph: ir.Graph) -> ir.Value:
@@ -69,7 +76,7 @@ def _features(graph: ir.Graph, logits: ir.Value) -> Features:
     fresh = [node for node in walk.g.nodes if node in needed]
     graph.extend(fresh)
     per_image_shape(value, "the last weight layer's operand")  # refuses what is not known
-    return Features(value, layer.op_type != "Conv" and position == 0, sum(map(multiplications, fresh)))
+    return Features(value, layer.op_type != "Conv" and position == 0, sum(map(multiplications, fresh)), layer)
 
 
 class _Walk:
@@ -124,7 +131,7 @@ class _Walk:
             self._copy(node, given)
 
     def _lose_noise(self, node: ir.Node, given: list[ir.Value]) -> None:
-        if (node.op_type in _MOVING and given[0] in self._zeros) or node.op_type == "Mul":
+        if (node.op_type in _MOVING and given[0] in self._zeros) or node.op_type in ("Mul", "MatMul"):
             self._zeros.update(node.outputs)
             return
         if node.op_type == "Greater" and given[0] in self._zeros:

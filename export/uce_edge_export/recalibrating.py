@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
-from uce_edge.calibration.logits import StoredLogits, images_per_block
+from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.calibration.promises import NoveltyPromise, Promise, StoredCutoff, StoredRule
@@ -86,9 +86,7 @@ def recalibrate(
     if promise is not None and kept is None:
         data, kept = data.halves()
     members = model.metadata.members
-    step = images_per_block(len(data.images), n * members, len(model.classes))
-    blocks = (data.images[start : start + step] for start in range(0, len(data.images), step))
-    logits = StoredLogits(model.logits(block, n, seed) for block in blocks)
+    logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)

@@ -99,13 +99,13 @@ def largest_state(graph: ir.Graph) -> int:
     alive: dict[ir.Value, int] = {}
     most = 0
     for number, node in enumerate(graph):
-        alive |= {value: _bytes_of(value) for value in node.outputs}
+        alive |= {value: bytes_of(value) for value in node.outputs}
         most = max(most, sum(alive.values()))
         alive = {value: size for value, size in alive.items() if last.get(value, -1) > number}
     return most
 
 
-def _bytes_of(value: ir.Value) -> int:
+def bytes_of(value: ir.Value) -> int:
     """Of one image; dimensions that are not known count as 1."""
     dims = value.shape.dims[1:] if value.shape is not None else ()
     return 4 * math.prod(dim for dim in dims if isinstance(dim, int))

@@ -270,6 +270,7 @@ def test_costs_count_multiplications_and_bytes(tmp_path: Path) -> None:
         "macs_once": first + 2 * second,
         "macs_per_pass": 2 * (third + last),
         "bytes_per_pass": 4 * 4 * (8 * 32 * 32 + 4 * 15 * 15),
+        "bytes_per_draw": 4 * 4 * 4 * 15 * 15,
     }
 
 

@@ -4,6 +4,7 @@
     python tests/golden/make.py RUN digits-mc digits-moments
     python tests/golden/make.py FACTORED_RUN digits-factored
     python tests/golden/make.py BERNOULLI_RUN digits-bernoulli
+    python tests/golden/make.py LAPLACE_RUN digits-laplace
     python tests/golden/make.py novelty
 
 The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
@@ -12,7 +13,9 @@ digits-mc with the gate against foreign images, and otherwise with its answers. 
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
                                                                 (BERNOULLI_RUN: --dropout bernoulli --p 0.1)
-    uce-edge calibrate RUN --method temperature --target-error 0.02
+                                                                (LAPLACE_RUN: --dropout none --epochs 6)
+    uce-edge calibrate RUN --method temperature --target-error 0.02 --no-novelty
+                                                                (LAPLACE_RUN: --posterior laplace --prior held-out-nll)
 
 Every port's test reads the same files: image as bytes, seeds as numbers, outputs as numbers.
 """
@@ -118,6 +121,7 @@ FILES = {
     "digits-moments": Inference.MOMENTS,
     "digits-factored": Inference.MC,
     "digits-bernoulli": Inference.MC,
+    "digits-laplace": Inference.MC,
 }
 
 

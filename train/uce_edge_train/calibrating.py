@@ -1,6 +1,7 @@
 """Calibrating a trained run: its map, and on request its dropout rates, on images it was not trained on."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +10,19 @@ from torch import Tensor, nn
 
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import NoGuaranteeError
+from uce_edge.calibration.laplace import DRAWS
+from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.novelty import cutoff_for
 from uce_edge.calibration.promises import NoveltyPromise, Promise
-from uce_edge.contract import Method
+from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
 from uce_edge.progress import progress
+from uce_edge_export.options import PostHoc
 from uce_edge_train import rates
 from uce_edge_train.choices import Dropout, Rates
 from uce_edge_train.layers import noise_from
@@ -33,11 +37,13 @@ def calibrate(
     folder: str | Path,
     data: Split | None = None,
     method: Method = Method.TEMPERATURE,
-    samples: int = 25,
+    samples: int | None = None,
     seed: int = 0,
     tune: Rates = Rates.FIXED,
     promise: Promise | None = None,
     novelty: NoveltyPromise | None = None,
+    posterior: PostHoc | None = None,
+    prior: PriorFrom = PriorFrom.MARGINAL_LIKELIHOOD,
 ) -> Run:
     """Fit a map, and on request the dropout rates, and store them in the run.
 
@@ -45,13 +51,16 @@ def calibrate(
         folder: The run.
         data: Other images than those the run set aside; they must not be among its training images.
         method: The map.
-        samples: The number of passes it is fitted for.
+        samples: The number of passes it is fitted for; None for 25, or for 100 draws of a posterior.
         seed: Of the noise.
         tune: Which dropout rates are optimised with it.
         promise: What the threshold shall keep that the export stores. Whether the guarantee images allow it is tried
             here.
         novelty: What the gate against foreign images shall keep that the export fits, on the images that the run set
             aside for calibration; None for none.
+        posterior: What the network is given to draw from, without dropout that it may have been trained with. It is
+            fitted on the training images and kept in the run. None for the run's own noise.
+        prior: What chooses the precision of the posterior's prior: the training images, or those of the map.
 
     Returns:
         The run's description with its calibration, as saved.
@@ -59,7 +68,7 @@ def calibrate(
     Raises:
         NoGuaranteeError: The guarantee images do not allow the promise. The run is saved with its map, without it.
     """
-    run = replace(Run.load(folder), tuned_rates=None)
+    run = replace(Run.load(folder), tuned_rates=None, laplace=None)
     if data is None:
         dataset = run.dataset()
         data = dataset.splits["calibration"]
@@ -75,6 +84,11 @@ def calibrate(
     if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
         raise UsageError(f"{folder} has no Gaussian dropout, whose rates could be tuned: leave --rates out.")
     model = load_model(run, folder)
+    if posterior is PostHoc.LAPLACE:
+        if tune is not Rates.FIXED:
+            raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.")
+        return _calibrate_laplace(run, folder, model, data, method, samples or DRAWS, seed, promise, novelty, prior)
+    samples = 25 if samples is None else samples
     if run.recipe.dropout is Dropout.NONE:
         samples = 1  # all passes are the same
     calibration = fit(model, run.image, data, method, samples, seed, keep_dropout=run.masks)
@@ -90,10 +104,46 @@ def calibrate(
         )
         calibration = replace(chosen, report=report)
         run = replace(run, tuned_rates=rates.current(model) if kept else None)
-    run = replace(run, calibration=calibration, promise=None, novelty=novelty)
+    run = replace(run, calibration=calibration)
+    return _stored(
+        run, folder, promise, novelty, lambda x: mc_logits(model, x, run.image, samples, seed, keep_dropout=run.masks)
+    )
+
+
+def _calibrate_laplace(
+    run: Run,
+    folder: str | Path,
+    model: nn.Module,
+    data: Split,
+    method: Method,
+    samples: int,
+    seed: int,
+    promise: Promise | None,
+    novelty: NoveltyPromise | None,
+    prior: PriorFrom,
+) -> Run:
+    """Fit the posterior on the training images, and the map to the draws of the file that will ship."""
+    from uce_edge_train import laplace_fit  # the other calibrations need no ONNX
+
+    with laplace_fit.fitted(model, run, run.dataset(), data, prior, samples) as (drawn, file):
+        calibration = fit_map(method, logits_of(file, data.images, samples, seed), data.labels, seed)
+        laplace_fit.store(drawn, model, folder)
+        run = replace(run, calibration=calibration, laplace=drawn.fit)
+        return _stored(run, folder, promise, novelty, lambda x: logits_of(file, x.images, samples, seed))
+
+
+def _stored(
+    run: Run,
+    folder: str | Path,
+    promise: Promise | None,
+    novelty: NoveltyPromise | None,
+    draw: Callable[[Split], Logits],
+) -> Run:
+    """Try whether a promise can be kept, and save the run."""
+    run = replace(run, promise=None, novelty=novelty)
     if promise is not None:
         held_out = run.dataset().splits["guarantee"]
-        p = probabilities(calibration, mc_logits(model, held_out, run.image, samples, seed, keep_dropout=run.masks))
+        p = probabilities(run.calibration, draw(held_out))
         try:
             wrong = p.argmax(-1) != held_out.labels
             guarantee.find(normalized_entropy(p), wrong, promise.target_error, promise.confidence)

@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from uce_edge.calibration.laplace import DRAWS
 from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
 from uce_edge_export import graph, moments_fit, sigma
 from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
+from uce_edge_export.laplace import Drawn
 from uce_edge_export.options import KEEP, Options
 from uce_edge_export.publish import check_name
 from uce_edge_export.sites import Site, select
@@ -123,14 +125,24 @@ def export_run(
     check_name(out)
     _refuse_masks(options)
     run = Run.load(folder)
-    if run.masks and inference is not Inference.DETERMINISTIC:
+    if run.masks and run.laplace is None and inference is not Inference.DETERMINISTIC:
         options = replace(options, dropout=(KEEP,))
-    if run.recipe.dropout is Dropout.NONE and inference is not Inference.DETERMINISTIC and not options.keeps_dropout:
+    silent = run.recipe.dropout is Dropout.NONE and run.laplace is None and not options.keeps_dropout
+    if silent and inference is not Inference.DETERMINISTIC:
         raise UsageError(
             f"{folder} was trained without dropout, so its passes would all be the same. Export it with --inference "
-            "deterministic, or keep dropout that is in the network: --dropout keep"
+            "deterministic, keep dropout that is in the network (--dropout keep), or give it a posterior first: "
+            f"uce-edge calibrate {folder} --posterior laplace"
         )
     model = load_model(run, folder)
+    if run.laplace is not None and inference is not Inference.DETERMINISTIC:
+        if member:
+            raise UsageError(
+                f"{folder} draws its last layer, and the members of an ensemble do not. Calibrate it without "
+                "--posterior, or export with --inference deterministic"
+            )
+        _check_baked(folder, run.calibration, samples or run.calibration.samples, options)
+        return _export_laplace(folder, out, run, model, dataset, inference, noise, options, numbers)
     data = dataset.splits["calibration"]
     calibration = Calibration() if member else run.calibration
     metadata = replace(metadata_of(run, model, inference, noise, calibration), precision=numbers)
@@ -159,22 +171,70 @@ def export_run(
             calibration = fit(model, run.image, data, calibration.method, passes, keep_dropout=True)
         elif calibration.samples is None:
             calibration = fit(model, run.image, data, Method.NONE, samples, keep_dropout=run.masks)
-        if options.bake and calibration.samples != samples:
-            raise UsageError(
-                f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate "
-                f"it there first: uce-edge calibrate {folder} --samples {samples}"
-            )
+        _check_baked(folder, calibration, samples, options)
         metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
-        labelled = None
-        if noise is not NoiseKind.INPUT:  # which only a caller with noise of its own can run
-            held_out = dataset.splits["guarantee"]
-            counted = held_out if run.promise else held_out.at_most(COUNTED)
-            labelled = Labelled(data, None if member else counted, run.promise, run.novelty)
+        labelled = None if noise is NoiseKind.INPUT else _labelled(run, dataset, member=member)
         done = write(classifier, sites, metadata, out, data.images, reference, options, labelled, trained)
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after
     done = replace(done, notes=(*_notes(model, options), *_scale_notes(scale), *done.notes))
     return ExportedRun(**vars(done), torch_nll=torch_nll)
+
+
+def _export_laplace(
+    folder: str | Path,
+    out: str | Path,
+    run: Run,
+    model: nn.Module,
+    dataset: Dataset,
+    inference: Inference,
+    noise: NoiseKind,
+    options: Options,
+    numbers: Precision,
+) -> ExportedRun:
+    """Export a run with the posterior that calibration gave it: the network without noise, and draws of its logits."""
+    from uce_edge_train import laplace_fit
+
+    options.refuse_noise(inference)
+    assert run.laplace is not None
+    calibration, data = run.calibration, dataset.splits["calibration"]
+    drawn = Drawn(laplace_fit.load(run.laplace, model, folder), run.laplace, calibration.samples or DRAWS, noise)
+    plain = metadata_of(run, model, Inference.DETERMINISTIC, NoiseKind.NONE, calibration)
+    classifier = graphs.export_deterministic(model, run.image)
+    done = write(
+        classifier,
+        [],
+        replace(plain, precision=numbers, samples=1),
+        out,
+        data.images,
+        graphs.torch_reference(model, run.image, []),
+        options,
+        None if noise is NoiseKind.INPUT else _labelled(run, dataset),
+        drawn=drawn,
+    )
+    notes = done.notes
+    if run.recipe.dropout is not Dropout.NONE:
+        notes = (
+            f"the {run.recipe.dropout} dropout of its training is not in the file, which draws its last layer",
+            *notes,
+        )
+    torch_nll = None if calibration.report is None else calibration.report.nll_after
+    return ExportedRun(**vars(replace(done, notes=notes)), torch_nll=torch_nll)
+
+
+def _check_baked(folder: str | Path, calibration: Calibration, samples: int | None, options: Options) -> None:
+    if options.bake and calibration.samples != samples:
+        raise UsageError(
+            f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate "
+            f"it there first: uce-edge calibrate {folder} --samples {samples}"
+        )
+
+
+def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
+    """The images that a file is judged on; one that takes its noise from a caller cannot be."""
+    held_out = dataset.splits["guarantee"]
+    counted = held_out if run.promise else held_out.at_most(COUNTED)
+    return Labelled(dataset.splits["calibration"], None if member else counted, run.promise, run.novelty)
 
 
 def _noise_scale(

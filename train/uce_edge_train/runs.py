@@ -15,7 +15,7 @@ from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.fields import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Share
 from uce_edge.files import replacing
-from uce_edge.metadata import Calibration, ClassNames, ImageSpec, Rate, Sketch
+from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.records import DocumentError, Record, parse
 from uce_edge_train.choices import Dropout
 from uce_edge_train.layers import gaussian_layers
@@ -62,6 +62,8 @@ class Run(Record):
     """What the threshold shall keep that an export finds and stores."""
     novelty: Annotated[NoveltyPromise | None, OPTIONAL] = None
     """What the gate against foreign images shall keep that an export fits and stores."""
+    laplace: Annotated[LaplaceFit | None, OPTIONAL] = None
+    """How the posterior of the last layer was fitted, if it has one; `laplace.safetensors` holds it."""
     tools: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -13,7 +13,6 @@ import numpy as np
 from uce_edge.bench.engine import OWN_WORKER, Engine
 from uce_edge.bench.job import Job, Timing, start, timed
 from uce_edge.bench.report import Measurement, Report, extra_pass, measurement
-from uce_edge.contract import Inference
 from uce_edge.errors import UceEdgeError
 from uce_edge.model import Model
 from uce_edge.progress import progress
@@ -49,7 +48,7 @@ def sweep(
         samples: Numbers of passes.
         batches: Numbers of images in a request.
         baseline: The deterministic file of the same network. It runs as many images as the model has image-passes; for
-            a moments model, whose passes are drawn from a single one, as many as there are images.
+            a model whose passes are drawn from a single one, as many as there are images.
         compare: Other engines, for one image.
         device: As in `Model`.
         threads: Of every engine; None for all cores.
@@ -70,7 +69,7 @@ def sweep(
             for n, batch in product(samples, batches):
                 runs = {_MODEL: _Run(OWN_WORKER, replace(job, samples=n, batch=batch, device=device))}
                 if baseline is not None:
-                    images = batch if metadata.inference is Inference.MOMENTS else n * batch
+                    images = batch if metadata.costs and metadata.costs.runs_once else n * batch
                     runs[_BASELINE] = _Run(OWN_WORKER, replace(job, path=str(baseline), batch=images, device=device))
                 if batch == 1:
                     runs |= {name: _Run(run.worker, replace(run.job, samples=n)) for name, run in others.items()}

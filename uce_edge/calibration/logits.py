@@ -2,8 +2,8 @@
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +89,24 @@ class StoredLogits(Logits):
 
     def __len__(self) -> int:
         return len(self._sizes)
+
+
+class Drawing(Protocol):
+    """What gives the logits of images, as `Model` does."""
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Their names."""
+
+    def logits(self, images: Any, samples: int | None = None, seed: int = 0) -> Block:
+        """[samples, images, classes]."""
+
+
+def logits_of(model: Drawing, images: npt.NDArray[Any], samples: int, seed: int, members: int = 1) -> StoredLogits:
+    """The logits of a model, of any number of images; an ensemble has so many members."""
+    step = images_per_block(len(images), samples * members, len(model.classes))
+    starts = range(0, len(images), step)
+    return StoredLogits(model.logits(images[start : start + step], samples, seed) for start in starts)
 
 
 def images_per_block(images: int, samples: int, classes: int) -> int:

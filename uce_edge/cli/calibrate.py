@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.calibrating import Done, calibrate_file, tell
+from uce_edge.cli.calibrating import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
 from uce_edge.cli.options import JsonOption
-from uce_edge.cli.parts import need_onnx, need_torch
+from uce_edge.cli.parts import need_onnx, need_torch, need_torch_export
 from uce_edge.cli.words import quote, say
-from uce_edge.contract import Method
+from uce_edge.contract import Method, PriorFrom
 from uce_edge.errors import UsageError, expected
 from uce_edge.fields import RecordError
+from uce_edge_export.options import PostHoc
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
@@ -26,7 +27,15 @@ def calibrate(
     method: Annotated[Method, typer.Option(help="The calibration map.")] = Method.TEMPERATURE,
     samples: Annotated[
         int | None,
-        typer.Option(help="Passes the map is fitted for; default: 25, or the file's own."),
+        typer.Option(help="Passes the map is fitted for; default: 25, 100 with --posterior, or the file's own."),
+    ] = None,
+    posterior: Annotated[
+        PostHoc | None,
+        typer.Option(help="Draw the weights of the last layer, of a run or a deterministic file: N at the price of 1."),
+    ] = None,
+    prior: Annotated[
+        PriorFrom | None,
+        typer.Option(help="What chooses the prior of --posterior; default: the training images of a run."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the passes.", min=0, max=2**32 - 1)] = 0,
     rates: Annotated[Rates, typer.Option(help="Also re-optimise p of a run: for the model, or per layer.")] = (
@@ -69,19 +78,28 @@ def calibrate(
     Example: uce-edge calibrate runs/digits --target-error 0.02 --confidence 0.95
 
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
+
+    Example: uce-edge calibrate runs/digits --posterior laplace
     """
     promise = _promise(target_error, confidence if foreign is None or target_error is not None else None)
     wanted = _novelty(novelty, foreign, confidence)
+    if prior is not None and posterior is None:
+        raise UsageError("--prior is that of a posterior: add --posterior laplace")
     if target.suffix == ".ort":
         raise UsageError(f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.")
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
-        done = _calibrate_file(target, method, samples, seed, data, out, promise, wanted)
+        if prior is PriorFrom.MARGINAL_LIKELIHOOD:
+            raise UsageError(
+                "--prior marginal-likelihood goes with a training run: the weights of a file were not fitted to your "
+                "images. Leave it out."
+            )
+        done = _calibrate_file(target, method, samples, seed, data, out, promise, wanted, posterior)
     elif out is not None:
         raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
     else:
-        done = _calibrate_run(target, method, 25 if samples is None else samples, seed, rates, data, promise, wanted)
+        done = _calibrate_run(target, method, samples, seed, rates, data, promise, wanted, posterior, prior)
     fitted = done.calibration
     if as_json:
         told = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
@@ -124,19 +142,25 @@ def _novelty(novelty: bool, foreign: float | None, confidence: float | None) -> 
 def _calibrate_run(
     folder: Path,
     method: Method,
-    samples: int,
+    samples: int | None,
     seed: int,
     rates: Rates,
     data: str | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
+    posterior: PostHoc | None,
+    prior: PriorFrom | None,
 ) -> Done:
-    need_torch("Calibrating a run")
+    if posterior is None:
+        need_torch("Calibrating a run")
+    else:
+        need_torch_export("Giving a run a posterior")
     from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.datasets import labelled
     from uce_edge_train import calibrating as calibration
     from uce_edge_train.runs import Run
 
+    likeliest = PriorFrom.MARGINAL_LIKELIHOOD
     run = Run.load(folder)
     if data is not None and novelty is not None:
         # The export has only the images that the run set aside.
@@ -149,9 +173,13 @@ def _calibrate_run(
     images = None if data is None else labelled.load(data, run.image, run.class_names, run.split_hashes)
     refused = None
     try:
-        run = calibration.calibrate(folder, images, method, samples, seed, rates, promise, novelty)
+        run = calibration.calibrate(
+            folder, images, method, samples, seed, rates, promise, novelty, posterior, prior or likeliest
+        )
     except NoGuaranteeError as error:
         run, refused = Run.load(folder), error  # the map is kept
+    if run.laplace is not None:
+        tell_posterior(run.laplace)
     if rates is not Rates.FIXED:
         tuned = run.tuned_rates or {}
         before = sum(run.rates.values()) / len(run.rates)
@@ -174,6 +202,7 @@ def _calibrate_file(
     out: Path | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
+    posterior: PostHoc | None,
 ) -> Done:
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
@@ -184,4 +213,6 @@ def _calibrate_file(
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.splits)
+    if posterior is not None:
+        return calibrate_posterior(model, out, images, method, Draws(samples), seed, promise, novelty)
     return calibrate_file(model, out, images, method, samples, seed, promise, novelty)

@@ -1,16 +1,17 @@
 """Calibrating a model file, and what is said about a new map: for `calibrate`, and for `export --from`."""
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from uce_edge.cli.words import describe_auto, quote, say, warn
-from uce_edge.contract import Method
+from uce_edge.contract import Method, NoiseKind, PriorFrom
 
 if TYPE_CHECKING:
     from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.calibration.promises import NoveltyPromise, Promise
     from uce_edge.datasets.splits import Split
-    from uce_edge.metadata import Calibration
+    from uce_edge.metadata import Calibration, LaplaceFit
 
 
 class Done(NamedTuple):
@@ -46,6 +47,49 @@ def calibrate_file(
     say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
     reject = "0.3" if auto is None else "auto"
     return Done(done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}", refused)
+
+
+class Draws(NamedTuple):
+    """How a posterior is drawn from."""
+
+    samples: int | None = None
+    """None for the usual number."""
+    noise: NoiseKind = NoiseKind.TABLE
+    bake: bool = False
+
+
+def calibrate_posterior(
+    model: Path,
+    out: Path,
+    images: "Split",
+    method: Method = Method.TEMPERATURE,
+    draws: Draws = Draws(),
+    seed: int = 0,
+    promise: "Promise | None" = None,
+    novelty: "NoveltyPromise | None" = None,
+) -> Done:
+    """Give a deterministic file a posterior and calibrate it, on disjoint parts of the images, as another file."""
+    from uce_edge.calibration.laplace import DRAWS
+    from uce_edge_export import laplace
+
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / out.name
+        rest, fit = laplace.give(model, drawn, images, promise, draws.samples or DRAWS, draws.noise, bake=draws.bake)
+        tell_posterior(fit)
+        return calibrate_file(drawn, out, rest, method, None, seed, promise, novelty)
+
+
+def tell_posterior(fit: "LaplaceFit") -> None:
+    """Say where a posterior comes from, and what drawing from it does."""
+    say(f"The posterior of the last layer is that of {fit.images:,} images; prior precision {fit.prior_precision:.3g}.")
+    say(f"On other images, each at its own temperature: NLL {fit.nll:.4f} with draws, {fit.nll_without:.4f} without.")
+    if fit.nll > 1.02 * fit.nll_without:
+        remedy = "use the network without them: --inference deterministic"
+        if fit.prior_from != PriorFrom.HELD_OUT_NLL:
+            remedy = f"choose the prior by held-out images (--prior held-out-nll), or {remedy}"
+        warn(f"the draws make it worse. Instead, {remedy}")
+    elif fit.nll >= fit.nll_without:
+        say("Note: the draws do not make it better on these images.")
 
 
 def tell(done: Done) -> None:

@@ -11,7 +11,7 @@ from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError
-from uce_edge_export.options import Expand, Layout, Options, OutputIs, Wanted
+from uce_edge_export.options import Expand, Layout, Options, OutputIs, PostHoc, Wanted
 from uce_edge_train.choices import Architecture
 
 _FOREIGN = "Third-party models"
@@ -39,8 +39,15 @@ def export(
     inference: Annotated[
         Inference, typer.Option(help="mc samples; moments does it in one pass, nearly; deterministic has no noise.")
     ] = Inference.MC,
+    posterior: Annotated[
+        PostHoc | None,
+        typer.Option(
+            help="With --from and --data: draw the weights of the last layer; 100 passes at the price of one."
+        ),
+    ] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Default number of passes; a calibrated run has its own. 25; moments: 100.")
+        int | None,
+        typer.Option(help="Default number of passes; a calibrated run has its own. 25; moments, laplace: 100."),
     ] = None,
     bake_samples: Annotated[
         int | None, typer.Option(help="Fix the number of passes: the file then takes an image and no seeds.")
@@ -112,6 +119,8 @@ def export(
 
     Example: uce-edge export --from resnet.onnx --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --out bayes.onnx
 
+    Example: uce-edge export --from resnet.onnx --posterior laplace --data labelled/ --out bayes.onnx
+
     Example: uce-edge export --from network_with_dropout.onnx --dropout keep --out mc.onnx
 
     Example: uce-edge export --from resnet.onnx --inference deterministic --data labelled/ --target-error 0.05
@@ -138,7 +147,8 @@ def export(
     if inference is Inference.DETERMINISTIC:
         passes = None
     options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
-    wanted = Wanted(inference, noise, passes, precision, options)
+    wanted = Wanted(inference, noise, passes, precision, options, posterior)
+    exporting.refuse_posterior(wanted, sources, p)
     if ort and noise is NoiseKind.INPUT:
         raise UsageError("A file with noise as graph inputs is for experiments: leave --ort out, or --noise input.")
     if sources:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uce_edge.cli.calibrating import calibrate_file, tell
+from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell
 from uce_edge.cli.options import parse_names, parse_numbers, parse_size
 from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
@@ -33,6 +33,20 @@ class Reading:
     output_is: OutputIs = OutputIs.AUTO
     data: str | None = None
     target_error: float | None = None
+
+
+def refuse_posterior(wanted: Wanted, sources: list[Path], p: list[str] | None) -> None:
+    """Refuse what does not go with a posterior, before anything slow happens."""
+    if wanted.posterior is None:
+        return
+    if not sources:
+        raise UsageError(
+            "The posterior of a run is fitted when it is calibrated: uce-edge calibrate RUN --posterior laplace, then "
+            "uce-edge export RUN. Here, --posterior goes with --from."
+        )
+    if len(sources) > 1:
+        raise UsageError("A Laplace posterior is that of one network: give one file, or leave --posterior out.")
+    wanted.options.refuse_noise(wanted.inference, p)
 
 
 def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
@@ -82,6 +96,8 @@ def export_third_party(
     from uce_edge_export.publish import check_name
 
     promise = promise_of(reading)
+    if wanted.posterior is not None and reading.data is None:
+        raise UsageError("A posterior is fitted on labelled images: add --data FOLDER")
     out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
     classifier, metadata = read(source, wanted, reading)
     images, metadata = labelled_images(reading, metadata)
@@ -89,8 +105,14 @@ def export_third_party(
     if images is not None:
         with tempfile.TemporaryDirectory() as folder:
             plain = Path(folder) / out.name
-            say_written(export.export_third_party(classifier, metadata, plain, rates, wanted.options))
-            fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
+            bake = wanted.options.bake and wanted.posterior is not None  # with the draws, when they are there
+            options = replace(wanted.options, bake=False) if bake else wanted.options
+            say_written(export.export_third_party(classifier, metadata, plain, rates, options))
+            if wanted.posterior is None:
+                fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
+            else:
+                draws = Draws(wanted.samples, wanted.noise, bake)
+                fitted = calibrate_posterior(plain, out, images, draws=draws, promise=promise, novelty=NoveltyPromise())
         tell(fitted)
         return out, fitted.following
     done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
@@ -129,6 +151,8 @@ def read(source: Path, wanted: Wanted, reading: Reading) -> "tuple[ThirdParty, M
         size=parse_size(reading.size),
         options=wanted.options,
     )
+    # A posterior is put on the file without noise.
+    inference = wanted.inference if wanted.posterior is None else Inference.DETERMINISTIC
     metadata = third_party.metadata(
         classifier,
         source,
@@ -136,8 +160,8 @@ def read(source: Path, wanted: Wanted, reading: Reading) -> "tuple[ThirdParty, M
         scale=reading.scale,
         mean=mean,
         std=std,
-        samples=export.default_samples(wanted.inference) if wanted.samples is None else wanted.samples,
-        inference=wanted.inference,
+        samples=export.default_samples(inference) if wanted.samples is None else wanted.samples,
+        inference=inference,
         noise=wanted.noise,
     )
     return classifier, replace(metadata, precision=wanted.precision)

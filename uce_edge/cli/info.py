@@ -6,7 +6,7 @@ import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, choose_model
 from uce_edge.cli.words import describe, describe_auto, quote
-from uce_edge.contract import PerturbationKind, Precision
+from uce_edge.contract import PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Metadata, NoisyLayer
 
@@ -91,6 +91,13 @@ def _network(metadata: Metadata) -> str:
 
 def _noise(metadata: Metadata) -> str:
     """Where the noise comes from, how many layers have it, and of which kind."""
+    if metadata.laplace is not None:
+        fit = metadata.laplace
+        source = "training" if fit.prior_from == PriorFrom.MARGINAL_LIKELIHOOD else "labelled"
+        return (
+            f"{metadata.noise}, draws of the last layer: Laplace posterior of {fit.images:,} {source} images, prior "
+            f"precision {fit.prior_precision:.3g}"
+        )
     if not metadata.layers:
         return "none"
     count = len(metadata.layers)

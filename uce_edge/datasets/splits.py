@@ -1,6 +1,7 @@
 """Labelled images and their fixed splits."""
 
 import hashlib
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,13 @@ class Split:
 
     def halves(self) -> "tuple[Split, Split]":
         """Two disjoint halves, always the same."""
-        first, second = np.array_split(np.random.default_rng(_SPLIT_SEED).permutation(len(self)), 2)
+        return self.parted(1 / 2)
+
+    def parted(self, share: float) -> "tuple[Split, Split]":
+        """A part with so large a share of the images, and the rest, always the same."""
+        order = np.random.default_rng(_SPLIT_SEED).permutation(len(self))
+        count = math.ceil(share * len(self))
+        first, second = order[:count], order[count:]
         return Split(self.images[first], self.labels[first]), Split(self.images[second], self.labels[second])
 
     def sha256(self) -> str:

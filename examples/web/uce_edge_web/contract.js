@@ -157,7 +157,11 @@ const shown = (value) => (Number.isNaN(value) ? "no number" : value);
 export function passesPerCall({ baked, classes, costs, inference, members }, samples) {
   if (baked) return samples;
   const { macs_once: once = 0, macs_per_pass: each = 1, bytes_per_pass: bytes = 1 } = costs;
-  if (inference === "moments" && 100 * each < once) return Math.max(PASSES_PER_CALL, Math.floor(DRAWN_PER_CALL / (classes.length * members)));
+  const { bytes_per_draw: draw = inference === "moments" ? 1 : Infinity } = costs; // older files do not say
+  if (100 * each < once && draw < Infinity) {
+    const drawn = Math.min(DRAWN_PER_CALL / (classes.length * members), BYTES_PER_CALL / draw);
+    return Math.max(PASSES_PER_CALL, Math.floor(drawn));
+  }
   const affordable = Math.max(1, Math.floor(BYTES_PER_CALL / bytes));
   return Math.min(affordable, PASSES_PER_CALL, Math.ceil(samples / 12));
 }
