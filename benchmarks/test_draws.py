@@ -3,7 +3,7 @@
 Both files run in processes of their own and take turns. The weights are random, and so are the images that the
 posterior is fitted on: neither changes the speed. The ratio means something on a machine that is otherwise idle:
 
-    pytest benchmarks/test_laplace.py -s
+    pytest benchmarks/test_draws.py -s
 """
 
 from pathlib import Path
