@@ -85,8 +85,8 @@ def simple(net: Net, shape: tuple = ("n", 3, 8, 8)) -> onnx.ModelProto:
     return net.model(net.head(net.Relu(net.conv(net.stem(), 6, 6))), shape=shape)
 
 
-def wide() -> onnx.ModelProto:
-    net = Net()
+def wide(net: Net | None = None) -> onnx.ModelProto:
+    net = net or Net()
     x = net.Relu(net.Conv("image", net.weight(6, 3, 3, 3, name="stem")))  # [6, 6, 6]
     x = net.Relu(net.Conv(x, net.weight(8, 6, 3, 3, name="body.0"), strides=[2, 2]))  # [8, 2, 2]
     x = net.Relu(net.Conv(x, net.weight(8, 2, 1, 1, name="body.1"), group=4))

@@ -1,6 +1,7 @@
 """Ensembles: every member runs every seed, and the whole is calibrated, gated and measured as one."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,10 +32,10 @@ IMAGES = np.random.default_rng(5).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
 MC = [GOLDEN / "digits-mc.onnx", GOLDEN / "digits-factored.onnx"]
 
 
-def net(seed: int) -> onnx.ModelProto:
+def net(seed: int, kind: Callable[[Net], onnx.ModelProto] = simple) -> onnx.ModelProto:
     made = Net()
     made.rng = np.random.default_rng(seed)
-    return simple(made)
+    return kind(made)
 
 
 def members(folder: Path, inference: Inference, seeds: tuple[int, ...] = (1, 2, 3), **how: object) -> list[Path]:
@@ -50,6 +51,13 @@ def members(folder: Path, inference: Inference, seeds: tuple[int, ...] = (1, 2, 
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[Inference, list[Path]]:
     """Three networks as files of every kind."""
     return {inference: members(tmp_path_factory.mktemp("members"), inference) for inference in Inference}
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three networks whose passes are more than draws of the last layer."""
+    places = [tmp_path_factory.mktemp("deep") for _ in range(3)]
+    return [export(net(seed, wide), place, ("0.02",))[1].path for seed, place in enumerate(places)]
 
 
 def graph_outputs(path: Path, images: np.ndarray, seeds: range | None = None) -> dict[str, np.ndarray]:
@@ -96,20 +104,16 @@ def test_the_standard_error_is_that_of_the_averages_over_members(
     assert graph_outputs(done.path, IMAGES, range(1))["standard_error"].tolist() == [1] * 5
 
 
-def test_passes_split_over_calls_merge_to_what_one_call_gives(
-    made: dict[Inference, list[Path]], tmp_path: Path
-) -> None:
-    done = combine(made[Inference.MC], tmp_path / "e.onnx", samples=70)
+def test_passes_split_over_calls_merge_to_what_one_call_gives(deep: list[Path], tmp_path: Path) -> None:
+    done = combine(deep, tmp_path / "e.onnx", samples=70)
     whole, split = graph_outputs(done.path, IMAGES, range(70)), Model(done.path, "cpu").predict(IMAGES)
     assert split.samples == 70
     for name in ("probabilities", "uncertainty", "model_uncertainty", "standard_error", "error_probability"):
         np.testing.assert_allclose(getattr(split, name), whole[name], atol=1e-6)
 
 
-def test_adaptive_passes_count_seeds_and_stop_where_the_outcome_is_clear(
-    made: dict[Inference, list[Path]], tmp_path: Path
-) -> None:
-    model = Model(combine(made[Inference.MC], tmp_path / "e.onnx", samples=60).path, "cpu")
+def test_adaptive_passes_count_seeds_and_stop_where_the_outcome_is_clear(deep: list[Path], tmp_path: Path) -> None:
+    model = Model(combine(deep, tmp_path / "e.onnx", samples=60).path, "cpu")
     everything = model.predict(IMAGES)
     # Thresholds near and far from what is decided.
     for reject in (0.05, float(np.median(everything.uncertainty)), 0.999):
