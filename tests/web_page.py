@@ -21,6 +21,7 @@ from conftest import GOLDEN, ROOT
 
 PAGE = ROOT / "examples" / "web" / "uce_edge_web"
 MC, MOMENTS, GATED = "digits-mc.onnx", "digits-moments.onnx", "digits-novelty.onnx"
+ENSEMBLE = "digits-ensemble.onnx"
 WAIT = 120_000  # milliseconds; a browser without a graphics card on a busy computer takes its time
 
 if not list((PAGE / "vendor").glob("*.wasm")):

@@ -2,8 +2,7 @@
 
 The networks stand side by side in one graph, without their heads, and their logits [samples, batch, classes] become
 [samples * members, batch, classes], seed by seed. Constants that are equal are kept once. So is what is computed alike:
-the pixels as the networks take them, the rows of the noise table, a trunk that several members have. The noise itself
-is read for every member anew, because that of all layers would otherwise stay in memory until the last member has run.
+the pixels as the networks take them, the noise of members of one architecture, a trunk that several members have.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ from uce_edge_export.novelty import detach
 from uce_edge_export.plain import MEMBERS, TABLE, ancestors, raw_logits
 from uce_edge_export.publish import check_name, publish
 from uce_edge_export.tidy import infer_shapes
-from uce_edge_export.weights import multiplications, weight_of
+from uce_edge_export.weights import bytes_of, multiplications, weight_of
 
 _RANDOM = ("RandomNormalLike",)
 
@@ -153,13 +152,7 @@ def merged(models: Sequence[ir.Model], members: Sequence[Metadata], metadata: Me
     shared = [side_by_side.uses[node] - 1 for node in g.nodes]
     model = graph.finish(g, list(side_by_side.inputs.values()), outputs, metadata)
     if metadata.costs is not None:
-        twice = sum(
-            times * multiplications(node)
-            for node, times in zip(infer_shapes(model).graph, shared, strict=True)
-            if times > 0 and weight_of(node)
-        )
-        once = max(metadata.costs.macs_once - twice, 0)
-        metadata = replace(metadata, costs=replace(metadata.costs, macs_once=once))
+        metadata = replace(metadata, costs=_shared_costs(metadata.costs, infer_shapes(model).graph, shared))
     return model, metadata
 
 
@@ -204,8 +197,8 @@ class _SideBySide:
     def _write(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
         attributes = tuple(sorted(ir.to_proto(value).SerializeToString() for value in node.attributes.values()))
         key: Hashable = (node.domain, node.op_type, tuple(inputs), attributes)
-        if node.op_type in _RANDOM or any(value is not None and value.name == TABLE for value in inputs):
-            key = node  # noise
+        if node.op_type in _RANDOM:
+            key = node  # another one each time
         if key not in self._written:
             outputs = self.g.copy(node, inputs)
             for old, new in zip(node.outputs, outputs, strict=True):
@@ -256,6 +249,16 @@ def _costs(costs: Sequence[Costs | None]) -> Costs | None:
         max(sizes) if len(sizes) == len(known) else None,
         sum(draws) if len(draws) == len(known) else None,
     )
+
+
+def _shared_costs(costs: Costs, network: ir.Graph, shared: Sequence[int]) -> Costs:
+    """What is left of the members' costs when `shared` says how often each node was not written again."""
+    twice = [(node, times) for node, times in zip(network, shared, strict=True) if times > 0]
+    saved = sum(times * multiplications(node) for node, times in twice if weight_of(node))
+    # Noise that several members take stays in memory until the last of them has run.
+    noise = [node for node, _ in twice if any(value is not None and value.name == TABLE for value in node.inputs)]
+    held = None if costs.bytes_per_pass is None else costs.bytes_per_pass + sum(bytes_of(n.outputs[0]) for n in noise)
+    return replace(costs, macs_once=max(costs.macs_once - saved, 0), bytes_per_pass=held)
 
 
 def _hashes(hashes: Sequence[Hashes]) -> Hashes:

@@ -6,16 +6,19 @@
     python tests/golden/make.py BERNOULLI_RUN digits-bernoulli
     python tests/golden/make.py LAPLACE_RUN digits-laplace
     python tests/golden/make.py novelty
+    python tests/golden/make.py ensemble MEMBERS
 
 The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
-others write the named files and their cases, and leave those of other files alone. The last writes digits-novelty:
-digits-mc with the gate against foreign images, and otherwise with its answers. A run is a calibrated digits run:
+others write the named files and their cases, and leave those of other files alone. `novelty` writes digits-novelty:
+digits-mc with the gate against foreign images, and otherwise with its answers. `ensemble` writes digits-ensemble, with
+the gate and a promise. A run is a calibrated digits run:
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
                                                                 (BERNOULLI_RUN: --dropout bernoulli --p 0.1)
                                                                 (LAPLACE_RUN: --dropout none --epochs 6)
     uce-edge calibrate RUN --method temperature --target-error 0.02 --no-novelty
                                                                 (LAPLACE_RUN: --posterior laplace --prior held-out-nll)
+    uce-edge train --data digits --members 2 --epochs 12 --out MEMBERS
 
 Every port's test reads the same files: image as bytes, seeds as numbers, outputs as numbers.
 """
@@ -152,6 +155,20 @@ def write_novelty() -> None:
     write("digits-novelty", export, images(dataset) | {"stripes": stripes(dataset)})
 
 
+def write_ensemble(folder: Path) -> None:
+    """Write digits-ensemble."""
+    from uce_edge.calibration.promises import Promise
+    from uce_edge_train.ensembles import export_ensemble
+    from uce_edge_train.runs import members_of
+
+    dataset = load("digits")
+
+    def export(file: Path) -> None:
+        export_ensemble(members_of(folder), file, promise=Promise(0.02))
+
+    write("digits-ensemble", export, images(dataset) | {"stripes": stripes(dataset)})
+
+
 def write(golden: str, export: Callable[[Path], object], named: dict[str, np.ndarray]) -> None:
     """Write a file, the images, and what it answers to them in place of its earlier cases."""
     file = HERE / f"{golden}.onnx"
@@ -200,6 +217,8 @@ if __name__ == "__main__":
             write_contract()
         case ["novelty"]:
             write_novelty()
+        case ["ensemble", folder]:
+            write_ensemble(Path(folder))
         case [folder, *wanted]:
             write_exported(Path(folder), wanted)
         case _:

@@ -12,7 +12,7 @@ import port_cases
 import pytest
 from conftest import GOLDEN
 from PIL import Image
-from web_page import GATED, MC, Visit, damaged, golden_page, launch, playwright, serve, visit  # noqa: F401
+from web_page import ENSEMBLE, GATED, MC, Visit, damaged, golden_page, launch, playwright, serve, visit  # noqa: F401
 
 from uce_edge import Model
 from uce_edge.prediction import summarise
@@ -71,20 +71,21 @@ def test_a_dropped_picture_gives_the_golden_answer_of_its_pixels(golden_page: Ca
     compare(page.answer(source="dropped.png", samples=25, seed=0), case, 1e-5)
 
 
-def test_merged_calls_give_what_python_merges(golden_page: Callable[[str], Visit]) -> None:
-    page = golden_page(MC)
+@pytest.mark.parametrize(("model", "members"), [(MC, 1), (ENSEMBLE, 2)])
+def test_merged_calls_give_what_python_merges(golden_page: Callable[[str], Visit], model: str, members: int) -> None:
+    page = golden_page(model)
     page.set("samples", 101)  # no multiple of what one call draws
     page.set("seed", 3)
     page.give("noise.raw", (GOLDEN / "noise.raw").read_bytes())
     document = page.answer(source="noise.raw", samples=101, seed=3)
     passes = np.array(document["pass_probabilities"], np.float32)
-    assert passes.shape == (101, 10)
-    summary = summarise(passes[:, None])
+    assert passes.shape == (101 * members, 10)
+    summary = summarise(passes[:, None], members)
     for name in ("probabilities", "uncertainty", "model_uncertainty", "standard_error"):
         np.testing.assert_allclose(np.array(document[name]), getattr(summary, name)[0], atol=1e-7)
     pixels = np.frombuffer((GOLDEN / "noise.raw").read_bytes(), np.uint8).reshape(1, 8, 8, 1)
     with pytest.warns(UserWarning, match="calibrated at 25"):
-        wanted = Model(GOLDEN / MC, "cpu").predict(pixels, samples=101, seed=3)
+        wanted = Model(GOLDEN / model, "cpu").predict(pixels, samples=101, seed=3)
     np.testing.assert_allclose(document["probabilities"], wanted.probabilities[0], atol=1e-5)
     np.testing.assert_allclose(document["error_probability"], wanted.error_probability[0], atol=1e-5)
 

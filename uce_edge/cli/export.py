@@ -1,6 +1,5 @@
 """`uce-edge export`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -139,8 +138,12 @@ def export(
         raise UsageError("A model without noise is made with: --inference deterministic")
     if p and source is None and untrained is None:
         raise UsageError("A trained run has its own dropout rate; --p goes with --from and --untrained.")
-    if source is None and replace(reading, target_error=None) != exporting.Reading():
-        raise UsageError("--classes, --scale, --mean, --std, --layout, --size, --output-is, --data go with --from.")
+    known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
+    if source is None and reading != known:
+        raise UsageError(
+            "--classes, --scale, --mean, --std, --layout, --size, --output-is, --data go with --from, and --target-error "
+            "with it or with several runs."
+        )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")
     passes = samples if bake_samples is None else bake_samples
