@@ -141,8 +141,8 @@ def export(
     known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
     if source is None and reading != known:
         raise UsageError(
-            "--classes, --scale, --mean, --std, --layout, --size, --output-is, --data go with --from, and --target-error "
-            "with it or with several runs."
+            "--classes, --scale, --mean, --std, --layout, --size, --output-is, --data go with --from, and "
+            "--target-error with it or with several runs."
         )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")
