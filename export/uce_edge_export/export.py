@@ -96,6 +96,7 @@ def write(
     labelled: Labelled | None = None,
     trained: list[Site] | None = None,
     drawn: laplace.Drawn | None = None,
+    judged: Split | None = None,
 ) -> Exported:
     """Build a contract file, run it against its reference, measure it, and only then put it in its place.
 
@@ -110,6 +111,7 @@ def write(
         labelled: Images that say what a cheaper form costs, and what rejection does; None where there are none.
         trained: The noisy layers as they were trained, where that was with another sigma.
         drawn: The posterior that the last layer of a deterministic classifier is given, if any.
+        judged: Labelled images for smaller numbers, where there are none of a trained run.
     """
     out = check_name(out)
     metadata = replace(
@@ -135,7 +137,7 @@ def write(
             form = f"{metadata.sigma} sigma"
             judgements[form] = sigma.judge(draft, build(trained)[0], labelled.calibration, errors)
         if metadata.precision is not Precision.FP32:
-            change = precision.reduce(draft, labelled.calibration if labelled else None)
+            change = precision.reduce(draft, labelled.calibration if labelled else judged)
             judgements |= {} if change is None else {metadata.precision.value: change}
             gate.check_again(draft.path, metadata, images)
         if drawn is not None:
@@ -179,7 +181,12 @@ def default_samples(inference: Inference) -> int:
 
 
 def export_third_party(
-    source: third_party.ThirdParty, metadata: Metadata, out: str | Path, p: Sequence[str], options: Options = Options()
+    source: third_party.ThirdParty,
+    metadata: Metadata,
+    out: str | Path,
+    p: Sequence[str],
+    options: Options = Options(),
+    data: Split | None = None,
 ) -> Exported:
     """Give a third-party ONNX classifier Gaussian dropout, or keep its own, and write it as a contract file.
 
@@ -189,9 +196,10 @@ def export_third_party(
         out: The `.onnx` file.
         p: Gaussian rates as "0.2" for all layers after the first, or "PATTERN=0.1" by weight name; the last match wins.
         options: How the noise gets into the graph.
+        data: Labelled images, which smaller numbers need to find ranges and are judged on; the gate runs on them, too.
     """
     check_name(out)
-    refuse(metadata, options)
+    refuse(metadata, options, labelled=data is not None)
     sites, exact = [], None
     if metadata.inference is not Inference.DETERMINISTIC:
         network = source.classifier.graph
@@ -201,7 +209,8 @@ def export_third_party(
         exact, sites = sites, factored(sites)
     reference = graph_reference(source.classifier, metadata.image, sites)
     third_party.check_original(source, metadata.image, reference)
-    done = write(source.classifier, sites, metadata, out, None, reference, options, trained=exact)
+    images = None if data is None or len(data) < 2 else data.images
+    done = write(source.classifier, sites, metadata, out, images, reference, options, trained=exact, judged=data)
     return replace(done, notes=(*source.notes, *done.notes))
 
 

@@ -23,7 +23,8 @@ TOLERANCE = 1e-4  # on logits of unit scale
 MOMENTS_TOLERANCE = 0.25  # on mean probabilities, of which 32 exact passes leave about 0.05 open
 _Z_LIMIT = 6.0  # two-sided, over some dozens of comparisons: a false alarm in a hundred million exports
 _STATISTIC_PASSES = 32
-_SAME = "two seeds give the same answer"
+_CAUSE_PASSES = 8  # under other noise, that tell why those of a file are all the same
+_STRONG = 1000  # times the noise of a file
 _EARLIER_LOOKS = (8, 16)  # passes after which a file that is clearly right needs no more of them
 
 Pixels = npt.NDArray[Any]
@@ -131,6 +132,7 @@ def _check(
         drawn = [rng.standard_normal((len(passes), size), np.float32) for size in sizes]
         return with_noise(images[:2], drawn)
 
+    require_varying = partial(_require_varying, images=images, with_noise=with_noise, sizes=sizes)
     plan = noise_table.Plan(tuple(sizes))
     seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
     noises = noise_table.layer_noise(seeds.astype(np.int64), plan)
@@ -139,7 +141,8 @@ def _check(
     ours = from_file(one, seeds)
     if metadata.inference is Inference.MOMENTS:
         _compare(with_noise(one, noises), truth)
-        return _check_moments(session, metadata, images, from_file, partial(in_turns, call=under_random_noise))
+        exact = partial(in_turns, call=under_random_noise)
+        return _check_moments(session, metadata, images, from_file, exact, require_varying)
     if metadata.noise is NoiseKind.RANDN:
         difference = _compare(with_noise(one, noises), truth)
         _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise")
@@ -151,7 +154,7 @@ def _check(
         _require(np.array_equal(ours, from_file(one, seeds)), "one seed gives two different answers")
     if not _vary(ours):  # two masks of few values are often equal, many are not
         several = in_turns(np.arange(_STATISTIC_PASSES, dtype=np.int32), partial(from_file, images[:2]))
-        _require(_vary(several), _SAME)
+        require_varying(several)
     if metadata.noise is NoiseKind.TABLE:
         _check_neighbours(session, metadata, images, seeds)
     z = _statistic(partial(in_turns, call=partial(from_file, images[:2])), partial(in_turns, call=under_random_noise))
@@ -164,12 +167,13 @@ def _check_moments(
     images: Pixels,
     from_file: Callable[[Pixels, npt.NDArray[np.int32]], FloatArray],
     exact: Callable[[npt.NDArray[np.int32]], FloatArray],
+    require_varying: Callable[[FloatArray], None],
 ) -> Parity:
     """An approximation has no parity: its mean probabilities must only be near those of exact passes."""
     two, seeds = images[:2], np.arange(_STATISTIC_PASSES, dtype=np.int32)
     ours = from_file(two, seeds)
     _require(bool(np.isfinite(ours).all()), "means or variances are not finite")
-    _require(_vary(ours), _SAME)
+    require_varying(ours)
     if metadata.noise is NoiseKind.TABLE:
         split = np.concatenate([from_file(two, seeds[:3]), from_file(two, seeds[3:])])
         _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
@@ -183,6 +187,46 @@ def _check_moments(
         "an earlier layer",
     )
     return Parity(difference, None)
+
+
+def _require_varying(
+    ours: FloatArray,
+    images: Pixels,
+    with_noise: Callable[[Pixels, list[FloatArray]], FloatArray],
+    sizes: list[int],
+) -> None:
+    """Refuse a file whose passes are all the same, with the cause: the same network is asked under other noise.
+
+    Args:
+        ours: The logits of some passes.
+        images: What they are of.
+        with_noise: The network under given noise.
+        sizes: How much of it every layer takes.
+    """
+    if _vary(ours):
+        return
+    rng = np.random.default_rng(2)
+    drawn = [rng.standard_normal((_CAUSE_PASSES, size), np.float32) for size in sizes]
+    other = with_noise(images[:2], drawn)
+    if _vary(other):
+        cause = "the noise is missing from the file, for the network varies under other noise. Please report this"
+    elif _vary(with_noise(images[:2], [_STRONG * values for values in drawn])):
+        cause = (
+            f"the noise is too weak to be seen: {_STRONG:,} times as much would be. Use larger rates (--p, --dropout), "
+            "or noise in more layers"
+        )
+    elif np.allclose(other[:, 0], other[:, 1], atol=1e-6 * float(np.abs(other).max())):
+        cause = (
+            "the network gives every image the same answer, with noise and without. Its units are dead or saturated: "
+            "check what it is fed (--scale, --mean, --std)"
+        )
+    else:
+        cause = (
+            "what the noisy layers give does not reach the answer: the values that they take are 0, or units behind "
+            "them are dead or saturated. Check what the network is fed (--scale, --mean, --std), or put the noise into "
+            "other layers (--from-layer, --p PATTERN=RATE)"
+        )
+    _require(False, f"two seeds give the same answer, because {cause}")
 
 
 def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:

@@ -40,6 +40,15 @@ class PostHoc(StrEnum):
     """A Gaussian posterior over the weights of its last layer: the network runs once, whatever N is."""
 
 
+class ChannelOrder(StrEnum):
+    """The order of the colours that a network takes; files are decoded to red, green, blue."""
+
+    RGB = "rgb"
+    """Red first."""
+    BGR = "bgr"
+    """Blue first, as OpenCV and Caffe have it."""
+
+
 class Expand(StrEnum):
     """Where one image becomes N."""
 
@@ -139,6 +148,8 @@ class Wanted:
     """How the noise gets into the graph."""
     posterior: PostHoc | None = None
     """What a network without noise is given to draw from."""
+    chosen: bool = True
+    """Whether somebody asked for this kind of graph."""
 
     @property
     def suffix(self) -> str:

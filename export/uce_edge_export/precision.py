@@ -34,7 +34,7 @@ def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
         )
     if precision is Precision.INT8 and not labelled:
         raise UsageError(
-            "int8 needs images to find the range of every value: export a trained run with --precision int8."
+            "int8 needs images to find the range of every value: export a trained run, or a file with --data FOLDER."
         )
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from uce_edge_export import batching, marks, opsets, tidy
 from uce_edge_export.builder import Builder
 from uce_edge_export.gate import TOLERANCE, ParityError, Reference, softmax
 from uce_edge_export.graph import IR_VERSION, Classifier
-from uce_edge_export.options import Layout, Options, OutputIs
+from uce_edge_export.options import ChannelOrder, Layout, Options, OutputIs
 from uce_edge_export.reference import normalised
 
 _HALF_TOLERANCE = 1e-2
@@ -45,6 +45,8 @@ class ThirdParty:
     """How far the original may be from the prepared graph: one in half precision has rounded more."""
     notes: list[str] = field(default_factory=list)
     """What was changed on the way, for the user."""
+    order: ChannelOrder = ChannelOrder.RGB
+    """Of the channels that the original takes; the classifier takes red, green, blue."""
 
 
 def load(
@@ -103,6 +105,26 @@ def load(
     return ThirdParty(classifier, height, width, channels, classes, proto, original_is, tolerance, notes)
 
 
+def take_bgr(source: ThirdParty) -> ThirdParty:
+    """The same network for images whose channels come in the order that files are decoded to: red, green, blue.
+
+    Its graph is changed in place: it begins with a node that turns the order round.
+    """
+    if source.channels != 3:
+        raise UsageError(expected("`channels`", "rgb for a network that takes gray images", "bgr", "Leave it out"))
+    graph = source.classifier.graph
+    image = graph.inputs[0]
+    g = Builder(graph.initializers)
+    order = g.constant(np.array([2, 1, 0]), "uce_edge.channel_order")
+    turned = g.Gather(image, order, axis=3 if source.classifier.channels_last else 1)
+    turned.name, turned.type, turned.shape = "uce_edge.bgr", image.type, image.shape
+    image.replace_all_uses_with(turned)
+    g.nodes[0].replace_input_with(0, image)
+    graph.register_initializer(order)
+    graph.insert_before(graph[0], g.nodes)
+    return replace(source, order=ChannelOrder.BGR)
+
+
 def metadata(
     source: ThirdParty,
     path: str | Path,
@@ -159,7 +181,10 @@ def metadata(
 def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference) -> None:
     """Refuse a classifier that does not say any more what the original said, without noise."""
     images = np.random.default_rng(0).integers(0, 256, (1, spec.height, spec.width, spec.channels), dtype=np.uint8)
-    theirs = run_original(source.original, normalised(source.classifier, spec, images))
+    pixels = normalised(source.classifier, spec, images)
+    if source.order is ChannelOrder.BGR:
+        pixels = np.flip(pixels, 3 if source.classifier.channels_last else 1)
+    theirs = run_original(source.original, pixels)
     logits = reference(images, None)[0]
     ours = softmax(logits) if source.original_is is OutputIs.PROBABILITIES else logits.astype(np.float64)
     scale = max(1.0, float(np.abs(theirs).max()))

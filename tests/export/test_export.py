@@ -240,7 +240,7 @@ class TestTheGate:
 
     def test_noise_that_is_not_in_the_graph(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(noise_table, "table", lambda: np.zeros((noise_table.ROWS, noise_table.WIDTH), np.float32))
-        self.refuse(tmp_path, "two seeds give the same answer")
+        self.refuse(tmp_path, "two seeds give the same answer, because the noise is missing from the file")
 
     def test_a_biased_table(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         biased = noise_table.table() * np.float32(0.3) + np.float32(2)

@@ -106,8 +106,11 @@ def tell(done: Done) -> None:
         warn("fewer than 100 images leave the calibration itself uncertain.")
     if report.near_chance:
         warn(
-            "the model is hardly better than chance on these images. If it is good without noise, the noise "
-            "is too strong for it: export again with a smaller --p, or with --from-layer for the last layers alone."
+            "the model is hardly better than chance on these images. First check what it is fed: how pixels are scaled "
+            "(--scale, --mean, --std of `export`), the order of the channels and that of the classes."
         )
+        if fitted.samples is not None and fitted.samples > 1:
+            say("If it is good without noise, the noise is too strong for it: export again with a smaller --p, or with")
+            say("--from-layer for the last layers alone.")
     if done.refused is not None:
         warn(f"nothing is promised. {done.refused}")

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 from uce_edge.cli import exporting
 from uce_edge.cli.calibrating import Done, calibrate_file, tell
 from uce_edge.cli.exporting import Reading, say_written
+from uce_edge.cli.feeding import fit_preprocessing
 from uce_edge.cli.words import describe_auto, quote, say
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError, expected
 from uce_edge_export.options import Options, Wanted
 
 if TYPE_CHECKING:
+    from uce_edge.datasets.splits import Split
     from uce_edge.metadata import Metadata
     from uce_edge_export.export import Exported
+    from uce_edge_export.third_party import ThirdParty
 
 _NAME = "ensemble.onnx"
 
@@ -50,8 +53,6 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
     for folder, member in zip(folders, done.members, strict=True):
         say(f"{folder}:")
         say_written(member)
-        for form, judgement in member.judgements.items():
-            say(f"{form}: {judgement}.")
     _say_combined(done.combined)
     fitted = done.calibrated
     if fitted.unfit is not None:
@@ -87,6 +88,8 @@ def export_files(
         raise UsageError("A model file has its class names already, which hold for all members: leave --classes out.")
     if len(ready) == len(sources) and (p or replace(wanted.options, bake=False) != Options()):
         raise UsageError("The files have their noise already: leave --p and the other options of noise out.")
+    if ready and not wanted.chosen:
+        wanted = replace(wanted, inference=ready[0].inference, chosen=True)  # the members of one file are of one kind
     unbaked = replace(wanted, options=replace(wanted.options, bake=False))
     prepared = {source: exporting.read(source, unbaked, reading) for source, own in described.items() if own is None}
     if ready:
@@ -95,21 +98,20 @@ def export_files(
             images = labelled.load(reading.data, first.image, first.classes, first.hashes.splits)
     else:
         images, first = exporting.labelled_images(reading, prepared[sources[0]][1])
+    fitted_on = images.halves()[0] if images is not None and promise is not None else images
+    if prepared:
+        exporting.tell_default(wanted)
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for number, source in enumerate(sources):
             if source not in prepared:
                 files.append(source)
                 continue
-            classifier, metadata = prepared[source]
-            if len(metadata.classes) != len(first.classes):
-                rule = f"{len(first.classes)}, as many as the other members have"
-                raise UsageError(expected(f"the classes of {source}", rule, len(metadata.classes), "Leave it out"))
-            say(f"{source}:")
             file = Path(folder) / f"{number}-{source.name}"
-            metadata = replace(metadata, classes=first.classes)
+            say(f"{source}:")
+            classifier, metadata = _fitted(source, prepared[source], first, fitted_on, reading)
             rates = exporting.rates_of(p, wanted)
-            say_written(export.export_third_party(classifier, metadata, file, rates, unbaked.options))
+            say_written(export.export_third_party(classifier, metadata, file, rates, unbaked.options, fitted_on))
             files.append(file)
         whole = out if images is None else Path(folder) / "whole.onnx"
         done = ensemble.combine(
@@ -122,6 +124,31 @@ def export_files(
         fitted = calibrate_file(whole, out, images, promise=promise, novelty=NoveltyPromise())
     tell(fitted)
     return out, fitted.following
+
+
+def _fitted(
+    source: Path,
+    read: "tuple[ThirdParty, Metadata]",
+    first: "Metadata",
+    images: "Split | None",
+    reading: Reading,
+) -> "tuple[ThirdParty, Metadata]":
+    """A member that was read, with the classes of the first one, and fed as it fits the images, if there are any."""
+    classifier, metadata = read
+    if len(metadata.classes) != len(first.classes):
+        rule = f"{len(first.classes)}, as many as the other members have"
+        raise UsageError(expected(f"the classes of {source}", rule, len(metadata.classes), "Leave it out"))
+    metadata = replace(metadata, classes=first.classes)
+    if images is None:
+        return classifier, metadata
+    if _size(metadata) != _size(first):
+        rule = f"{_size(first)}, as those of the other members are"
+        raise UsageError(expected(f"the images of {source}", rule, _size(metadata), "Leave it out"))
+    return fit_preprocessing(classifier, metadata, images, given=reading.feeds)
+
+
+def _size(metadata: "Metadata") -> str:
+    return f"{metadata.image.height} x {metadata.image.width} x {metadata.image.channels}"
 
 
 def _own_metadata(path: Path) -> "Metadata | None":

@@ -10,7 +10,7 @@ from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError
-from uce_edge_export.options import Expand, Layout, Options, OutputIs, PostHoc, Wanted
+from uce_edge_export.options import ChannelOrder, Expand, Layout, Options, OutputIs, PostHoc, Wanted
 from uce_edge_train.choices import Architecture
 
 _FOREIGN = "Third-party models"
@@ -36,8 +36,12 @@ def export(
         typer.Option(help=f"A network with random weights, for benchmarks: {', '.join(Architecture)}, or your own."),
     ] = None,
     inference: Annotated[
-        Inference, typer.Option(help="mc samples; moments does it in one pass, nearly; deterministic has no noise.")
-    ] = Inference.MC,
+        Inference | None,
+        typer.Option(
+            help="mc samples; moments does it in one pass, nearly; deterministic has no noise. Default: mc, or "
+            "deterministic for --from with --data."
+        ),
+    ] = None,
     posterior: Annotated[
         PostHoc | None,
         typer.Option(
@@ -88,9 +92,22 @@ def export(
     classes: Annotated[
         str | None, typer.Option(help="Class names: a,b,c or a file with one per line.", rich_help_panel=_FOREIGN)
     ] = None,
-    scale: Annotated[float, typer.Option(help="Pixels are divided by this.", rich_help_panel=_FOREIGN)] = 255.0,
-    mean: Annotated[str, typer.Option(help="Then this is subtracted: 0.5 or r,g,b.", rich_help_panel=_FOREIGN)] = "0",
-    std: Annotated[str, typer.Option(help="Then divided by this.", rich_help_panel=_FOREIGN)] = "1",
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Pixels are divided by this: 255, or what fits the images of --data.", rich_help_panel=_FOREIGN
+        ),
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="Then this is subtracted: 0.5 or r,g,b; default: 0.", rich_help_panel=_FOREIGN)
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(help="Then divided by this: 0.25 or r,g,b; default: 1.", rich_help_panel=_FOREIGN)
+    ] = None,
+    channels: Annotated[
+        ChannelOrder | None,
+        typer.Option(help="Colours as the network takes them; default: rgb.", rich_help_panel=_FOREIGN),
+    ] = None,
     layout: Annotated[Layout, typer.Option(help="Order of its dimensions.", rich_help_panel=_FOREIGN)] = Layout.AUTO,
     size: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH, if the model leaves it open.", rich_help_panel=_FOREIGN)
@@ -116,22 +133,22 @@ def export(
 
     Example: uce-edge export runs/digits --out digits.onnx
 
+    Example: uce-edge export --from resnet.onnx --data labelled/ --target-error 0.05 --out sure.onnx
+
     Example: uce-edge export --from resnet.onnx --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --out bayes.onnx
 
     Example: uce-edge export --from resnet.onnx --posterior laplace --data labelled/ --out bayes.onnx
 
     Example: uce-edge export --from network_with_dropout.onnx --dropout keep --out mc.onnx
 
-    Example: uce-edge export --from resnet.onnx --inference deterministic --data labelled/ --target-error 0.05
-
     Example: uce-edge export runs/a runs/b runs/c --out ensemble.onnx
 
     Example: uce-edge export --from a.onnx b.onnx c.onnx --data labelled/ --out ensemble.onnx
     """
     runs = runs or []
-    reading = exporting.Reading(classes, scale, mean, std, layout, size, output_is, data, target_error)
+    reading = exporting.Reading(classes, scale, mean, std, channels, layout, size, output_is, data, target_error)
     sources = [] if source is None else [source, *runs]
-    mixed = any(path.is_dir() for path in sources[1:])
+    mixed = any(path.is_dir() or path.suffix != ".onnx" for path in sources[1:])
     if mixed or (untrained is not None and (runs or sources)):
         raise UsageError("Choose one of a run, --from and --untrained. Several ONNX files: --from a.onnx b.onnx")
     if noise is NoiseKind.NONE:
@@ -141,16 +158,18 @@ def export(
     known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
     if source is None and reading != known:
         raise UsageError(
-            "--classes, --scale, --mean, --std, --layout, --size, --output-is, --data go with --from, and "
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --output-is, --data go with --from, and "
             "--target-error with it or with several runs."
         )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")
     passes = samples if bake_samples is None else bake_samples
+    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
+    noisy = bool(p or posterior) or passes is not None or noise is not NoiseKind.TABLE or options != Options()
+    inference, chosen = exporting.kind_for_data(inference, noisy, data)
     if inference is Inference.DETERMINISTIC:
         passes = None
-    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
-    wanted = Wanted(inference, noise, passes, precision, options, posterior)
+    wanted = Wanted(inference, noise, passes, precision, options, posterior, chosen)
     exporting.refuse_posterior(wanted, sources, p)
     if ort and noise is NoiseKind.INPUT:
         raise UsageError("A file with noise as graph inputs is for experiments: leave --ort out, or --noise input.")

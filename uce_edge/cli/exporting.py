@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell
+from uce_edge.cli.feeding import fit_preprocessing, tell_price
 from uce_edge.cli.options import parse_names, parse_numbers, parse_size
 from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
-from uce_edge_export.options import Layout, OutputIs, Wanted
+from uce_edge_export.options import ChannelOrder, Layout, OutputIs, Wanted
 
 if TYPE_CHECKING:
     from uce_edge.calibration.promises import Promise
@@ -25,14 +26,20 @@ class Reading:
     """How a third-party classifier is to be read, as the options spell it."""
 
     classes: str | None = None
-    scale: float = 255.0
-    mean: str = "0"
-    std: str = "1"
+    scale: float | None = None
+    mean: str | None = None
+    std: str | None = None
+    channels: ChannelOrder | None = None
     layout: Layout = Layout.AUTO
     size: str | None = None
     output_is: OutputIs = OutputIs.AUTO
     data: str | None = None
     target_error: float | None = None
+
+    @property
+    def feeds(self) -> bool:
+        """Whether it says how pixels are fed."""
+        return any(given is not None for given in (self.scale, self.mean, self.std, self.channels))
 
 
 def refuse_posterior(wanted: Wanted, sources: list[Path], p: list[str] | None) -> None:
@@ -60,8 +67,6 @@ def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
         run, out, described.dataset(), wanted.inference, wanted.noise, wanted.samples, wanted.options, wanted.precision
     )
     say_written(done)
-    for form, judgement in done.judgements.items():
-        say(f"{form}: {judgement}.")
     if wanted.noise is not NoiseKind.INPUT:
         original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
         say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
@@ -88,8 +93,9 @@ def export_third_party(
 ) -> tuple[Path, str]:
     """Export any ONNX classifier; returns the file and the next command.
 
-    Without `p`, its weight layers get Gaussian dropout of 0.2, or none where it has masks. With labelled images the
-    file is calibrated, learns what is foreign, and promises an error if asked to.
+    With labelled images the file is calibrated, learns what is foreign, and promises an error if asked to. Where
+    nothing says how pixels are fed, the images do. Without `p`, the weight layers of a network that shall have noise
+    get Gaussian dropout of 0.2, or none where it has masks.
     """
     from uce_edge.calibration.promises import NoveltyPromise
     from uce_edge_export import export
@@ -102,25 +108,60 @@ def export_third_party(
     classifier, metadata = read(source, wanted, reading)
     images, metadata = labelled_images(reading, metadata)
     rates = rates_of(p, wanted)
-    if images is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            plain = Path(folder) / out.name
-            bake = wanted.options.bake and wanted.posterior is not None  # with the draws, when they are there
-            options = replace(wanted.options, bake=False) if bake else wanted.options
-            say_written(export.export_third_party(classifier, metadata, plain, rates, options))
-            if wanted.posterior is None:
-                fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
-            else:
-                draws = Draws(wanted.samples, wanted.noise, bake)
-                fitted = calibrate_posterior(plain, out, images, draws=draws, promise=promise, novelty=NoveltyPromise())
-        tell(fitted)
-        return out, fitted.following
-    done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
-    say_written(done)
-    if rates and wanted.inference is not Inference.DETERMINISTIC:
-        say("Note: it was not trained with noise. `calibrate` shows its accuracy with it; if that has fallen, export")
-        say("      again with a smaller --p, or with --from-layer for the last layers alone.")
-    return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
+    if images is None:
+        done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
+        say_written(done)
+        if rates and wanted.inference is not Inference.DETERMINISTIC:
+            say("Note: it was not trained with noise, which may make it worse and costs passes. With labelled images")
+            say("      (--data FOLDER) the file is calibrated without noise, or with it and its price.")
+        return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
+    fitted_on = _fitted_on(images, promise, wanted)
+    classifier, metadata = fit_preprocessing(classifier, metadata, fitted_on, given=reading.feeds)
+    tell_default(wanted)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / out.name
+        bake = wanted.options.bake and wanted.posterior is not None  # with the draws, when they are there
+        options = replace(wanted.options, bake=False) if bake else wanted.options
+        done = export.export_third_party(classifier, metadata, plain, rates, options, fitted_on)
+        say_written(done)
+        if wanted.posterior is None:
+            fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
+        else:
+            draws = Draws(wanted.samples, wanted.noise, bake)
+            fitted = calibrate_posterior(plain, out, images, draws=draws, promise=promise, novelty=NoveltyPromise())
+    tell(fitted)
+    if done.metadata.inference is not Inference.DETERMINISTIC:
+        tell_price(classifier, done.metadata, fitted_on, fitted.calibration)
+    return out, fitted.following
+
+
+def _fitted_on(images: "Split", promise: "Promise | None", wanted: Wanted) -> "Split":
+    """The images that something may be chosen on: none of those that a promise is made from."""
+    from uce_edge_export import laplace
+
+    if wanted.posterior is not None:
+        return laplace.parts(images, promise)[0]
+    return images if promise is None else images.halves()[0]
+
+
+def kind_for_data(inference: Inference | None, noisy: bool, data: str | None) -> tuple[Inference, bool]:
+    """The kind of graph, and whether somebody chose it: without noise for somebody else's network with labelled images.
+
+    Args:
+        inference: What the user asked for.
+        noisy: Whether the user asked for noise in another way.
+        data: Labelled images.
+    """
+    if inference is None and data is not None and not noisy:
+        return Inference.DETERMINISTIC, False
+    return inference or Inference.MC, True
+
+
+def tell_default(wanted: Wanted) -> None:
+    """Say what a file without noise is, where nobody asked for one."""
+    if not wanted.chosen:
+        say("The file has no noise: on networks that were not trained with it, noise costs passes and buys little.")
+        say("To draw its last layer: --posterior laplace. For noise, and its price: --p 0.05, or --dropout keep.")
 
 
 def promise_of(reading: Reading) -> "Promise | None":
@@ -143,7 +184,7 @@ def read(source: Path, wanted: Wanted, reading: Reading) -> "tuple[ThirdParty, M
     """A third-party classifier, and what its file will say of itself."""
     from uce_edge_export import export, third_party
 
-    mean, std = parse_numbers("mean", reading.mean), parse_numbers("std", reading.std)
+    mean, std = parse_numbers("mean", reading.mean or "0"), parse_numbers("std", reading.std or "1")
     classifier = third_party.load(
         source,
         layout=reading.layout,
@@ -157,13 +198,15 @@ def read(source: Path, wanted: Wanted, reading: Reading) -> "tuple[ThirdParty, M
         classifier,
         source,
         classes=parse_names("classes", reading.classes),
-        scale=reading.scale,
+        scale=255.0 if reading.scale is None else reading.scale,
         mean=mean,
         std=std,
         samples=export.default_samples(inference) if wanted.samples is None else wanted.samples,
         inference=inference,
         noise=wanted.noise,
     )
+    if reading.channels is ChannelOrder.BGR:
+        classifier = third_party.take_bgr(classifier)
     return classifier, replace(metadata, precision=wanted.precision)
 
 
@@ -206,12 +249,14 @@ def write_ort(out: Path) -> None:
 
 
 def say_written(done: "Exported") -> None:
-    """What was changed on the way, and how close the file is to what it was made from."""
+    """What was changed on the way, how close the file is to what it was made from, and what a cheaper form costs."""
     for note in done.notes:
         say(f"Note: {note}.")
     if done.metadata.inference is Inference.MOMENTS:
         say(f"Mean probabilities within {done.parity.largest_difference:.3f} of 32 exact passes, on two images.")
-        return
-    z = done.parity.largest_z
-    statistic = "" if z is None else f", {z:.1f} standard errors from random noise"
-    say(f"Parity: logits within {done.parity.largest_difference:.1e} of the original{statistic}.")
+    else:
+        z = done.parity.largest_z
+        statistic = "" if z is None else f", {z:.1f} standard errors from random noise"
+        say(f"Parity: logits within {done.parity.largest_difference:.1e} of the original{statistic}.")
+    for form, judgement in done.judgements.items():
+        say(f"{form}: {judgement}.")
