@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from uce_edge.metadata import ImageSpec, Metadata
     from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
     from uce_edge.models import load
+    from uce_edge.monitor.monitor import Monitor
     from uce_edge.prediction import Decision, ImagePrediction, Prediction
     from uce_edge.providers import Device
 
@@ -43,6 +44,7 @@ __all__ = [
     "MissingPartError",
     "Model",
     "ModelFileError",
+    "Monitor",
     "NoGuaranteeError",
     "Prediction",
     "Promise",
@@ -77,6 +79,7 @@ __getattr__, __dir__ = lazy.names(
         "uce_edge.metadata": ("ImageSpec", "Metadata"),
         "uce_edge.model": ("GuaranteeWarning", "Model", "SamplesWarning"),
         "uce_edge.models": ("load",),
+        "uce_edge.monitor.monitor": ("Monitor",),
         "uce_edge.prediction": ("Decision", "ImagePrediction", "Prediction"),
         "uce_edge.providers": ("Device",),
     },

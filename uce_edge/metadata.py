@@ -34,6 +34,7 @@ from uce_edge.fields import (
     many,
     strictly_between,
 )
+from uce_edge.monitor.records import StoredReference
 from uce_edge.records import DocumentError, Record, parse
 
 __all__ = [
@@ -271,6 +272,8 @@ class Metadata(Record):
     """When to reject by novelty and uncertainty together, with both promises; None for a file without novelty."""
     held_out: HeldOut | None = None
     """What thresholds do to images that nothing was fitted on."""
+    monitor: Annotated[StoredReference | None, OPTIONAL] = None
+    """What the model says of images like those it was calibrated on, for the monitor to compare with."""
     costs: Annotated[Costs | None, NONE_AS_EMPTY] = None
     metrics: dict[str, StoredScore] = field(default_factory=dict)
     """Scores on test images, by name."""
@@ -295,6 +298,11 @@ class Metadata(Record):
     def takes_seeds(self) -> bool:
         """Whether the graph has the input `seeds`."""
         return self.inference is not Inference.DETERMINISTIC and not self.baked
+
+    @property
+    def promised(self) -> StoredThreshold | None:
+        """The threshold that `--reject auto` applies, with its promise about the error."""
+        return self.reject if self.rule is None else self.rule.uncertain
 
     def to_properties(self) -> dict[str, str]:
         """All key/value pairs written into the ONNX file, with the plain keys other tools read."""

@@ -264,8 +264,7 @@ class Model:
 
     def _check_promise(self, samples: int, seed: int, early: bool) -> None:
         """Say when the stored threshold is used otherwise than it was found."""
-        rule = self.metadata.rule
-        stored = self.metadata.reject if rule is None else rule.uncertain
+        stored = self.metadata.promised
         if stored is not None and (early or (samples, seed) != (stored.samples, stored.seed)):
             now = f"at most {samples}" if early else samples
             warnings.warn(

@@ -1,6 +1,5 @@
 """Compute logged decisions again, from the images and the stored seeds, and say which are not as they were logged."""
 
-import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from uce_edge import chain
 from uce_edge.answers import CHUNK, Request
 from uce_edge.chain import Line, Seal
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, expected
+from uce_edge.logged import ModelFiles, sha256
 from uce_edge.model import Model
 
 TOLERANCE = 1e-4
@@ -64,14 +64,13 @@ class Finding:
         }
 
 
-def replay(log: Path, images: Path, models: Mapping[str, Path], tolerance: float = TOLERANCE) -> Iterator[Finding]:
+def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLERANCE) -> Iterator[Finding]:
     """Every line of a log, its numbered files first, with what is known of it.
 
     Args:
         log: The file that `--audit` named.
         images: A folder with the images, under any names: they are found by their hashes.
-        models: Model files by the SHA-256 of their content. Where the log names another one, the file under its logged
-            path is taken if it still has that hash.
+        models: The model files.
         tolerance: How far a number may be from the logged one, relative for those above 1.
     """
     if not 0 <= tolerance < 1:
@@ -79,7 +78,7 @@ def replay(log: Path, images: Path, models: Mapping[str, Path], tolerance: float
     files = chain.segments(log)
     if not files:
         raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.")
-    at_hand = _Models(dict(models))
+    at_hand = _Models(models)
     by_hash, names = _index(images, files)
     every = chain.read(files)
     while lines := list(islice(every, CHUNK)):
@@ -97,26 +96,18 @@ def replay(log: Path, images: Path, models: Mapping[str, Path], tolerance: float
         yield from (findings[place] for place in sorted(findings))
 
 
-def sha256(path: Path) -> str:
-    """Of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class _Models:
-    """Model files by their hashes, loaded when they are needed."""
+    """Models by the hashes of their files, loaded when they are needed."""
 
-    def __init__(self, known: dict[str, Path]) -> None:
-        self._known = known
-        self._loaded: dict[str, Model | None] = {}
+    def __init__(self, files: ModelFiles) -> None:
+        self._files = files
+        self._loaded: dict[str, Model] = {}
 
     def get(self, digest: str, logged: str) -> Model | None:
-        if digest not in self._loaded:
-            path = self._known.get(digest)
-            if path is None and logged and Path(logged).is_file() and sha256(Path(logged)) == digest:
-                path = Path(logged)
-            self._loaded[digest] = None if path is None else Model(path, "cpu")
-        return self._loaded[digest]
+        path = self._files.find(digest, logged)
+        if path is not None and digest not in self._loaded:
+            self._loaded[digest] = Model(path, "cpu")
+        return self._loaded.get(digest)
 
 
 def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]]:

@@ -25,7 +25,7 @@ from uce_edge_export.baking import bake_seeds
 from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
 from uce_edge_export.promise import NOTHING, Measured, measure
-from uce_edge_export.publish import Draft, check_name, publish
+from uce_edge_export.publish import check_name, publish
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, factored, in_order, select, sites_by_rule, sites_of_marks
 
@@ -151,8 +151,9 @@ def write(
             if isinstance(gated, NoveltyError):
                 notes = (*notes, f"the file cannot tell what is foreign. {str(gated).removesuffix('.')}")
                 gated = None
-            file_nll = _nll(draft, labelled.calibration)
-            measured = measure(draft, labelled.held_out, labelled.promise, gated)
+            said = Model(draft.path, "cpu").predict(labelled.calibration.images)
+            file_nll = nll(said.probabilities, labelled.calibration.labels)
+            measured = measure(draft, labelled.held_out, labelled.promise, gated, said)
     return Exported(out, draft.metadata, parity, judgements, file_nll, measured, notes)
 
 
@@ -169,10 +170,6 @@ def random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
     """Three images for a gate that has no better ones."""
     shape = (3, spec.height, spec.width, spec.channels)
     return np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
-
-
-def _nll(draft: Draft, data: Split) -> float:
-    return nll(Model(draft.path, "cpu").predict(data.images).probabilities, data.labels)
 
 
 def default_samples(inference: Inference) -> int:

@@ -1,5 +1,6 @@
 """What rejection does to a model file as it ships, measured on held-out images and stored in it."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.promises import Guarantee, HeldOut, Promise, StoredCutoff, StoredRule, StoredThreshold
 from uce_edge.datasets.splits import Split
 from uce_edge.model import Model
+from uce_edge.monitor import reference
 from uce_edge.prediction import Prediction
 from uce_edge_export.publish import Draft
 
@@ -35,8 +37,14 @@ NOTHING = Measured()
 """Nothing was asked for."""
 
 
-def measure(draft: Draft, data: Split, promise: Promise | None, foreign: StoredCutoff | None = None) -> Measured:
-    """Count what thresholds let through, find those that keep a promise, and store all in the file.
+def measure(
+    draft: Draft,
+    data: Split,
+    promise: Promise | None,
+    foreign: StoredCutoff | None = None,
+    usual: Prediction | None = None,
+) -> Measured:
+    """Count what thresholds let through and which answers are usual, find what keeps a promise, and store it all.
 
     All hold for what the file does by default: its passes, its seeds, its map.
 
@@ -45,6 +53,7 @@ def measure(draft: Draft, data: Split, promise: Promise | None, foreign: StoredC
         data: Labelled images that nothing was fitted on.
         promise: What the threshold shall keep; None when nothing shall be promised.
         foreign: What turns foreign images away before the threshold does; None for a file that cannot tell.
+        usual: What the file says of other images, which set the bins that the monitor counts in; None counts nothing.
     """
     model = Model(draft.path, "cpu")
     said = model.predict(data.images)
@@ -62,6 +71,9 @@ def measure(draft: Draft, data: Split, promise: Promise | None, foreign: StoredC
         rule = rule_for(said, data, promise, foreign)
     if isinstance(rule, StoredRule):
         metadata = replace(metadata, rule=rule)
+    if usual is not None:
+        with suppress(reference.UsualError):  # too few images: the file has no monitor, and says so when it is asked
+            metadata = replace(metadata, monitor=reference.of(usual, said, data.sha256()))
     draft.describe(metadata)
     return Measured(threshold, rule)
 
@@ -86,8 +98,8 @@ def rule_for(
 
 
 def _how(said: Prediction, data: Split) -> dict[str, int | str]:
-    """What a promise was found with."""
-    return {"samples": said.samples, "seed": said.seed, "data": data.sha256()}
+    """What a promise was found with, and when."""
+    return {"samples": said.samples, "seed": said.seed, "data": data.sha256(), "date": reference.today()}
 
 
 def _tried(

@@ -29,6 +29,9 @@ from uce_edge_export.plain import raw_logits
 from uce_edge_export.promise import NOTHING, Measured, measure
 from uce_edge_export.publish import check_name, publish
 
+_BINNED = 1000
+"""Images that set the bins of the monitor, at most."""
+
 
 @dataclass(frozen=True)
 class Recalibrated:
@@ -59,6 +62,7 @@ def recalibrate(
     promise: Promise | None = None,
     novelty: NoveltyPromise | None = None,
     held_out: Split | None = None,
+    monitor: bool = False,
 ) -> Recalibrated:
     """Fit a calibration map on labelled images and write a new file; the old one stays.
 
@@ -75,6 +79,8 @@ def recalibrate(
             without one. With no level of its own, images that do not allow one leave the file without it, too.
         held_out: Labelled images that nothing is fitted on, which show what thresholds do; None for half of `data` when
             something shall be promised, which then fit no map.
+        monitor: Keep half of the images from the fit even if nothing is promised, so that the file stores which answers
+            are usual. With a promise, or with `held_out`, it does anyway.
     """
     out = check_name(out)
     model = Model(source, "cpu")
@@ -83,7 +89,7 @@ def recalibrate(
     n = model.metadata.samples if samples is None else samples
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
     kept = held_out
-    if promise is not None and kept is None:
+    if kept is None and (promise is not None or monitor):
         data, kept = data.halves()
     members = model.metadata.members
     logits = logits_of(model, data.images, n, seed, members)
@@ -100,6 +106,7 @@ def recalibrate(
         reject=None,  # what is known of the error holds for the map it was measured with
         rule=None,
         held_out=None,
+        monitor=None,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
     )
     measured = NOTHING
@@ -109,7 +116,8 @@ def recalibrate(
         added = None if novelty is None else add_novelty(draft, data, novelty)
         foreign = added if isinstance(added, StoredCutoff) else None
         if kept is not None:
-            measured = measure(draft, kept, promise, foreign)
+            usual = Model(draft.path, "cpu").predict(data.at_most(_BINNED).images)
+            measured = measure(draft, kept, promise, foreign, usual)
         elif foreign is not None:
             rule = StoredRule(foreign)
             measured = Measured(rule=rule)

@@ -7,11 +7,13 @@
     python tests/golden/make.py LAPLACE_RUN digits-laplace
     python tests/golden/make.py novelty
     python tests/golden/make.py ensemble MEMBERS
+    python tests/golden/make.py monitor
 
 The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
 others write the named files and their cases, and leave those of other files alone. `novelty` writes digits-novelty:
 digits-mc with the gate against foreign images, and otherwise with its answers. `ensemble` writes digits-ensemble, with
-the gate and a promise. A run is a calibrated digits run:
+the gate and a promise. `monitor` writes monitor.json: made scores, of which those from 120 on are larger, and the
+evidence after each. A run is a calibrated digits run:
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
                                                                 (BERNOULLI_RUN: --dropout bernoulli --p 0.1)
@@ -211,6 +213,46 @@ def case_of(file: Path, image: str, pixels: np.ndarray, seed: int, count: int | 
     }
 
 
+def write_monitor() -> None:
+    """A stream that changes, for the betting step."""
+    from uce_edge.monitor import Monitor, reference
+    from uce_edge.monitor.records import STATISTICS
+
+    rng = np.random.default_rng(0)
+
+    def scores(images: int, shift: float) -> dict[str, np.ndarray]:
+        base = rng.normal(shift, 1, images)
+        columns = (
+            np.maximum(base, -0.4) + 0.4,
+            base + rng.normal(0, 1, images),
+            np.exp(base / 2),
+        )  # the first has ties
+        return {name: column.astype(np.float32) for name, column in zip(STATISTICS, columns, strict=True)}
+
+    stored = reference.count(scores(200, 0), scores(300, 0), 25, 0, "")
+    quiet, changed = scores(120, 0), scores(60, 0.8)
+    values = (np.concatenate([quiet[name], changed[name]]) for name in STATISTICS)
+    answers = [
+        dict(zip(STATISTICS, (float(str(value)) for value in row), strict=True)) for row in zip(*values, strict=True)
+    ]
+    alpha, seed = 0.01, 3_000_000_000
+    monitor = Monitor.start(stored, "", alpha, seed=seed)
+    evidence = []
+    for answer in answers:
+        monitor.add_scores(answer)
+        evidence.append(monitor.log_evidence)
+    assert monitor.alarm is not None
+    document = {
+        "alpha": alpha,
+        "seed": seed,
+        "monitor": {"statistics": stored.to_document()["statistics"], "samples": 25, "seed": 0, "data": ""},
+        "answers": answers,
+        "log_evidence": evidence,
+        "alarm": monitor.alarm.image,
+    }
+    (HERE / "monitor.json").write_text(json.dumps(document) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["contract"]:
@@ -219,6 +261,8 @@ if __name__ == "__main__":
             write_novelty()
         case ["ensemble", folder]:
             write_ensemble(Path(folder))
+        case ["monitor"]:
+            write_monitor()
         case [folder, *wanted]:
             write_exported(Path(folder), wanted)
         case _:

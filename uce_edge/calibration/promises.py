@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Annotated, ClassVar
 
 from uce_edge.contract import MAX_SAMPLES, MAX_SEED, Score
-from uce_edge.fields import Count, Positive, Rule, Share, between, strictly_between
+from uce_edge.fields import OPTIONAL, Count, Positive, Rule, Share, between, strictly_between
 from uce_edge.records import Record
 
 STEPS = 100
@@ -68,6 +68,8 @@ class StoredThreshold(Guarantee):
     seed: Annotated[int, between(0, MAX_SEED)]
     data: str
     """SHA-256 of the guarantee images."""
+    date: Annotated[str | None, OPTIONAL] = None
+    """When it was promised; None in older files."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from uce_edge.cli import (
     evaluate,
     export,
     info,
+    monitor,
     predict,
     rank,
     replay,
@@ -45,6 +46,7 @@ app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="compare")(compare.compare)
 app.command(name="bench", cls=bench.BenchCommand)(bench.bench)
 app.command(name="info")(info.info)
+app.command(name="monitor")(monitor.monitor)
 app.command(name="replay")(replay.replay)
 app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="demo")(demo.demo)

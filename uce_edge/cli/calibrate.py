@@ -59,6 +59,14 @@ def calibrate(
         float | None,
         typer.Option(help="The share of familiar images that may be rejected as foreign; default: 0.01 if possible."),
     ] = None,
+    monitor: Annotated[
+        bool,
+        typer.Option(
+            "--monitor",
+            help="For a model file: keep half of --data from the fit, and store which answers are usual. "
+            "--target-error does so anyway.",
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="For a model file: the new file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,9 +103,11 @@ def calibrate(
                 "--prior marginal-likelihood goes with a training run: the weights of a file were not fitted to your "
                 "images. Leave it out."
             )
-        done = _calibrate_file(target, method, samples, seed, data, out, promise, wanted, posterior)
+        done = _calibrate_file(target, method, samples, seed, data, out, promise, wanted, posterior, monitor)
     elif out is not None:
         raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
+    elif monitor:
+        raise UsageError("--monitor goes with a model file; the export of a run stores which answers are usual anyway.")
     else:
         done = _calibrate_run(target, method, samples, seed, rates, data, promise, wanted, posterior, prior)
     fitted = done.calibration
@@ -203,6 +213,7 @@ def _calibrate_file(
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
     posterior: PostHoc | None,
+    monitor: bool,
 ) -> Done:
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
@@ -214,5 +225,5 @@ def _calibrate_file(
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.splits)
     if posterior is not None:
-        return calibrate_posterior(model, out, images, method, Draws(samples), seed, promise, novelty)
-    return calibrate_file(model, out, images, method, samples, seed, promise, novelty)
+        return calibrate_posterior(model, out, images, method, Draws(samples), seed, promise, novelty, monitor)
+    return calibrate_file(model, out, images, method, samples, seed, promise, novelty, monitor)

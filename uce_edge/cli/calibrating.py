@@ -33,11 +33,12 @@ def calibrate_file(
     seed: int = 0,
     promise: "Promise | None" = None,
     novelty: "NoveltyPromise | None" = None,
+    monitor: bool = False,
 ) -> Done:
     """Calibrate a model file on labelled images and write another one; says what it can do."""
     from uce_edge_export.recalibrating import recalibrate
 
-    done = recalibrate(model, out, images, method, samples, seed, promise, novelty)
+    done = recalibrate(model, out, images, method, samples, seed, promise, novelty, monitor=monitor)
     refused = done.measured.refused
     if done.unfit is not None:
         say(f"Note: the file cannot tell what is foreign. {done.unfit}")
@@ -67,6 +68,7 @@ def calibrate_posterior(
     seed: int = 0,
     promise: "Promise | None" = None,
     novelty: "NoveltyPromise | None" = None,
+    monitor: bool = False,
 ) -> Done:
     """Give a deterministic file a posterior and calibrate it, on disjoint parts of the images, as another file."""
     from uce_edge.calibration.laplace import DRAWS
@@ -76,7 +78,7 @@ def calibrate_posterior(
         drawn = Path(folder) / out.name
         rest, fit = laplace.give(model, drawn, images, promise, draws.samples or DRAWS, draws.noise, bake=draws.bake)
         tell_posterior(fit)
-        return calibrate_file(drawn, out, rest, method, None, seed, promise, novelty)
+        return calibrate_file(drawn, out, rest, method, None, seed, promise, novelty, monitor)
 
 
 def tell_posterior(fit: "LaplaceFit") -> None:

@@ -12,6 +12,7 @@ _REMEDIES = {
     "save": "Use: --save annotated/",
     "sheet": "Use: --sheet answers.png",
     "audit": "Use: --audit decisions.jsonl",
+    "monitor": "Use: --monitor state.json",
 }
 
 
@@ -25,6 +26,8 @@ class Destinations:
     """The picture of all images."""
     audit: Path | None = None
     """The log of decisions."""
+    monitor: Path | None = None
+    """The state of the monitor."""
     audit_bytes: int | None = None
     """The size from which the log goes on in a new file."""
 
@@ -41,19 +44,20 @@ class Destinations:
 
         files = [Path(path) for path in images if path != STDIN] + (list_images(watched) if watched else [])
         for option, path in self._given().items():
-            if _same(path, model):
+            if same_place(path, model):
                 raise self._refusal(option, "another file than the model, which would be overwritten")
-            if _same(path, model.with_suffix(".json")):
+            if same_place(path, model.with_suffix(".json")):
                 raise self._refusal(option, "another file than the model's description, which would be overwritten")
             if (identity := _identity(path)) and any(_identity(file) == identity for file in files):
                 raise self._refusal(option, "another file than the images, one of which would be overwritten")
         if self.save is not None and _identity(self.save) in _folders(files, watched):
             raise self._refusal("save", "another folder than that of the images, which would be overwritten")
         for first, second in combinations(self._given(), 2):
-            if _same(self._given()[first], self._given()[second]):
+            if same_place(self._given()[first], self._given()[second]):
                 raise self._refusal(second, f"another place than that of --{first}, which would be overwritten")
-        if watched is not None and self._log_would_arrive(watched):
-            raise self._refusal("audit", "no image of the watched folder, which would be answered as one")
+        for option in ("audit", "monitor"):
+            if watched is not None and self._would_arrive(self._given().get(option), watched):
+                raise self._refusal(option, "no image of the watched folder, which would be answered as one")
 
     def reserved(self, model: Path) -> set[str]:
         """The names, without .png, that no annotated copy may take from what else lies in its folder."""
@@ -61,17 +65,17 @@ class Destinations:
         return {
             path.stem
             for path in others
-            if self.save is not None and path.suffix.lower() == ".png" and _same(path.parent, self.save)
+            if self.save is not None and path.suffix.lower() == ".png" and same_place(path.parent, self.save)
         }
 
     def _given(self) -> dict[str, Path]:
-        options = {"save": self.save, "sheet": self.sheet, "audit": self.audit}
+        options = {"save": self.save, "sheet": self.sheet, "audit": self.audit, "monitor": self.monitor}
         return {option: path for option, path in options.items() if path is not None}
 
-    def _log_would_arrive(self, watched: Path) -> bool:
+    def _would_arrive(self, written: Path | None, watched: Path) -> bool:
         from uce_edge.images import SUFFIXES
 
-        return self.audit is not None and self.audit.suffix.lower() in SUFFIXES and _same(self.audit.parent, watched)
+        return written is not None and written.suffix.lower() in SUFFIXES and same_place(written.parent, watched)
 
     def _refusal(self, option: str, rule: str) -> UsageError:
         return UsageError(expected(f"`{option}`", rule, str(self._given()[option]), _REMEDIES[option]))
@@ -92,7 +96,7 @@ def _identity(path: Path) -> _Identity | None:
     return _Identity(status.st_dev, status.st_ino)
 
 
-def _same(one: Path, other: Path) -> bool:
+def same_place(one: Path, other: Path) -> bool:
     """Whether two paths are one place, be it there yet or not."""
     identity = _identity(one)
     return identity == _identity(other) if identity else _resolved(one) == _resolved(other)

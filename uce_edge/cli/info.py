@@ -1,11 +1,12 @@
 """`uce-edge info`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, choose_model
-from uce_edge.cli.words import describe, describe_auto, quote
+from uce_edge.cli.words import describe, describe_auto, describe_check, quote
 from uce_edge.contract import PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Metadata, NoisyLayer
@@ -17,6 +18,9 @@ def info(
     reject: Annotated[
         list[float] | None,
         typer.Option(help="What does this threshold let through? Two decimals; repeat it; default: 0.1, 0.3, 0.5."),
+    ] = None,
+    monitor: Annotated[
+        Path | None, typer.Option(help="The state of a monitor: says when the promise was last checked.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -57,9 +61,9 @@ def info(
     if counted is not None:
         limits = reject or (0.1, 0.3, 0.5)
         rows |= {f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95)) for limit in limits}
-    auto = describe_auto(metadata)
-    if auto is not None:
-        rows["reject auto"] = auto
+    rows |= _promises(metadata) | {"monitor": _usual(metadata)}
+    if monitor is not None:
+        rows["last checked"] = _last_checked(model, monitor)
     if calibration.error is not None:
         error = ErrorMap(*calibration.error)
         rows["error"] = (
@@ -108,6 +112,41 @@ def _noise(metadata: Metadata) -> str:
     if masks:
         parts.append(f"{'all' if masks == count else masks} with Bernoulli masks")
     return ", ".join(parts)
+
+
+def _promises(metadata: Metadata) -> dict[str, str]:
+    """What `--reject auto` does, and when its error was promised."""
+    auto = describe_auto(metadata)
+    if auto is None:
+        return {}
+    stored = metadata.promised
+    if stored is None:
+        return {"reject auto": auto}
+    when = "promised at an unknown date" if stored.date is None else f"promised on {stored.date}"
+    check = "a monitor checks it: info --monitor state.json"
+    return {"reject auto": auto, "promise": f"{when}, for images like the {stored.images:,} it was found with; {check}"}
+
+
+def _usual(metadata: Metadata) -> str:
+    """Whether a monitor can compare."""
+    stored = metadata.monitor
+    if stored is None:
+        return "its usual answers are not stored: uce-edge calibrate MODEL.onnx --data labelled/ --monitor"
+    return f"usual answers of {stored.images:,} images, counted on {stored.date or 'an unknown date'}"
+
+
+def _last_checked(model: Path, state: Path) -> str:
+    """What a monitor of this file knows."""
+    from uce_edge.logged import sha256
+    from uce_edge.monitor import Monitor
+
+    running = Monitor.load(state)
+    if running.state.model != sha256(model):
+        raise UsageError(f"{state} is about another model file than {model}. Name the state of this one.")
+    told = [f"{running.state.updated or 'never'}: {running.report().sentence}"]
+    if running.state.labels is not None:
+        told.append(describe_check(running.state.labels, running.state.alpha))
+    return "\n".join(told)
 
 
 def _is_gaussian(layer: NoisyLayer) -> bool:

@@ -90,6 +90,14 @@ def predict(
         Path | None,
         typer.Option(help="Append a line of JSON for every decision, safe on disk.", rich_help_panel=_PICTURES),
     ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(
+            help="Raise an alarm when the images no longer look like those of the calibration; "
+            "this file keeps the evidence.",
+            rich_help_panel=_PICTURES,
+        ),
+    ] = None,
     audit_size: Annotated[
         float | None,
         typer.Option(
@@ -123,7 +131,7 @@ def predict(
     from uce_edge.watch import arrivals
 
     paths = collect(images or [])
-    destinations = Destinations(save, sheet, audit, _bytes(audit, audit_size))
+    destinations = Destinations(save, sheet, audit, monitor, _bytes(audit, audit_size))
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False)
     loaded.limits(threshold)  # one that is not stored is told before a log is opened

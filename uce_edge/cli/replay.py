@@ -34,13 +34,14 @@ def replay(
     """
     from uce_edge import chain, models
     from uce_edge.errors import ModelFileError
-    from uce_edge.replay import Outcome, sha256
+    from uce_edge.logged import ModelFiles
+    from uce_edge.replay import Outcome
     from uce_edge.replay import replay as recompute
 
     for path in model or []:
         if not path.is_file():
             raise ModelFileError(f"There is no model file {path}. Check its spelling.")
-    known = {sha256(path): path for path in model or [models.bundled(kind) for kind in models.BUNDLED]}
+    known = ModelFiles(model or [models.bundled(kind) for kind in models.BUNDLED])
     counts: Counter[Outcome] = Counter()
     told = []
     for finding in recompute(log, images, known, tolerance):

@@ -8,6 +8,7 @@ import typer
 if TYPE_CHECKING:
     from uce_edge.calibration.promises import Guarantee, StoredRule
     from uce_edge.metadata import Metadata
+    from uce_edge.monitor import LabelCheck
 
 
 def describe(guarantee: "Guarantee", rejected: str = "") -> str:
@@ -42,6 +43,21 @@ def describe_auto(metadata: "Metadata") -> str | None:
     if metadata.rule is not None:
         return describe_rule(metadata.rule)
     return None if metadata.reject is None else describe(metadata.reject)
+
+
+def describe_check(check: "LabelCheck", alpha: float) -> str:
+    """What labelled images say of a promised error."""
+    from uce_edge.report.words import percent
+
+    promised = percent(check.target_error)
+    counted = f"{check.errors} of {check.images:,} labelled and accepted images are wrong"
+    if check.is_broken(alpha):
+        told = f"the promised error of at most {promised} is BROKEN"
+    elif check.is_kept(alpha):
+        told = f"the promised error of at most {promised} is kept"
+    else:
+        told = f"that neither breaks nor confirms the promised error of at most {promised} yet: label more images"
+    return f"Checked {check.time}: {counted}; {told} (at alpha {alpha:g})."
 
 
 def quote(path: object) -> str:

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from uce_edge.cli.destinations import Destinations
+from uce_edge.cli.watcher import Watcher
 from uce_edge.cli.words import say
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Writer:
         if log is not None:
             self._audit = Audit(log, Path(model.path), model.provider, asked, destinations.audit_bytes)
         self._log = log
+        self._watcher = None if destinations.monitor is None else Watcher(destinations.monitor, model, asked)
         self._names = destinations.reserved(Path(model.path))
         self._saved = 0
         self._shown: list[Answer] = []
@@ -49,6 +51,8 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._watcher is not None:
+            self._watcher.close()
         if self._audit is not None:
             self._audit.close()
 
@@ -61,6 +65,8 @@ class Writer:
             self._saved += 1
         if self._audit is not None:
             self._audit.add(answer)
+        if self._watcher is not None:
+            self._watcher.add(answer)
         if self._sheet is not None:
             # A file is read again when the sheet is drawn; standard input cannot be.
             self._shown.append(answer if answer.path == "-" else replace(answer, content=None))
@@ -69,6 +75,8 @@ class Writer:
         """Draw the sheet, and tell what was written."""
         if self._save is not None:
             say(f"Wrote {self._saved} annotated {'image' if self._saved == 1 else 'images'} to {self._save}")
+        if self._watcher is not None:
+            self._watcher.finish()
         if self._audit is not None and self._audit.lines:
             say(f"Logged {self._audit.lines} decisions in {self._log}; its last line is {self._audit.last}")
         if self._sheet is not None:

@@ -1,0 +1,226 @@
+"""`uce-edge monitor`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uce_edge.cli.options import InferenceOption, JsonOption, ModelOption, RootOption, choose_model
+from uce_edge.cli.words import describe_check, say, warn
+from uce_edge.contract import Inference
+from uce_edge.errors import UceEdgeError, UsageError, expected
+
+if TYPE_CHECKING:
+    from uce_edge.monitor import Monitor
+
+
+def monitor(
+    log: Annotated[
+        Path | None,
+        typer.Argument(help="A log of `predict --audit`; without one, what the state knows.", show_default=False),
+    ] = None,
+    state: Annotated[Path | None, typer.Option(help="Where the evidence is kept; a later run goes on from it.")] = None,
+    model: ModelOption = None,
+    inference: InferenceOption = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="The probability of ever raising a false alarm; default: 0.01.")
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option(help="Bet on every so many answers alone, as for video; default: 1.", min=1)
+    ] = None,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Take an archive in random order: it may be sorted.")
+    ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="Images of the usual kind, for a file that does not store its usual answers."),
+    ] = None,
+    root: RootOption = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="A file with lines `image,label`: checks the promised error by them.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the evidence over time in this .svg.")] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 3 after an alarm, or when a promise is broken.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether the images still look like those of the calibration; no labels are needed.
+
+    It bets against "nothing has changed" with every answer. If nothing has, the probability of ever raising an alarm
+    is at most --alpha, however long it runs. docs/monitor.md says when not to use it: for video frame by frame, for
+    sorted folders, for day and night.
+
+    Example: uce-edge monitor decisions.jsonl --state state.json --plot evidence.svg
+
+    Example: uce-edge monitor --state state.json --alpha 0.001   (then: predict --watch incoming/ --monitor state.json)
+
+    Example: uce-edge monitor decisions.jsonl --state state.json --labels labels.csv
+    """
+    _refuse(log, state, shuffle, labels, plot, model)
+    file = _model_file(log, model, inference)
+    if state is not None and state.exists():
+        running = _go_on(state, file, alpha, every, reference)
+        if shuffle and running.state.images:
+            raise UsageError("--shuffle takes all of an archive at once: start with another --state.")
+    else:
+        running = _start(file or choose_model(None), alpha, every, reference, root)
+    if log is not None:
+        _feed(running, log, shuffle)
+    if labels is not None:
+        assert log is not None
+        assert file is not None
+        _check(running, log, labels, file)
+    if state is not None:
+        running.save(state)
+    if plot is not None:
+        from uce_edge.files import replacing
+        from uce_edge.monitor.plot import evidence_plot
+
+        with replacing(plot, "--plot") as temporary:
+            temporary.write_text(evidence_plot(running.state), encoding="utf-8")
+        say(f"Wrote {plot}")
+    report, checked = running.report(), running.state.labels
+    if as_json:
+        told = asdict(report) | {"sentence": report.sentence, "labels": None if checked is None else asdict(checked)}
+        typer.echo(json.dumps(told, indent=2, allow_nan=False))
+    else:
+        typer.secho(report.sentence, fg=typer.colors.RED if report.alarm else None)
+        if checked is not None:
+            typer.echo(describe_check(checked, running.state.alpha))
+    broken = checked is not None and checked.is_broken(running.state.alpha)
+    if exit_code and (report.alarm is not None or broken):
+        raise typer.Exit(3)
+
+
+def _refuse(
+    log: Path | None, state: Path | None, shuffle: bool, labels: Path | None, plot: Path | None, model: Path | None
+) -> None:
+    """Wrong usage is told before anything slow happens."""
+    if log is None and state is None:
+        raise UsageError("Name a log (decisions.jsonl), or a state: --state state.json")
+    if labels is not None and log is None:
+        raise UsageError("Labels are matched with logged decisions: name the log, too.")
+    if shuffle and log is None:
+        raise UsageError("--shuffle goes with a log.")
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise UsageError(expected("`plot`", "a file name ending in .svg", str(plot), "Use: --plot evidence.svg"))
+    from uce_edge.cli.destinations import same_place
+
+    kept = {"the log": log, "the labels": labels, "the model": model}
+    for option, path in (("state", state), ("plot", plot)):
+        for what, other in kept.items():
+            if path is not None and other is not None and same_place(path, other):
+                rule = f"another file than {what}, which would be overwritten"
+                raise UsageError(
+                    expected(f"`{option}`", rule, str(path), "Use: --state state.json --plot evidence.svg")
+                )
+    if state is not None and plot is not None and same_place(state, plot):
+        raise UsageError(expected("`plot`", "another file than the state", str(plot), "Use: --plot evidence.svg"))
+
+
+def _model_file(log: Path | None, model: Path | None, inference: Inference | None) -> Path | None:
+    """The named file, or the one that the log is about; None where neither says."""
+    if model is not None or inference is not None:
+        return choose_model(model, inference)
+    if log is None:
+        return None
+    from uce_edge import models
+    from uce_edge.logged import ModelFiles
+    from uce_edge.monitor.stream import lines_after
+
+    first = next((line.document for line in lines_after(log, None) if line.document), {})
+    digest, logged = str(first.get("model_sha256")), str(first.get("model", ""))
+    found = ModelFiles([models.bundled(kind) for kind in models.BUNDLED]).find(digest, logged)
+    if found is None:
+        raise UsageError(f"The model of {log} is not at hand: {logged}. Name it with --model FILE")
+    return found
+
+
+def _go_on(state: Path, file: Path | None, alpha: float | None, every: int | None, reference: str | None) -> "Monitor":
+    from uce_edge.logged import sha256
+    from uce_edge.monitor import Monitor
+
+    running = Monitor.load(state)
+    kept = running.state
+    for option, given, stored in (("alpha", alpha, kept.alpha), ("every", every, kept.every)):
+        if given is not None and given != stored:
+            rule = f"{stored:g}, which {state} was started with"
+            raise UsageError(expected(f"`{option}`", rule, given, "Leave it out, or start with another --state"))
+    if reference is not None:
+        raise UsageError(f"{state} has its reference already: leave --reference out, or start with another --state.")
+    if file is not None and file.is_file() and sha256(file) != kept.model:
+        raise UsageError(f"{state} is about another model file than {file}. Name that one, or start another --state.")
+    return running
+
+
+def _start(file: Path, alpha: float | None, every: int | None, reference: str | None, root: Path | None) -> "Monitor":
+    from uce_edge.logged import sha256
+    from uce_edge.model import Model
+    from uce_edge.monitor import ALPHA, Monitor
+    from uce_edge.monitor.reference import reference_from
+
+    alpha, every = ALPHA if alpha is None else alpha, 1 if every is None else every
+    loaded = Model(file, "cpu", spin=False)
+    if reference is None:
+        return Monitor.of(loaded, alpha, every=every)
+    from uce_edge.datasets import labelled
+
+    images = labelled.foreign(reference, loaded.metadata.image, root)  # their labels do not matter
+    return Monitor.start(reference_from(loaded, images), sha256(file), alpha, every=every)
+
+
+def _feed(running: "Monitor", log: Path, shuffle: bool) -> None:
+    """Bet on what is new in a log."""
+    from uce_edge import chain
+    from uce_edge.monitor.stream import lines_after, scores
+
+    new = lines_after(log, running.state.log_line)
+    if shuffle:
+        import numpy as np
+
+        lines = list(new)
+        last = chain.digest(lines[-1].text) if lines else None
+        order = np.random.default_rng(running.state.seed).permutation(len(lines))
+        new = iter([lines[index] for index in order])
+        running.shuffle()
+    else:
+        last = None
+    unusable = gaps = 0
+    for line in new:
+        values = scores(line, running.state)
+        gaps += line.seal is chain.Seal.GAP
+        if values is None:
+            unusable += 1
+        else:
+            running.add_scores(values, str(line.document.get("time", "")))
+        if not shuffle:
+            running.read_until(chain.digest(line.text))
+    if last is not None:
+        running.read_until(last)
+    if unusable:
+        say(f"Images that could not be used, and were not bet on: {unusable}.")
+    if gaps:
+        warn(f"lines of {log} are missing: uce-edge replay says where.")
+
+
+def _check(running: "Monitor", log: Path, labels: Path, file: Path) -> None:
+    """Test the promised error."""
+    from datetime import UTC, datetime
+
+    from uce_edge.model import Model
+    from uce_edge.monitor.labels import check
+    from uce_edge.monitor.stream import labelled
+
+    metadata = Model(file, "cpu", spin=False).metadata
+    target = None if metadata.promised is None else metadata.promised.target_error
+    if target is None:
+        raise UceEdgeError(f"{file} promises no error. Promise one: uce-edge calibrate --target-error 0.05")
+    found = labelled(log, labels, metadata.classes)
+    if found.unknown:
+        warn(f"labels of images without a decision of --reject auto in {log}, which do not count: {found.unknown}.")
+    if found.rejected:
+        say(f"Labelled images that were rejected, of which nothing is promised: {found.rejected}.")
+    running.checked(check(found.wrong, target, datetime.now(UTC).isoformat(timespec="seconds")))

@@ -1,0 +1,25 @@
+"""Model files that a log names: by the hash of their content, wherever they lie now."""
+
+import hashlib
+from pathlib import Path
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class ModelFiles:
+    """Model files by their hashes."""
+
+    def __init__(self, known: list[Path]) -> None:
+        """Start from some files; a log may name others."""
+        self._known = {sha256(path): path for path in known}
+
+    def find(self, digest: str, logged: str) -> Path | None:
+        """The file with this content: a known one, or the one that the log names, if it still has it."""
+        path = Path(logged)
+        if digest not in self._known and logged and path.is_file() and sha256(path) == digest:
+            self._known[digest] = path
+        return self._known.get(digest)

@@ -1,0 +1,19 @@
+"""An alarm with a proof: a monitor of a stream of answers, without labels."""
+
+from typing import TYPE_CHECKING
+
+from uce_edge import lazy
+
+if TYPE_CHECKING:
+    from uce_edge.monitor.monitor import ALPHA, Monitor, Report
+    from uce_edge.monitor.records import Alarm, LabelCheck, State, StoredReference
+
+__all__ = ["ALPHA", "Alarm", "LabelCheck", "Monitor", "Report", "State", "StoredReference"]
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "uce_edge.monitor.monitor": ("ALPHA", "Monitor", "Report"),
+        "uce_edge.monitor.records": ("Alarm", "LabelCheck", "State", "StoredReference"),
+    },
+)

@@ -1,0 +1,304 @@
+"""Has the world moved? A monitor of a stream of answers, without labels, whose false alarms are bounded for ever."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from uce_edge.answers import Answer
+from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.fields import RecordError
+from uce_edge.files import replacing
+from uce_edge.monitor import bets
+from uce_edge.monitor.records import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
+from uce_edge.records import DocumentError, parse
+
+if TYPE_CHECKING:
+    from uce_edge.model import Model
+
+ALPHA = 0.01
+"""The probability of ever raising a false alarm, unless somebody says otherwise."""
+_POINTS = 200  # of the history, at most
+_LARGEST = 700.0  # exp of more is no float
+
+
+class Monitor:
+    """Bets against "these images look like those of the calibration", image by image.
+
+    Example:
+        >>> from uce_edge.datasets import splits
+        >>> from uce_edge.monitor.reference import reference_from
+        >>> monitor = Monitor.start(reference_from(model, splits.load("digits").splits["calibration"]))
+        >>> for answer in model.answers(["three.png"] * 8):  # the same image again and again is not usual
+        ...     raised = monitor.add(answer)
+        >>> monitor.report().sentence
+        'No alarm in 8 images: the evidence for a change is ..., and an alarm takes 100.'
+    """
+
+    def __init__(self, state: State) -> None:
+        """Go on from a state; `of`, `start` and `load` make one."""
+        self._state = state
+        self._tracks = {name: _Running(STATISTICS.index(name), track) for name, track in state.tracks.items()}
+        self._history = list(state.history)
+
+    @classmethod
+    def of(cls, model: "Model", alpha: float = ALPHA, *, every: int = 1, seed: int = 0) -> "Monitor":
+        """A monitor of a model file that stores its usual answers.
+
+        Args:
+            model: The loaded file.
+            alpha: The probability of ever raising a false alarm.
+            every: Bet on every so many answers alone; the frames of a video are no independent images.
+            seed: Of the random numbers that place a score among its equals.
+        """
+        from uce_edge.logged import sha256
+
+        stored = model.metadata.monitor
+        if stored is None:
+            raise UsageError(
+                f"{model.path} does not store its usual answers, which the monitor compares with. Calibrate it again "
+                "(uce-edge calibrate MODEL.onnx --data labelled/ --monitor), or name images of the usual kind: "
+                "uce-edge monitor --state state.json --model MODEL.onnx --reference FOLDER"
+            )
+        return cls.start(stored, sha256(Path(model.path)), alpha, every=every, seed=seed)
+
+    @classmethod
+    def start(
+        cls, reference: StoredReference, model: str = "", alpha: float = ALPHA, *, every: int = 1, seed: int = 0
+    ) -> "Monitor":
+        """A monitor that compares with a reference; `model` is the SHA-256 of the file that it is about."""
+        if not 0 < alpha < 1:
+            rule = "strictly between 0 and 1"
+            raise UsageError(expected("`alpha`", rule, alpha, "For example 0.01: one false alarm in a hundred lives"))
+        nothing = (Bet(bets.NOTHING, 0.0, 0, ""),) * bets.BETS
+        return cls(
+            State(
+                model=model,
+                alpha=alpha,
+                every=every,
+                seed=seed,
+                samples=reference.samples,
+                pass_seed=reference.seed,
+                started=_now(),
+                reference=reference.images,
+                tracks={name: Track(b.edges, b.counts, nothing) for name, b in reference.statistics.items()},
+            )
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Monitor":
+        """Go on from a file that `save` wrote."""
+        remedy = "Start anew with another state file."
+        try:
+            state = State.from_document(parse(Path(path).read_bytes()))
+        except OSError as error:
+            raise UceEdgeError(f"Cannot read the monitor's state {path}: {error.strerror}. {remedy}") from None
+        except DocumentError as error:
+            raise UceEdgeError(f"{path} is no state of a monitor ({error}). {remedy}") from None
+        except RecordError as error:
+            raise UceEdgeError(f"{path} is no state of a monitor. {error.told(remedy)}") from None
+        if any(len(track.bets) != bets.BETS for track in state.tracks.values()):
+            raise UceEdgeError(f"{path} is the state of another version's monitor. {remedy}")
+        return cls(state)
+
+    def save(self, path: str | Path, option: str = "--state") -> None:
+        """Write the state: all of it, or the old one stays."""
+        with replacing(path, option) as temporary:
+            temporary.write_text(self.state.to_json(), encoding="utf-8")
+
+    @property
+    def state(self) -> State:
+        """What `save` writes."""
+        return replace(
+            self._state,
+            tracks={name: running.track() for name, running in self._tracks.items()},
+            history=tuple(self._history),
+        )
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """The first alarm, if there was one."""
+        return self._state.alarm
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the evidence now: that of the statistic with most, over the number of statistics."""
+        return max(self._logs().values())
+
+    def add(self, answer: Answer, time: datetime | str | None = None) -> bool:
+        """Bet on one answer; one without a prediction says nothing.
+
+        Args:
+            answer: Of a model that was asked for the passes of the reference.
+            time: When it was given; None for now.
+
+        Returns:
+            Whether it raised the alarm, which happens once.
+        """
+        prediction = answer.prediction
+        if prediction is None:
+            return False
+        if (prediction.passes, prediction.seed) != (self._state.samples, self._state.pass_seed):
+            raise UsageError(
+                f"The reference has answers of {self._state.samples} passes and seed {self._state.pass_seed}; this one "
+                f"has {prediction.passes} and seed {prediction.seed}. Leave --samples, --seed and --adaptive out."
+            )
+        return self.add_scores(prediction.as_dict(), time)
+
+    def add_scores(self, scores: Mapping[str, float | None], time: datetime | str | None = None) -> bool:
+        """As `add`, from the scores alone, by the names that JSON gives them; others may stand beside them."""
+        state = self._state
+        values = {name: scores.get(name) for name in self._tracks}
+        unfit = [name for name, value in values.items() if value is None or not math.isfinite(value)]
+        if unfit:
+            raise UsageError(expected(f"`{unfit[0]}`", "a number", values[unfit[0]], "Ask the model of the reference"))
+        told = time if isinstance(time, str) else (time.isoformat() if time else _now())
+        images = state.images + 1
+        self._state = state = replace(state, images=images, updated=told)
+        if (images - 1) % state.every:
+            return False
+        step = state.bets + 1
+        for name, running in self._tracks.items():
+            value = values[name]
+            assert value is not None
+            running.add(value, step, state.seed, told)
+        logs = self._logs(step)
+        evidence = max(logs.values())
+        self._state = state = replace(state, bets=step, peak=max(state.peak, evidence))
+        self._remember(Point(images, told, logs))
+        if state.alarm is not None or evidence < -math.log(state.alpha):
+            return False
+        name = max(logs, key=logs.__getitem__)
+        leading = self._tracks[name]
+        best = leading.best()
+        self._state = replace(
+            state,
+            alarm=Alarm(
+                image=images,
+                time=told,
+                evidence=evidence,
+                statistic=name,
+                rises=best < bets.BETS // 2,
+                since_image=(int(leading.starts[best]) - 1) * state.every + 1,
+                since=leading.times[best],
+            ),
+        )
+        return True
+
+    def read_until(self, line: str) -> None:
+        """Remember how far a log was read: the hash of the last line."""
+        self._state = replace(self._state, log_line=line)
+
+    def shuffle(self) -> None:
+        """Say that the order of the answers tells nothing about when a change began."""
+        self._state = replace(self._state, shuffled=True)
+
+    def checked(self, labels: LabelCheck) -> None:
+        """Keep what labelled images said of a promised error."""
+        self._state = replace(self._state, labels=labels)
+
+    def report(self) -> "Report":
+        """What is known now, in numbers and words."""
+        state = self._state
+        return Report(
+            images=state.images,
+            bets=state.bets,
+            alpha=state.alpha,
+            evidence=math.exp(min(self.log_evidence, _LARGEST)) if state.bets else 1.0,
+            peak=math.exp(min(state.peak, _LARGEST)),
+            alarm=state.alarm,
+            shuffled=state.shuffled,
+        )
+
+    def _logs(self, step: int | None = None) -> dict[str, float]:
+        step = self._state.bets if step is None else step
+        # Alarms of several statistics are added up, so each has its part of alpha: see docs/science.md.
+        price = math.log(len(self._tracks))
+        return {name: float(bets.log_evidence(running.wealth, step)) - price for name, running in self._tracks.items()}
+
+    def _remember(self, point: Point) -> None:
+        state = self._state
+        if state.bets % state.stride:
+            return
+        self._history.append(point)
+        if len(self._history) >= _POINTS:
+            self._history = self._history[1::2]
+            self._state = replace(state, stride=2 * state.stride)
+
+
+class _Running:
+    """One statistic while it runs: arrays instead of records."""
+
+    def __init__(self, number: int, track: Track) -> None:
+        self._number, self._edges = number, track.edges
+        self._counts = np.array(track.counts, np.int64)
+        self.wealth = np.array([bet.wealth for bet in track.bets])
+        self._runs = np.array([bet.run for bet in track.bets])
+        self.starts = np.array([bet.start for bet in track.bets], np.int64)
+        self.times = [bet.time for bet in track.bets]
+
+    def add(self, score: float, step: int, seed: int, time: str) -> None:
+        place = int(bets.bins(self._edges, score))
+        p, rest = bets.p_values(self._counts, place, bets.uniform(seed, step, self._number))
+        gains = bets.log_gains(p, rest)
+        self._counts[place] += 1
+        self.wealth = bets.bet(self.wealth, gains, step)
+        begins = self._runs <= 0  # what was won before is lost again: the likeliest start is now
+        self._runs = np.where(begins, 0, self._runs) + gains
+        self.starts = np.where(begins, step, self.starts)
+        self.times = [time if new else old for new, old in zip(begins, self.times, strict=True)]
+
+    def best(self) -> int:
+        """The bet that has won most."""
+        return int(self.wealth.argmax())
+
+    def track(self) -> Track:
+        kept = zip(self.wealth.tolist(), self._runs.tolist(), self.starts.tolist(), self.times, strict=True)
+        return Track(self._edges, tuple(self._counts.tolist()), tuple(Bet(*bet) for bet in kept))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a monitor says."""
+
+    images: int
+    """Answers that it has seen."""
+    bets: int
+    """Answers that it has bet on."""
+    alpha: float
+    evidence: float
+    """Now; an alarm takes 1/alpha."""
+    peak: float
+    """The largest so far: if nothing had changed, it would ever get so large with a probability of at most 1/peak."""
+    alarm: Alarm | None
+    shuffled: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        if self.alarm is None:
+            return (
+                f"No alarm in {self.images:,} images: the evidence for a change is {_short(self.evidence)}, at most "
+                f"{_short(self.peak)} so far, and an alarm takes {_short(1 / self.alpha)}."
+            )
+        alarm = self.alarm
+        since = f"since about image {alarm.since_image:,} ({alarm.since})"
+        way = "rises" if alarm.rises else "falls"
+        when = "somewhere in the shuffled archive" if self.shuffled else since
+        return (
+            f"ALARM at image {alarm.image:,} ({alarm.time}): the images are not like those of the calibration, {when}. "
+            f"The {WORDS[alarm.statistic]} {way}. The largest evidence is {_short(self.peak)}: if nothing had changed, "
+            f"at most one stream in {_short(self.peak)} would ever get there."
+        )
+
+
+def _short(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,174 @@
+"""What a monitor keeps: the usual answers of a model, in its file, and the evidence so far, in a state file."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+from uce_edge.contract import MAX_SAMPLES, MAX_SEED, MODEL_UNCERTAINTY, NOVELTY_SCORE, UNCERTAINTY
+from uce_edge.fields import OPTIONAL, Count, Positive, Rule, Share, between, many, strictly_between
+from uce_edge.records import Record
+
+STATISTICS = (UNCERTAINTY, MODEL_UNCERTAINTY, NOVELTY_SCORE)
+"""What is watched, where a file has it; the place here numbers the random numbers of each."""
+WORDS = {UNCERTAINTY: "uncertainty", MODEL_UNCERTAINTY: "model uncertainty", NOVELTY_SCORE: "novelty score"}
+
+_RISING = Rule("of rising numbers", lambda values: all(low < high for low, high in pairwise(values)))
+_KNOWN = Rule(
+    f"with some of {', '.join(STATISTICS)} and nothing else", lambda kept: bool(kept) and set(kept) <= set(STATISTICS)
+)
+
+
+@dataclass(frozen=True)
+class Bins(Record):
+    """How many reference images have a score in every bin; bin i is (edges[i - 1], edges[i]], in float32."""
+
+    edges: Annotated[tuple[float, ...], many(1, "numbers"), _RISING]
+    counts: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.counts) != len(self.edges) + 1:
+            raise self.wrong("counts", f"of {len(self.edges) + 1} numbers, one more than the edges")
+
+
+@dataclass(frozen=True)
+class StoredReference(Record):
+    """What a model says of images like those it was calibrated on, as a file keeps it: a few dozen counts a statistic.
+
+    The edges come from other images than the counts, and nothing of the model was fitted on the counted ones: so the
+    counted images and later ones like them are exchangeable, which is all that the monitor's promise needs.
+    """
+
+    statistics: Annotated[dict[str, Bins], _KNOWN]
+    samples: Annotated[int, between(1, MAX_SAMPLES)]
+    """The passes."""
+    seed: Annotated[int, between(0, MAX_SEED)]
+    data: str
+    """SHA-256 of the counted images."""
+    date: Annotated[str | None, OPTIONAL] = None
+    """When they were counted."""
+
+    REMEDY: ClassVar[str] = "Count the images again: uce-edge calibrate"
+
+    @property
+    def images(self) -> int:
+        """How many images were counted."""
+        return sum(next(iter(self.statistics.values())).counts)
+
+
+@dataclass(frozen=True)
+class Bet(Record):
+    """What one way of betting has made of its money."""
+
+    wealth: float
+    """The logarithm of what it has, summed over all images at which it may have begun, weighted."""
+    run: float
+    """The logarithm of what it won since `start`: the largest over all starts."""
+    start: Count
+    """The bet from which it won most."""
+    time: str
+    """When that was."""
+
+
+@dataclass(frozen=True)
+class Track(Record):
+    """One statistic: its growing reference, and the bets on it."""
+
+    edges: Annotated[tuple[float, ...], many(1, "numbers"), _RISING]
+    counts: tuple[Count, ...]
+    """The reference and the stream so far."""
+    bets: tuple[Bet, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.counts) != len(self.edges) + 1:
+            raise self.wrong("counts", f"of {len(self.edges) + 1} numbers, one more than the edges")
+
+
+@dataclass(frozen=True)
+class Alarm(Record):
+    """When the evidence first reached what an alarm takes, and what it says."""
+
+    image: Positive
+    """The image at which it was raised, counted from 1."""
+    time: str
+    evidence: float
+    """Its logarithm at that image."""
+    statistic: str
+    """What moved most."""
+    rises: bool
+    """Whether it rose, rather than fell."""
+    since_image: Positive
+    """The likeliest image at which the change began."""
+    since: str
+    """When that was."""
+
+
+@dataclass(frozen=True)
+class Point(Record):
+    """The evidence at one image, for the plot."""
+
+    image: Count
+    time: str
+    evidence: dict[str, float]
+    """Its logarithm, for each statistic."""
+
+
+@dataclass(frozen=True)
+class LabelCheck(Record):
+    """A test of a promised error on labelled images that were accepted."""
+
+    target_error: Share
+    images: Count
+    errors: Count
+    """How many of them were wrong."""
+    broken: float
+    """The largest evidence so far, as a logarithm, that the error is above the promised one."""
+    kept: float
+    """The largest evidence so far, as a logarithm, that it is below."""
+    time: str
+    """When it was last checked."""
+
+    def is_broken(self, alpha: float) -> bool:
+        """Whether the error is above the promised one, but for a probability of alpha."""
+        return self.broken >= -math.log(alpha)
+
+    def is_kept(self, alpha: float) -> bool:
+        """Whether it is below, but for a probability of alpha."""
+        return self.kept >= -math.log(alpha)
+
+
+@dataclass(frozen=True)
+class State(Record):
+    """All that a monitor knows. A process that is killed goes on from it."""
+
+    model: str
+    """SHA-256 of the model file."""
+    alpha: Annotated[float, strictly_between(0, 1)]
+    every: Positive
+    seed: Annotated[int, between(0, 2**32 - 1)]
+    samples: Annotated[int, between(1, MAX_SAMPLES)]
+    pass_seed: Annotated[int, between(0, MAX_SEED)]
+    started: str
+    reference: Positive
+    """How many images the reference has."""
+    tracks: Annotated[dict[str, Track], _KNOWN]
+    updated: str | None = None
+    images: Count = 0
+    """Answers that were shown to it."""
+    bets: Count = 0
+    """Answers that it bet on: every `every`-th."""
+    peak: float = 0.0
+    """The logarithm of the largest evidence so far."""
+    alarm: Alarm | None = None
+    shuffled: bool = False
+    history: tuple[Point, ...] = ()
+    stride: Positive = 1
+    """Bets from one point of the history to the next; it doubles when the history is full."""
+    log_line: str | None = None
+    """The hash of the last line that was read of a log."""
+    labels: LabelCheck | None = None
+    version: Annotated[int, between(1, 1)] = 1
+
+    REMEDY: ClassVar[str] = "Start anew with another state file."
