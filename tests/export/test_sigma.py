@@ -210,6 +210,15 @@ def test_a_network_without_such_a_layer_is_refused(tmp_path: Path) -> None:
         export(net.model(pooled, shape=("n", 3, 8, 8)), tmp_path, options=FACTORED)
 
 
+def test_a_layer_whose_weights_are_computed_from_the_image_is_refused(tmp_path: Path) -> None:
+    net = Net()
+    x = net.stem()
+    pooled = net.Flatten(net.GlobalAveragePool(x))
+    computed = net.MatMul(net.Unsqueeze(pooled, net.constant([1])), net.Reshape(x, net.constant([0, 6, 64])))
+    with pytest.raises(UceEdgeError, match=r"No layer is left to be noisy: .* with constant weights after the first"):
+        export(net.model(net.Flatten(computed)), tmp_path, options=FACTORED)
+
+
 def test_from_the_command_line(digits: Digits, call: Call, tmp_path: Path) -> None:
     out = tmp_path / "fast.onnx"
     said = call("export", digits.run, "--sigma", "factored", "--out", out)

@@ -158,6 +158,21 @@ def test_int8_finds_its_ranges_on_the_labelled_images(call) -> None:
     assert "a file with --data" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--inference", "deterministic", "--sigma", "factored"), "leave --sigma factored out"),
+        (("--inference", "moments", "--precision", "fp16"), "too small for float16"),
+    ],
+)
+@pytest.mark.usefixtures("files")
+def test_what_does_not_go_together_is_refused_before_the_images_are_used(call, options, words: str) -> None:
+    done = call("export", "--from", "net.onnx", "--data", "data.npz", *options, "--out", "m.onnx")
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
 @pytest.mark.usefixtures("files")
 def test_blue_may_come_first(call) -> None:
     Path("net.onnx").write_bytes(by_colour(replace(IMAGENET, order=ChannelOrder.BGR)).SerializeToString())

@@ -112,7 +112,7 @@ def tell(done: Done) -> None:
             "(--scale, --mean, --std of `export`), the order of the channels and that of the classes."
         )
         if fitted.samples is not None and fitted.samples > 1:
-            say("If it is good without noise, the noise is too strong for it: export again with a smaller --p, or with")
-            say("--from-layer for the last layers alone.")
+            say("If it is good without noise, the noise is too strong for it: take a smaller --p, or --from-layer")
+            say("for the last layers alone.")
     if done.refused is not None:
         warn(f"nothing is promised. {done.refused}")

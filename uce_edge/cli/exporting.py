@@ -106,6 +106,9 @@ def export_third_party(
         raise UsageError("A posterior is fitted on labelled images: add --data FOLDER")
     out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
     classifier, metadata = read(source, wanted, reading)
+    bake = wanted.options.bake and wanted.posterior is not None  # with the draws, when they are there
+    options = replace(wanted.options, bake=False) if bake else wanted.options
+    export.refuse(metadata, options, labelled=reading.data is not None)
     images, metadata = labelled_images(reading, metadata)
     rates = rates_of(p, wanted)
     if images is None:
@@ -120,8 +123,6 @@ def export_third_party(
     tell_default(wanted)
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / out.name
-        bake = wanted.options.bake and wanted.posterior is not None  # with the draws, when they are there
-        options = replace(wanted.options, bake=False) if bake else wanted.options
         done = export.export_third_party(classifier, metadata, plain, rates, options, fitted_on)
         say_written(done)
         if wanted.posterior is None:
