@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ports test-runtimes test-minimal lint bench noise wheel-check clean
+.PHONY: demo test test-ports test-trace test-runtimes test-minimal lint bench noise wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -16,7 +16,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) --editable ".[cpu,train,export,serve,dev]"
+	$(PIP) --editable ".[cpu,train,export,serve,sign,dev]"
 	touch $@
 
 # The bundled model on the sample images: a table, a picture, and what the passes cost. No PyTorch.
@@ -42,6 +42,12 @@ test-ports: $(VENV)/.dev
 	cd examples/node && npm ci
 	$(BIN)/python examples/web/fetch.py
 	UCE_EDGE_PORTS=required $(BIN)/python -m pytest -rs tests/ports
+
+# Every system call of the commands: nothing is sent, nothing is written unasked. A part of test-ports.
+test-trace: $(VENV)/.dev
+	bash .ci/tools
+	$(BIN)/python examples/web/fetch.py
+	UCE_EDGE_PORTS=required $(BIN)/python -m pytest -rs tests/ports/test_trace.py
 
 # Other runtimes on the goldens, from PyPI, each in an environment of its own; and the oldest ONNX Runtime.
 test-runtimes: $(VENV)/.dev

@@ -23,6 +23,13 @@ def test_load(benchmark, models: dict[str, Model], form: str) -> None:
     assert benchmark(Model, path, "cpu", threads=2).metadata.layers == models[form].metadata.layers
 
 
+@pytest.mark.filterwarnings("ignore::uce_edge.errors.IntegrityWarning")
+def test_load_without_the_digests(benchmark, models: dict[str, Model]) -> None:
+    """What comparing the digests costs: `test_load` may take 1.1 times as long."""
+    path = models["exact"].path
+    assert benchmark(Model, path, "cpu", threads=2, verify=False).digests is None
+
+
 def test_load_with_onnxruntime_alone(benchmark, models: dict[str, Model]) -> None:
     path = models["exact"].path
     assert benchmark(onnxruntime().InferenceSession, path, providers=["CPUExecutionProvider"]).get_inputs()

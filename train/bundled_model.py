@@ -3,6 +3,7 @@
     python train/bundled_model.py commands      # what to run, in order
     python train/bundled_model.py novelty       # give both files the gate against foreign images; all else stays
     python train/bundled_model.py card          # evaluate both files; write docs/model-card.md and the cards inside
+    python train/bundled_model.py seal          # give both files digests and probe images again; all else stays
 
 CIFAR-10 as `cifar10.npz`, and CIFAR-100's test images as foreign ones, lie under $UCE_EDGE_DATA.
 """
@@ -22,12 +23,13 @@ from uce_edge.bench.report import Measurement
 from uce_edge.bench.sweep import sweep
 from uce_edge.contract import Inference
 from uce_edge.datasets.splits import load
+from uce_edge.files import replacing
 from uce_edge.metadata import Metadata, StoredScore
 from uce_edge.model import Model
 from uce_edge.models import BUNDLED, DEFAULT, bundled
 from uce_edge.report.words import percent
 from uce_edge_export.gating import add_gate
-from uce_edge_export.publish import publish
+from uce_edge_export.publish import Draft, publish
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = "runs/cifar10-resnet9"
@@ -61,6 +63,8 @@ def main(step: str) -> None:
         add_novelty()
     elif step == "card":
         write_card()
+    elif step == "seal":
+        seal()
     else:
         raise SystemExit(__doc__)
 
@@ -77,6 +81,17 @@ def add_novelty() -> None:
         metadata = add_gate(path, path, data["calibration"], data["guarantee"])
         path.with_suffix(".json").unlink()
         print(path.name, metadata.rule)
+
+
+def seal() -> None:
+    """Renew what tells a changed file; the graphs stay to the byte."""
+    for kind in BUNDLED:
+        path = bundled(kind)
+        metadata = Model(path, "cpu").metadata
+        with replacing(path) as temporary:
+            draft = Draft(temporary, path.read_bytes(), metadata)
+            draft.seal()
+        print(path.name, draft.metadata.digests)
 
 
 def write_card() -> None:

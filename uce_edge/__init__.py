@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from uce_edge.errors import (
         DeviceWarning,
         ImageError,
+        IntegrityError,
+        IntegrityWarning,
         MissingPartError,
         ModelFileError,
         TelemetryWarning,
@@ -39,6 +41,8 @@ __all__ = [
     "ImagePrediction",
     "ImageSpec",
     "Inference",
+    "IntegrityError",
+    "IntegrityWarning",
     "Metadata",
     "Method",
     "MissingPartError",
@@ -69,6 +73,8 @@ __getattr__, __dir__ = lazy.names(
         "uce_edge.errors": (
             "DeviceWarning",
             "ImageError",
+            "IntegrityError",
+            "IntegrityWarning",
             "MissingPartError",
             "ModelFileError",
             "TelemetryWarning",

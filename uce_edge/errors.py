@@ -5,6 +5,8 @@ import reprlib
 __all__ = [
     "DeviceWarning",
     "ImageError",
+    "IntegrityError",
+    "IntegrityWarning",
     "MissingPartError",
     "ModelFileError",
     "TelemetryWarning",
@@ -40,12 +42,20 @@ class ModelFileError(UceEdgeError):
     """A file is not a model this version can run."""
 
 
+class IntegrityError(ModelFileError):
+    """A file is not the one that was published."""
+
+
 class UceEdgeWarning(UserWarning):
     """The work goes on, otherwise than one may think; the command line says it in one line on stderr."""
 
 
 class DeviceWarning(UceEdgeWarning):
     """A model runs on another device than it could have had."""
+
+
+class IntegrityWarning(UceEdgeWarning):
+    """Nobody compared a file with what was published."""
 
 
 class TelemetryWarning(UceEdgeWarning):

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from uce_edge.calibration.promises import HeldOut, StoredRule, StoredThreshold
@@ -19,6 +19,7 @@ from uce_edge.contract import (
     Precision,
     Sigma,
 )
+from uce_edge.digests import MARK, Digests, of_document
 from uce_edge.errors import ModelFileError
 from uce_edge.fields import (
     ABOVE_ZERO,
@@ -35,6 +36,7 @@ from uce_edge.fields import (
     strictly_between,
 )
 from uce_edge.monitor.records import StoredReference
+from uce_edge.probe import Probe
 from uce_edge.records import DocumentError, Record, parse
 
 __all__ = [
@@ -286,6 +288,10 @@ class Metadata(Record):
     hashes: Hashes = field(default_factory=Hashes)
     tools: dict[str, str] = field(default_factory=dict)
     """The versions that made the file."""
+    probe: Annotated[tuple[Probe, ...], OPTIONAL] = ()
+    """Synthetic images and what the file answered to them when it was published."""
+    digests: Annotated[Digests | None, OPTIONAL] = None
+    """What was published; None in a file from before there were digests."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
 
@@ -313,7 +319,20 @@ class Metadata(Record):
         }
         if self.reject is not None:
             properties["reject_threshold"] = json.dumps(self.reject.threshold)
+        if self.digests is not None:
+            properties[MARK] = "sha256"
         return properties
+
+    def sealed(self, graph: str, ort: str | None = None) -> "Metadata":
+        """The same with digests.
+
+        Args:
+            graph: The digest of the graph.
+            ort: That of the file in ONNX Runtime's own format, for the description beside it.
+        """
+        others = Digests(graph, metadata="0" * 64, ort=ort).to_document() | {"metadata": ""}
+        document = json.dumps(self.to_document() | {"digests": others}, sort_keys=True, allow_nan=False)
+        return replace(self, digests=Digests(graph, of_document(document), ort))
 
     @classmethod
     def from_properties(cls, properties: dict[str, str], source: str) -> "Metadata":

@@ -9,15 +9,27 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from uce_edge import contract, images, signature
+from uce_edge import contract, images, integrity, probe, signature
 from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calls import Calls, check_memory
-from uce_edge.errors import ImageError, ModelFileError, UceEdgeWarning, UsageError, expected
+from uce_edge.contract import Precision
+from uce_edge.errors import (
+    DeviceWarning,
+    ImageError,
+    IntegrityWarning,
+    ModelFileError,
+    UceEdgeError,
+    UceEdgeWarning,
+    UsageError,
+    expected,
+)
 from uce_edge.fields import Positive, checked
 from uce_edge.metadata import Metadata
 from uce_edge.prediction import Decision, Limits, Prediction
-from uce_edge.providers import Device, open_session
+from uce_edge.probe import Pattern, SelfTest
+from uce_edge.providers import CPU, Device, open_session
 from uce_edge.runner import Runner
+from uce_edge.wire import WireError
 
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
 
@@ -51,6 +63,7 @@ class Model:
         threads: int | None = None,
         max_memory: int | None = None,
         spin: bool = True,
+        verify: bool = True,
     ) -> None:
         """Load a file.
 
@@ -62,6 +75,8 @@ class Model:
                 passes are split over calls, so that memory does not grow with their number.
             spin: Whether the threads of ONNX Runtime keep their cores busy while they wait for each other. False suits
                 many files: the cores decode the next ones meanwhile.
+            verify: Whether to refuse a file that was changed after it was published, and a device other than the
+                processor that answers the file's own probe images otherwise. False warns.
         """
         self.path = str(path)
         self.threads = threads
@@ -75,7 +90,19 @@ class Model:
                 "one of your own is made with: uce-edge export"
             )
         check_memory(max_memory)
-        self._session = open_session(self.path, device, threads, spin=spin)
+        try:
+            self.digests = integrity.check(Path(path), verify=verify)
+            """Those of the file that was published, which this one was found to be; None where nobody could tell."""
+        except WireError as error:
+            open_session(self.path, "cpu")  # nearly always tells better what it is
+            raise ModelFileError(f"{path} is damaged: {error}. Export it again: uce-edge export") from None
+        self._open(device, spin, max_memory)
+        self._announce_unverified(verify)
+        if verify and self.provider != CPU:
+            self._trust_device(Device(device), spin, max_memory)
+
+    def _open(self, device: Device | str, spin: bool, max_memory: int | None) -> None:
+        self._session = open_session(self.path, device, self.threads, spin=spin)
         try:
             self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
             signature.check(self._session, self.metadata, self.path)
@@ -84,6 +111,46 @@ class Model:
                 f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export"
             ) from None
         self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
+
+    def _announce_unverified(self, verify: bool) -> None:
+        """Say when nobody compared a file that could be compared."""
+        if not verify:
+            reason = "was loaded without a check that it is the file that was published"
+        elif self.metadata.digests is not None and self.digests is None:
+            description = Path(self.path).with_suffix(".json")
+            reason = f"cannot be checked: its digest lies in {description}, which is missing or has none"
+        else:
+            return
+        warnings.warn(f"{self.path} {reason}", IntegrityWarning, stacklevel=3)
+
+    def _trust_device(self, device: Device, spin: bool, max_memory: int | None) -> None:
+        """Use no device that answers the probe images otherwise than the processor did."""
+        found = self.self_test()
+        if found is None or found.passed:
+            return
+        if device is not Device.AUTO:
+            raise UceEdgeError(f"{found.sentence(self.path)} Update its driver, or run with --device cpu.")
+        warnings.warn(f"{found.sentence(self.path)} Running on the CPU.", DeviceWarning, stacklevel=3)
+        self._open(Device.CPU, spin, max_memory)
+
+    def self_test(self) -> SelfTest | None:
+        """Answer the file's own probe images here, and compare with what it answered when it was published.
+
+        Returns:
+            How far the answers are; None for a file without probe images.
+        """
+        stored = self.metadata.probe
+        if not stored:
+            return None
+        exact = self.provider == CPU and self.metadata.precision is Precision.FP32
+        answered = [self.answer_probe(one.pattern, one.samples) for one in stored]
+        return probe.compare(stored, answered, self.provider, exact=exact)
+
+    def answer_probe(self, pattern: Pattern, samples: int) -> dict[str, list[float]]:
+        """What the graph gives for a probe image, by output."""
+        pixels = probe.image(pattern, self.metadata.image)
+        values = self._calls.run(pixels[None], self._seeds(samples, 0))
+        return {name: [float(str(x)) for x in values[name].ravel()] for name in probe.COMPARED if name in values}
 
     @property
     def provider(self) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -112,6 +113,11 @@ class Server(ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(connections)
         super().__init__((host, port), Handler)
         self.names = Names(host, self.server_address[1])
+
+    def server_bind(self) -> None:
+        """Without the name of the address, for which http.server may ask a name server."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread for this client, or an answer that there are too many."""

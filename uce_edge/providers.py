@@ -11,7 +11,7 @@ from uce_edge import telemetry
 from uce_edge.errors import DeviceWarning, MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
 from uce_edge.fields import between, checked
 
-_CPU = "CPUExecutionProvider"
+CPU = "CPUExecutionProvider"
 _Threads = Annotated[int, between(1, 1024)] | None
 _log_is_silent = False
 
@@ -113,20 +113,20 @@ def open_session(
     ort, device = onnxruntime(), Device(device)
     options = _options(ort, threads, spin)
     if device is Device.CPU:
-        return _load(ort, path, [_CPU], options)
+        return _load(ort, path, [CPU], options)
     wanted = _ACCELERATORS[Device.CUDA if device is Device.AUTO else device]
     if wanted.providers[0] not in ort.get_available_providers():
         if device is Device.AUTO:
-            return _load(ort, path, [_CPU], options)
+            return _load(ort, path, [CPU], options)
         raise UceEdgeError(
             f"`--device {device}` needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of ONNX "
             f"Runtime, and {installed()} is installed. "
             f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
         )
     try:
-        session = _load(ort, path, [*wanted.providers, _CPU], options)
+        session = _load(ort, path, [*wanted.providers, CPU], options)
     except ModelFileError:
-        session = _load(ort, path, [_CPU], options)  # fails again unless the accelerator was to blame
+        session = _load(ort, path, [CPU], options)  # fails again unless the accelerator was to blame
     if wanted.providers[0] in session.get_providers():
         return session
     # A GPU wheel lists its providers everywhere and falls back in silence; only the session knows.

@@ -19,7 +19,8 @@ namespace {
 using Options = std::map<std::string, std::string>;
 
 constexpr const char* usage =
-    "Usage: uce_edge_predict MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto]";
+    "Usage: uce_edge_predict MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto], or "
+    "uce_edge_predict MODEL.onnx --self-test";
 
 [[noreturn]] void refuse(const std::string& name, const std::string& rule, const std::string& value) {
   throw uce_edge::UsageError("Expected `" + name + "` to be " + rule + ", but got " + value + ".");
@@ -69,7 +70,21 @@ std::string number(std::optional<float> value) {
   return out.str();
 }
 
+void self_test(const std::string& path) {
+  const auto found = uce_edge::Model(path).self_test();
+  if (!found) throw uce_edge::Error(path + " has no probe images: it was published before there were any.");
+  std::ostringstream told;
+  told.imbue(std::locale::classic());
+  told << found->difference;
+  if (!found->passed()) {
+    throw uce_edge::Error(path + " answers its own probe images otherwise than when it was published: by " +
+                          told.str() + ".");
+  }
+  std::cout << "{\"images\": " << found->images << ", \"difference\": " << told.str() << "}\n";
+}
+
 void run(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 2 && arguments[1] == "--self-test") return self_test(arguments[0]);
   std::vector<std::string> files;
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {

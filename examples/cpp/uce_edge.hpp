@@ -21,6 +21,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "uce_edge_json.hpp"
@@ -68,6 +69,21 @@ struct Limits {
   std::optional<float> cutoff;     // the novelty must be above this
 };
 
+// A synthetic image, and what the file answered to it when it was published.
+struct Probe {
+  std::string pattern;
+  std::int64_t samples = 0;
+  std::vector<std::pair<std::string, std::vector<double>>> outputs;  // by name
+};
+
+// How far the answers to the probe images are from those that were published.
+struct SelfTest {
+  std::size_t images = 0;
+  double difference = 0;  // the largest one; of the novelty score, as a share of it
+  double allowed = 0;     // what rounding explains
+  bool passed() const { return difference <= allowed; }
+};
+
 // What the file says of itself, as far as running it needs.
 struct Metadata {
   std::vector<std::string> classes;
@@ -80,6 +96,8 @@ struct Metadata {
   std::vector<const char*> optional;  // those of `optional_outputs` that the file has
   std::optional<Threshold> reject;
   std::optional<Rule> rule;  // what to apply instead of `reject`
+  std::vector<Probe> probes;
+  bool exact = true;  // the network computes in float32
 
   // What the file itself rejects by: its rule, or else its threshold, if it has one.
   std::optional<Limits> limits() const {
@@ -149,6 +167,26 @@ struct Metadata {
       if (!result.has_output("novelty")) throw detail::Damage("its rule needs the output novelty");
       result.rule = stored_rule(document.at("rule", Kind::object));
     }
+    if (document.has("precision")) result.exact = document.at("precision", Kind::string).text == "fp32";
+    if (document.has("probe")) {
+      for (const detail::Json& stored : document.at("probe", Kind::array).items) result.probes.push_back(probe(stored));
+    }
+    return result;
+  }
+
+  static Probe probe(const detail::Json& stored) {
+    using Kind = detail::Json::Kind;
+    if (stored.kind != Kind::object) throw detail::Damage("its key probe has the wrong type");
+    Probe result{stored.at("pattern", Kind::string).text, stored.whole("samples", 1, max_samples), {}};
+    const detail::Json& outputs = stored.at("outputs", Kind::object);
+    for (const std::string& name : outputs.keys) {
+      std::vector<double> numbers;
+      for (const detail::Json& value : outputs.at(name, Kind::array).items) {
+        if (value.kind != Kind::number) throw detail::Damage("a probe has an answer that is no number");
+        numbers.push_back(value.number);
+      }
+      result.outputs.emplace_back(name, std::move(numbers));
+    }
     return result;
   }
 
@@ -197,6 +235,17 @@ struct Prediction {
     return Reason((uncertain ? int(Reason::uncertain) : 0) + (foreign ? int(Reason::foreign) : 0));
   }
 
+  // The numbers of an output that a probe may have; none for another.
+  std::vector<float> values(const std::string& output) const {
+    if (output == "probabilities") return probabilities;
+    if (output == "uncertainty") return {uncertainty};
+    if (output == "model_uncertainty") return {model_uncertainty};
+    if (output == "standard_error") return {standard_error};
+    if (output == "error_probability") return {error_probability};
+    if (output == "novelty_score" && novelty_score) return {*novelty_score};
+    return {};
+  }
+
   bool rejected(const Limits& limits) const { return reason(limits) != Reason::none; }
   bool rejected(float threshold) const { return rejected(Limits{threshold, {}}); }
 
@@ -236,6 +285,31 @@ inline std::vector<std::int32_t> pass_seeds(std::int64_t samples, std::int64_t s
   std::vector<std::int32_t> seeds(static_cast<std::size_t>(samples));
   std::iota(seeds.begin(), seeds.end(), static_cast<std::int32_t>(seed * max_samples));
   return seeds;
+}
+
+// The pixels of a probe image, as bytes that `Model::predict` takes.
+inline std::vector<std::uint8_t> probe_image(const std::string& pattern, const Metadata& m) {
+  const bool weyl = pattern == "weyl";
+  if (!weyl && pattern != "ramp") throw Error("A probe image has the pattern " + pattern + ", which is not known here.");
+  const std::int64_t longest = std::max<std::int64_t>(m.height + m.width + m.channels - 3, 1);
+  std::vector<std::uint8_t> pixels;
+  pixels.reserve(m.image_bytes());
+  std::uint32_t number = 0;
+  for (std::int64_t y = 0; y < m.height; ++y) {
+    for (std::int64_t x = 0; x < m.width; ++x) {
+      for (std::int64_t c = 0; c < m.channels; ++c, ++number) {
+        const auto value = std::uint8_t(weyl ? (number * 2654435761u) >> 24 : 255 * (y + x + c) / longest);
+        const float real = value;
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(&real);
+        if (m.float32) {
+          pixels.insert(pixels.end(), bytes, bytes + sizeof real);
+        } else {
+          pixels.push_back(value);
+        }
+      }
+    }
+  }
+  return pixels;
 }
 
 // A model file, ready to predict.
@@ -321,6 +395,28 @@ class Model {
     }
     if (result.class_id < 0 || std::size_t(result.class_id) >= m.classes.size()) throw Error(broken());
     result.label = m.classes[std::size_t(result.class_id)];
+    return result;
+  }
+
+  // Answers the file's own probe images here, and compares with what it answered when it was published: a broken driver
+  // or a wrong kernel answers otherwise. Nothing for a file without probe images.
+  std::optional<SelfTest> self_test() {
+    if (metadata_.probes.empty()) return {};
+    SelfTest result{metadata_.probes.size(), 0, metadata_.exact ? 1e-4 : 1e-2};
+    for (const Probe& probe : metadata_.probes) {
+      const Prediction answer = predict(probe_image(probe.pattern, metadata_), pass_seeds(probe.samples, 0));
+      for (const auto& [name, wanted] : probe.outputs) {
+        const std::vector<float> got = answer.values(name);
+        if (got.empty()) continue;  // an output of a later version
+        const bool is_score = name == "novelty_score";
+        for (std::size_t i = 0; i < std::max(got.size(), wanted.size()); ++i) {
+          const bool both = i < got.size() && i < wanted.size();
+          const double scale = both && is_score ? std::max(1.0, std::abs(wanted[i])) : 1.0;
+          const double difference = both ? std::abs(double(got[i]) - wanted[i]) / scale : HUGE_VAL;
+          result.difference = std::max(result.difference, std::isnan(difference) ? HUGE_VAL : difference);
+        }
+      }
+    }
     return result;
   }
 

@@ -1,5 +1,6 @@
 // The model contract, version 1 (docs/contract.md): names, limits, and what a description must say.
 import { existsSync, readFileSync } from 'node:fs';
+import { checkDigests } from './integrity.mjs';
 
 export const CONTRACT = 1;
 export const MAX_SAMPLES = 4096;
@@ -47,9 +48,10 @@ export function describe(model) {
   if (!existsSync(model)) refuse(`There is no model file ${model}.`);
   const path = model.replace(/\.onnx$/, '') + '.json';
   if (!existsSync(path)) refuse(`${model} has no description beside it: ${path} is missing. Write it with: uce-edge info ${model} --json > ${path}`);
-  let about;
+  let [text, about] = ['', null];
   try {
-    about = JSON.parse(readFileSync(path, 'utf8'));
+    text = readFileSync(path, 'utf8');
+    about = JSON.parse(text);
   } catch {
     refuse(`${path} has damaged metadata: it is not JSON.`);
   }
@@ -60,6 +62,7 @@ export function describe(model) {
   if (missing) damaged(`it lacks the key ${missing}`);
   if (!INFERENCE.includes(about.inference)) damaged(`its inference is ${about.inference}`);
   checkRejection(about, damaged);
+  checkDigests(model, path, text, about);
   return about;
 }
 

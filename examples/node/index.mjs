@@ -2,10 +2,19 @@
 import { readFileSync, statSync } from 'node:fs';
 import { check, MAX_SAMPLES, MAX_SEED, Model, reasonToReject, UceEdgeError, why } from './uce_edge.mjs';
 
-const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto]';
+const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto], or node index.mjs MODEL.onnx --self-test';
 const DECIMAL = /^-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 
+async function selfTest(path) {
+  const found = await (await Model.load(path)).selfTest();
+  if (!found) throw new UceEdgeError(`${path} has no probe images: it was published before there were any.`);
+  const { images, difference, passed } = found;
+  if (!passed) throw new UceEdgeError(`${path} answers its own probe images otherwise than when it was published: by ${difference}.`);
+  console.log(JSON.stringify({ images, difference }));
+}
+
 async function main(words) {
+  if (words.length === 2 && words[1] === '--self-test') return selfTest(words[0]);
   const files = [];
   const given = {};
   for (let i = 0; i < words.length; i++) {

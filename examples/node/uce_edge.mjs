@@ -2,6 +2,7 @@
 import './telemetry.mjs'; // before onnxruntime-node, which reads it once
 import * as ort from 'onnxruntime-node';
 import { describe, MAX_SAMPLES, NUMBERS, OPTIONAL, OUTPUTS, passSeeds, refuse } from './contract.mjs';
+import { allowedDifference, differenceFrom, probeImage } from './probe.mjs';
 
 export * from './contract.mjs';
 export * from './decision.mjs';
@@ -44,6 +45,22 @@ export class Model {
   get promised() {
     const { reject, rule } = this.about;
     return (rule ? rule.uncertain : reject) ?? null;
+  }
+
+  /**
+   * Answer the file's own probe images here, and compare with what it answered when it was published: a broken driver or
+   * a wrong kernel answers otherwise. Null for a file without probe images.
+   */
+  async selfTest() {
+    const probes = this.about.probe ?? [];
+    if (probes.length === 0) return null;
+    let difference = 0;
+    for (const probe of probes) {
+      const answer = await this.predict(probeImage(probe.pattern, this.about.image), passSeeds(probe.samples, 0));
+      difference = Math.max(difference, differenceFrom(probe, answer)); // a NaN stays one
+    }
+    const allowed = allowedDifference(this.about);
+    return { images: probes.length, difference, allowed, passed: difference <= allowed };
   }
 
   /** The passes of a request; without one, the number stored in the file. */

@@ -2,40 +2,76 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
+from uce_edge.contract import KEY, NoiseKind
+from uce_edge.digests import of_model
 from uce_edge.errors import UsageError, expected
 from uce_edge.files import removable, replacing
 from uce_edge.metadata import Metadata
+from uce_edge.model import Model
+from uce_edge.probe import PASSES, Pattern, Probe
+from uce_edge.wire import fields, with_properties
 
 
 class Draft:
-    """A model file in a temporary place. At any time it says of itself what `metadata` says."""
+    """A model file in a temporary place. At any time it says of itself what `metadata` says, with its digests."""
 
-    def __init__(self, path: Path, model: ir.Model, metadata: Metadata) -> None:
+    def __init__(self, path: Path, content: bytes, metadata: Metadata) -> None:
         """Write a first version.
 
         Args:
             path: The temporary place.
-            model: The graph.
+            content: An ONNX file; its metadata is replaced.
             metadata: What the file says of itself.
         """
         self.path = path
-        self.metadata = metadata
-        self.rewrite(model)
+        self._write(content, replace(metadata, probe=()))
 
     def rewrite(self, model: ir.Model) -> None:
         """Give the file another graph."""
-        model.metadata_props.clear()
-        model.metadata_props.update(self.metadata.to_properties())
-        ir.save(model, self.path)
+        self._write(ir.to_proto(model).SerializeToString(), replace(self.metadata, probe=()))
 
     def describe(self, metadata: Metadata) -> None:
         """Let the file say something else of itself; the graph stays."""
-        self.metadata = metadata
-        self.rewrite(ir.load(self.path))
+        self._write(self.path.read_bytes(), metadata)
+
+    def seal(self) -> None:
+        """Give the file its answers to probe images, when nothing of it will change any more."""
+        self.describe(replace(self.metadata, probe=probed(self.path, self.metadata)))
+
+    def _write(self, content: bytes, metadata: Metadata) -> None:
+        content, self.metadata = sealed(content, metadata)
+        self.path.write_bytes(content)
+
+
+def sealed(content: bytes, metadata: Metadata) -> tuple[bytes, Metadata]:
+    """An ONNX file that says this of itself, and the metadata with the digests that it has now."""
+    # The digest of the graph also covers the plain keys, which other tools read.
+    others = metadata.sealed("0" * 64).to_properties()
+    del others[KEY]
+    content = with_properties(content, others)
+    metadata = metadata.sealed(of_model(fields(memoryview(content))))
+    return with_properties(content, others | {KEY: metadata.to_json()}), metadata
+
+
+def probed(path: Path, metadata: Metadata) -> tuple[Probe, ...]:
+    """What a file answers to probe images; none for one whose answers cannot be repeated, or are not finite."""
+    if metadata.noise in (NoiseKind.RANDN, NoiseKind.INPUT):
+        return ()
+    model = Model(path, "cpu")
+    samples = PASSES if metadata.takes_seeds else metadata.samples
+    answers = {pattern: model.answer_probe(pattern, samples) for pattern in Pattern}
+    finite = {pattern: outputs for pattern, outputs in answers.items() if _is_finite(outputs)}
+    return tuple(Probe(pattern, samples, outputs) for pattern, outputs in finite.items())
+
+
+def _is_finite(outputs: dict[str, list[float]]) -> bool:
+    return all(bool(np.isfinite(values).all()) for values in outputs.values())
 
 
 @contextmanager
@@ -58,8 +94,9 @@ def publish(model: ir.Model, metadata: Metadata, out: str | Path) -> Iterator[Dr
     out = check_name(out)
     description = out.with_suffix(".json")
     with replacing(description) as described, removable(description) as remove_old, replacing(out) as path:
-        draft = Draft(path, model, metadata)
+        draft = Draft(path, ir.to_proto(model).SerializeToString(), metadata)
         yield draft
+        draft.seal()
         described.write_text(draft.metadata.to_json(indent=2) + "\n")
         remove_old()
 

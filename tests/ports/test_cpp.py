@@ -13,6 +13,7 @@ import pytest
 from conftest import ROOT
 from port_cases import CONTRACT, GATED, IMAGE, MODEL, Port, PortTests, answer, check_contract, command, refusal
 from port_gate_cases import GateTests
+from port_probe_cases import ProbeTests
 
 from uce_edge import contract
 
@@ -72,7 +73,7 @@ def test_the_header_spells_the_contract_as_python_does(build: Path) -> None:
     check_contract(json.loads(done.stdout))
 
 
-class TestCpp(PortTests, GateTests):
+class TestCpp(PortTests, GateTests, ProbeTests):
     """All of it, and what only a reader of ONNX metadata meets."""
 
     def test_the_readme_shows_what_its_command_prints(self, port: Port) -> None:

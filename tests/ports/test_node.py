@@ -3,12 +3,14 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 from port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal, variant
 from port_gate_cases import GateTests
+from port_probe_cases import ProbeTests, published
 
 FOLDER = ROOT / "examples" / "node"
 
@@ -44,7 +46,7 @@ def test_the_module_spells_the_contract_as_python_does() -> None:
     check_contract(json.loads(done.stdout))
 
 
-class TestNode(PortTests, GateTests):
+class TestNode(PortTests, GateTests, ProbeTests):
     """All of it, and what only a reader of the description beside the file meets."""
 
     def test_a_model_without_its_description_is_refused(self, port: Port, tmp_path: Path) -> None:
@@ -59,3 +61,27 @@ class TestNode(PortTests, GateTests):
         file.with_suffix(".json").write_text('{"contract": 1')
         said = refusal(port, file, IMAGE)
         assert said == f"{file.with_suffix('.json')} has damaged metadata: it is not JSON."
+
+    def test_a_changed_model_or_description_is_refused(self, port: Port, tmp_path: Path) -> None:
+        file = published(MODEL, tmp_path)
+        description, model = file.with_suffix(".json"), file.read_bytes()
+        text = description.read_text()
+        for place in (10, len(model) // 2, model.rindex(b"imgsz")):
+            changed = bytearray(model)
+            changed[place] ^= 1
+            file.write_bytes(changed)
+            said = refusal(port, file, IMAGE)
+            assert (
+                said
+                == f"{file} is not the file that {description} describes: it was changed, or belongs to another export."
+            )
+        file.write_bytes(model)
+        description.write_text(text.replace('"samples": 25', '"samples": 24'))
+        assert refusal(port, file, IMAGE) == f"{description} was changed after it was published."
+        earlier = published(MODEL, tmp_path, lambda metadata: replace(metadata, samples=24)).with_suffix(".json")
+        stale = earlier.read_text()
+        published(MODEL, tmp_path)
+        assert description.read_text() == text
+        assert port(file, IMAGE).returncode == 0
+        description.write_text(stale)
+        assert refusal(port, file, IMAGE).startswith(f"{file} is not the file that {description} describes")

@@ -329,6 +329,48 @@ def test_whatever_stands_in_a_document_it_is_read_or_refused_with_a_sentence() -
     assert all(sentence.startswith("m.onnx ") and "\n" not in sentence for sentence in refused)
 
 
+JSON_TYPES: dict[str, tuple[type, ...]] = {
+    "null": (type(None),), "boolean": (bool,), "number": (int, float), "text": (str,), "list": (list,),
+    "object": (dict,),
+}  # fmt: skip
+VALUES: dict[str, Any] = {"null": None, "boolean": True, "number": 0.5, "text": "x", "list": [], "object": {}}
+NULLABLE = {
+    "calibration": ["error", "report", "samples"],
+    "calibration.report": ["accuracy_after", "accuracy_before", "nll_of_chance", "rates_tuned"],
+    "costs": ["bytes_per_pass"],
+    "digests": ["ort"],
+    "hashes": ["calibration_data", "source", "weights"],
+    "reject": ["error", "target_error"],
+    "rule": ["uncertain"],
+    "rule.uncertain": ["error", "target_error"],
+    "": ["costs", "digests", "held_out", "posterior", "reject", "rule", "trained_on"],
+}
+
+
+def test_every_key_refuses_every_other_type() -> None:
+    """But for null where nothing need be known; `card` is free, and a score may be unknown whatever its name."""
+    full = json.loads(text_of(bundled(Inference.MC)))
+    full |= {"posterior": "dropout", "members": 1, "seen": ["noise"], "sigma": "exact"}
+    full["hashes"] |= {"source": "", "calibration_data": ""}
+    full["digests"]["ort"] = "0" * 64
+    full["calibration"]["report"]["rates_tuned"] = False
+    assert refusal(full) is None
+    accepted = set()
+    for path in leaves(full):
+        if not path or path[0] == "card" or (path[0] == "metrics" and len(path) == 3):
+            continue
+        document = copy.deepcopy(full)
+        inner = document
+        for name in path[:-1]:
+            inner = inner[name]
+        own = next(kind for kind, types in JSON_TYPES.items() if type(inner[path[-1]]) in types)
+        for kind in VALUES.keys() - {own}:
+            inner[path[-1]] = VALUES[kind]
+            if refusal(document) is None:
+                accepted.add((".".join(map(str, path)), kind))
+    assert accepted == {(f"{part}.{key}".lstrip("."), "null") for part, keys in NULLABLE.items() for key in keys}
+
+
 def test_a_flipped_byte_is_read_or_refused_with_a_sentence() -> None:
     dice, text = random.Random(0), text_of(GOLDEN / "digits-mc.onnx")
     for _ in range(1000):

@@ -23,7 +23,9 @@ from uce_edge.cli import (
     replay,
     reproduce,
     serve,
+    sign,
     train,
+    verify,
     web,
 )
 from uce_edge.errors import UceEdgeError
@@ -48,6 +50,8 @@ app.command(name="bench", cls=bench.BenchCommand)(bench.bench)
 app.command(name="info")(info.info)
 app.command(name="monitor")(monitor.monitor)
 app.command(name="replay")(replay.replay)
+app.command(name="verify")(verify.verify)
+app.command(name="sign")(sign.sign)
 app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)

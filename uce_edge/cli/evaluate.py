@@ -16,6 +16,7 @@ from uce_edge.cli.options import (
     JsonOption,
     MemoryOption,
     ModelArgument,
+    NoVerifyOption,
     RootOption,
     SamplesOption,
     SeedOption,
@@ -60,6 +61,7 @@ def evaluate(
     threads: ThreadsOption = None,
     max_memory: MemoryOption = None,
     root: RootOption = None,
+    no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model file on labelled images: every metric with its interval, and what a threshold lets through.
@@ -83,7 +85,7 @@ def evaluate(
     from uce_edge.model import Model
     from uce_edge.report import page, summary
 
-    loaded = Model(model, device, threads=threads, max_memory=max_memory)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory, verify=not no_verify)
     if threshold == "auto":
         if loaded.metadata.reject is None:
             raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")

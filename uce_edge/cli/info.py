@@ -1,15 +1,18 @@
 """`uce-edge info`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, choose_model
+from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
 from uce_edge.cli.words import describe, describe_auto, describe_check, quote
 from uce_edge.contract import PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Metadata, NoisyLayer
+
+if TYPE_CHECKING:
+    from uce_edge.model import Model
 
 
 def info(
@@ -22,6 +25,7 @@ def info(
     monitor: Annotated[
         Path | None, typer.Option(help="The state of a monitor: says when the promise was last checked.")
     ] = None,
+    no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a model file says of itself, and what thresholds let through.
@@ -35,7 +39,7 @@ def info(
 
     if as_json and reject:
         raise UsageError("--reject goes with the table; --json has the counts of all thresholds under held_out.")
-    loaded = Model(model, "cpu")
+    loaded = Model(model, "cpu", verify=not no_verify)
     metadata = loaded.metadata
     if as_json:
         typer.echo(metadata.to_json(indent=2))
@@ -79,6 +83,7 @@ def info(
     for name, told in metadata.card.items():
         rows[name] = "\n".join(told) if isinstance(told, list) else str(told)
     rows |= {f"sha256 {name}": digest for name, digest in metadata.hashes.named().items()}
+    rows["digests"] = _integrity(loaded)
     rows["tools"] = ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items()))
     width = max(map(len, rows)) + 2
     for name, value in rows.items():
@@ -91,6 +96,15 @@ def info(
 def _network(metadata: Metadata) -> str:
     name = metadata.architecture or "unknown"
     return name if metadata.members == 1 else f"an ensemble of {metadata.members}: {name}"
+
+
+def _integrity(model: "Model") -> str:
+    """Whether the file can be, and was, compared with what was published."""
+    if model.digests is None and model.metadata.digests is None:
+        return "none: the file is from before there were any"
+    probes = len(model.metadata.probe)
+    state = "the file is as published" if model.digests is not None else "not compared"
+    return f"{state}; {probes} probe {'image' if probes == 1 else 'images'}"
 
 
 def _noise(metadata: Metadata) -> str:

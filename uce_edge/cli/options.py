@@ -30,6 +30,9 @@ ThreadsOption = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime
 MemoryOption = Annotated[
     int | None, typer.Option(help="Megabytes, about, for the images and passes that run at once; default: 256.")
 ]
+NoVerifyOption = Annotated[
+    bool, typer.Option("--no-verify", help="Use the file even if it was changed after it was published; warns.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 DataOption = Annotated[
     str, typer.Option(help=f"{', '.join(names())}, a folder with one sub-folder per class, or an .npz file.")

@@ -20,6 +20,7 @@ from uce_edge.cli.options import (
     JsonOption,
     MemoryOption,
     ModelOption,
+    NoVerifyOption,
     SamplesOption,
     SeedOption,
     ThreadsOption,
@@ -72,6 +73,7 @@ def predict(
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
     max_memory: MemoryOption = None,
+    no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 when an image was rejected.")] = False,
@@ -133,7 +135,7 @@ def predict(
     paths = collect(images or [])
     destinations = Destinations(save, sheet, audit, monitor, _bytes(audit, audit_size))
     destinations.check(model, paths, watch)
-    loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
     loaded.limits(threshold)  # one that is not stored is told before a log is opened
     tally = _Tally()
     kept: list[Answer] = []

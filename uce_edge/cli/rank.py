@@ -16,6 +16,7 @@ from uce_edge.cli.options import (
     JsonOption,
     MemoryOption,
     ModelOption,
+    NoVerifyOption,
     SamplesOption,
     SeedOption,
     ThreadsOption,
@@ -73,6 +74,7 @@ def rank(
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
     max_memory: MemoryOption = None,
+    no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
@@ -99,7 +101,7 @@ def rank(
     from uce_edge.progress import progress
 
     paths = collect(images)
-    loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False)
+    loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
     if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
         raise UsageError(
             f"One pass has no {score}: use --samples 25, or for a deterministic model rank with --by uncertainty"

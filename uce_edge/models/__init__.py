@@ -34,6 +34,7 @@ def load(
     *,
     threads: int | None = None,
     max_memory: int | None = None,
+    verify: bool = True,
 ) -> "Model":
     """Load a model file, or the model in the box.
 
@@ -42,6 +43,7 @@ def load(
         device: Where to run it, as in `Model`.
         threads: As in `Model`.
         max_memory: As in `Model`.
+        verify: As in `Model`.
 
     Example:
         >>> import uce_edge
@@ -52,4 +54,4 @@ def load(
 
     kind = Inference(model) if isinstance(model, str) and model in list(Inference) else None
     path = bundled(kind) if model is None or kind is not None else Path(model)
-    return Model(path, device, threads=threads, max_memory=max_memory)
+    return Model(path, device, threads=threads, max_memory=max_memory, verify=verify)

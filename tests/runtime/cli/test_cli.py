@@ -225,9 +225,14 @@ def foreign(path) -> None:
 
 
 def with_metadata(source, path, **changes) -> None:
+    """Another document in a file; without digests, which would tell that first."""
     model = onnx.load(source)
-    (entry,) = (entry for entry in model.metadata_props if entry.key == contract.KEY)
-    entry.value = changes.get("text") or json.dumps(json.loads(entry.value) | changes)
+    properties = {entry.key: entry.value for entry in model.metadata_props if entry.key != "digests"}
+    document = json.loads(properties[contract.KEY]) | changes
+    del document["digests"]
+    properties[contract.KEY] = changes.get("text") or json.dumps(document)
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, properties)
     onnx.save(model, path)
 
 

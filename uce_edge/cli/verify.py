@@ -1,0 +1,91 @@
+"""`uce-edge verify`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelArgument, choose_model
+from uce_edge.errors import IntegrityError, UceEdgeError
+from uce_edge.providers import Device
+
+if TYPE_CHECKING:
+    from uce_edge.digests import Digests
+    from uce_edge.probe import SelfTest
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """What a file was found to be; a file that is wrong is not found to be anything."""
+
+    file: str
+    digests: "Digests | None"
+    """Those that were compared."""
+    description: bool
+    """Whether the description beside it was compared, too."""
+    self_test: "SelfTest | None"
+    signed: list[str] | None
+    """The files that the owner of the key signed; None where no key was given."""
+
+
+def verify(
+    model: ModelArgument = None,
+    inference: InferenceOption = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The public key of who made it, as PEM: also check the signature.")
+    ] = None,
+    device: DeviceOption = Device.CPU,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that a model file is the one that was published, and that this computer answers as it should.
+
+    Compares the digests in the file, its description NAME.json, and its answers to the probe images in it. Exits with 1
+    when something is wrong, or when the file has nothing to compare.
+
+    Example: uce-edge verify digits.onnx
+
+    Example: uce-edge verify digits.onnx --device cuda --key public.pem
+    """
+    model = choose_model(model, inference)
+    from uce_edge import integrity, signing
+    from uce_edge.model import Model
+
+    signed = None if key is None else [path.name for path in signing.verify(model, key)]
+    loaded = Model(model, device)
+    digests = loaded.digests
+    if digests is None and signed is None:
+        raise IntegrityError(
+            f"{model} has no digests: it was written before there were any, so nobody can tell whether it was "
+            "changed. Export or calibrate it again."
+        )
+    described = integrity.check_description(model, loaded.metadata)
+    tested = loaded.self_test()
+    if tested is not None and not tested.passed:
+        raise UceEdgeError(f"{tested.sentence(str(model))} Do not use it here.")
+    found = _Found(str(model), digests, described, tested, signed)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(found), indent=2))
+    else:
+        _print(found)
+
+
+def _print(found: _Found) -> None:
+    tested = found.self_test
+    probe = "none in this file"
+    if tested is not None:
+        probe = (
+            f"{tested.images} images answered as published, within {tested.difference:.1g} "
+            f"(allowed: {tested.allowed:g}), on {tested.provider}"
+        )
+    rows = {
+        "file": found.file,
+        "graph": "no digest" if found.digests is None else f"as published, sha256 {found.digests.graph}",
+        "metadata": "no digest" if found.digests is None else f"as published, sha256 {found.digests.metadata}",
+        "description": "that of this file" if found.description else "none beside it, or one without digests",
+        "probe": probe,
+        "signature": "not asked for (--key)" if found.signed is None else f"covers {', '.join(found.signed)}",
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:<13}{value}")

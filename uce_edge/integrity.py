@@ -1,0 +1,139 @@
+"""Whether a model file is, byte for byte, the one that was published."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from uce_edge import wire
+from uce_edge.contract import KEY
+from uce_edge.digests import MARK, Digests, of_document, of_file, of_model
+from uce_edge.errors import IntegrityError, ModelFileError
+from uce_edge.fields import RecordError
+from uce_edge.metadata import Metadata
+from uce_edge.records import DocumentError, parse
+
+_ORT = slice(4, 8), b"ORTM"
+"""Where a file says that it is in ONNX Runtime's own format."""
+_REMEDY = "Copy or export it again; --no-verify uses it as it is."
+
+
+def check(path: Path, *, verify: bool = True) -> Digests | None:
+    """Refuse a file that is not the one that was published, before anybody runs it.
+
+    Args:
+        path: A file, in ONNX or in ONNX Runtime's own format.
+        verify: Whether to compare digests. A model in several files is refused in any case.
+
+    Returns:
+        The digests that the file was found to have; None when it has none, or when they were not compared. For a file
+        in ONNX Runtime's own format they lie in the description beside it.
+
+    Raises:
+        IntegrityError: It is another file.
+        WireError: It is not an ONNX file.
+    """
+    content = path.read_bytes()
+    if is_ort(content):
+        return _check_ort(path, content) if verify else None
+    if wire.has_external_data(content):
+        raise ModelFileError(
+            f"{path} keeps weights in other files, and a model is one file: nobody could tell whether they belong "
+            "together. Export it again: uce-edge export"
+        )
+    return _check_onnx(path, content) if verify else None
+
+
+def is_ort(content: bytes) -> bool:
+    """Whether a file is in ONNX Runtime's own format."""
+    place, name = _ORT
+    return content[place] == name
+
+
+def description_of(path: Path) -> Digests | None:
+    """The digests in the description beside a file; None when there is none, an older one, or one beyond reading.
+
+    Raises:
+        IntegrityError: It was changed.
+    """
+    description = path.with_suffix(".json")
+    try:
+        text = description.read_text(encoding="utf-8")
+        return _read(text, str(description), _rewrite(path))
+    except (OSError, UnicodeDecodeError, DocumentError, RecordError):
+        return None
+
+
+def check_description(path: Path, metadata: Metadata) -> bool:
+    """Refuse a description that is not that of the file beside it, such as one from an earlier export.
+
+    Args:
+        path: The model file.
+        metadata: What it says of itself.
+
+    Returns:
+        Whether there is a description with digests.
+    """
+    if description_of(path) is None:
+        return False
+    description = path.with_suffix(".json")
+    described = Metadata.from_properties({KEY: description.read_text(encoding="utf-8")}, str(description))
+    if replace(described, digests=None) != replace(metadata, digests=None):
+        raise IntegrityError(f"{description} describes another model than {path}. {_rewrite(path)}")
+    return True
+
+
+def _check_onnx(path: Path, content: bytes) -> Digests | None:
+    fields = list(wire.fields(memoryview(content)))
+    entries = [field.entry for field in fields if field.entry is not None]
+    documents = [value for key, value in entries if key == KEY]
+    if not documents:
+        return None  # not one of ours, which the reader of the metadata says
+    if len(documents) > 1:
+        raise IntegrityError(f"{path} was changed: it describes itself twice. {_REMEDY}")
+    try:
+        digests = _read(documents[0], str(path), _REMEDY)
+    except (DocumentError, RecordError):
+        return None  # whoever reads the metadata refuses it by name
+    if digests is None:
+        if any(key == MARK for key, _ in entries):
+            raise IntegrityError(f"{path} was changed after it was published: its digests are gone. {_REMEDY}")
+        return None
+    if of_model(fields) != digests.graph:
+        raise IntegrityError(
+            f"{path} was changed after it was published: its graph is not the one whose digest it has. {_REMEDY}"
+        )
+    return digests
+
+
+def _check_ort(path: Path, content: bytes) -> Digests | None:
+    digests = description_of(path)
+    if digests is None or digests.ort is None:
+        return None
+    if digests.ort != of_file(content):
+        raise IntegrityError(
+            f"{path} is not the file that {path.with_suffix('.json')} describes: it was changed, or belongs to another "
+            f"export. {_REMEDY}"
+        )
+    return digests
+
+
+def _read(text: str, source: str, remedy: str) -> Digests | None:
+    """The digests in a document that is as it was written; None for one without any.
+
+    Raises:
+        DocumentError, RecordError: It cannot be read.
+        IntegrityError: It was changed.
+    """
+    found = parse(text).get("digests")
+    digests = Digests.from_document(found) if isinstance(found, dict) else None
+    if digests is not None and of_document(text, digests.metadata) != digests.metadata:
+        raise IntegrityError(
+            f"{source} was changed after it was published: it says other things of itself than its digest is of. "
+            f"{remedy}"
+        )
+    return digests
+
+
+def _rewrite(path: Path) -> str:
+    description = path.with_suffix(".json")
+    command = f"info {path} --json > {description}" if path.suffix == ".onnx" else "export --ort"
+    return f"Write it again: uce-edge {command}"

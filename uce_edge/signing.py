@@ -1,0 +1,123 @@
+"""Signatures of model files with the OpenSSF's model-signing: who made a file, and that nobody changed it since.
+
+A signature covers the files that belong together: the model, its description NAME.json, and NAME.ort, as far as they
+are there. It is a bundle of Sigstore, which `model_signing verify` reads, too.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from uce_edge.errors import IntegrityError, MissingPartError, ModelFileError, UceEdgeError, UsageError
+from uce_edge.files import replacing
+
+_COVERED = (".onnx", ".json", ".ort")
+
+
+def signature_of(model: Path) -> Path:
+    """Where the signature of a file lies."""
+    return model.with_suffix(".sig")
+
+
+def covered(model: Path) -> list[Path]:
+    """The files that a signature is about."""
+    if not model.is_file():
+        raise ModelFileError(f"There is no model file {model}. Check its spelling.")
+    return [path for suffix in _COVERED if (path := model.with_suffix(suffix)).is_file()]
+
+
+def sign(model: Path, private_key: Path) -> Path:
+    """Write NAME.sig beside a model file.
+
+    Args:
+        model: The file.
+        private_key: An elliptic-curve key (P-256, P-384 or P-521) as PEM, without a password.
+
+    Returns:
+        The signature.
+    """
+    signing = _package().signing
+    files = covered(model)
+    _need_key(private_key)
+    try:
+        signer = signing.Config().use_elliptic_key_signer(private_key=private_key)
+    except Exception as error:  # cryptography raises a class of its own per failure
+        raise _unusable(private_key, "private", error) from None
+    signature = signature_of(model)
+    with _alone(files) as folder, replacing(signature) as temporary:
+        signer.sign(folder, temporary)
+    return signature
+
+
+def verify(model: Path, public_key: Path) -> list[Path]:
+    """Refuse a model file that the owner of a key did not sign.
+
+    Args:
+        model: The file.
+        public_key: The public key as PEM.
+
+    Returns:
+        The files that were signed.
+
+    Raises:
+        IntegrityError: There is no signature, or another one.
+    """
+    verifying = _package().verifying
+    files, signature = covered(model), signature_of(model)
+    _need_key(public_key)
+    if not signature.is_file():
+        raise IntegrityError(
+            f"{model} has no signature: there is no {signature}. Its maker writes one with: uce-edge sign {model} "
+            "--key private.pem"
+        )
+    try:
+        verifier = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
+    except Exception as error:
+        raise _unusable(public_key, "public", error) from None
+    with _alone(files) as folder:
+        try:
+            verifier.verify(folder, signature)
+        except Exception as error:  # of the key, of the bundle, of the files: each has its own class
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            names = " and ".join(path.name for path in files)
+            raise IntegrityError(
+                f"{signature} is not a signature of {names} by the owner of {public_key} ({reason}). Do not use them."
+            ) from None
+    return files
+
+
+def _package() -> Any:
+    try:
+        import model_signing
+        import model_signing.signing
+        import model_signing.verifying
+    except ImportError:
+        raise MissingPartError("A signature", "model-signing", "sign") from None
+    return model_signing
+
+
+def _need_key(key: Path) -> None:
+    if not key.is_file():
+        raise UsageError(
+            f"There is no key {key}. Make a pair with: openssl ecparam -name prime256v1 -genkey -noout -out "
+            "private.pem && openssl ec -in private.pem -pubout -out public.pem"
+        )
+
+
+def _unusable(key: Path, kind: str, error: Exception) -> UceEdgeError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return UsageError(
+        f"{key} is not a {kind} elliptic-curve key without a password, as PEM ({reason}). See docs/reliability.md"
+    )
+
+
+@contextmanager
+def _alone(files: list[Path]) -> Iterator[Path]:
+    """A folder with copies of these files and nothing else: what is signed is a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in files:
+            shutil.copyfile(path, Path(folder) / path.name)
+        yield Path(folder)
