@@ -108,7 +108,7 @@ def finish(g: Builder, inputs: list[ir.Value], outputs: list[ir.Value], metadata
         ir_version=IR_VERSION,
         producer_name="uce-edge",
         producer_version=metadata.tools.get("uce_edge", ""),
-        metadata_props=metadata.to_properties(),
+        metadata_props=replace(metadata, digests=None).to_properties(),  # those of another graph, if any
     )
     return checked(model)
 
