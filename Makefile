@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ports test-trace test-runtimes test-minimal lint bench noise wheel-check clean
+.PHONY: demo test test-ports test-trace test-runtimes test-scale test-minimal lint bench noise wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -53,6 +53,14 @@ test-trace: $(VENV)/.dev
 test-runtimes: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash .ci/runtimes
 
+# Scoring with a real Ray, on one machine and on a cluster of several nodes, in an environment of its own.
+SCALE := .venv-scale
+test-scale:
+	test -x $(SCALE)/bin/python || $(PYTHON) -m venv $(SCALE)
+	$(SCALE)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(SCALE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[cpu,ray]" pytest duckdb
+	$(SCALE)/bin/python -m pytest -rs tests/scale
+
 # The oldest versions that pyproject.toml allows, with the tests that need no torch.
 test-minimal:
 	PYTHON=$(PYTHON) bash .ci/minimal
@@ -76,4 +84,4 @@ wheel-check: $(VENV)/.dev
 	PYTHON=$(BIN)/python UCE_EDGE_KEEP=build/ci bash .ci/wheel-check
 
 clean:
-	rm -rf $(VENV) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SCALE) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache

@@ -202,7 +202,7 @@ def area(score: Score) -> str:
 
 
 BASE = (
-    "uce-edge train --data cifar10 --arch resnet8 --p 0.05 --sigma factored --batch-size 128 --flip --epochs 10 "
+    "uce-edge train --data cifar10 --arch resnet8 --p 0.05 --sigma factored --batch-size 128 --flip --epochs 6 "
     "--resume --out runs/NAME"
 )
 COMMANDS = {

@@ -22,6 +22,7 @@ from uce_edge.cli import (
     rank,
     replay,
     reproduce,
+    score,
     serve,
     sign,
     train,
@@ -55,6 +56,7 @@ app.command(name="sign")(sign.sign)
 app.command(name="reproduce")(reproduce.reproduce)
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)
+app.command(name="score")(score.score)
 app.command(name="serve")(serve.serve)
 app.command(name="web")(web.web)
 

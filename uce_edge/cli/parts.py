@@ -27,6 +27,11 @@ def need_server() -> None:
     _need("Serving", ("starlette", "uvicorn", "prometheus_client"), "serve")
 
 
+def need_ray() -> None:
+    """Say how to install what scores on many machines."""
+    _need("Scoring", ("ray", "pyarrow"), "ray")
+
+
 def _need(what: str, packages: tuple[str, ...], extra: str) -> None:
     for package in packages:
         try:

@@ -1,0 +1,91 @@
+"""`uce-edge score`."""
+
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import typer
+
+from uce_edge.cli.options import (
+    InferenceOption,
+    JsonOption,
+    ModelOption,
+    SamplesOption,
+    SeedOption,
+    check_request,
+    parse_threshold,
+)
+from uce_edge.cli.parts import need_ray
+from uce_edge.cli.words import say
+from uce_edge.providers import Device
+
+_MACHINES = "Machines"
+
+
+def score(
+    images: Annotated[
+        str,
+        typer.Argument(
+            help="A folder, a quoted pattern, a bucket address, Parquet with image bytes, or a list (.csv, .txt)."
+        ),
+    ],
+    out: Annotated[str, typer.Option(help="A folder, or a bucket address, for the Parquet files.")],
+    model: ModelOption = None,
+    inference: InferenceOption = None,
+    reject: Annotated[
+        str | None,
+        typer.Option(metavar="FLOAT|auto", help="Reject images with a higher uncertainty; auto: the model's own rule."),
+    ] = None,
+    samples: SamplesOption = None,
+    seed: SeedOption = 0,
+    block: Annotated[int, typer.Option(help="Images of one Parquet file, and of one step of work.")] = 64,
+    as_json: JsonOption = False,
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster: auto, or its address. Default: this machine.", rich_help_panel=_MACHINES),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Models at work at once; default: what fits.", rich_help_panel=_MACHINES)
+    ] = None,
+    cpus_per_worker: Annotated[
+        int, typer.Option(help="Processors of each, and threads of its ONNX Runtime.", rich_help_panel=_MACHINES)
+    ] = 1,
+    cuda: Annotated[bool, typer.Option("--cuda", help="Every model has a GPU.", rich_help_panel=_MACHINES)] = False,
+) -> None:
+    """Answer for a large number of images, on one machine or many, into Parquet files.
+
+    Every image has one row: its answer, or its error. A job that was killed goes on with the same command, and no row
+    is lost or stored twice. The rows are the same on any number of machines.
+
+    Example: uce-edge score photos/ --model photos.onnx --reject auto --out answers/
+
+    Example: uce-edge score "s3://archive/2026/**/*.png" --reject auto --out s3://archive/answers --address auto
+    """
+    threshold = parse_threshold(reject)
+    model = check_request(model, samples, seed, inference)
+    need_ray()
+    from uce_edge.answers import Request
+    from uce_edge.progress import progress
+    from uce_edge.scale.parts import Counts
+    from uce_edge.scale.score import Machines, opened
+
+    machines = Machines(address, workers, cpus_per_worker, Device.CUDA if cuda else Device.CPU)
+    # Ray tells of nodes that died on stdout, which is for results.
+    with redirect_stdout(sys.stderr), opened(images, model, out, Request(samples, seed, threshold), block) as job:
+        counts = sum(job.there.values(), Counts())
+        with progress("scoring", len(job.blocks)) as advance:
+            advance(len(job.there))
+            for stored in job.run(machines):
+                counts += stored
+                advance(1)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(counts.as_dict() | {"images": counts.images, "files": len(job.blocks)}))
+    resumed = f" {len(job.there)} of {len(job.blocks)} files were there already." if job.there else ""
+    decided = f"{counts.accepted} accepted, {counts.rejected} rejected" if threshold is not None else "no threshold"
+    say(f"{counts.images} images in {out}: {decided}.{resumed}")
+    for kind, number in sorted(counts.errors.items()):
+        say(f"error: {number} without an answer: {kind}.")
+    if counts.errors:
+        raise typer.Exit(1)

@@ -1,0 +1,222 @@
+"""Scoring an input with Ray Data: tasks read and decode, a pool of actors runs the model and stores the answers."""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Before Ray is imported: it would report its use to its makers, and hide the graphics cards of tasks that ask for none.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+import ray
+import ray.data
+from ray.exceptions import RayError
+
+from uce_edge import __version__, images
+from uce_edge.answers import Answer, Request, answer_of
+from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
+from uce_edge.metadata import ImageSpec
+from uce_edge.model import Model
+from uce_edge.providers import Device, onnxruntime
+from uce_edge.scale.inputs import Block, Kind, blocks, entries, fingerprint
+from uce_edge.scale.parts import MODEL, Counts, Folder, Manifest
+
+_SHARE_OF_MODELS = 0.75  # of the processors; the others read and decode
+_DECODING = 0.5  # processors that a task which decodes asks for: it waits for its files half of the time
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What the work runs on."""
+
+    address: str | None = None
+    """Of a Ray cluster; None starts Ray on this machine."""
+    workers: int | None = None
+    """Models at work at once; None for what fits."""
+    cpus: int = 1
+    """Processors of each, and threads of its ONNX Runtime."""
+    device: Device = Device.CPU
+
+    def __post_init__(self) -> None:
+        for name, value in (("workers", self.workers), ("cpus_per_worker", self.cpus)):
+            if value is not None and value < 1:
+                raise UsageError(expected(f"`{name}`", "at least 1", value, "Leave it out"))
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """An input, a model, and a folder of answers of which some may be there already."""
+
+    blocks: list[Block]
+    there: dict[int, Counts]
+    """What is stored already, by the number of its block."""
+    shared: "_Shared"
+
+    def run(self, machines: Machines = Machines()) -> Iterator[Counts]:
+        """Compute what is missing; gives the counts of every block once it is stored, in any order."""
+        missing = [block for block in self.blocks if block.number not in self.there]
+        if missing:
+            yield from _computed(missing, self.shared, machines)
+
+
+@contextmanager
+def opened(given: str, model: Path, out: str, request: Request = Request(), block: int = 64) -> Iterator[Job]:
+    """Prepare a job, or one that was killed; other jobs on this machine are kept out of its folder meanwhile.
+
+    Args:
+        given: As in `inputs.blocks`.
+        model: The model file.
+        out: A folder, or a place in a bucket.
+        request: How the images are asked about.
+        block: Images of one Parquet file.
+    """
+    loaded = Model(model, Device.CPU, threads=1)  # refuses what cannot work before anything starts
+    loaded.limits(request.reject)
+    loaded.seeds(request.samples, request.seed)
+    content = model.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    found = blocks(given, block)
+    manifest = Manifest(digest, given, len(found), fingerprint(found), request.samples, request.seed, request.reject)
+    folder = Folder(out)
+    there = folder.begin(manifest)
+    with folder.locked():
+        folder.clean()
+        folder.keep(MODEL, content)
+        yield Job(found, there, _Shared(out, request, digest, loaded.metadata.image))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What every worker needs to know, beside the model."""
+
+    out: str
+    request: Request
+    digest: str
+    spec: ImageSpec
+
+
+def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterator[Counts]:
+    """The counts of every block once it is stored, in any order."""
+    started = not ray.is_initialized()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its log files have all of it
+    try:
+        if started:
+            _reach(machines.address)
+            ray.init(address=machines.address, log_to_driver=False, include_dashboard=False, logging_level="error")
+        available = int(ray.cluster_resources().get("CPU", 1))
+        workers = machines.workers or max(1, int(available * _SHARE_OF_MODELS) // machines.cpus)
+        rows = [
+            {"number": one.number, "kind": one.kind.value, "addresses": list(one.addresses), "group": one.row_group}
+            for one in missing
+        ]
+        dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), 1000))
+        decoding = min(_DECODING, available / 4)
+        stored = dataset.map(_Decode(job.spec), num_cpus=decoding).map_batches(
+            _Score,
+            fn_constructor_args=(job, machines),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            # Models never take all processors: without one that decodes, nothing would move.
+            num_cpus=min(machines.cpus, (available - decoding) / workers),
+            num_gpus=1 if machines.device is Device.CUDA else 0,
+        )
+        for row in stored.iter_rows():
+            yield Counts.from_json(row["counts"])
+    except OSError as error:  # also Ray's own ConnectionError
+        raise UceEdgeError(f"There is no Ray cluster at {machines.address}: {error}. Check --address.") from None
+    except RayError as error:
+        raise _sentence(error) from None
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _reach(address: str | None) -> None:
+    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        with socket.create_connection((host, int(port)), timeout=5):
+            pass
+
+
+def _sentence(error: RayError) -> UceEdgeError:
+    """What failed, without the trace of other processes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UceEdgeError):
+            return UceEdgeError(str(cause))
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    said = re.findall(r"^[\w.]+(?:Error|Exception): .*", str(error), re.MULTILINE) or [type(error).__name__]
+    return UceEdgeError(f"The job failed ({said[0]}). What is stored stays: the same command goes on.")
+
+
+class _Decode:
+    """A task: the images of a block as the model takes them."""
+
+    def __init__(self, spec: ImageSpec) -> None:
+        self._spec = spec
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        block = Block(int(row["number"]), Kind(row["kind"]), tuple(row["addresses"]), int(row["group"]))
+        pixels, notes = [], []
+        for entry in entries(block):
+            error, kind, digest = entry.error, "unreadable", None
+            if entry.content is not None:
+                digest = hashlib.sha256(entry.content).hexdigest()
+                try:
+                    pixels.append(images.load(entry.content, self._spec, entry.path))
+                except ImageError as failure:
+                    error, kind = str(failure), "not an image"
+            notes.append([entry.path, digest, error, kind if error else None])
+        raw = np.stack(pixels).tobytes() if pixels else b""
+        return {"number": block.number, "pixels": raw, "notes": json.dumps(notes)}
+
+
+class _Score:
+    """An actor: a model that answers for blocks and stores the answers."""
+
+    def __init__(self, job: _Shared, machines: Machines) -> None:
+        self._job, self._folder = job, Folder(job.out)
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place) / MODEL
+            path.write_bytes(self._folder.kept(MODEL))
+            # Ray sets OMP_NUM_THREADS, which ONNX Runtime ignores: without a number it would take all cores.
+            self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
+        self._same = {
+            "model_sha256": job.digest,
+            "uce_edge": __version__,
+            "onnxruntime": str(onnxruntime().__version__),
+        }
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        stored = [self._store(*values) for values in zip(batch["number"], batch["pixels"], batch["notes"], strict=True)]
+        return {"counts": [counts.to_json() for counts in stored]}
+
+    def _store(self, number: int, raw: bytes, notes: str) -> Counts:
+        spec, request = self._job.spec, self._job.request
+        pixels = np.frombuffer(raw, spec.dtype).reshape(-1, spec.height, spec.width, spec.channels)
+        limits = self._model.limits(request.reject)
+        predictions: Iterator[Any] = iter(())
+        if len(pixels):
+            predictions = iter(self._model.predict(pixels, request.samples, request.seed, request.reject))
+        rows = []
+        for path, digest, error, kind in json.loads(notes):
+            if error is None:
+                answer = answer_of(self._model, path, next(predictions), limits, request.top)
+                failed = None if answer.ok else "not finite"
+            else:
+                answer, failed = Answer(path, None, error, limits.threshold, cutoff=limits.cutoff), kind
+            rows.append(answer.as_dict() | {"sha256": digest, "error_kind": failed} | self._same)
+        return self._folder.write(int(number), rows)
