@@ -35,6 +35,7 @@ _ALONG_AN_AXIS = {
     "ArgMax": 0, "ArgMin": 0, "Concat": 0, "Gather": 0, "Hardmax": -1, "LayerNormalization": -1, "LogSoftmax": -1,
     "Softmax": -1, "Split": 0, "TopK": -1,
 }  # fmt: skip
+_REMEDY = "Rewrite this part of the model with the batch first."
 _BY_CHANNEL = {PerturbationKind.BERNOULLI_CHANNEL, PerturbationKind.ALPHA_CHANNEL}
 
 
@@ -82,8 +83,11 @@ class _Walk:
         """Write what has to be written in another way."""
         for node in list(self._graph):
             varying = [value for value in node.inputs if value is not None and value.const_value is None]
-            if not varying or any(_dims(value) is None for value in (*varying, *node.outputs)):
-                continue  # nothing is known: as it is
+            unknown = any(_dims(value) is None for value in (*varying, *node.outputs))
+            if unknown and any(value in self._stacked for value in varying):
+                raise MixedImagesError(f"The shape of what {node.op_type} ({node.name}) gives is not known. {_REMEDY}")
+            if unknown or not varying:
+                continue  # as it is
             if self._is_apart(node, varying):
                 self._leave(node)
                 continue
@@ -154,7 +158,7 @@ class _Walk:
             return self._along_axes(node, first)
         raise MixedImagesError(
             f"{kind} ({node.name}) takes a value in which the images of a batch are not the first dimension, and "
-            "there is no rule for that. Rewrite this part of the model with the batch first."
+            f"there is no rule for that. {_REMEDY}"
         )
 
     def _operand(self, value: ir.Value, rank: int | None = None) -> ir.Value:
