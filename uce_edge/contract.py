@@ -160,13 +160,26 @@ class NoiseKind(StrEnum):
     """Where the noise of the passes comes from."""
 
     TABLE = "table"
-    """A constant table read by a hash of the seed: fast, portable, and every pass can be replayed."""
+    """A constant table read by a hash of the seed: fast, portable, and every pass can be replayed. Asks for the newest
+    kind of table; in a file it is the first kind, of 1021 rows, which this version reads and no longer writes."""
+    TABLE_2 = "table-2"
+    """The table of 4096 rows, of which any two columns are independent."""
     RANDN = "randn"
     """The runtime's own RandomNormalLike: `seeds` only sets the number of passes, and none can be replayed."""
     INPUT = "input"
     """Extra graph inputs `noise.0`, `noise.1`, ... [samples, outputs of the layer], for experiments and checks."""
     NONE = "none"
     """No noise: a deterministic model."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether the seeds alone say what a pass draws."""
+        return self in (NoiseKind.TABLE, NoiseKind.TABLE_2)
+
+    @property
+    def written(self) -> "NoiseKind":
+        """What a file that is written by this version has when this kind was asked for."""
+        return NoiseKind.TABLE_2 if self.replays else self
 
 
 class PerturbationKind(StrEnum):

@@ -65,7 +65,7 @@ def check_again(path: str | Path, metadata: Metadata, images: Pixels) -> None:
     """What must hold of a file whatever its precision: finite answers that do not depend on the neighbours."""
     session = open_session(str(path), Device.CPU, spin=False)
     takes_seeds = contract.SEEDS in [value.name for value in session.get_inputs()]
-    if not takes_seeds or metadata.noise is not NoiseKind.TABLE:
+    if not takes_seeds or not metadata.noise.replays:
         return
     seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
     ours = session.run([contract.LOGITS], {contract.IMAGE: images, contract.SEEDS: seeds})[0]
@@ -155,7 +155,7 @@ def _check(
     if not _vary(ours):  # two masks of few values are often equal, many are not
         several = in_turns(np.arange(_STATISTIC_PASSES, dtype=np.int32), partial(from_file, images[:2]))
         require_varying(several)
-    if metadata.noise is NoiseKind.TABLE:
+    if metadata.noise.replays:
         _check_neighbours(session, metadata, images, seeds)
     z = _statistic(partial(in_turns, call=partial(from_file, images[:2])), partial(in_turns, call=under_random_noise))
     return Parity(difference, z)
@@ -174,7 +174,7 @@ def _check_moments(
     ours = from_file(two, seeds)
     _require(bool(np.isfinite(ours).all()), "means or variances are not finite")
     require_varying(ours)
-    if metadata.noise is NoiseKind.TABLE:
+    if metadata.noise.replays:
         split = np.concatenate([from_file(two, seeds[:3]), from_file(two, seeds[3:])])
         _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
         _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers")

@@ -91,6 +91,7 @@ def contract_model(
     metadata = replace(
         metadata,
         minor=contract.MINOR,
+        noise=metadata.noise.written,
         posterior=metadata.posterior or (Posterior.DROPOUT if sites else Posterior.NONE),
         layers=tuple(site.layer for site in sites),
         costs=replace(costs, bytes_per_pass=sampling.COPIES * largest_state(classifier.graph)),
@@ -134,7 +135,7 @@ def _noise_source(
         return lambda key, mu: g.RandomNormalLike(_emit_like(g, key, mu, shapes[key]), dtype=1), []
     sizes = [math.prod(shape) for _, shape in random]
     extra: list[ir.Value] = []
-    if kind is NoiseKind.TABLE:
+    if kind.replays:
         repeated = [key not in once for key, _ in random]
         flat = noise_table.emit(g, seeds, batch, noise_table.Plan(tuple(sizes)), repeated)
     else:

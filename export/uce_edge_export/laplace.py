@@ -233,7 +233,7 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
         inference=Inference.MC,
         posterior=Posterior.LAPLACE,
         laplace=drawn.fit,
-        noise=drawn.noise,
+        noise=drawn.noise.written,
         samples=drawn.samples,
         reject=None,  # what is known of the error holds for one pass
         held_out=None,

@@ -1,17 +1,18 @@
 """The noise of a Monte Carlo pass: standard normals that depend on (seed, layer, position) alone.
 
-A constant table holds `ROWS` rows of `WIDTH` normals. A layer's noise in one pass is a sequence of rows; the
-row of block k (k = 1, 2, ...) is
+A constant table holds `ROWS` rows of `WIDTH` normals, and a pass is a sequence of rows: block b of a model's noise is
+`WIDTH` of its values. Four blocks share a Feistel network on the seed, with keys of its own. It gives two numbers u and
+v below `ROWS`, and
 
-    row(k) = (a + b*k + c*k^2) mod ROWS,    ROWS prime
+    row(4 i + j) = (u_i + j v_i) mod ROWS,    j = 0, 1, 2, 3
 
-with a, b, c hashed from the pass's seed and the layer's lane. Over random (a, b, c) any three rows of a lane are
-independent and uniform, and the table's columns have mean 0, variance 1 and no correlation. So the noise has
-exactly the first two moments of white noise within a lane, whatever the table; between lanes, layers and
-passes it has them as far as the hash is good, which the tests measure.
+Over all seeds (u, v) takes every pair of values once, so every row of a block is equally frequent, and neighbouring
+blocks have independent rows. Any two columns of the table are independent in `LEVELS` x `LEVELS` cells, because it is
+made from an orthogonal array, and have no correlation at all. So the noise has the first two moments of white noise
+wherever one network reaches; between networks, layers and passes as far as the hash is good, which the tests measure.
 
-The hash is a Feistel network in float32 on integers below 2^24. Every intermediate value is an exact integer or
-dyadic fraction, so all runtimes, with or without fused multiply-add, compute the same rows.
+The hash computes in float32 on fractions with a denominator of 2^12 or 2^24. Every intermediate value is exact, so all
+runtimes, with or without fused multiply-add, compute the same rows.
 """
 
 from collections.abc import Sequence
@@ -25,31 +26,52 @@ import onnx_ir as ir
 from uce_edge.contract import SEED_SPACE
 from uce_edge_export.builder import Builder
 
-ROWS = 1021
-WIDTH = 256
-ROUNDS = 6
-HALF = 4096  # a seed is two 12-bit halves
+LEVELS = 64
+ROWS = LEVELS**2
+WIDTH = 64
+ROUNDS = 7
+"""Six leave a trace between consecutive passes."""
+STEPS = 4
+"""Blocks that share a network."""
 
 _TABLE_SEED = 2020
 _KEY_SEED = 713
+_MIDDLE = 2.0**18  # (x / ROWS)^2 times this has the middle digits of x^2 in front of the point
+_FIELD = 0b1000011  # x^6 + x + 1, irreducible over two elements: the field of 64 elements
 
 FloatArray = npt.NDArray[np.float32]
 
 
 @cache
 def table() -> FloatArray:
-    """The [ROWS, WIDTH] table: Gaussian marginals, and exactly zero mean and unit covariance of its columns."""
+    """The [ROWS, WIDTH] table: Gaussian columns without correlation, of which any two are independent in cells.
+
+    Row (u, v) of the orthogonal array has the level u + c v in column c, over the field of `LEVELS` elements: two
+    columns have every pair of levels once. A permutation of each column's levels takes the pattern out of whole rows.
+    The quantiles of a level are dealt at random to the rows that have it.
+    """
     rng = np.random.default_rng(_TABLE_SEED)
-    values = rng.standard_normal((ROWS, WIDTH))
-    quantiles = _normal_quantiles(ROWS)
-    for _ in range(6):  # alternate: exact marginals, then exact covariance; both hold to 1e-3 after a few turns
-        ranks = values.argsort(axis=0).argsort(axis=0)
-        values = quantiles[ranks]
-        covariance = values.T @ values / ROWS
-        eigenvalues, vectors = np.linalg.eigh(covariance)
-        values = values @ (vectors / np.sqrt(eigenvalues)) @ vectors.T
-        values -= values.mean(axis=0)
-    return values.astype(np.float32)
+    u, v = np.divmod(rng.permutation(ROWS), LEVELS)
+    levels = u[:, None] ^ _products()[v, :WIDTH]
+    levels = np.stack([rng.permutation(LEVELS)[column] for column in levels.T], axis=1)
+    ranks = (levels + rng.random(levels.shape)).argsort(axis=0).argsort(axis=0)
+    values = _normal_quantiles(ROWS)[ranks]
+    eigenvalues, vectors = np.linalg.eigh(values.T @ values / ROWS)
+    values = values @ (vectors / np.sqrt(eigenvalues)) @ vectors.T
+    values -= values.mean(axis=0)
+    normals: FloatArray = values.astype(np.float32)
+    return normals
+
+
+def _products() -> npt.NDArray[np.int64]:
+    """All products in the field of `LEVELS` elements, which are polynomials with bits for coefficients."""
+    a, b = np.ogrid[:LEVELS, :LEVELS]
+    product = np.zeros((LEVELS, LEVELS), np.int64)
+    for bit in range(6):
+        product ^= np.where((b >> bit) & 1, a << bit, 0)
+    for bit in range(10, 5, -1):
+        product = np.where((product >> bit) & 1, product ^ (_FIELD << (bit - 6)), product)
+    return product
 
 
 def _normal_quantiles(count: int) -> npt.NDArray[np.float64]:
@@ -61,73 +83,36 @@ def _normal_quantiles(count: int) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which lane and block every row of a model's noise belongs to.
-
-    A layer of `size` outputs takes ceil(size / WIDTH) rows. A lane holds at most ROWS - 1 rows, so that the
-    polynomial never repeats; larger layers take several lanes.
-    """
+    """How many rows of the table every layer takes."""
 
     sizes: tuple[int, ...]
+    """Values of noise per layer."""
 
     @property
     def blocks(self) -> list[int]:
         """Rows per layer."""
         return [-(-size // WIDTH) for size in self.sizes]
 
-    def lanes(self) -> tuple[npt.NDArray[np.int64], FloatArray]:
-        """For every row of the model, in layer order: its lane, and its k within the lane."""
-        lane_of, k_of = [], []
-        lane = 0
-        for blocks in self.blocks:
-            for start in range(0, blocks, ROWS - 1):
-                count = min(ROWS - 1, blocks - start)
-                lane_of.append(np.full(count, lane))
-                k_of.append(np.arange(1, count + 1))
-                lane += 1
-        return np.concatenate(lane_of), np.concatenate(k_of).astype(np.float32)
-
     @property
-    def lane_count(self) -> int:
-        """Number of lanes of the whole model."""
-        return sum(-(-blocks // (ROWS - 1)) for blocks in self.blocks)
+    def networks(self) -> int:
+        """Number of Feistel networks of the whole model."""
+        return -(-sum(self.blocks) // STEPS)
 
 
-def keys(lanes: int) -> FloatArray:
-    """Round keys [ROUNDS, 2 * lanes], integers below 2^12.
-
-    Every lane has two independent networks (a lane needs three words, a network gives two). The keys of a lane
-    do not depend on how many lanes there are.
-    """
-    # Column by column from one stream: network i is [i] of a longer draw too.
-    drawn = np.random.Generator(np.random.Philox(_KEY_SEED)).integers(0, HALF, (2 * lanes, ROUNDS))
-    return drawn.T.astype(np.float32)
+def keys(networks: int) -> FloatArray:
+    """Round keys [ROUNDS, networks], fractions of ROWS; those of a network do not depend on how many there are."""
+    drawn = np.random.Generator(np.random.Philox(_KEY_SEED)).integers(0, ROWS, (networks, ROUNDS))
+    return (drawn.T / ROWS).astype(np.float32)
 
 
 def rows(seeds: npt.NDArray[np.int64] | range, plan: Plan) -> npt.NDArray[np.int64]:
-    """The table rows [len(seeds), all blocks] of some passes: the reference the graph is checked against."""
-    lanes = plan.lane_count
-    key = keys(lanes)
-    seed = (np.asarray(seeds, np.int64) % SEED_SPACE).astype(np.float32)[:, None]
-    left = np.floor(seed / np.float32(HALF))
-    right = seed - left * np.float32(HALF)
+    """The table rows [len(seeds), all blocks] of some passes, in integers: what the graph is checked against."""
+    key = np.rint(keys(plan.networks) * ROWS).astype(np.int64)
+    left, right = np.divmod(np.asarray(seeds, np.int64)[:, None] % SEED_SPACE, ROWS)
     for r in range(ROUNDS):
-        mixed = left + np.floor(right * right * np.float32(1 / 64)) + key[r]
-        left, right = right, mixed - np.floor(mixed * np.float32(1 / HALF)) * np.float32(HALF)
-    words = [_modulo(word) for word in (left[:, 0::2], right[:, 0::2], left[:, 1::2])]
-    lane_of, k = plan.lanes()
-    a, b, c = (word[:, lane_of] for word in words)
-    return _modulo(a + b * k + c * _square(k)).astype(np.int64)
-
-
-def _modulo(x: FloatArray) -> FloatArray:
-    """X mod ROWS. The half keeps the quotient several ulp away from an integer: sloppy division is safe too."""
-    quotient: FloatArray = np.floor((x + np.float32(0.5)) * np.float32(1 / ROWS))
-    return x - quotient * np.float32(ROWS)
-
-
-def _square(k: FloatArray) -> FloatArray:
-    """k^2 mod ROWS, so that a + b*k + c*k^2 stays below 2^24."""
-    return (k.astype(np.int64) ** 2 % ROWS).astype(np.float32)
+        left, right = right, (left + right * right // 64 + key[r]) % ROWS
+    index = (left[..., None] + np.arange(STEPS) * right[..., None]) % ROWS
+    return index.reshape(len(index), -1)[:, : sum(plan.blocks)]
 
 
 def layer_noise(seeds: npt.NDArray[np.int64] | range, plan: Plan) -> list[FloatArray]:
@@ -158,35 +143,43 @@ def emit(
         Per layer the noise [samples * batch, size], equal for all images of a pass; passes are the outer index. What is
         not repeated is [samples, size].
     """
-    lanes = plan.lane_count
-    key = keys(lanes)
-    seed = g.Cast(g.Mod(seeds, g.constant(np.int32(SEED_SPACE))), to=ir.DataType.FLOAT)
-    seed = g.Unsqueeze(seed, g.constant(np.array([1])))
-    left = g.Floor(g.Mul(seed, g.constant(np.float32(1 / HALF))))
-    right = g.Sub(seed, g.Mul(left, g.constant(np.float32(HALF))))
-    for r in range(ROUNDS):
-        squared = g.Floor(g.Mul(g.Mul(right, right), g.constant(np.float32(1 / 64))))
-        mixed = g.Add(g.Add(left, squared), g.constant(key[r : r + 1]))
-        quotient = g.Floor(g.Mul(mixed, g.constant(np.float32(1 / HALF))))
-        left, right = right, g.Sub(mixed, g.Mul(quotient, g.constant(np.float32(HALF))))
-    # One network gives two words; a lane takes both of its first and one of its second. Passes are the last index
-    # here, because a Gather of whole rows is ten times faster than one of single elements.
-    words = g.Transpose(_emit_modulo(g, g.Concat(left, right, axis=1)), perm=[1, 0])
-    lane_of, k = plan.lanes()
-    first, second = 2 * lane_of, 2 * lane_of + 1
-    a, b, c = (g.Gather(words, g.constant(word), axis=0) for word in (first, 2 * lanes + first, second))
-    polynomial = g.Add(a, g.Add(g.Mul(b, g.constant(k[:, None])), g.Mul(c, g.constant(_square(k)[:, None]))))
-    index = g.Cast(g.Transpose(_emit_modulo(g, polynomial), perm=[1, 0]), to=ir.DataType.INT32)
-    parts = _index_parts(g, index, batch, plan, repeated)
+    parts = _index_parts(g, _emit_rows(g, seeds, plan), batch, plan, repeated)
     normals = g.constant(table(), "noise.table")
     result = []
     for size, blocks, part in zip(plan.sizes, plan.blocks, parts, strict=True):
         values = g.Reshape(g.Gather(normals, part, axis=0), g.constant(np.array([-1, blocks * WIDTH])))
-        if blocks * WIDTH != size:
-            start, stop, axis = (g.constant(np.array([bound])) for bound in (0, size, 1))
-            values = g.Slice(values, start, stop, axis)
-        result.append(values)
+        result.append(values if blocks * WIDTH == size else _first(g, values, size))
     return result
+
+
+def _emit_rows(g: Builder, seeds: ir.Value, plan: Plan) -> ir.Value:
+    """The rows of all blocks, int32 [samples, blocks]. All numbers on the way are fractions of ROWS."""
+    key = keys(plan.networks)
+    seed = g.Cast(g.Mod(seeds, g.constant(np.int32(SEED_SPACE))), to=ir.DataType.FLOAT)
+    seed = g.Mul(g.Unsqueeze(seed, g.constant(np.array([1]))), g.constant(np.float32(1 / ROWS)))
+    whole = g.Floor(seed)
+    left, right = g.Mul(whole, g.constant(np.float32(1 / ROWS))), g.Sub(seed, whole)
+    for r in range(ROUNDS):
+        middle = g.Floor(g.Mul(g.Mul(right, right), g.constant(np.float32(_MIDDLE))))
+        mixed = g.Add(g.Add(left, g.Mul(middle, g.constant(np.float32(1 / ROWS)))), g.constant(key[r : r + 1]))
+        left, right = right, _emit_fraction(g, mixed)
+    last = g.constant(np.array([2]))
+    steps = g.Mul(g.Unsqueeze(right, last), g.constant(np.arange(STEPS, dtype=np.float32)))
+    fraction = _emit_fraction(g, g.Add(g.Unsqueeze(left, last), steps))
+    index = g.Cast(g.Mul(fraction, g.constant(np.float32(ROWS))), to=ir.DataType.INT32)
+    index = g.Reshape(index, g.constant(np.array([-1, STEPS * plan.networks])))
+    blocks = sum(plan.blocks)
+    return index if blocks == STEPS * plan.networks else _first(g, index, blocks)
+
+
+def _emit_fraction(g: Builder, x: ir.Value) -> ir.Value:
+    return g.Sub(x, g.Floor(x))
+
+
+def _first(g: Builder, values: ir.Value, count: int) -> ir.Value:
+    """The first columns."""
+    start, stop, axis = (g.constant(np.array([bound])) for bound in (0, count, 1))
+    return g.Slice(values, start, stop, axis)
 
 
 def _index_parts(
@@ -207,8 +200,3 @@ def emit_repeat(g: Builder, values: ir.Value, batch: ir.Value, width: int) -> ir
     one = g.constant(np.array([1]))
     repeated = g.Expand(g.Unsqueeze(values, one), g.Concat(one, batch, one, axis=0))
     return g.Reshape(repeated, g.constant(np.array([-1, width])))
-
-
-def _emit_modulo(g: Builder, x: ir.Value) -> ir.Value:
-    quotient = g.Floor(g.Mul(g.Add(x, g.constant(np.float32(0.5))), g.constant(np.float32(1 / ROWS))))
-    return g.Sub(x, g.Mul(quotient, g.constant(np.float32(ROWS))))

@@ -22,7 +22,7 @@ from uce_edge.model import Model
 from uce_edge_export import novelty
 from uce_edge_export.options import Expand, Options
 
-FILES = [GOLDEN / "digits-mc.onnx", GOLDEN / "digits-moments.onnx"]
+FILES = [GOLDEN / f"digits-{kind}.onnx" for kind in ("minor-0", "moments")]
 
 
 def save(model: ir.Model, metadata: object, path: Path) -> Path:

@@ -33,7 +33,7 @@ def test_a_person_is_told_what_is_foreign(visit: Callable[..., Visit]) -> None:
     assert spoken.startswith("Rejected: unlike anything it was calibrated on. Best guess 1, ")
     give_golden(visited, "stripes")
     assert page.inner_text("#headline") == "Rejected: unlike anything it was calibrated on"
-    assert "Besides, its uncertainty, 0.450, is above the threshold, 0.156." in page.inner_text("#reason")
+    assert "Besides, its uncertainty, 0.398, is above the threshold, 0.207." in page.inner_text("#reason")
     give_golden(visited, "two-digits")
     assert page.inner_text("#headline") == "Rejected: the model does not know"
     assert page.inner_text("#reason").startswith(

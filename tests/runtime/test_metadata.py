@@ -133,7 +133,7 @@ def test_names_of_choices_become_choices() -> None:
     ("name", "choices"),
     [
         ("inference", "one of mc, moments, deterministic"),
-        ("noise", "one of table, randn, input, none"),
+        ("noise", "one of table, table-2, randn, input, none"),
         ("precision", "one of fp32, fp16, int8"),
     ],
 )
@@ -205,7 +205,7 @@ DAMAGED: list[tuple[str, object, str]] = [
     *(("baked", value, "true or false") for value in (1, 0, "yes", None)),
     ("inference", "magic", "one of mc, moments, deterministic"),
     ("inference", ["mc"], "one of mc, moments, deterministic"),
-    ("noise", None, "one of table, randn, input, none"),
+    ("noise", None, "one of table, table-2, randn, input, none"),
     ("calibration.method", "T", "one of none, temperature, vector, aux"),
     ("calibration.samples", 0, "an integer between 1 and 4096"),
     ("calibration.error", [1.0, 2.0], "a list of 3, each a number"),
@@ -418,7 +418,7 @@ def test_the_plain_keys_follow_the_records() -> None:
     assert isinstance(metadata.reject, StoredThreshold)
     assert isinstance(metadata.held_out, HeldOut)
     properties = metadata.to_properties()
-    assert properties["reject_threshold"] == "0.26073298"
+    assert properties["reject_threshold"] == json.dumps(DOCUMENT["reject"]["threshold"])
     assert json.loads(properties["imgsz"]) == [8, 8]
     assert "reject_threshold" not in replace(metadata, reject=None).to_properties()
 
