@@ -1,9 +1,9 @@
 """A Laplace posterior is drawn from a hundred times at the price of one deterministic pass.
 
 Both files run in processes of their own and take turns. The weights are random, and so are the images that the
-posterior is fitted on: neither changes the speed. What draws cost is a fixed price, the same for every network: some eighty small
-nodes that make the noise, and the head on a hundred passes. A network that takes less than a millisecond feels it. The
-ratio means something on a machine that is otherwise idle:
+posterior is fitted on: neither changes the speed. What draws cost is a fixed price, the same for every network: some
+eighty small nodes that make the noise, and the head on a hundred passes. A network that takes less than a millisecond
+feels it. The ratio means something on a machine that is otherwise idle:
 
     pytest benchmarks/test_draws.py -s
 """
