@@ -1,4 +1,4 @@
-"""A Laplace posterior is drawn from a hundred times at the price of one deterministic pass.
+"""What a hundred draws from a Laplace posterior cost beside one deterministic pass.
 
 Both files run in processes of their own and take turns. The weights are random, and so are the images that the
 posterior is fitted on: neither changes the speed. What draws cost is a fixed price, the same for every network: some

@@ -31,7 +31,9 @@ def calibrate(
     ] = None,
     posterior: Annotated[
         PostHoc | None,
-        typer.Option(help="Draw the weights of the last layer, of a run or a deterministic file: N at the price of 1."),
+        typer.Option(
+            help="Draw the weights of the last layer, of a run or a deterministic file: the network runs once."
+        ),
     ] = None,
     prior: Annotated[
         PriorFrom | None,

@@ -44,9 +44,7 @@ def export(
     ] = None,
     posterior: Annotated[
         PostHoc | None,
-        typer.Option(
-            help="With --from and --data: draw the weights of the last layer; 100 passes at the price of one."
-        ),
+        typer.Option(help="With --from and --data: draw the weights of the last layer; the network runs once."),
     ] = None,
     samples: Annotated[
         int | None,
