@@ -45,7 +45,7 @@ def file(digits: Digits, drawn: laplace.Drawn, tmp_path_factory: pytest.TempPath
 
 
 def add(digits: Digits, drawn: laplace.Drawn, path: Path) -> None:
-    draft = Draft(path, ir.load(digits.deterministic), Model(digits.deterministic, "cpu").metadata)
+    draft = Draft(path, digits.deterministic.read_bytes(), Model(digits.deterministic, "cpu").metadata)
     laplace.add(draft, drawn, digits.dataset.splits["test"].images[:3])
 
 

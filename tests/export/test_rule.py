@@ -87,7 +87,9 @@ def test_the_threshold_is_promised_for_what_both_let_through(digits: Digits, fil
 
 def test_reject_auto_applies_the_rule_and_says_why(digits: Digits, file: Path) -> None:
     model, rule = Model(file, "cpu"), stored(file)
-    images = np.concatenate([digits.dataset.splits["test"].images, noise()])
+    test = digits.dataset.splits["test"].images
+    doubtful = ((test.astype(int) + np.roll(test, 1, axis=0)) // 2).astype(np.uint8)  # two digits in one picture
+    images = np.concatenate([test, doubtful, noise()])
     said = model.predict(images, reject="auto")
     assert rule.uncertain is not None
     uncertain = said.uncertainty > np.float32(rule.uncertain.threshold)

@@ -177,7 +177,7 @@ def test_a_wrong_threshold_is_refused(value: object) -> None:
 
 
 def test_a_wrong_request_is_refused_before_the_first_image(models: dict[str, Model]) -> None:
-    with pytest.raises(UsageError, match="`samples`"), pytest.warns(SamplesWarning):
+    with pytest.raises(UsageError, match="`samples`"):
         Classifier(models["digits-mc.onnx"], 0, reject=0.3)
     with pytest.raises(UsageError, match="`seed`"):
         Classifier(models["digits-mc.onnx"], 25, -1, 0.3)
