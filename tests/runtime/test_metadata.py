@@ -340,10 +340,11 @@ NULLABLE = {
     "costs": ["bytes_per_pass"],
     "digests": ["ort"],
     "hashes": ["calibration_data", "source", "weights"],
+    "monitor": ["date"],
     "reject": ["error", "target_error"],
     "rule": ["uncertain"],
     "rule.uncertain": ["error", "target_error"],
-    "": ["costs", "digests", "held_out", "posterior", "reject", "rule", "trained_on"],
+    "": ["costs", "digests", "held_out", "monitor", "posterior", "reject", "rule", "trained_on"],
 }
 
 
@@ -354,6 +355,8 @@ def test_every_key_refuses_every_other_type() -> None:
     full["hashes"] |= {"source": "", "calibration_data": ""}
     full["digests"]["ort"] = "0" * 64
     full["calibration"]["report"]["rates_tuned"] = False
+    bins = {"edges": [0.1, 0.5], "counts": [3, 4, 5]}
+    full["monitor"] = {"statistics": {"uncertainty": bins}, "samples": 25, "seed": 0, "data": "", "date": ""}
     assert refusal(full) is None
     accepted = set()
     for path in leaves(full):

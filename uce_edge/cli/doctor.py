@@ -29,6 +29,8 @@ class _Diagnosis:
     obtained: dict[str, str | None] = field(default_factory=dict)
     """The provider that a session really gets, per device; None where it is refused."""
     telemetry: str = "unknown"
+    model: str = "unknown"
+    """Whether the bundled model is as published, and answers here as it should."""
     python: str = f"{platform.python_version()} ({sys.executable})"
     machine: str = f"{platform.system()} {platform.machine()}"
 
@@ -42,6 +44,7 @@ class _Diagnosis:
             "providers listed": self.listed,
             "sessions obtained": self.obtained,
             "telemetry": self.telemetry,
+            "bundled model": self.model,
             "problems": self.problems,
         }
         return json.dumps(document, indent=2)
@@ -50,7 +53,8 @@ class _Diagnosis:
 def doctor(as_json: JsonOption = False) -> None:
     """Say what is installed, what a model really runs on, and how to mend what does not work.
 
-    Also tells whether ONNX Runtime may report to its maker; uce-edge forbids it unless ORT_DISABLE_TELEMETRY=0 is set.
+    Also tells whether the bundled model is as published, and whether ONNX Runtime may report to its maker: uce-edge
+    forbids it unless ORT_DISABLE_TELEMETRY=0 is set.
 
     Exits with 1 when something is wrong.
 
@@ -63,6 +67,7 @@ def doctor(as_json: JsonOption = False) -> None:
         try:
             diagnosis.listed, diagnosis.obtained = _try_devices()
             diagnosis.telemetry = telemetry.state(onnxruntime())
+            diagnosis.model = _try_model()
         except UceEdgeError as error:
             diagnosis.problems.append(str(error))
     if "CUDAExecutionProvider" in diagnosis.listed and diagnosis.obtained.get("cuda") is None:
@@ -110,6 +115,19 @@ def _try_devices() -> tuple[list[str], dict[str, str | None]]:
     return list(onnxruntime().get_available_providers()), obtained
 
 
+def _try_model() -> str:
+    """How far the bundled model answers as published; raises when it was changed, or answers otherwise."""
+    from uce_edge.model import Model
+
+    path = models.bundled()
+    tested = Model(path, Device.CPU).self_test()
+    if tested is None:
+        return "without probe images"
+    if not tested.passed:
+        raise UceEdgeError(f"{tested.sentence(str(path))} Install uce-edge and onnxruntime again.")
+    return f"as published; its probe images are answered within {tested.difference:.1g}"
+
+
 def _cuda_remedy() -> str:
     """What ONNX Runtime misses, from the versions it was built with."""
     ort = onnxruntime()
@@ -131,6 +149,7 @@ def _print(diagnosis: _Diagnosis) -> None:
         "listed": ", ".join(diagnosis.listed) or "none",
         "obtained": obtained or "none",
         "telemetry": diagnosis.telemetry,
+        "model": diagnosis.model,
     }
     for name, value in rows.items():
         typer.echo(f"{name:<10}{value}")

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import onnxruntime
 import pytest
 from conftest import Call
 
 import uce_edge
+from uce_edge import models
 from uce_edge.cli import doctor
 
 
@@ -20,6 +22,17 @@ def test_a_sound_installation_is_told_so(call: Call) -> None:
     assert report["packages"]["onnxruntime"] == onnxruntime.__version__
     assert report["sessions obtained"]["cpu"] == "CPUExecutionProvider"
     assert report["problems"] == []
+    assert report["bundled model"].startswith("as published; its probe images are answered within")
+
+
+def test_a_changed_model_in_the_box_is_a_problem(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    content = bytearray(models.bundled().read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "m.onnx").write_bytes(content)
+    monkeypatch.setattr(models, "bundled", lambda: tmp_path / "m.onnx")
+    said = call("doctor")
+    assert said.code == 1
+    assert "m.onnx was changed after it was published" in said.out
 
 
 @pytest.mark.parametrize(
