@@ -119,6 +119,8 @@ class Audit:
 
     def _check_is_log(self) -> None:
         """Refuse to append to what is no log."""
+        if not (self._path.is_file() or self._path.is_dir()):  # a pipe would wait for ever; a folder is told below
+            raise UceEdgeError(f"{self._path} is no regular file. {_NAME}")
         with self._path.open("rb") as file:
             start = file.read(1)
         last = chain.last_line(self._path)

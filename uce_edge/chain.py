@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from uce_edge.errors import UceEdgeError
+
 _SEALED = re.compile(rb'(\{.*), "line_sha256": "([0-9a-f]{64})"\}', re.DOTALL)
 _TAIL = 1 << 16  # bytes that are read at once, from the end
 
@@ -106,7 +108,11 @@ def read(files: Iterable[Path]) -> Iterator[Line]:
     """Every line of a log with what the hashes say of it; the files in the order they were written."""
     before: Line | None = None
     for file in files:
-        with file.open("rb") as lines:
+        try:
+            lines = file.open("rb")
+        except OSError as error:
+            raise UceEdgeError(f"Cannot read the log {file}: {error.strerror}. Check its permissions.") from None
+        with lines:
             for number, text in enumerate(lines, 1):
                 line = _judged(file, number, text.rstrip(b"\r\n"), before)
                 yield line

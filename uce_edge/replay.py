@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -116,7 +117,11 @@ def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]
         raise UsageError(expected("`images`", "a folder", str(folder), "Use: --images incoming/"))
     skipped = {path.resolve() for path in but}
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.resolve() not in skipped]
-    return {sha256(path): path for path in files}, {path.name for path in files}
+    by_hash = {}
+    for path in files:
+        with suppress(OSError):  # what cannot be read is missing
+            by_hash[sha256(path)] = path
+    return by_hash, {path.name for path in files}
 
 
 def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set[str]) -> Finding | Path:

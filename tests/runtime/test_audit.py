@@ -170,6 +170,13 @@ def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, content: bytes
     assert (tmp_path / "notes").read_bytes() == content
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no such files there")
+def test_a_pipe_is_no_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UceEdgeError, match="is no regular file"):
+        Audit(tmp_path / "pipe", MODEL, "CPU")
+
+
 def test_lines_of_an_older_version_are_kept_and_continued(call: Call, log: Path, images: Path) -> None:
     old = [_unsealed(line) for line in log.read_text().splitlines()]
     for document in old:

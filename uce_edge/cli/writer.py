@@ -31,11 +31,11 @@ class Writer:
         self._save, self._sheet, log = destinations.save, destinations.sheet, destinations.audit
         if self._save is not None:
             writable_folder(self._save, "--save")
+        self._watcher = None if destinations.monitor is None else Watcher(destinations.monitor, model, asked)
         self._audit = None
-        if log is not None:
+        if log is not None:  # last: what is refused before leaves no log open
             self._audit = Audit(log, Path(model.path), model.provider, asked, destinations.audit_bytes)
         self._log = log
-        self._watcher = None if destinations.monitor is None else Watcher(destinations.monitor, model, asked)
         self._names = destinations.reserved(Path(model.path))
         self._saved = 0
         self._shown: list[Answer] = []
