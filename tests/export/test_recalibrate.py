@@ -106,6 +106,7 @@ def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_p
     pixels = hashlib.sha256(data.images.tobytes())
     pixels.update(data.labels.tobytes())
     assert document["hashes"] == old["hashes"] | {"calibration_data": pixels.hexdigest()}
+    assert "monitor" not in document  # all images fitted the map, so none can say what is usual
     changed = {"calibration", "samples", "hashes", "held_out", "monitor", "probe", "digests"}
     assert {key: value for key, value in document.items() if key not in changed} == {
         key: value for key, value in old.items() if key not in changed
