@@ -127,8 +127,8 @@ def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]
 def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set[str]) -> Finding | Path:
     """Where the image of a line lies, or why its decision is not computed again."""
     document = line.document
-    path = document.get("path")
-    place = (line.file.name, line.number, path if isinstance(path, str) else None)
+    path = _path(document)
+    place = (line.file.name, line.number, path)
     if line.seal is Seal.EDITED:
         return Finding(Outcome.EDITED, *place, "its text is not the one that was written")
     if line.seal is Seal.GAP:
@@ -141,13 +141,19 @@ def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set
         return Finding(Outcome.UNCHECKED, *place, f"its model is not at hand: {logged}. Name it with --model")
     if document.get("sha256") is None:
         return Finding(Outcome.UNCHECKED, *place, "its image could not be read then either")
-    found = by_hash.get(document["sha256"])
+    found = by_hash.get(str(document["sha256"]))
     if found is None:
-        changed = isinstance(path, str) and Path(path).name in names
+        changed = path is not None and Path(path).name in names
         return Finding(
             Outcome.MISSING, *place, "the image of that name has another content" if changed else "no such image"
         )
     return found
+
+
+def _path(document: dict[str, Any]) -> str | None:
+    """What the image was called; None for what is no name."""
+    path = document.get("path")
+    return path if isinstance(path, str) else None
 
 
 def _request(document: dict[str, Any]) -> Request:
@@ -171,10 +177,10 @@ def _computed(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UceEdgeWarning)  # of passes and promises: told when it was logged
             answers = list(model.answers(paths, *asked, top=request.top))
-    except (UceEdgeError, TypeError) as error:
+    except UceEdgeError as error:
         why = f"nobody can have asked so: {error}"
         return {
-            place: Finding(Outcome.EDITED, line.file.name, line.number, str(line.document.get("path")), why)
+            place: Finding(Outcome.EDITED, line.file.name, line.number, _path(line.document), why)
             for place, line, _ in job
         }
     findings = {}
@@ -182,7 +188,7 @@ def _computed(
         document = line.document
         wrong = _differences(document, answer.as_dict(), tolerance)
         outcome = Outcome.DIFFERS if wrong else Outcome.SAME
-        findings[place] = Finding(outcome, line.file.name, line.number, document.get("path"), ", ".join(wrong))
+        findings[place] = Finding(outcome, line.file.name, line.number, _path(document), ", ".join(wrong))
     return findings
 
 
@@ -195,5 +201,6 @@ def _differences(logged: dict[str, Any], now: dict[str, Any], tolerance: float) 
 
 def _is_close(one: object, other: object, tolerance: float) -> bool:
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return abs(one - other) <= tolerance * max(1, abs(one))
+        with suppress(OverflowError):  # an integer that no float holds
+            return abs(one - other) <= tolerance * max(1, abs(one))
     return one == other

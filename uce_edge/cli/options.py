@@ -73,11 +73,11 @@ def parse_names(argument: str, text: str | None) -> list[str] | None:
     if text is None:
         return None
     try:
-        lines = Path(text).read_text(encoding="utf-8").splitlines()
+        lines = Path(text).read_text(encoding="utf-8-sig").splitlines()  # editors of Windows write a mark first
     except UnicodeDecodeError:
         rule = "names, or a text file in UTF-8"
         raise UsageError(expected(f"`{argument}`", rule, text, "Save it as UTF-8")) from None
-    except OSError:  # not a file: the names themselves, which may be longer than a file name can be
+    except (OSError, ValueError):  # not a file: the names themselves, which may be no file name, such as a long one
         return [name.strip() for name in text.split(",")]
     return [line.strip() for line in lines if line.strip()]
 

@@ -1,0 +1,179 @@
+"""What is fuzzed: sound files to start from, and what is done with a damaged one."""
+
+import functools
+import io
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+GOLDEN = HERE.parent / "golden"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader of files."""
+
+    corpus: Callable[[], list[bytes]]
+    read: Callable[[bytes], str]
+    """Says in a word what became of a file. A `UceEdgeError` is "refused"; anything else that is raised is a fault."""
+    memory: int
+    """Megabytes of address space that the process may have."""
+    spared: Callable[[Sequence[bytes]], list[list[range]]] = lambda _: []
+
+
+def _files(*names: str) -> Callable[[], list[bytes]]:
+    return lambda: [path.read_bytes() for name in names for path in sorted((HERE / "corpus").glob(name))]
+
+
+def _image(data: bytes) -> str:
+    from uce_edge import images
+    from uce_edge.metadata import ImageSpec
+
+    images.load(data, ImageSpec(8, 8, 3))
+    images.load(data, ImageSpec(8, 8, 1, "float32"))
+    images.picture(data, 16)
+    return "read"
+
+
+def _goldens() -> list[bytes]:
+    return [(GOLDEN / f"digits-{kind}.onnx").read_bytes() for kind in ("mc", "moments", "novelty")]
+
+
+def _weights(corpus: Sequence[bytes]) -> list[list[range]]:
+    """Where the large arrays of model files lie."""
+    import onnx
+
+    places = []
+    for data in corpus:
+        raw = [item.raw_data for item in onnx.load_from_string(data).graph.initializer if len(item.raw_data) > 512]
+        starts = [(data.find(part), len(part)) for part in raw]
+        places.append([range(start, start + length) for start, length in starts if start >= 0])
+    return places
+
+
+_IMAGE = b"P5 8 8 255\n" + bytes(range(0, 256, 4))
+
+
+def _model(data: bytes) -> str:
+    """An answer is finite and names a class of the file; or it is an error in a sentence."""
+    from uce_edge import Model
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, image = Path(folder) / "model.onnx", Path(folder) / "image.pgm"
+        path.write_bytes(data)
+        image.write_bytes(_IMAGE)
+        model = Model(path, "cpu", threads=1)
+        (answer,) = model.answers([image])
+        json.dumps(answer.as_dict(), allow_nan=False)
+        if answer.prediction is None:
+            return "no finite answer"
+        assert answer.prediction.label in model.classes
+    return "answered"
+
+
+def _npz_corpus() -> list[bytes]:
+    import numpy as np
+
+    pixels, labels = np.arange(6 * 5 * 4, dtype=np.uint8).reshape(6, 5, 4), np.arange(6) % 3
+    plain = {"x": pixels, "y": labels}
+    parts = {"train_images": pixels, "train_labels": labels, "test_images": pixels, "test_labels": labels}
+    named = plain | {"class_names": np.array(["a", "b", "c"])}
+    corpus = []
+    for save, arrays in ((np.savez, plain), (np.savez_compressed, parts), (np.savez, named)):
+        with io.BytesIO() as file:
+            save(file, **arrays)
+            corpus.append(file.getvalue())
+    return corpus
+
+
+def _npz(data: bytes) -> str:
+    from uce_edge.datasets.formats.npz import FORMAT
+    from uce_edge.datasets.sources import Wanted
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.npz"
+        path.write_bytes(data)
+        source = FORMAT.read(path, Wanted())
+        for pixels, labels in source.parts.values():
+            assert len(pixels) == len(labels) > 0
+            assert 0 <= labels.min() <= labels.max() < len(source.class_names)
+    return "read"
+
+
+def _run(data: bytes) -> str:
+    from uce_edge_train.runs import Run
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "run.json").write_bytes(data)
+        run = Run.load(folder)
+        assert Run.from_document(json.loads(run.to_json())) == run
+    return "read"
+
+
+def _names(data: bytes) -> str:
+    from uce_edge.cli.options import parse_names
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "names.txt"
+        path.write_bytes(data)
+        names = parse_names("classes", str(path))
+        assert names is not None
+        assert all(name == name.strip() != "" for name in names)
+    return "read"
+
+
+def _logs() -> list[bytes]:
+    """As they are written, and as older versions wrote them: without hashes, which let nothing else be tried."""
+    from uce_edge import Model
+    from uce_edge.answers import Request
+    from uce_edge.audit import Audit
+
+    with tempfile.TemporaryDirectory() as folder:
+        image, log = Path(folder) / "image.pgm", Path(folder) / "log.jsonl"
+        image.write_bytes(_IMAGE)
+        model = Model(GOLDEN / "digits-mc.onnx", "cpu", threads=1)
+        asked = Request(samples=2, reject=0.3)
+        audit = Audit(log, Path(model.path), model.provider, asked)
+        for answer in model.answers([image, image], samples=2, reject=0.3, keep=True):
+            audit.add(answer)
+        audit.close()
+        written = log.read_bytes()
+    lines = [json.loads(line) for line in written.splitlines()]
+    seals = ("line", "previous", "line_sha256")
+    bare = [{name: value for name, value in line.items() if name not in seals} for line in lines]
+    older = [{name: value for name, value in line.items() if name != "asked"} for line in bare]
+    return [written, *("".join(json.dumps(line) + "\n" for line in all_).encode() for all_ in (bare, older, bare))]
+
+
+@functools.cache
+def _models() -> dict[str, Path]:
+    from uce_edge.replay import sha256
+
+    return {sha256(GOLDEN / "digits-mc.onnx"): GOLDEN / "digits-mc.onnx"}
+
+
+def _log(data: bytes) -> str:
+    from uce_edge.replay import replay
+
+    with tempfile.TemporaryDirectory() as folder:
+        log, images = Path(folder) / "log.jsonl", Path(folder) / "images"
+        images.mkdir()
+        (images / "image.pgm").write_bytes(_IMAGE)
+        log.write_bytes(data)
+        findings = list(replay(log, images, _models()))
+        json.dumps([finding.as_dict() for finding in findings], allow_nan=False)
+        outcomes = {str(finding.outcome) for finding in findings}
+    return "the same" if outcomes == {"same"} else "changed"
+
+
+TARGETS = {
+    "images": Target(_files("images/*"), _image, 3000),
+    "models": Target(_goldens, _model, 4000, _weights),
+    "archives": Target(_npz_corpus, _npz, 1500),
+    "runs": Target(_files("runs/*.json"), _run, 6000),
+    "logs": Target(_logs, _log, 4000),
+    "names": Target(_files("names/*.txt"), _names, 1000),
+}

@@ -1,0 +1,85 @@
+"""Damaged files end in a sentence: no crash, no other exception, no hang, no memory beyond a limit.
+
+`make fuzz` reads UCE_EDGE_FUZZ damaged files of each kind, `make test` a few.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import warnings
+
+import pytest
+from damage import damaged, wrong_values
+from fuzzing import fuzz
+from targets import TARGETS
+
+from uce_edge.errors import UceEdgeError
+
+LONG = int(os.environ.get("UCE_EDGE_FUZZ", "0"))
+FIRST = int(os.environ.get("UCE_EDGE_FUZZ_FIRST", "0"))
+_BATCH = 2000  # a process of its own for so many: what one file leaves behind must not spoil a hundred thousand
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+
+
+@pytest.mark.parametrize(
+    ("kind", "few", "most"),
+    [
+        ("images", 300, 100),
+        ("models", 60, 200),
+        ("archives", 200, 100),
+        ("names", 200, 10),
+        ("logs", 25, 50),
+    ],
+)
+def test_a_damaged_file_is_read_or_refused(kind: str, few: int, most: int) -> None:
+    """And takes at most so many megabytes."""
+    check(kind, few, most)
+
+
+def test_a_damaged_description_of_a_run_is_read_or_refused() -> None:
+    pytest.importorskip("torch", reason="torch is not installed, and runs are read with it")
+    if LONG:
+        check("runs", 0, 100)
+        return
+    # Here, because a process of its own would import torch for seconds.
+    target, read = TARGETS["runs"], 0
+    corpus = target.corpus()
+    for number in range(FIRST, FIRST + 200):
+        with contextlib.suppress(UceEdgeError):
+            read += target.read(damaged(corpus, number)) == "read"
+    assert 0 < read < 200
+
+
+@pytest.mark.parametrize(("kind", "step"), [("runs", 3), ("logs", 60)])
+def test_a_value_of_the_wrong_type_is_told_or_told_apart(kind: str, step: int) -> None:
+    """Every key of the document, and every wrong value; of slow readers, a part of them."""
+    if kind == "runs":
+        pytest.importorskip("torch", reason="torch is not installed, and runs are read with it")
+    target, tried = TARGETS[kind], 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text = target.corpus()[1]
+        documents = wrong_values(json.loads(text.splitlines()[0] if kind == "logs" else text))
+        for document in itertools.islice(documents, 0, None, 1 if LONG else step):
+            tried += 1
+            with contextlib.suppress(UceEdgeError):
+                target.read(json.dumps(document).encode() + b"\n")
+    print(f"{kind}: {tried} documents with one wrong value")
+    assert tried > 5
+
+
+def check(kind: str, few: int, most: int) -> None:
+    totals: dict[str, int] = {}
+    peak, wanted = 0, LONG or few
+    for first in range(FIRST, FIRST + wanted, _BATCH):
+        outcome = fuzz(kind, first, min(_BATCH, FIRST + wanted - first))
+        assert outcome.failure is None, outcome.failure
+        totals = {word: totals.get(word, 0) + outcome.counts.get(word, 0) for word in totals | outcome.counts}
+        peak = max(peak, outcome.peak)
+    print(f"{kind}: {wanted} damaged files from number {FIRST}: {totals}, at most {peak} MB")
+    assert sum(totals.values()) == wanted
+    assert len(totals) > 1, "all ended alike: damage was too small, or nothing behind the first check was tried"
+    assert peak <= most
