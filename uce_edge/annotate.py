@@ -25,21 +25,42 @@ SHEET_LIMIT = 200
 _LONGEST_STEM = 251
 
 
-def save_annotated(answer: Answer, folder: Path, taken: set[str]) -> None:
-    """Write an annotated copy as PNG; a name that is taken gets a number, one that is too long is shortened.
+class CopyNames:
+    """Names for annotated copies, without their ending; one that is too long is shortened."""
+
+    def __init__(self, reserved: set[str], *, endless: bool = False) -> None:
+        """Start with names that others have.
+
+        Args:
+            reserved: Names that no copy gets.
+            endless: Whether images come for ever, from one folder. Then nothing is remembered of them: a copy keeps the
+                ending of its image, and an image that is written anew gets its copy anew. Otherwise a name that was
+                given already gets a number.
+        """
+        self._taken, self._endless = set(reserved), endless
+
+    def of(self, path: str) -> str:
+        """The name for the copy of an image."""
+        image = Path("stdin" if path == STDIN else path)
+        stem = image.name if self._endless and image.suffix.lower() != ".png" else image.stem
+        name, count = _shortened(stem), 1
+        while name in self._taken:
+            count += 1
+            name = _shortened(stem, f"-{count}")
+        if not self._endless:
+            self._taken.add(name)
+        return name
+
+
+def save_annotated(answer: Answer, folder: Path, names: CopyNames) -> None:
+    """Write an annotated copy as PNG.
 
     Args:
         answer: The answer, which has a prediction.
         folder: Where to.
-        taken: The names given so far, which this one joins.
+        names: What it is called.
     """
-    stem = "stdin" if answer.path == STDIN else Path(answer.path).stem
-    name, count = _shortened(stem), 1
-    while name in taken:
-        count += 1
-        name = _shortened(stem, f"-{count}")
-    taken.add(name)
-    with replacing(folder / f"{name}.png", "--save") as path:
+    with replacing(folder / f"{names.of(answer.path)}.png", "--save") as path:
         annotated(answer, 320).save(path)
 
 

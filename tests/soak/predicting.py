@@ -1,6 +1,6 @@
 """Predicts many times in a process of its own, and tells what that left behind: memory, descriptors, threads.
 
-    python tests/soak/predicting.py 100000
+python tests/soak/predicting.py 100000
 """
 
 import json

@@ -94,9 +94,11 @@ def _command(request: Request, count: int) -> int:
         here = os.fstat(count).st_size == request.rename
         if here and not request.done:
             os.kill(os.getpid(), signal.SIGKILL)
-        renamed(*arguments, **options)  # type: ignore[arg-type]
-        if here:
-            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            renamed(*arguments, **options)  # type: ignore[arg-type]
+        finally:
+            if here:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     os.replace = os.rename = replace  # pathlib calls them by these names
     try:
@@ -117,10 +119,11 @@ def _waited(pid: int, after: float | None) -> int:
 
 def main() -> None:
     """Import what commands need, without starting a thread, and serve."""
-    import onnxruntime  # noqa: F401
-    import uce_edge.annotate
-    import uce_edge.cli
-    import uce_edge.model  # noqa: F401
+    from uce_edge.providers import onnxruntime
+
+    onnxruntime()
+    with contextlib.suppress(ImportError):
+        pass
 
     for line in sys.stdin:
         print(json.dumps(asdict(_forked(Request(**json.loads(line))))), flush=True)

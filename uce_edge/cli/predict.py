@@ -142,7 +142,7 @@ def predict(
     at_once = watch is not None or (jsonl and sort is Sort.GIVEN)
     asked = Request(samples, seed, threshold, adaptive, top)
     with (
-        Writer(destinations, loaded, asked) as writer,
+        Writer(destinations, loaded, asked, endless=watch is not None) as writer,
         _progress(len(paths), shown=not jsonl) as advance,
         _until_stopped(watch),
     ):

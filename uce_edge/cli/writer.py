@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 class Writer:
     """Writes answers to their destinations, until its block ends."""
 
-    def __init__(self, destinations: Destinations, model: "Model", asked: "Request") -> None:
+    def __init__(self, destinations: Destinations, model: "Model", asked: "Request", *, endless: bool = False) -> None:
         """Open the destinations, so that one that cannot be written is told before the first image.
 
         Args:
             destinations: Where to write; they are checked already.
             model: What answers.
             asked: How it is asked.
+            endless: Whether images come for ever, so that nothing may be remembered of each.
         """
         from uce_edge.audit import Audit
         from uce_edge.files import writable_folder
 
         self._save, self._sheet, log = destinations.save, destinations.sheet, destinations.audit
         if self._save is not None:
+            from uce_edge.annotate import CopyNames
+
             writable_folder(self._save, "--save")
+            self._names = CopyNames(destinations.reserved(Path(model.path)), endless=endless)
         self._watcher = None if destinations.monitor is None else Watcher(destinations.monitor, model, asked)
         self._audit = None
         if log is not None:  # last: what is refused before leaves no log open
             self._audit = Audit(log, Path(model.path), model.provider, asked, destinations.audit_bytes)
         self._log = log
-        self._names = destinations.reserved(Path(model.path))
         self._saved = 0
         self._shown: list[Answer] = []
 
