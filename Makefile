@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-ports test-trace test-runtimes test-scale test-minimal lint bench noise wheel-check clean
+.PHONY: demo test fuzz soak test-ports test-trace test-runtimes test-scale test-minimal lint bench noise wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -33,6 +33,15 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	UCE_EDGE_KEEP=build/ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations=10
+
+# Damaged files and requests by the ten thousand, and images that ask for gigabytes: some ten minutes on one core.
+# UCE_EDGE_FUZZ_FIRST=N starts from other damage; a failure says how to repeat it.
+fuzz: $(VENV)/.dev
+	UCE_EDGE_FUZZ=$${UCE_EDGE_FUZZ:-100} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/fuzz
+
+# 100,000 predictions, a watched folder of 20,000 files, 200 kills, full and read-only disks (which need root): some ten minutes.
+soak: $(VENV)/.dev
+	UCE_EDGE_SOAK=$${UCE_EDGE_SOAK:-100000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -rs tests/soak
 
 # The ports to other languages: fetches what they need from package registries, then runs their tests on the goldens.
 # A port that cannot be tested is a failure.

@@ -6,10 +6,12 @@ is let go.
 """
 
 import errno
+import io
 import ipaddress
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +24,7 @@ from urllib.parse import SplitResult, urlsplit
 from uce_edge.errors import UceEdgeError, UsageError, expected
 
 SILENCE = 30.0
-"""Seconds that a client may keep the server waiting, for a request or until it takes the next part of an answer."""
+"""Seconds that a client may keep the server waiting: for all of a request, or to take the next part of an answer."""
 CONNECTIONS = 64
 """Clients at a time; a browser opens about ten."""
 
@@ -145,11 +147,39 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _Said(io.RawIOBase):
+    """What a client says, as long as it has time: one byte now and then is no request."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._seconds = connection, seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """All of the time is there again, for the next request."""
+        self._end = time.monotonic() + self._seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes.
+
+        Raises:
+            TimeoutError: The time is over.
+        """
+        self._connection.settimeout(max(self._end - time.monotonic(), 1e-3))
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(self._seconds)
+
+
 class Handler(BaseHTTPRequestHandler):
     """One connection: answers GET and HEAD for the server's contents, and nothing else."""
 
     server: Server
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # what is no version gets a refusal with its headers, too
     server_version = "uce-edge"
     sys_version = ""
 
@@ -157,6 +187,8 @@ class Handler(BaseHTTPRequestHandler):
         """Wait for this client no longer than for any other."""
         super().setup()
         self.connection.settimeout(self.server.silence)
+        self._said = _Said(self.connection, self.server.silence)
+        self.rfile = io.BufferedReader(self._said)
 
     def handle(self) -> None:
         """Answer until the client has nothing more to ask, says nothing, or is gone."""
@@ -164,6 +196,11 @@ class Handler(BaseHTTPRequestHandler):
             super().handle()
         except (ConnectionError, TimeoutError):  # the page was closed or reloaded meanwhile
             self.close_connection = True
+
+    def handle_one_request(self) -> None:
+        """Wait for a request, and answer it."""
+        self._said.begin()
+        super().handle_one_request()
 
     def parse_request(self) -> bool:
         """Read the request's head; False if it was answered already, because something is wrong with it."""

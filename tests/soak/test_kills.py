@@ -1,6 +1,6 @@
 """Power cuts: a process is killed at every rename and at random moments, and no file is half of anything.
 
-`make soak` kills at UCE_EDGE_KILLS random moments, `make test` at a few.
+`make soak` kills at 200 random moments, `make test` at a few.
 """
 
 import json
@@ -23,7 +23,7 @@ from uce_edge.chain import Seal
 
 LONG = bool(os.environ.get("UCE_EDGE_SOAK"))
 MODEL = GOLDEN / "digits-mc.onnx"
-KILLS = int(os.environ.get("UCE_EDGE_KILLS", "200")) if LONG else 6
+KILLS = 200 if LONG else 6
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and watched as on Linux")
 

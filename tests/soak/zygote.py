@@ -49,7 +49,7 @@ class Ended:
 class Zygote:
     """The warm process."""
 
-    def __init__(self, prefix: list[str] = []) -> None:  # noqa: B006 - not changed
+    def __init__(self, *prefix: str) -> None:
         """Start it; the prefix is a command that runs it, such as one that mounts a disk first."""
         command = [*prefix, sys.executable, __file__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

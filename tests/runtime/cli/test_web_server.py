@@ -1,5 +1,6 @@
 """The page's server answers for its own names alone, waits for nobody for ever, and survives whatever is sent to it."""
 
+import contextlib
 import socket
 import struct
 import threading
@@ -163,6 +164,19 @@ def test_the_page_s_address_can_be_opened_and_is_answered(host: str, address: st
 def test_a_silent_client_is_let_go(said: bytes) -> None:
     with serving(silence=0.2) as server, connect(server) as client:
         client.sendall(said)
+        assert heard(client) == b""
+
+
+def test_a_client_that_says_a_byte_now_and_then_is_let_go() -> None:
+    with serving(silence=0.3) as server, connect(server) as client:
+        started = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            for byte in b"GET / HTTP/1.1\r\nHost: localhost\r\nSlow: " + b"a" * 100:
+                client.sendall(bytes([byte]))
+                time.sleep(0.05)
+                if time.monotonic() - started > 10:
+                    break
+        assert time.monotonic() - started < 10
         assert heard(client) == b""
 
 
