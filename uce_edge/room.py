@@ -18,7 +18,7 @@ MAX_BYTES = 800_000_000
 """What decoding may hold. A file of a few kilobytes can ask for gigabytes."""
 
 # Bytes per pixel, measured: Pillow's own image has up to 4, and some decoders hold it several times.
-_PLAIN, _PROGRESSIVE, _BY_FORMAT = 5, 12, {"WEBP": 16, "JPEG2000": 24}
+_PLAIN, _PROGRESSIVE, _BY_FORMAT = 5, 13, {"WEBP": 17, "JPEG2000": 25}
 
 _change = threading.Condition()
 _held = 0

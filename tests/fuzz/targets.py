@@ -1,6 +1,5 @@
 """What is fuzzed: sound files to start from, and what is done with a damaged one."""
 
-import functools
 import io
 import json
 import tempfile
@@ -148,14 +147,8 @@ def _logs() -> list[bytes]:
     return [written, *("".join(json.dumps(line) + "\n" for line in all_).encode() for all_ in (bare, older, bare))]
 
 
-@functools.cache
-def _models() -> dict[str, Path]:
-    from uce_edge.replay import sha256
-
-    return {sha256(GOLDEN / "digits-mc.onnx"): GOLDEN / "digits-mc.onnx"}
-
-
 def _log(data: bytes) -> str:
+    from uce_edge.logged import ModelFiles
     from uce_edge.replay import replay
 
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +156,7 @@ def _log(data: bytes) -> str:
         images.mkdir()
         (images / "image.pgm").write_bytes(_IMAGE)
         log.write_bytes(data)
-        findings = list(replay(log, images, _models()))
+        findings = list(replay(log, images, ModelFiles([GOLDEN / "digits-mc.onnx"])))
         json.dumps([finding.as_dict() for finding in findings], allow_nan=False)
         outcomes = {str(finding.outcome) for finding in findings}
     return "the same" if outcomes == {"same"} else "changed"

@@ -22,11 +22,13 @@ LONG = bool(os.environ.get("UCE_EDGE_FUZZ"))
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux tells it")
 
 _PEAK = """
-import resource, sys
+import sys
+from pathlib import Path
 from uce_edge import images
 from uce_edge.errors import ImageError
 from uce_edge.metadata import ImageSpec
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():  # of this process alone; getrusage begins with that of the one before exec
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
 images.prepare(images.Image.new("RGBA", (9, 9)), ImageSpec(8, 8, 3))
 before = peak()
 try:
@@ -68,10 +70,10 @@ def _bombs() -> Iterator[tuple[str, str, str, dict[str, object], int]]:
         yield f"{mode}.png", "PNG", mode, {}, 9990
     for mode in ("RGB", "CMYK", "L"):
         yield f"{mode}.jpg", "JPEG", mode, {}, 9990
-        yield f"{mode}-progressive.jpg", "JPEG", mode, {"progressive": True, "subsampling": 0}, 8160
+        yield f"{mode}-progressive.jpg", "JPEG", mode, {"progressive": True, "subsampling": 0}, 7840
     for mode in ("RGB", "RGBA"):
-        yield f"{mode}.webp", "WEBP", mode, {"lossless": True}, 7070
-        yield f"{mode}.jp2", "JPEG2000", mode, {}, 5770
+        yield f"{mode}.webp", "WEBP", mode, {"lossless": True}, 6859
+        yield f"{mode}.jp2", "JPEG2000", mode, {}, 5656
     for mode in ("RGBA", "F", "I"):
         yield f"{mode}.tif", "TIFF", mode, {"compression": "tiff_adobe_deflate"}, 9990
     yield "P.gif", "GIF", "P", {"transparency": 0}, 9990
@@ -86,7 +88,7 @@ def test_no_format_takes_more_than_the_limit(
     Image.new(mode, (side, side)).save(path, kind, **options)
     taken = megabytes(path)
     print(f"{name}: {side * side / 1e6:.0f} megapixels in {path.stat().st_size / 1e6:.1f} MB took {taken:.0f} MB")
-    assert taken < 1.1 * MAX_BYTES / 2**20
+    assert taken * 2**20 < MAX_BYTES
 
 
 # Archives.

@@ -108,7 +108,7 @@ def test_killed_at_every_rename_nothing_is_half_written(
             if LONG:
                 again(zygote, place, folder, command)
                 check(folder)
-    print(f"{command.split(maxsplit=1)[0]}: killed before and after each of {renames} renames")
+    print(f"{command.split(maxsplit=1)[0]}: killed at each of {renames} renames")
 
 
 def test_killed_at_any_moment_nothing_is_half_written_and_the_log_goes_on(
