@@ -117,7 +117,7 @@ def test_labelled_images_alone_make_a_calibrated_file_without_noise(call) -> Non
 def test_noise_that_was_asked_for_is_there_with_its_price(call) -> None:
     done = call("export", "--from", "net.onnx", "--data", "data.npz", "--p", "0.3", "--samples", "4", "--out", "m.onnx")
     assert done.code == 0, done.err
-    assert Model("m.onnx", "cpu").metadata.noise is NoiseKind.TABLE
+    assert Model("m.onnx", "cpu").metadata.noise is NoiseKind.TABLE_2
     # One pass: the stem once, and twice the head, which all passes share.
     stem, head = 6 * 64 * 3, 6 * 4
     assert f"noise: {(stem + 2 * head) / (stem + head):.1f} times the multiplications" in done.err
