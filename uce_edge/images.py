@@ -112,10 +112,17 @@ def _pictured(image: Image.Image, size: int, name: str) -> Image.Image:
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:
     """The content of a stream, unless it is longer than any image: it may have no end."""
-    parts = list(islice(iter(lambda: stream.read(_BLOCK), b""), MAX_FILE // _BLOCK + 1))
-    if sum(map(len, parts)) > MAX_FILE:
+    if stream.seekable():
+        # As many bytes as there are: blocks that shrink to what was read leave holes in the memory.
+        size = stream.seek(0, io.SEEK_END)
+        stream.seek(0)
+        content = stream.read(min(size, MAX_FILE + 1))
+    else:
+        blocks = islice(iter(lambda: stream.read(_BLOCK), b""), MAX_FILE // _BLOCK + 1)
+        content = b"".join(blocks)
+    if len(content) > MAX_FILE:
         raise ImageError(f"{name} has more than {MAX_FILE >> 30} GiB, which no image needs. Check that it is one.")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return content
 
 
 @contextmanager

@@ -25,10 +25,10 @@ def test_a_person_is_told_what_is_foreign(visit: Callable[..., Visit]) -> None:
     said = page.inner_text("#reason")
     assert "Only 0.7\u00a0% of the images that the model was calibrated on are as far away" in said
     assert "and what has 1.1\u00a0% or less is foreign." in said
-    assert "But for that, it would be 1: its uncertainty, 0.025, is not above the threshold, 0.156." in said
+    assert "But for that, it would be 1: its uncertainty, 0.163, is not above the threshold, 0.207." in said
     assert page.inner_text("#novelty") == "0.7\u00a0%"
-    assert page.inner_text("#novelty-score") == "distance 395"
-    assert page.inner_text("#error-probability") == "2.0\u00a0% if it were familiar"
+    assert page.inner_text("#novelty-score") == "distance 656"
+    assert page.inner_text("#error-probability") == "15.1\u00a0% if it were familiar"
     spoken = page.locator("#spoken").inner_text()
     assert spoken.startswith("Rejected: unlike anything it was calibrated on. Best guess 1, ")
     give_golden(visited, "stripes")
