@@ -98,6 +98,9 @@ def test_threads_decode_no_more_at_once_than_there_is_room_for(monkeypatch: pyte
 
 def test_a_pipe_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless:
+        def seekable(self) -> bool:
+            return False
+
         def read(self, size: int) -> bytes:
             return bytes(size)
 
