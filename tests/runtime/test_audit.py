@@ -62,7 +62,8 @@ def forged(line: str) -> str:
     """Another answer, with a hash that fits."""
     document = json.loads(line)
     del document["line_sha256"]
-    return chain.sealed(document | {"label": "8", "decision": "accept"}).decode().rstrip()
+    other = "3" if document["label"] == "8" else "8"
+    return chain.sealed(document | {"label": other, "decision": "accept"}).decode().rstrip()
 
 
 EDITS: dict[str, tuple[Callable[[list[str]], list[str]], list[str]]] = {

@@ -81,7 +81,9 @@ def test_both_together_is_the_product_of_the_shares_that_are_at_least_as_extreme
         -np.log(share(said.uncertainty, own.uncertainty) * share(said.novelty_score, own.novelty_score))
         for said in (own, other)
     )
-    assert evaluated.ood[0].detection["both"].auroc.value == pytest.approx(metrics.ood_auroc(inside, outside))
+    # Products that are equal may be rounded apart, which breaks a tie.
+    expected = pytest.approx(metrics.ood_auroc(inside, outside), abs=1e-4)
+    assert evaluated.ood[0].detection["both"].auroc.value == expected
 
 
 def test_damaged_images_are_counted_with_and_without_the_gate(evaluated: Evaluation) -> None:
