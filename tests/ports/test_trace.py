@@ -142,9 +142,15 @@ def test_the_page_listens_where_it_was_told_and_calls_nobody(folders: Folders) -
         pytest.skip(str(error))
     words = folders.words("web", "--model", MODEL, "--port", "0")
     environment = folders.environment() | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        words, cwd=folders.home, env=environment, stderr=subprocess.PIPE, text=True, process_group=0
-    ) as server:
+    # A shell that starts this in the background ignores Ctrl-C, and so would the server.
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        server = subprocess.Popen(
+            words, cwd=folders.home, env=environment, stderr=subprocess.PIPE, text=True, process_group=0
+        )
+    finally:
+        signal.signal(signal.SIGINT, ours)
+    with server:
         try:
             assert server.stderr is not None
             said = server.stderr.readline()
