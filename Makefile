@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test fuzz soak test-ports test-trace test-runtimes test-scale test-minimal lint bench noise wheel-check clean
+.PHONY: demo test fuzz soak test-ports test-trace test-runtimes test-scale test-minimal lint bench noise docs wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -88,9 +88,19 @@ bench: $(VENV)/.dev
 noise: $(VENV)/.dev
 	$(BIN)/python benchmarks/noise_quality.py
 
+# The site, from docs/ and the docstrings, into build/site: a dead link stops it. Look at it with
+# python3 -m http.server --directory build/site. Its examples are made by runs of the program.
+SITE := .venv-docs
+docs:
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(SITE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[cpu,docs]"
+	$(SITE)/bin/python examples/web/fetch.py
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet
+
 # The wheel as a user gets it: an empty environment without torch predicts with a model exported here.
 wheel-check: $(VENV)/.dev
 	PYTHON=$(BIN)/python UCE_EDGE_KEEP=build/ci bash .ci/wheel-check
 
 clean:
-	rm -rf $(VENV) $(SCALE) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SCALE) $(SITE) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache

@@ -149,9 +149,9 @@ def test_other_settings_of_the_repository_can_be_read(name: str) -> None:
     assert hooks == ["ruff", "ruff-format", "mypy"] or {"name", "description", "body"} <= set(settings)
 
 
-def test_ci_runs_lint_tests_ports_and_the_wheel() -> None:
+def test_ci_runs_lint_tests_ports_the_wheel_and_the_site() -> None:
     lines = re.findall(r"^make (\S+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert lines == ["lint", "test", "test-ports", "wheel-check"]
+    assert lines == ["lint", "test", "test-ports", "wheel-check", "docs"]
     assert "UCE_EDGE_PORTS=required" in (ROOT / "Makefile").read_text()
 
 
