@@ -89,13 +89,15 @@ def read(path: str | Path) -> bytes:
         return read_stream(stream, str(path))
 
 
-def picture(source: str | Path | bytes, size: int) -> Image.Image:
+def picture(source: str | Path | bytes | Image.Image | Pixels, size: int) -> Image.Image:
     """An image as a person sees it: upright, RGB, on white, its longer side so many pixels.
 
     Small images are enlarged without smoothing, so that their pixels show.
     """
     if isinstance(source, bytes):
         return _pictured(_decode(io.BytesIO(source), "The image data"), size, "The image data")
+    if isinstance(source, np.ndarray | Image.Image):
+        return _pictured(_from_array(source) if isinstance(source, np.ndarray) else source, size, "The image")
     with _opened(Path(source)) as stream:
         return _pictured(_decode(stream, str(source)), size, str(source))
 

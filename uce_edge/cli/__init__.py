@@ -29,7 +29,7 @@ from uce_edge.cli import (
     verify,
     web,
 )
-from uce_edge.errors import UceEdgeError
+from uce_edge.errors import UceEdgeError, naming_options
 
 __all__ = ["app", "main"]
 
@@ -87,7 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     try:
-        app(arguments)
+        with naming_options():
+            app(arguments)
     except UceEdgeError as error:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)

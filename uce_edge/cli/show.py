@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from uce_edge.report.words import odds
+
 if TYPE_CHECKING:
     from uce_edge.answers import Answer
     from uce_edge.prediction import ImagePrediction
@@ -65,13 +67,6 @@ def row(answer: "Answer") -> None:
         sure = f"{prediction.label}  {prediction.confidence:.1%}  {_spread(prediction)}"
         typer.echo(f"{answer.path}  {sure}  wrong about {odds(prediction.error_probability)}  {shown}")
     sys.stdout.flush()
-
-
-def odds(probability: float) -> str:
-    """A probability of error as people say it: 1 in 12."""
-    if probability < 0.001:
-        return "< 1 in 1000"
-    return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"
 
 
 def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "ImagePrediction"], str]]) -> None:
