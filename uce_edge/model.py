@@ -1,5 +1,7 @@
 """A calibrated Bayesian classifier loaded from one ONNX file."""
 
+import logging
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract, images, integrity, models, probe, signature
+from uce_edge.ahead import cores
 from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calls import Calls, check_memory
 from uce_edge.contract import Precision
@@ -31,6 +34,8 @@ from uce_edge.probe import Pattern, SelfTest
 from uce_edge.providers import CPU, Device, open_session
 from uce_edge.runner import Runner
 from uce_edge.wire import WireError
+
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["GuaranteeWarning", "Model", "SamplesWarning"]
 
@@ -76,6 +81,7 @@ class Model:
             verify: Whether to refuse a file that was changed after it was published, and a device other than the
                 processor that answers the file's own probe images otherwise. False warns.
         """
+        started = time.monotonic()
         path = models.bundled() if path is None else path
         self.path = str(path)
         self.threads = threads
@@ -99,6 +105,10 @@ class Model:
         self._announce_unverified(verify)
         if verify and self.provider != CPU:
             self._trust_device(Device(device), spin, max_memory)
+        _LOG.info(
+            "Loaded %s (%s, %d passes) in %.2f s; it runs on %s with %s threads.", self.path, self.metadata.inference,
+            self.metadata.samples, time.monotonic() - started, self.provider, threads or cores(),
+        )  # fmt: skip
 
     def _open(self, device: Device | str, spin: bool, max_memory: int | None) -> None:
         self._session = open_session(self.path, device, self.threads, spin=spin)

@@ -428,7 +428,7 @@ def test_auto_says_that_listed_cuda_does_not_work_and_goes_on(digits, answer, ca
 
 @pytest.mark.usefixtures("unusable_cuda")
 def test_cuda_never_falls_back(digits):
-    with pytest.raises(UceEdgeError, match=r"could not start CUDA.*--device cpu"):
+    with pytest.raises(UceEdgeError, match=r"could not start CUDA.*device='cpu'"):
         Model(digits.model, "cuda")
 
 

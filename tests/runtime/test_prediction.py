@@ -147,7 +147,7 @@ def test_a_card_shows_the_image_its_classes_and_the_decision(prediction: Predict
         html = image._repr_html_()
         (drawn,) = pictures(html)
         assert drawn.size == (96, 96)
-        widths = [float(width) for width in re.findall(r"width:([\d.]+)%", html)]
+        widths = [float(width) for width in re.findall(r"width:([\d.]+)%;height", html)]
         assert widths[0] == pytest.approx(100 * image.confidence, abs=0.06)
         assert widths == sorted(widths, reverse=True)
         assert f"uncertainty {image.uncertainty:.3f}" in html
