@@ -21,10 +21,9 @@ def to_pandas(answers: Iterable[Answer | ImagePrediction]) -> "DataFrame":
             the path, or of `Answer.as_row`.
 
     Example:
-        >>> to_pandas(model.answers(["three.png", "broken.png"]))[["path", "label"]]  # doctest: +NORMALIZE_WHITESPACE
-                 path label
-        0   three.png     3
-        1  broken.png   NaN
+        >>> table = to_pandas(model.answers(["three.png", "broken.png"]))
+        >>> list(table["path"]), list(table["status"])
+        (['three.png', 'broken.png'], ['ok', 'error'])
     """
     try:
         import pandas

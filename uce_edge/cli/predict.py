@@ -196,7 +196,8 @@ class _Tally:
     def tell(self, *, decided: bool) -> None:
         """Sum up on stderr; of decisions only if there were several."""
         took = time.monotonic() - self.started
-        detail(f"{self.total} images in {took:.2f} s: {self.total / max(took, 1e-9):.1f} a second, reading included.")
+        noun = "image" if self.total == 1 else "images"
+        detail(f"{self.total} {noun} in {took:.2f} s: {self.total / max(took, 1e-9):.1f} a second, reading included.")
         if decided and self.total > 1:
             foreign = f", {self.foreign} of them as foreign" if self.foreign else ""
             say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected{foreign}.")

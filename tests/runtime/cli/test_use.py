@@ -139,7 +139,7 @@ def test_verbose_says_what_is_loaded_where_it_runs_and_how_long_it_takes(call: C
     loaded, images, took = verbose.err.splitlines()
     passes = re.escape(f"Loaded {MODEL} (mc, 25 passes) in ")
     assert re.fullmatch(passes + r"\d+\.\d\d s; it runs on CPUExecutionProvider with 1 threads\.", loaded)
-    assert re.match(r"1 images in \d+\.\d\d s: ", images)
+    assert re.match(r"1 image in \d+\.\d\d s: ", images)
     assert re.fullmatch(r"predict took \d+\.\d\d s\.", took)
     assert plain.err == ""
 
