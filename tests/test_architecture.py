@@ -85,7 +85,7 @@ def modules(package: str) -> dict[str, list[Use]]:
 
 RUNTIME = {name: used for name, used in modules("uce_edge").items() if not f"{name}.".startswith("uce_edge.cli.")}
 CLI = {name: used for name, used in modules("uce_edge").items() if name not in RUNTIME}
-COMMANDS = {use.name for use in CLI["uce_edge.cli"] if use.of("uce_edge.cli")}
+COMMANDS = {use.name for use in CLI["uce_edge.cli"] if use.name in CLI}
 """The modules that `uce_edge/cli/__init__.py` registers commands of."""
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UceEdgeWarning,
         UsageError,
     )
+    from uce_edge.frames import to_pandas
     from uce_edge.metadata import ImageSpec, Metadata
     from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
     from uce_edge.models import load
@@ -60,6 +61,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "load",
+    "to_pandas",
 ]
 
 __getattr__, __dir__ = lazy.names(
@@ -82,6 +84,7 @@ __getattr__, __dir__ = lazy.names(
             "UceEdgeWarning",
             "UsageError",
         ),
+        "uce_edge.frames": ("to_pandas",),
         "uce_edge.metadata": ("ImageSpec", "Metadata"),
         "uce_edge.model": ("GuaranteeWarning", "Model", "SamplesWarning"),
         "uce_edge.models": ("load",),

@@ -10,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from uce_edge.answers import Answer
 from uce_edge.errors import ImageError
 from uce_edge.files import replacing
+from uce_edge.fonts import drawable, font_for
 from uce_edge.images import STDIN, picture
 from uce_edge.prediction import Decision, ImagePrediction, Limits, Reason
 
@@ -81,7 +82,7 @@ def annotated(answer: Answer, size: int) -> Image.Image:
     image = picture(answer.content or answer.path, size)
     text = max(11, size // 18)
     lines = _lines(answer.prediction, text)
-    fonts = [ImageFont.load_default(points) for _, points, _ in lines]
+    fonts = [font_for(line, points) or ImageFont.load_default(points) for line, points, _ in lines]
     widest = max(round(font.getlength(line)) for font, (line, _, _) in zip(fonts, lines, strict=True))
     width = max(image.width, widest) + 2 * _EDGE
     height = image.height + sum(round(1.4 * points) for _, points, _ in lines) + 3 * _EDGE
@@ -98,9 +99,11 @@ def annotated(answer: Answer, size: int) -> Image.Image:
 
 def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
     """The answer in words: each line with its size and colour."""
+    # A label that no font can draw would be a row of boxes; its number tells it apart.
+    label = drawable(prediction.label, f"class {prediction.class_id}")
     word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
     return [
-        (f"{prediction.label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
+        (f"{label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
         (f"uncertainty {prediction.uncertainty:.3f} ± {prediction.standard_error:.3f}", points, _FAINT),
         *([(word, points, COLOURS[prediction.decision])] if word else []),
     ]

@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -80,6 +80,27 @@ class Answer:
             return ""
         return Limits(self.threshold, self.cutoff).why(self.prediction.reason)
 
+    def _repr_html_(self) -> str:
+        """A card, for notebooks."""
+        from uce_edge.notebook import answer_card
+
+        return answer_card(self)
+
+    def as_row(self, top: int = 3) -> dict[str, Any]:
+        """The same values flat, for tables: the likeliest classes but the first are label_2, probability_2, ...
+
+        Args:
+            top: How many of the likeliest classes the row has a place for.
+        """
+        row = self.as_dict()
+        del row["top"]
+        error = row.pop("error")
+        for number in range(2, top + 1):
+            likely = self.top[number - 1] if number <= len(self.top) else None
+            row[f"label_{number}"] = None if likely is None else likely.label
+            row[f"probability_{number}"] = None if likely is None else likely.probability
+        return row | {"error": error}
+
     def as_dict(self) -> dict[str, Any]:
         """The JSON document: the same keys for every answer, null where there is no value."""
         values: dict[str, Any] = dict.fromkeys(_FIELDS)
@@ -102,12 +123,15 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
     threads = model.threads or cores()
     with closing(done_ahead(opened, paths, ahead=_AHEAD, threads=threads, at_most=CHUNK)) as chunks:
         for chunk in chunks:
-            pixels = [image.pixels for image in chunk if image.pixels is not None]
-            predictions = iter(
-                model.predict(np.stack(pixels), request.samples, request.seed, request.reject, request.adaptive)
-                if pixels
-                else ()
-            )
+            usable = [image for image in chunk if image.pixels is not None]
+            predictions: Iterator[ImagePrediction] = iter(())
+            if usable:
+                pixels = np.stack([image.pixels for image in usable if image.pixels is not None])
+                said = model.predict(pixels, request.samples, request.seed, request.reject, request.adaptive)
+                # The paths take the place of the pixels, which would fill the memory.
+                predictions = iter(
+                    replace(said, sources=[None if image.path == STDIN else image.path for image in usable])
+                )
             for image in chunk:
                 if image.pixels is None:
                     yield Answer(image.path, None, image.error, limits.threshold, (), image.content, limits.cutoff)

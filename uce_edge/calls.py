@@ -9,7 +9,7 @@ import numpy.typing as npt
 from uce_edge import adaptive, contract
 from uce_edge.calibration.error_map import ErrorMap
 from uce_edge.contract import Inference, Merge, Output, Per
-from uce_edge.errors import ModelFileError, UsageError, expected
+from uce_edge.errors import ModelFileError, UsageError, argument, expected
 from uce_edge.fields import Rule, checked
 from uce_edge.metadata import Metadata
 from uce_edge.prediction import seed_averages, summarise
@@ -84,7 +84,7 @@ class Calls:
         if not self._metadata.takes_seeds or self._rows_per_call > self._rows:
             raise UsageError(
                 f"{self._source} computes an image in one call, so there is nothing to stop early: "
-                "leave --adaptive out."
+                f"leave {argument('adaptive')} out."
             )
         starts = range(0, len(batch), self._rows)
         parts = [self._settled(batch[i : i + self._rows], seeds, reject, error) for i in starts]
@@ -172,8 +172,8 @@ class Calls:
         except Exception as error:  # onnxruntime raises its own unrelated classes per failure
             reason = str(error).splitlines()[0]
             raise ModelFileError(
-                f"{self._source} cannot be run ({reason}). If the memory is full, lower --max-memory; otherwise the "
-                "file is damaged: copy or export it again."
+                f"{self._source} cannot be run ({reason}). If the memory is full, lower {argument('max_memory')}; "
+                "otherwise the file is damaged: copy or export it again."
             ) from None
 
     def _images_per_call(self, samples: int) -> int:

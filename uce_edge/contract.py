@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
+from uce_edge.errors import argument
 from uce_edge.fields import Share, between, checked, strictly_between
 
 if TYPE_CHECKING:
@@ -235,19 +236,19 @@ _Probability = Annotated[float, strictly_between(0, 1)]
 
 def pass_seeds(samples: int, seed: int) -> range:
     """The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns."""
-    samples = checked("samples", _Samples, samples, "25 is a good start: --samples 25")
-    first = MAX_SAMPLES * checked("seed", _Seed, seed, "Any fixed value will do: --seed 0")
+    samples = checked("samples", _Samples, samples, f"25 is a good start: {argument('samples', 25)}")
+    first = MAX_SAMPLES * checked("seed", _Seed, seed, f"Any fixed value will do: {argument('seed', 0)}")
     return range(first, first + samples)
 
 
 def check_adaptive(error: float) -> None:
     """Refuse a probability of another outcome outside (0, 1)."""
-    checked("adaptive", _Probability, error, "For example: --adaptive 0.1")
+    checked("adaptive", _Probability, error, f"For example: {argument('adaptive', 0.1)}")
 
 
 def check_threshold(threshold: float, name: str = "reject") -> float:
     """Refuse a threshold on the uncertainty outside [0, 1]."""
-    return float(checked(name, Share, threshold, f"For example: --{name.replace('_', '-')} 0.3"))
+    return float(checked(name, Share, threshold, f"For example: {argument(name, 0.3)}"))
 
 
 def accepts(uncertainty: "npt.ArrayLike", threshold: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":

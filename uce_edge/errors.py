@@ -1,6 +1,8 @@
 """What a user is told when something cannot be done, or is done otherwise; and the exit code that goes with it."""
 
 import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 __all__ = [
     "DeviceWarning",
@@ -13,7 +15,9 @@ __all__ = [
     "UceEdgeError",
     "UceEdgeWarning",
     "UsageError",
+    "argument",
     "expected",
+    "naming_options",
 ]
 
 # A message shows a value, not a megabyte of it.
@@ -62,9 +66,46 @@ class TelemetryWarning(UceEdgeWarning):
     """ONNX Runtime was imported before this package could keep it from reporting."""
 
 
-def expected(argument: str, rule: str, value: object, remedy: str) -> str:
-    """The one shape of a message about an argument: its name, the rule, the value and the way out."""
-    return f"Expected {argument} to be {rule}, but got {_SHORT.repr(value)}. {remedy}"
+def expected(what: str, rule: str, value: object, remedy: str) -> str:
+    """The one shape of a message about an argument: its name, the rule, the value and the way out.
+
+    Args:
+        what: The name, as in `samples`.
+        rule: What its value must be.
+        value: What it is.
+        remedy: What to write instead, which `argument` spells.
+    """
+    return f"Expected {what} to be {rule}, but got {_SHORT.repr(value)}. {remedy}"
+
+
+_options_are_named = False
+
+
+@contextmanager
+def naming_options(named: bool = True) -> Iterator[None]:
+    """Inside the block, messages name the options of the command line instead of Python's arguments."""
+    global _options_are_named  # noqa: PLW0603 - all threads of a program talk to the same person
+    before, _options_are_named = _options_are_named, named
+    try:
+        yield
+    finally:
+        _options_are_named = before
+
+
+def argument(name: str, value: object = None) -> str:
+    """An argument as whoever reads the message writes it: `samples=25` in Python, `--samples 25` on the command line.
+
+    Args:
+        name: As Python spells it.
+        value: What to give it; None names the argument alone. False is a switch on the command line: `--no-verify`.
+    """
+    if not _options_are_named:
+        shown = repr(str(value)) if isinstance(value, str) else repr(value)  # an enum's member is its text
+        return f"{name}=" if value is None else f"{name}={shown}"
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    return f"--{option}" if value is None else f"--{option} {value}"
 
 
 class MissingPartError(UceEdgeError, ImportError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from uce_edge.errors import UceEdgeError
+from uce_edge.errors import UceEdgeError, argument
 
 _PREFIX = ".uce-edge-"
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{16}(\..*)?")
@@ -28,10 +28,12 @@ def writable_folder(folder: str | Path, option: str = "--out") -> None:
             pass
     except FileExistsError:
         raise UceEdgeError(
-            f"Cannot write to {folder}: it is a file, not a folder. Choose a folder with {option}."
+            f"Cannot write to {folder}: it is a file, not a folder. Choose a folder with {_named(option)}."
         ) from None
     except OSError as error:
-        raise UceEdgeError(f"Cannot write to {folder}: {error.strerror}. Choose another place with {option}.") from None
+        raise UceEdgeError(
+            f"Cannot write to {folder}: {error.strerror}. Choose another place with {_named(option)}."
+        ) from None
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
 
     Args:
         target: The file to write.
-        option: What names another place on the command line.
+        option: What names another place, as the command line spells it.
 
     Raises:
         UceEdgeError: The file cannot be written. What else goes wrong inside the block is passed on as it is.
@@ -50,7 +52,9 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = _reserve(target)
     except OSError as error:
-        raise UceEdgeError(f"Cannot write {target}: {error.strerror}. Choose another place with {option}.") from None
+        raise UceEdgeError(
+            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}."
+        ) from None
     _remove_abandoned(target.parent.absolute())
     try:
         try:
@@ -100,6 +104,11 @@ def flush_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _named(option: str) -> str:
+    """The option, or its argument in Python."""
+    return argument(option.removeprefix("--").replace("-", "_"))
 
 
 def _refused(target: Path, error: OSError) -> UceEdgeError:

@@ -1,7 +1,10 @@
 """From what a user gives, a file, bytes, a Pillow image or an array, to the pixels a model takes."""
 
+import glob
 import io
+import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -30,15 +33,19 @@ STDIN = "-"
 
 
 def collect(paths: Iterable[str]) -> list[str]:
-    """Expand folders to the images directly in them, by name; everything else stays as it is.
+    """Expand folders to the images directly in them, and patterns to the images they match, by name.
 
-    Missing files and `-` (standard input) are kept, so that each is reported or read in its turn.
+    Everything else stays as it is. Missing files and `-` (standard input) are kept, so that each is reported or read in
+    its turn. In a pattern, `**` is any number of folders.
 
     Raises:
-        ImageError: A folder has no images or cannot be listed.
+        ImageError: A folder or pattern has no images, or a folder cannot be listed.
     """
     files: list[str] = []
     for path in paths:
+        if _is_pattern(path):
+            files.extend(_matching(path))
+            continue
         if path == STDIN or not _is_folder(Path(path)):
             files.append(path)
             continue
@@ -55,6 +62,37 @@ def collect(paths: Iterable[str]) -> list[str]:
             )
         files.extend(str(Path(path) / name) for name in names)
     return files
+
+
+def _is_pattern(path: str) -> bool:
+    """Whether a word is a pattern: a file may well have a bracket in its name."""
+    return glob.has_magic(path) and not _is_address(path) and not os.path.lexists(path)
+
+
+def _matching(pattern: str) -> list[str]:
+    names = sorted(name for name in glob.iglob(pattern, recursive=True) if is_image(Path(name)))  # noqa: PTH207 - absolute ones, too
+    if not names:
+        raise ImageError(
+            f"No image matches {pattern} ({', '.join(SUFFIXES)}). Check the pattern and the folder you are in."
+        )
+    return names
+
+
+def _is_address(text: str) -> bool:
+    """Whether a text is the address of something on a network."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
+
+
+def _download_first(address: str) -> str:
+    """What to do about an address; nothing is ever fetched here."""
+    name = address.partition("?")[0].rstrip("/").rpartition("/")[2] or "image"
+    command = f"curl -L -o {shlex.quote(name)} {shlex.quote(address)}"
+    if not address.lower().startswith(("http://", "https://", "ftp://")):
+        command = f"copy it here as {name}"
+    return (
+        f"{address} is an address, and only files are read: nothing is fetched from a network. "
+        f"Download it first: {command}"
+    )
 
 
 def is_image(path: Path) -> bool:
@@ -79,24 +117,26 @@ def load(source: str | Path | bytes, spec: ImageSpec, name: str = "The image dat
         raise ImageError(
             expected("`source`", "a path or bytes", source, "For pixels or Pillow images, call prepare instead.")
         )
-    with _opened(Path(source)) as stream:
+    with _opened(source) as stream:
         return _prepared(_decode(stream, str(source)), spec, str(source))
 
 
 def read(path: str | Path) -> bytes:
     """The content of a file, or what is wrong with it in one sentence."""
-    with _opened(Path(path)) as stream:
+    with _opened(path) as stream:
         return read_stream(stream, str(path))
 
 
-def picture(source: str | Path | bytes, size: int) -> Image.Image:
+def picture(source: str | Path | bytes | Image.Image | Pixels, size: int) -> Image.Image:
     """An image as a person sees it: upright, RGB, on white, its longer side so many pixels.
 
     Small images are enlarged without smoothing, so that their pixels show.
     """
     if isinstance(source, bytes):
         return _pictured(_decode(io.BytesIO(source), "The image data"), size, "The image data")
-    with _opened(Path(source)) as stream:
+    if isinstance(source, np.ndarray | Image.Image):
+        return _pictured(_from_array(source) if isinstance(source, np.ndarray) else source, size, "The image")
+    with _opened(source) as stream:
         return _pictured(_decode(stream, str(source)), size, str(source))
 
 
@@ -126,13 +166,16 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(given: str | Path) -> Iterator[BinaryIO]:
     """A file that can be rewound."""
+    path = Path(given)
     try:
         with path.open("rb") as file:
             # A pipe, such as the shell's <(...), cannot be rewound.
             yield file if file.seekable() else io.BytesIO(read_stream(file, str(path)))
     except FileNotFoundError:
+        if _is_address(str(given)):
+            raise ImageError(_download_first(str(given))) from None
         raise ImageError(f"{path} does not exist. Check its spelling and the folder you are in.") from None
     except (OSError, ValueError) as error:
         if _is_folder(path):

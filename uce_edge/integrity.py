@@ -6,14 +6,13 @@ from pathlib import Path
 from uce_edge import wire
 from uce_edge.contract import KEY
 from uce_edge.digests import MARK, Digests, of_document, of_file, of_model
-from uce_edge.errors import IntegrityError, ModelFileError
+from uce_edge.errors import IntegrityError, ModelFileError, argument
 from uce_edge.fields import RecordError
 from uce_edge.metadata import Metadata
 from uce_edge.records import DocumentError, parse
 
 _ORT = slice(4, 8), b"ORTM"
 """Where a file says that it is in ONNX Runtime's own format."""
-_REMEDY = "Copy or export it again; --no-verify uses it as it is."
 
 
 def check(path: Path, *, verify: bool = True) -> Digests | None:
@@ -88,18 +87,18 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
     if not documents:
         return None  # not one of ours, which the reader of the metadata says
     if len(documents) > 1:
-        raise IntegrityError(f"{path} was changed: it describes itself twice. {_REMEDY}")
+        raise IntegrityError(f"{path} was changed: it describes itself twice. {_remedy()}")
     try:
-        digests = _read(documents[0], str(path), _REMEDY)
+        digests = _read(documents[0], str(path), _remedy())
     except (DocumentError, RecordError):
         return None  # whoever reads the metadata refuses it by name
     if digests is None:
         if any(key == MARK for key, _ in entries):
-            raise IntegrityError(f"{path} was changed after it was published: its digests are gone. {_REMEDY}")
+            raise IntegrityError(f"{path} was changed after it was published: its digests are gone. {_remedy()}")
         return None
     if of_model(fields) != digests.graph:
         raise IntegrityError(
-            f"{path} was changed after it was published: its graph is not the one whose digest it has. {_REMEDY}"
+            f"{path} was changed after it was published: its graph is not the one whose digest it has. {_remedy()}"
         )
     return digests
 
@@ -111,7 +110,7 @@ def _check_ort(path: Path, content: bytes) -> Digests | None:
     if digests.ort != of_file(content):
         raise IntegrityError(
             f"{path} is not the file that {path.with_suffix('.json')} describes: it was changed, or belongs to another "
-            f"export. {_REMEDY}"
+            f"export. {_remedy()}"
         )
     return digests
 
@@ -131,6 +130,10 @@ def _read(text: str, source: str, remedy: str) -> Digests | None:
             f"{remedy}"
         )
     return digests
+
+
+def _remedy() -> str:
+    return f"Copy or export it again; {argument('verify', False)} uses it as it is."
 
 
 def _rewrite(path: Path) -> str:

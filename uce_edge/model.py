@@ -1,15 +1,18 @@
 """A calibrated Bayesian classifier loaded from one ONNX file."""
 
+import logging
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from uce_edge import contract, images, integrity, probe, signature
+from uce_edge import contract, images, integrity, models, probe, signature
+from uce_edge.ahead import cores
 from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calls import Calls, check_memory
 from uce_edge.contract import Precision
@@ -21,18 +24,18 @@ from uce_edge.errors import (
     UceEdgeError,
     UceEdgeWarning,
     UsageError,
+    argument,
     expected,
 )
 from uce_edge.fields import Positive, checked
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import Decision, Limits, Prediction
+from uce_edge.prediction import Decision, ImageLike, ImagePrediction, Limits, Prediction
 from uce_edge.probe import Pattern, SelfTest
 from uce_edge.providers import CPU, Device, open_session
 from uce_edge.runner import Runner
 from uce_edge.wire import WireError
 
-ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
-
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["GuaranteeWarning", "Model", "SamplesWarning"]
 
@@ -57,7 +60,7 @@ class Model:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | None = None,
         device: Device | str = Device.AUTO,
         *,
         threads: int | None = None,
@@ -68,7 +71,7 @@ class Model:
         """Load a file.
 
         Args:
-            path: The file.
+            path: The file; None for the model in the box.
             device: Where to run it.
             threads: Of ONNX Runtime, and as many that decode files for `answers`; None for all cores.
             max_memory: Megabytes that the values of one call may take, about; None for `calls.MAX_MEMORY`. Images and
@@ -78,6 +81,8 @@ class Model:
             verify: Whether to refuse a file that was changed after it was published, and a device other than the
                 processor that answers the file's own probe images otherwise. False warns.
         """
+        started = time.monotonic()
+        path = models.bundled() if path is None else path
         self.path = str(path)
         self.threads = threads
         if Path(path).is_dir():
@@ -86,7 +91,7 @@ class Model:
             )
         if not Path(path).is_file():
             raise ModelFileError(
-                f"There is no model file {path}. Check its spelling; without --model, the bundled model answers; "
+                f"There is no model file {path}. Check its spelling; without a path, the bundled model answers; "
                 "one of your own is made with: uce-edge export"
             )
         check_memory(max_memory)
@@ -100,6 +105,10 @@ class Model:
         self._announce_unverified(verify)
         if verify and self.provider != CPU:
             self._trust_device(Device(device), spin, max_memory)
+        _LOG.info(
+            "Loaded %s (%s, %d passes) in %.2f s; it runs on %s with %s threads.", self.path, self.metadata.inference,
+            self.metadata.samples, time.monotonic() - started, self.provider, threads or cores(),
+        )  # fmt: skip
 
     def _open(self, device: Device | str, spin: bool, max_memory: int | None) -> None:
         self._session = open_session(self.path, device, self.threads, spin=spin)
@@ -129,7 +138,9 @@ class Model:
         if found is None or found.passed:
             return
         if device is not Device.AUTO:
-            raise UceEdgeError(f"{found.sentence(self.path)} Update its driver, or run with --device cpu.")
+            raise UceEdgeError(
+                f"{found.sentence(self.path)} Update its driver, or run with {argument('device', 'cpu')}."
+            )
         warnings.warn(f"{found.sentence(self.path)} Running on the CPU.", DeviceWarning, stacklevel=3)
         self._open(Device.CPU, spin, max_memory)
 
@@ -162,6 +173,17 @@ class Model:
         """The class names, in the order of the probabilities."""
         return self.metadata.classes
 
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # a text is a sequence of texts to mypy
+        self,
+        images: str | Path | bytes | Image.Image,
+        samples: int | None = None,
+        seed: int = 0,
+        reject: float | Literal["auto"] | None = None,
+        adaptive: float | None = None,
+    ) -> ImagePrediction: ...
+
+    @overload
     def predict(
         self,
         images: npt.NDArray[np.uint8] | Sequence[ImageLike],
@@ -169,12 +191,21 @@ class Model:
         seed: int = 0,
         reject: float | Literal["auto"] | None = None,
         adaptive: float | None = None,
-    ) -> Prediction:
-        """Classify a batch of images.
+    ) -> Prediction: ...
+
+    def predict(
+        self,
+        images: npt.NDArray[np.uint8] | Sequence[ImageLike] | str | Path | bytes | Image.Image,
+        samples: int | None = None,
+        seed: int = 0,
+        reject: float | Literal["auto"] | None = None,
+        adaptive: float | None = None,
+    ) -> Prediction | ImagePrediction:
+        """Classify a batch of images, or one image.
 
         Args:
             images: uint8 [batch, height, width, channels] of the model's size, or a sequence of paths, encoded
-                bytes, Pillow images or uint8 arrays of any size.
+                bytes, Pillow images or uint8 arrays of any size. Or one path, encoded image or Pillow image.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
             reject: Reject what has a higher uncertainty than this; "auto" for what the file stores: its rule, which
@@ -183,8 +214,11 @@ class Model:
                 what. All passes would decide it otherwise with at most this probability; None draws all.
 
         Returns:
-            The predictions. An image's answer does not depend on the others in the batch.
+            The predictions, or for one image its prediction: `predict("a.png").label`. An image's answer does not
+            depend on the others in the batch.
         """
+        if isinstance(images, str | Path | bytes | Image.Image):
+            return self.predict([images], samples, seed, reject, adaptive)[0]
         samples = self._samples(samples)
         seeds = self._seeds(samples, seed)
         if reject == "auto":
@@ -193,6 +227,7 @@ class Model:
             contract.check_threshold(reject)
         limits = self.limits(reject)
         self._announce(samples, adaptive is not None)
+        images = images if isinstance(images, np.ndarray) else list(images)
         batch = self._as_batch(images)
         if adaptive is None:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
@@ -219,6 +254,9 @@ class Model:
             novelty=novelty,
             novelty_score=values.get(contract.NOVELTY_SCORE),
             reasons=reasons,
+            limits=limits,
+            classes=self.classes,
+            sources=images,
         )
 
     def answers(
@@ -273,8 +311,8 @@ class Model:
             return Limits(None if rule.uncertain is None else rule.uncertain.threshold, rule.foreign.cutoff)
         if self.metadata.reject is None:
             raise UsageError(
-                f"{self.path} has no stored threshold. Give one (reject=0.3), or store one with a promise about the "
-                "error: uce-edge calibrate --target-error 0.05"
+                f"{self.path} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a "
+                "promise about the error: uce-edge calibrate --target-error 0.05"
             )
         return Limits(self.metadata.reject.threshold)
 
@@ -318,7 +356,9 @@ class Model:
         if samples is not None and samples != stored and not self.metadata.takes_seeds:
             kind = "model with its passes baked in" if self.metadata.baked else "deterministic model"
             raise UsageError(
-                expected("`samples`", f"{stored} for a {kind}", samples, "Leave --samples out for this file")
+                expected(
+                    "`samples`", f"{stored} for a {kind}", samples, f"Leave {argument('samples')} out for this file"
+                )
             )
         return stored if samples is None else samples
 
@@ -367,7 +407,7 @@ class Model:
             return given
         if isinstance(given, str | bytes | Path | Image.Image):
             raise ImageError(
-                expected("`images`", "a sequence of images", type(given).__name__, "Use: predict([image])")
+                expected("`images`", "a sequence of images", type(given).__name__, "Put it into a list: [image]")
             )
         prepared = [
             images.load(item, spec) if isinstance(item, str | Path | bytes) else images.prepare(item, spec)

@@ -2,16 +2,23 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from uce_edge import contract
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 FloatArray = npt.NDArray[np.float32]
+ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
+"""What a user gives as one image."""
 
 
 class Decision(StrEnum):
@@ -39,101 +46,6 @@ class ClassProbability(NamedTuple):
 
     label: str
     probability: float
-
-
-@dataclass(frozen=True, eq=False)
-class ImagePrediction:
-    """The prediction for one image."""
-
-    label: str
-    class_id: int
-    confidence: float
-    uncertainty: float
-    model_uncertainty: float
-    standard_error: float
-    error_probability: float
-    decision: Decision | None
-    passes: int
-    """The passes that the image took: fewer than were asked for, where they were drawn adaptively."""
-    seed: int
-    probabilities: FloatArray
-    novelty: float | None = None
-    """How like the calibration images it is: a p-value, small for what is foreign. None for a file that cannot tell."""
-    novelty_score: float | None = None
-    """Its distance from them; None for a file that cannot tell."""
-    reason: Reason | None = None
-    """Why it is rejected; None for what is not."""
-
-    def top(self, classes: Sequence[str], count: int) -> tuple[ClassProbability, ...]:
-        """The likeliest classes and their probabilities."""
-        order = np.argsort(-self.probabilities, kind="stable")[:count]
-        return tuple(ClassProbability(classes[index], _short(self.probabilities[index])) for index in order)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without the probabilities of all classes; the passes are called `samples` there."""
-        return {
-            "label": self.label,
-            "class_id": self.class_id,
-            "confidence": self.confidence,
-            "uncertainty": self.uncertainty,
-            "model_uncertainty": self.model_uncertainty,
-            "standard_error": self.standard_error,
-            "error_probability": self.error_probability,
-            "novelty": self.novelty,
-            "novelty_score": self.novelty_score,
-            "decision": None if self.decision is None else str(self.decision),
-            "reason": None if self.reason is None else str(self.reason),
-            "samples": self.passes,
-            "seed": self.seed,
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """Predictions for a batch; iterate for one image at a time."""
-
-    class_ids: npt.NDArray[np.int32]
-    labels: list[str]
-    probabilities: FloatArray
-    uncertainty: FloatArray
-    model_uncertainty: FloatArray
-    standard_error: FloatArray
-    error_probability: FloatArray
-    decisions: list[Decision | None]
-    samples: int
-    """The passes that were asked for."""
-    drawn: npt.NDArray[np.int32]
-    """The passes that each image took."""
-    seed: int
-    novelty: FloatArray | None = None
-    """As in `ImagePrediction`; None for a file that cannot tell, like the next."""
-    novelty_score: FloatArray | None = None
-    reasons: list[Reason | None] | None = None
-    """Why an image is rejected; None where nothing was to be decided."""
-
-    def __len__(self) -> int:
-        return len(self.class_ids)
-
-    def __iter__(self) -> Iterator[ImagePrediction]:
-        return (self[index] for index in range(len(self)))
-
-    def __getitem__(self, index: int) -> ImagePrediction:
-        return ImagePrediction(
-            label=self.labels[index],
-            class_id=int(self.class_ids[index]),
-            confidence=_short(self.probabilities[index].max()),
-            uncertainty=_short(self.uncertainty[index]),
-            model_uncertainty=_short(self.model_uncertainty[index]),
-            standard_error=_short(self.standard_error[index]),
-            error_probability=_short(self.error_probability[index]),
-            decision=self.decisions[index],
-            passes=int(self.drawn[index]),
-            seed=self.seed,
-            probabilities=self.probabilities[index],
-            novelty=None if self.novelty is None else _short(self.novelty[index]),
-            novelty_score=None if self.novelty_score is None else _short(self.novelty_score[index]),
-            reason=None if self.reasons is None else self.reasons[index],
-        )
 
 
 class Limits(NamedTuple):
@@ -186,6 +98,186 @@ class Limits(NamedTuple):
             assert novelty is not None  # a file whose metadata has a rule without it is refused
             foreign = contract.is_foreign(novelty, self.cutoff)
         return uncertain, foreign
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePrediction:
+    """The prediction for one image."""
+
+    label: str
+    class_id: int
+    confidence: float
+    uncertainty: float
+    model_uncertainty: float
+    standard_error: float
+    error_probability: float
+    decision: Decision | None
+    passes: int
+    """The passes that the image took: fewer than were asked for, where they were drawn adaptively."""
+    seed: int
+    probabilities: FloatArray
+    novelty: float | None = None
+    """How like the calibration images it is: a p-value, small for what is foreign. None for a file that cannot tell."""
+    novelty_score: float | None = None
+    """Its distance from them; None for a file that cannot tell."""
+    reason: Reason | None = None
+    """Why it is rejected; None for what is not."""
+    limits: Limits = field(default=Limits(), repr=False)
+    """What the decision compared."""
+    classes: Sequence[str] = field(default=(), repr=False)
+    """The class names, in the order of the probabilities."""
+    source: ImageLike | None = field(default=None, repr=False)
+    """The image as it was given."""
+
+    @property
+    def path(self) -> str | None:
+        """The file, where the image was given as a path."""
+        return str(self.source) if isinstance(self.source, str | Path) else None
+
+    @property
+    def why(self) -> str:
+        """What the decision rests on, in words that follow "reject:" or "accept:"; empty without a decision."""
+        return "" if self.decision is None else self.limits.why(self.reason)
+
+    def _repr_html_(self) -> str:
+        """A card, for notebooks."""
+        from uce_edge.notebook import card
+
+        return card(self)
+
+    def top(self, classes: Sequence[str], count: int) -> tuple[ClassProbability, ...]:
+        """The likeliest classes and their probabilities."""
+        order = np.argsort(-self.probabilities, kind="stable")[:count]
+        return tuple(ClassProbability(classes[index], _short(self.probabilities[index])) for index in order)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the probabilities of all classes; the passes are called `samples` there."""
+        return {
+            "label": self.label,
+            "class_id": self.class_id,
+            "confidence": self.confidence,
+            "uncertainty": self.uncertainty,
+            "model_uncertainty": self.model_uncertainty,
+            "standard_error": self.standard_error,
+            "error_probability": self.error_probability,
+            "novelty": self.novelty,
+            "novelty_score": self.novelty_score,
+            "decision": None if self.decision is None else str(self.decision),
+            "reason": None if self.reason is None else str(self.reason),
+            "samples": self.passes,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predictions for a batch; iterate for one image at a time."""
+
+    class_ids: npt.NDArray[np.int32]
+    labels: list[str]
+    probabilities: FloatArray
+    uncertainty: FloatArray
+    model_uncertainty: FloatArray
+    standard_error: FloatArray
+    error_probability: FloatArray
+    decisions: list[Decision | None]
+    samples: int
+    """The passes that were asked for."""
+    drawn: npt.NDArray[np.int32]
+    """The passes that each image took."""
+    seed: int
+    novelty: FloatArray | None = None
+    """As in `ImagePrediction`; None for a file that cannot tell, like the next."""
+    novelty_score: FloatArray | None = None
+    reasons: list[Reason | None] | None = None
+    """Why an image is rejected; None where nothing was to be decided."""
+
+    limits: Limits = field(default=Limits(), repr=False)
+    """What the decisions compared."""
+    classes: Sequence[str] = field(default=(), repr=False)
+    """The class names, in the order of the probabilities."""
+    sources: Sequence[ImageLike | None] | npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+    """The images as they were given."""
+
+    @property
+    def paths(self) -> list[str | None]:
+        """The file of each image that was given as a path."""
+        return [image.path for image in self]
+
+    def __len__(self) -> int:
+        return len(self.class_ids)
+
+    def __iter__(self) -> Iterator[ImagePrediction]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: "int | np.integer[Any]") -> ImagePrediction: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> "Prediction": ...
+
+    def __getitem__(
+        self, index: "int | np.integer[Any] | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
+    ) -> "ImagePrediction | Prediction":
+        """One image by its number; several by a slice, numbers or a mask: `prediction[prediction.uncertainty < 0.1]`.
+
+        Raises:
+            IndexError: There is no such image, or a mask has another length.
+        """
+        if isinstance(index, int | np.integer):
+            return self._image(range(len(self))[index])
+        return self._images(np.arange(len(self))[index if isinstance(index, slice) or len(index) else slice(0)])
+
+    def _image(self, index: int) -> ImagePrediction:
+        return ImagePrediction(
+            label=self.labels[index],
+            class_id=int(self.class_ids[index]),
+            confidence=_short(self.probabilities[index].max()),
+            uncertainty=_short(self.uncertainty[index]),
+            model_uncertainty=_short(self.model_uncertainty[index]),
+            standard_error=_short(self.standard_error[index]),
+            error_probability=_short(self.error_probability[index]),
+            decision=self.decisions[index],
+            passes=int(self.drawn[index]),
+            seed=self.seed,
+            probabilities=self.probabilities[index],
+            novelty=None if self.novelty is None else _short(self.novelty[index]),
+            novelty_score=None if self.novelty_score is None else _short(self.novelty_score[index]),
+            reason=None if self.reasons is None else self.reasons[index],
+            limits=self.limits,
+            classes=self.classes,
+            source=None if self.sources is None else self.sources[index],
+        )
+
+    def _images(self, chosen: npt.NDArray[np.intp]) -> "Prediction":
+        return replace(
+            self,
+            class_ids=self.class_ids[chosen],
+            labels=[self.labels[index] for index in chosen],
+            probabilities=self.probabilities[chosen],
+            uncertainty=self.uncertainty[chosen],
+            model_uncertainty=self.model_uncertainty[chosen],
+            standard_error=self.standard_error[chosen],
+            error_probability=self.error_probability[chosen],
+            decisions=[self.decisions[index] for index in chosen],
+            drawn=self.drawn[chosen],
+            novelty=None if self.novelty is None else self.novelty[chosen],
+            novelty_score=None if self.novelty_score is None else self.novelty_score[chosen],
+            reasons=None if self.reasons is None else [self.reasons[index] for index in chosen],
+            sources=None if self.sources is None else [self.sources[index] for index in chosen],
+        )
+
+    def to_pandas(self) -> "DataFrame":
+        """A table with one row per image: its path, if it has one, and the values of `ImagePrediction.as_dict`."""
+        from uce_edge.frames import to_pandas
+
+        return to_pandas(self)
+
+    def _repr_html_(self) -> str:
+        """Cards side by side, for notebooks."""
+        from uce_edge.notebook import cards
+
+        return cards(self)
 
 
 _REASONS = {

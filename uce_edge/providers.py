@@ -8,7 +8,15 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from uce_edge import telemetry
-from uce_edge.errors import DeviceWarning, MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
+from uce_edge.errors import (
+    DeviceWarning,
+    MissingPartError,
+    ModelFileError,
+    UceEdgeError,
+    UsageError,
+    argument,
+    expected,
+)
 from uce_edge.fields import between, checked
 
 CPU = "CPUExecutionProvider"
@@ -108,7 +116,9 @@ def open_session(
         An `onnxruntime.InferenceSession`; `get_providers()` tells the truth about it.
     """
     if device not in list(Device):
-        raise UsageError(expected("`device`", f"one of {', '.join(Device)}", device, "Use: --device auto"))
+        raise UsageError(
+            expected("`device`", f"one of {', '.join(Device)}", device, f"Use: {argument('device', 'auto')}")
+        )
     check_threads(threads)
     ort, device = onnxruntime(), Device(device)
     options = _options(ort, threads, spin)
@@ -119,8 +129,8 @@ def open_session(
         if device is Device.AUTO:
             return _load(ort, path, [CPU], options)
         raise UceEdgeError(
-            f"`--device {device}` needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of ONNX "
-            f"Runtime, and {installed()} is installed. "
+            f"{argument('device', device)} needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of "
+            f"ONNX Runtime, and {installed()} is installed. "
             f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
         )
     try:
@@ -132,8 +142,8 @@ def open_session(
     # A GPU wheel lists its providers everywhere and falls back in silence; only the session knows.
     if device is not Device.AUTO:
         raise UceEdgeError(
-            f"`--device {device}` was asked for, but ONNX Runtime could not start {wanted.name} ({wanted.missing}). "
-            f"Run with --device cpu, or {wanted.libraries}"
+            f"{argument('device', device)} was asked for, but ONNX Runtime could not start {wanted.name} "
+            f"({wanted.missing}). Run with {argument('device', 'cpu')}, or {wanted.libraries}"
         )
     warnings.warn(f"{wanted.name} is not usable here; running on the CPU", DeviceWarning, stacklevel=3)
     return session

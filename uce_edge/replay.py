@@ -12,7 +12,7 @@ from typing import Any
 from uce_edge import chain
 from uce_edge.answers import CHUNK, Request
 from uce_edge.chain import Line, Seal
-from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, expected
+from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, argument, expected
 from uce_edge.logged import ModelFiles, sha256
 from uce_edge.model import Model
 
@@ -75,7 +75,9 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
         tolerance: How far a number may be from the logged one, relative for those above 1.
     """
     if not 0 <= tolerance < 1:
-        raise UsageError(expected("`tolerance`", "between 0 and 1", tolerance, "For example: --tolerance 1e-4"))
+        raise UsageError(
+            expected("`tolerance`", "between 0 and 1", tolerance, f"For example: {argument('tolerance', 1e-4)}")
+        )
     files = chain.segments(log)
     if not files:
         raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.")
@@ -114,7 +116,7 @@ class _Models:
 def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]]:
     """The files of a folder by their hashes, and their names."""
     if not folder.is_dir():
-        raise UsageError(expected("`images`", "a folder", str(folder), "Use: --images incoming/"))
+        raise UsageError(expected("`images`", "a folder", str(folder), f"Use: {argument('images', 'incoming/')}"))
     skipped = {path.resolve() for path in but}
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.resolve() not in skipped]
     by_hash = {}

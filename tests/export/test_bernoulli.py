@@ -477,7 +477,7 @@ def test_the_command_keeps_dropout_and_info_shows_it(call: Call, tmp_path: Path)
     said = call("export", "--from", source, "--dropout", "keep", "--out", out)
     assert said.code == 0, said.err
     assert "not trained with noise" not in said.err
-    shown = call("info", out).out
+    shown = call("info", out, "--all").out
     assert "table-2, 1 layer, all with Bernoulli masks" in shown
     assert "p = 0.3   Dropout3 (bernoulli)" in shown
     document = json.loads(out.with_suffix(".json").read_text())

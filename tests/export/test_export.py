@@ -23,7 +23,7 @@ from uce_edge.model import Model
 from uce_edge_export import noise_table
 from uce_edge_export.perturbations import GaussianDropout
 from uce_edge_train import architectures, gaussianize, graphs
-from uce_edge_train.export import export_module
+from uce_edge_train.export import export_module, export_run
 
 SPEC = ImageSpec(16, 16, 3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
 
@@ -325,3 +325,15 @@ def test_a_plain_network_is_told_how_to_get_noise_in_words_of_python(tmp_path: P
         export_module(network, Metadata(("a", "b", "c"), ImageSpec(4, 4, 3)), tmp_path / "m.onnx")
     assert "--" not in str(refusal.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [{"inference": "magic"}, {"noise": "magic"}, {"numbers": "magic"}])
+def test_a_choice_of_export_run_may_be_a_name_and_a_wrong_one_is_told(digits: Digits, tmp_path: Path, wrong) -> None:
+    with pytest.raises(UsageError, match=rf"Expected `{next(iter(wrong))}` to be one of .*, but got 'magic'"):
+        export_run(tmp_path / "absent", tmp_path / "m.onnx", digits.dataset, **wrong)
+
+
+def test_an_inference_that_is_given_by_its_name_gets_its_own_calibration(digits: Digits, tmp_path: Path) -> None:
+    done = export_run(digits.run, tmp_path / "m.onnx", digits.dataset, "deterministic")  # type: ignore[arg-type]
+    assert done.metadata.inference is Inference.DETERMINISTIC
+    assert done.metadata.calibration == Model(digits.deterministic, "cpu").metadata.calibration

@@ -149,7 +149,7 @@ def test_every_export_knows_what_a_threshold_lets_through(digits: Digits, tmp_pa
     assert f"accepts {wanted.coverage:.1%}".removesuffix("%") in line
     assert f"at most {words.at_most(wanted.error_bound)} are wrong, with 95 % confidence" in line
     assert f"({wanted.accepted} of {len(kept)} held-out images" in line
-    assert "reject 0.1 " in call("info", digits.model).out
+    assert "reject 0.1 " in call("info", digits.model, "--all").out
     assert "two decimals" in refused(2, call("info", digits.model, "--reject", 0.333))
     export_run(digits.run, tmp_path / "input.onnx", digits.dataset, noise=NoiseKind.INPUT)
     recalibrate(digits.model, tmp_path / "new.onnx", digits.dataset.splits["calibration"], Method.NONE)

@@ -57,7 +57,7 @@ def test_both_files_agree_as_far_as_one_is_an_approximation() -> None:
 
 
 def test_the_card_is_inside_the_file_and_in_the_docs(call: Call) -> None:
-    shown = call("info").out
+    shown = call("info", "--all").out
     for word in ("accuracy", "limits", "licence", "torchrun", "reject auto"):
         assert word in shown
     card = (IMAGES.parent.parent / "docs" / "model-card.md").read_text()

@@ -79,7 +79,7 @@ def test_a_target_that_is_a_folder_is_told(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_is_told_with_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     place = tmp_path / "file" / "sheet.png"
-    with pytest.raises(UceEdgeError, match="Choose another place with --sheet"), replacing(place, "--sheet"):
+    with pytest.raises(UceEdgeError, match="Choose another place with sheet="), replacing(place, "--sheet"):
         pass
 
 

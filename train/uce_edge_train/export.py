@@ -12,6 +12,7 @@ from uce_edge.calibration.laplace import DRAWS
 from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeWarning, UsageError
+from uce_edge.fields import checked
 from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
 from uce_edge_export import graph, moments_fit, sigma
 from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
@@ -123,6 +124,10 @@ def export_run(
         member: Whether the file is one of an ensemble, which is calibrated and measured as a whole: this one is not.
     """
     check_name(out)
+    # A choice may be given by its name: a text is no member, and would be taken for another choice below.
+    inference = checked("inference", Inference, inference, "Leave it out for mc")
+    noise = checked("noise", NoiseKind, noise, "Leave it out for table")
+    numbers = checked("numbers", Precision, numbers, "Leave it out for fp32")
     _refuse_masks(options)
     run = Run.load(folder)
     if run.masks and run.laplace is None and inference is not Inference.DETERMINISTIC:

@@ -17,6 +17,7 @@ from uce_edge.cli import (
     evaluate,
     export,
     info,
+    models,
     monitor,
     predict,
     rank,
@@ -29,7 +30,9 @@ from uce_edge.cli import (
     verify,
     web,
 )
-from uce_edge.errors import UceEdgeError
+from uce_edge.cli.command import Command, Stopped
+from uce_edge.cli.words import Talk, format_warning, set_talk
+from uce_edge.errors import UceEdgeError, naming_options
 
 __all__ = ["app", "main"]
 
@@ -40,25 +43,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(name="predict")(predict.predict)
-app.command(name="rank")(rank.rank)
-app.command(name="train")(train.train)
-app.command(name="calibrate")(calibrate.calibrate)
-app.command(name="export")(export.export)
-app.command(name="evaluate")(evaluate.evaluate)
-app.command(name="compare")(compare.compare)
+app.command(name="predict", cls=Command)(predict.predict)
+app.command(name="rank", cls=Command)(rank.rank)
+app.command(name="train", cls=Command)(train.train)
+app.command(name="calibrate", cls=Command)(calibrate.calibrate)
+app.command(name="export", cls=Command)(export.export)
+app.command(name="evaluate", cls=Command)(evaluate.evaluate)
+app.command(name="compare", cls=Command)(compare.compare)
 app.command(name="bench", cls=bench.BenchCommand)(bench.bench)
-app.command(name="info")(info.info)
-app.command(name="monitor")(monitor.monitor)
-app.command(name="replay")(replay.replay)
-app.command(name="verify")(verify.verify)
-app.command(name="sign")(sign.sign)
-app.command(name="reproduce")(reproduce.reproduce)
-app.command(name="demo")(demo.demo)
-app.command(name="doctor")(doctor.doctor)
-app.command(name="score")(score.score)
-app.command(name="serve")(serve.serve)
-app.command(name="web")(web.web)
+app.command(name="info", cls=Command)(info.info)
+app.command(name="models", cls=Command)(models.models)
+app.command(name="monitor", cls=Command)(monitor.monitor)
+app.command(name="replay", cls=Command)(replay.replay)
+app.command(name="verify", cls=Command)(verify.verify)
+app.command(name="sign", cls=Command)(sign.sign)
+app.command(name="reproduce", cls=Command)(reproduce.reproduce)
+app.command(name="demo", cls=Command)(demo.demo)
+app.command(name="doctor", cls=Command)(doctor.doctor)
+app.command(name="score", cls=Command)(score.score)
+app.command(name="serve", cls=Command)(serve.serve)
+app.command(name="web", cls=Command)(web.web)
 
 
 def _version(asked: bool) -> None:
@@ -81,13 +85,18 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a known failure becomes one sentence on stderr and an exit code."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    warnings.formatwarning = format_warning
+    set_talk(Talk.NORMAL)
     providers.silence_log()
     # A file name may have bytes that are no text: it is shown with a mark in their place, as stderr does.
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     try:
-        app(arguments)
+        with naming_options():
+            app(arguments)
+    except Stopped as error:
+        typer.echo(f"\n{error}" if sys.stderr.isatty() else str(error), err=True)
+        sys.exit(error.exit_code)
     except UceEdgeError as error:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from uce_edge.cli.command import Command
 from uce_edge.cli.engines import ENGINES
 from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelOption, ThreadsOption, choose_model
 from uce_edge.cli.parts import need_torch_export
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MADE = Path("made here")
 
 
-class BenchCommand(TyperCommand):
+class BenchCommand(Command):
     """`--baseline` may stand without a value, which Typer has no word for."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

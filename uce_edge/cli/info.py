@@ -6,21 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
-from uce_edge.cli.words import describe, describe_auto, describe_check, quote
+from uce_edge.cli.words import describe, describe_auto, describe_check, quote, say
 from uce_edge.contract import PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
-from uce_edge.metadata import Metadata, NoisyLayer
+from uce_edge.metadata import Metadata, NoisyLayer, StoredScore
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
 
 
+_FEW = 12  # class names: some models have a thousand
+
+
 def info(
     model: ModelArgument = None,
     inference: InferenceOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also noise, thresholds, costs, all metrics, the card, hashes and layers.")
+    ] = False,
     reject: Annotated[
         list[float] | None,
-        typer.Option(help="What does this threshold let through? Two decimals; repeat it; default: 0.1, 0.3, 0.5."),
+        typer.Option(help="What does this threshold let through? Two decimals; repeat it; --all: 0.1, 0.3, 0.5."),
     ] = None,
     monitor: Annotated[
         Path | None, typer.Option(help="The state of a monitor: says when the promise was last checked.")
@@ -28,13 +34,15 @@ def info(
     no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a model file says of itself, and what thresholds let through.
+    """Show what a model file says of itself: the essential, or everything with --all.
+
+    Example: uce-edge info digits.onnx
+
+    Example: uce-edge info digits.onnx --all
 
     Example: uce-edge info digits.onnx --reject 0.3
     """
     model = choose_model(model, inference)
-    from uce_edge.calibration.error_map import ErrorMap
-    from uce_edge.calibration.guarantee import counted_error_at
     from uce_edge.model import Model
 
     if as_json and reject:
@@ -44,53 +52,83 @@ def info(
     if as_json:
         typer.echo(metadata.to_json(indent=2))
         return
-    spec, calibration, costs = metadata.image, metadata.calibration, metadata.costs
+    rows = _essential(model, metadata, len(metadata.classes) if everything else _FEW)
+    rows |= _thresholds(model, metadata, reject or ([0.1, 0.3, 0.5] if everything else []), asked=bool(reject))
+    rows |= {"reject auto": auto} if (auto := describe_auto(metadata)) else {}
+    if monitor is not None:
+        rows |= _promise(metadata) | {"last checked": _last_checked(model, monitor)}
+    if everything:
+        rows |= _rest(metadata)
+    rows["digests"] = _integrity(loaded)
+    width = max(map(len, rows)) + 2
+    for name, value in rows.items():
+        typer.echo(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
+    for layer in metadata.layers if everything else ():
+        kind = "" if _is_gaussian(layer) else f" ({layer.kind})"
+        typer.echo(f"  p = {layer.p:<5g} {layer.name}{kind}")
+    if not everything:
+        say(f"More: uce-edge info {quote(model)} --all")
+
+
+def _essential(model: Path, metadata: Metadata, shown: int) -> dict[str, str]:
+    """What every user wants to know, with so many of the class names."""
+    others = ", ..." if len(metadata.classes) > shown else ""
+    spec, calibration = metadata.image, metadata.calibration
     passes = f"{metadata.inference}, {metadata.samples} {'pass' if metadata.samples == 1 else 'passes'} by default"
     passes += f", in each of {metadata.members} networks" if metadata.members > 1 else ""
-    rows = {
+    fitted = f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none"
+    if calibration.temperature is not None:
+        fitted += f", T = {calibration.temperature:.4f}"
+    accuracy = metadata.metrics.get("accuracy")
+    return {
         "file": f"{model} ({model.stat().st_size / 1e6:.2f} MB), contract {metadata.contract}",
-        "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes)}",
+        "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes[:shown])}{others}",
         "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
-        "network": _network(metadata),
+        "network": f"{_network(metadata)}; noise: {_noise(metadata)}",
         "inference": passes + ("" if metadata.precision is Precision.FP32 else f", {metadata.precision}"),
-        "noise": _noise(metadata),
-        "calibration": f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none",
-    }
+        "calibration": fitted,
+    } | ({} if accuracy is None else {"accuracy": _told(accuracy)})
+
+
+def _thresholds(model: Path, metadata: Metadata, limits: list[float], *, asked: bool) -> dict[str, str]:
+    """What thresholds let through, where the file knows."""
+    from uce_edge.calibration.guarantee import counted_error_at
+
     counted = metadata.held_out
-    if counted is None and reject:
+    if counted is not None:
+        return {f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95)) for limit in limits}
+    if asked:
         raise UsageError(
             f"{model} does not know its error on held-out images. "
-            f"Measure it on images of yours: uce-edge evaluate {quote(model)} --data FOLDER --reject {reject[0]:g}"
+            f"Measure it on images of yours: uce-edge evaluate {quote(model)} --data FOLDER --reject {limits[0]:g}"
         )
-    if counted is not None:
-        limits = reject or (0.1, 0.3, 0.5)
-        rows |= {f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95)) for limit in limits}
-    rows |= _promises(metadata) | {"monitor": _usual(metadata)}
-    if monitor is not None:
-        rows["last checked"] = _last_checked(model, monitor)
+    return {}
+
+
+def _rest(metadata: Metadata) -> dict[str, str]:
+    """What some users want to know."""
+    from uce_edge.calibration.error_map import ErrorMap
+
+    calibration, costs = metadata.calibration, metadata.costs
+    rows = _promise(metadata) | {"monitor": _usual(metadata)}
     if calibration.error is not None:
         error = ErrorMap(*calibration.error)
         rows["error"] = (
             ", ".join(f"{error([h])[0]:.1%} at {h:g}" for h in (0.1, 0.3, 0.5)) + " (expected, at that uncertainty)"
         )
-    if calibration.temperature is not None:
-        rows["calibration"] += f", T = {calibration.temperature:.4f}"
     if costs is not None:
         once, each, total = costs.macs_once, costs.macs_per_pass, costs.macs(metadata.samples)
         rows["FLOPs"] = f"{2 * once / 1e6:,.1f} M once, {2 * each / 1e6:,.1f} M a pass, {2 * total / 1e6:,.1f} M in all"
-    for name, score in metadata.metrics.items():
-        rows[name] = f"{_number(score.value)} ({_number(score.low)} to {_number(score.high)}) on test images"
+    rows |= {name: _told(score) for name, score in metadata.metrics.items() if name != "accuracy"}
     for name, told in metadata.card.items():
         rows[name] = "\n".join(told) if isinstance(told, list) else str(told)
     rows |= {f"sha256 {name}": digest for name, digest in metadata.hashes.named().items()}
-    rows["digests"] = _integrity(loaded)
     rows["tools"] = ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items()))
-    width = max(map(len, rows)) + 2
-    for name, value in rows.items():
-        typer.echo(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
-    for layer in metadata.layers:
-        kind = "" if _is_gaussian(layer) else f" ({layer.kind})"
-        typer.echo(f"  p = {layer.p:<5g} {layer.name}{kind}")
+    return rows
+
+
+def _told(score: StoredScore) -> str:
+    return f"{_number(score.value)} ({_number(score.low)} to {_number(score.high)}) on test images"
 
 
 def _network(metadata: Metadata) -> str:
@@ -128,17 +166,14 @@ def _noise(metadata: Metadata) -> str:
     return ", ".join(parts)
 
 
-def _promises(metadata: Metadata) -> dict[str, str]:
-    """What `--reject auto` does, and when its error was promised."""
-    auto = describe_auto(metadata)
-    if auto is None:
-        return {}
+def _promise(metadata: Metadata) -> dict[str, str]:
+    """When the error of `--reject auto` was promised."""
     stored = metadata.promised
     if stored is None:
-        return {"reject auto": auto}
+        return {}
     when = "promised at an unknown date" if stored.date is None else f"promised on {stored.date}"
     check = "a monitor checks it: info --monitor state.json"
-    return {"reject auto": auto, "promise": f"{when}, for images like the {stored.images:,} it was found with; {check}"}
+    return {"promise": f"{when}, for images like the {stored.images:,} it was found with; {check}"}
 
 
 def _usual(metadata: Metadata) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import InferenceOption, JsonOption, ModelOption, RootOption, choose_model
+from uce_edge.cli.options import InferenceOption, JsonOption, NamedModelOption, RootOption, choose_model
 from uce_edge.cli.words import describe_check, say, warn
 from uce_edge.contract import Inference
 from uce_edge.errors import UceEdgeError, UsageError, expected
@@ -22,7 +22,7 @@ def monitor(
         typer.Argument(help="A log of `predict --audit`; without one, what the state knows.", show_default=False),
     ] = None,
     state: Annotated[Path | None, typer.Option(help="Where the evidence is kept; a later run goes on from it.")] = None,
-    model: ModelOption = None,
+    model: NamedModelOption = None,
     inference: InferenceOption = None,
     alpha: Annotated[
         float | None, typer.Option(help="The probability of ever raising a false alarm; default: 0.01.")
@@ -133,7 +133,7 @@ def _model_file(log: Path | None, model: Path | None, inference: Inference | Non
 
     first = next((line.document for line in lines_after(log, None) if line.document), {})
     digest, logged = str(first.get("model_sha256")), str(first.get("model", ""))
-    found = ModelFiles([models.bundled(kind) for kind in models.BUNDLED]).find(digest, logged)
+    found = ModelFiles(models.files()).find(digest, logged)
     if found is None:
         raise UsageError(f"The model of {log} is not at hand: {logged}. Name it with --model FILE")
     return found

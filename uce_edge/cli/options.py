@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,24 +11,54 @@ from uce_edge.datasets.named import names
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
-ModelOption = Annotated[
-    Path | None, typer.Option(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
-]
-ModelArgument = Annotated[
-    Path | None, typer.Argument(help="A model file made by `uce-edge export`; default: the bundled CIFAR-10 model.")
-]
+
+def variable(option: str) -> str:
+    """The environment variable that gives an option its default: UCE_EDGE_MAX_MEMORY for --max-memory."""
+    return f"UCE_EDGE_{option.upper()}"
+
+
+_MODEL = (
+    "A model file made by `uce-edge export`, or the name of a model in the box (`uce-edge models`); default: cifar10."
+)
+_REJECT = "Reject images with a higher uncertainty than this (0 to 1); auto: the model's own rule."
+
+
+def reject_option(text: str = _REJECT) -> Any:
+    """The option --reject, whose meaning a command may tell in its own words."""
+    return typer.Option("--reject", metavar="FLOAT|auto", help=text, envvar=variable("reject"))
+
+
+ModelOption = Annotated[Path | None, typer.Option(help=_MODEL, envvar=variable("model"))]
+ModelArgument = Annotated[Path | None, typer.Argument(help=_MODEL, envvar=variable("model"))]
+NamedModelOption = Annotated[Path | None, typer.Option(help=_MODEL)]
+"""For a command that knows by itself which model is meant: no variable speaks for it."""
 InferenceOption = Annotated[
     Inference | None,
-    typer.Option(help=f"Which bundled model: {' or '.join(models.BUNDLED)}; default: {models.DEFAULT}."),
+    typer.Option(help=f"Which file of a model in the box: {' or '.join(models.BUNDLED)}; default: {models.DEFAULT}."),
 ]
-SamplesOption = Annotated[int | None, typer.Option(help="Monte Carlo passes; default: the number stored in the model.")]
-SeedOption = Annotated[int, typer.Option(help="The same seed gives the same answer (0 to 4095).")]
+RejectOption = Annotated[str | None, reject_option()]
+SamplesOption = Annotated[
+    int | None,
+    typer.Option(help="Monte Carlo passes; default: the number stored in the model.", envvar=variable("samples")),
+]
+SeedOption = Annotated[
+    int, typer.Option(help="The same seed gives the same answer (0 to 4095).", envvar=variable("seed"))
+]
 DeviceOption = Annotated[
-    Device, typer.Option(help="auto takes CUDA when it works; the others fail rather than fall back.")
+    Device,
+    typer.Option(
+        help="auto takes CUDA when it works; the others fail rather than fall back.", envvar=variable("device")
+    ),
 ]
-ThreadsOption = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; default: all cores.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option(help="Threads of ONNX Runtime; default: all cores.", envvar=variable("threads"))
+]
 MemoryOption = Annotated[
-    int | None, typer.Option(help="Megabytes, about, for the images and passes that run at once; default: 256.")
+    int | None,
+    typer.Option(
+        help="Megabytes, about, for the images and passes that run at once; default: 256.",
+        envvar=variable("max_memory"),
+    ),
 ]
 NoVerifyOption = Annotated[
     bool, typer.Option("--no-verify", help="Use the file even if it was changed after it was published; warns.")
@@ -93,15 +123,11 @@ def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
 
 
 def check_request(model: Path | None, samples: int | None, seed: int, inference: Inference | None = None) -> Path:
-    """Refuse passes that do not exist; returns the model, which is a bundled one unless it is named."""
+    """Refuse passes that do not exist; returns the model file, which is one of the box unless it is named."""
     contract.pass_seeds(samples if samples is not None else 1, seed)
     return choose_model(model, inference)
 
 
 def choose_model(model: Path | None, inference: Inference | None = None) -> Path:
-    """The named file, or the bundled one of a kind of inference."""
-    if model is not None:
-        if inference is not None:
-            raise UsageError("A file has the inference it was exported with: --inference goes without --model.")
-        return model
-    return models.bundled(inference)
+    """The named file, or one of the box: by the model's name, or the default one, of a kind of inference."""
+    return models.find(model, inference)

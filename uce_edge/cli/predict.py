@@ -1,8 +1,9 @@
 """`uce-edge predict`."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import chain
@@ -21,14 +22,15 @@ from uce_edge.cli.options import (
     MemoryOption,
     ModelOption,
     NoVerifyOption,
+    RejectOption,
     SamplesOption,
     SeedOption,
     ThreadsOption,
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import say
-from uce_edge.cli.writer import Writer
+from uce_edge.cli.words import detail, fail, say
+from uce_edge.cli.writer import Form, Printer, Writer
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
@@ -49,16 +51,14 @@ class Sort(StrEnum):
 
 def predict(
     images: Annotated[
-        list[str] | None, typer.Argument(help="Image files, folders of images, or - for stdin.", show_default=False)
-    ] = None,
-    model: ModelOption = None,
-    reject: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FLOAT|auto",
-            help="Reject images with a higher uncertainty than this (0 to 1); auto: the model's own rule.",
+        list[str] | None,
+        typer.Argument(
+            help="Image files, folders of images, quoted patterns such as 'photos/**/*.png', or - for stdin.",
+            show_default=False,
         ),
     ] = None,
+    model: ModelOption = None,
+    reject: RejectOption = None,
     inference: InferenceOption = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
@@ -76,6 +76,7 @@ def predict(
     no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, one row per image.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 when an image was rejected.")] = False,
     watch: Annotated[
         Path | None,
@@ -116,10 +117,13 @@ def predict(
 
     Example: uce-edge predict --model digits.onnx folder/ --reject auto --sort uncertainty --save annotated/
 
+    Example: uce-edge predict "photos/**/*.png" --csv > answers.csv
+
     Example: uce-edge predict --watch incoming/ --reject 0.3 --audit decisions.jsonl --jsonl
     """
     # Wrong usage is told before anything slow happens.
-    _refuse(images, watch, as_json, jsonl, sort, sheet)
+    form = Form.of(as_json=as_json, jsonl=jsonl, as_csv=as_csv)
+    _refuse(images, watch, form, sort, sheet)
     if exit_code and reject is None:
         raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
     threshold = parse_threshold(reject)
@@ -139,11 +143,17 @@ def predict(
     loaded.limits(threshold)  # one that is not stored is told before a log is opened
     tally = _Tally()
     kept: list[Answer] = []
-    at_once = watch is not None or (jsonl and sort is Sort.GIVEN)
+    at_once = watch is not None or (form.flows and sort is Sort.GIVEN)
+    printer = Printer(form, top)
+
+    def keep(answer: "Answer") -> None:
+        kept.append(replace(answer, content=None))  # the files would fill the memory
+
+    emit = keep if not at_once else show.row if form is Form.TEXT else printer.print
     asked = Request(samples, seed, threshold, adaptive, top)
     with (
         Writer(destinations, loaded, asked, endless=watch is not None) as writer,
-        _progress(len(paths), shown=not jsonl) as advance,
+        _progress(len(paths), shown=not form.flows) as advance,
         _until_stopped(watch),
     ):
         ask = partial(loaded.answers, samples=samples, seed=seed, reject=threshold, adaptive=adaptive, top=top)
@@ -152,18 +162,15 @@ def predict(
             writer.write(answer)
             tally.add(answer)
             advance(1)
-            if not at_once:
-                kept.append(replace(answer, content=None))  # the files would fill the memory
-            elif jsonl:
-                show.json_line(answer)
-            else:
-                show.row(answer)
+            emit(answer)
     if sort is Sort.UNCERTAINTY:
         kept.sort(key=_most_uncertain_first)
-    if not at_once:
-        _print(kept, as_json, jsonl, passes=adaptive is not None)
+    if form is not Form.TEXT:
+        printer.finish(kept)
+    elif not at_once:
+        _show(kept, passes=adaptive is not None)
     writer.finish()
-    tally.tell(decided=reject is not None and not (as_json or jsonl))
+    tally.tell(decided=reject is not None and form is Form.TEXT)
     if tally.failed:
         raise typer.Exit(1)
     if exit_code and tally.rejected:
@@ -176,6 +183,7 @@ class _Tally:
 
     total: int = 0
     failed: int = 0
+    started: float = field(default_factory=time.monotonic)
     rejected: int = 0
     foreign: int = 0
 
@@ -187,11 +195,14 @@ class _Tally:
 
     def tell(self, *, decided: bool) -> None:
         """Sum up on stderr; of decisions only if there were several."""
+        took = time.monotonic() - self.started
+        noun = "image" if self.total == 1 else "images"
+        detail(f"{self.total} {noun} in {took:.2f} s: {self.total / max(took, 1e-9):.1f} a second, reading included.")
         if decided and self.total > 1:
             foreign = f", {self.foreign} of them as foreign" if self.foreign else ""
             say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected{foreign}.")
         if self.failed:
-            say(f"error: {self.failed} of {self.total} images could not be used.")
+            fail(f"{self.failed} of {self.total} images could not be used.")
 
 
 def _bytes(audit: Path | None, megabytes: float | None) -> int | None:
@@ -209,13 +220,8 @@ def _most_uncertain_first(answer: "Answer") -> float:
     return 1 if answer.prediction is None else -answer.prediction.uncertainty
 
 
-def _print(answers: list["Answer"], as_json: bool, jsonl: bool, *, passes: bool) -> None:
-    if as_json:
-        show.json_list(answers)
-    elif jsonl:
-        for answer in answers:
-            show.json_line(answer)
-    elif len(answers) == 1:
+def _show(answers: list["Answer"], *, passes: bool) -> None:
+    if len(answers) == 1:
         show.card(answers[0])
     else:
         show.decisions(answers, passes=passes)
@@ -243,14 +249,10 @@ def _progress(total: int, shown: bool) -> AbstractContextManager[Callable[[int],
     return progress("predicting", total)
 
 
-def _refuse(
-    images: list[str] | None, watch: Path | None, as_json: bool, jsonl: bool, sort: Sort, sheet: Path | None
-) -> None:
-    if as_json and jsonl:
-        raise UsageError("Choose one of --json and --jsonl.")
+def _refuse(images: list[str] | None, watch: Path | None, form: Form, sort: Sort, sheet: Path | None) -> None:
     if (not images) == (watch is None):
         raise UsageError("Name images, folders or - for stdin; or watch one folder: --watch incoming/")
-    if watch is not None and (as_json or sheet is not None or sort is not Sort.GIVEN):
+    if watch is not None and (form is Form.JSON or sheet is not None or sort is not Sort.GIVEN):
         raise UsageError("--watch never ends, so --json, --sheet and --sort do not go with it. Use: --jsonl")
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise UsageError(expected("`sheet`", "a file name ending in .png", str(sheet), "Use: --sheet answers.png"))

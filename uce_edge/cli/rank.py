@@ -1,8 +1,6 @@
 """`uce-edge rank`."""
 
-import csv
 import heapq
-import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +20,8 @@ from uce_edge.cli.options import (
     ThreadsOption,
     check_request,
 )
-from uce_edge.cli.words import say
+from uce_edge.cli.words import fail, say
+from uce_edge.cli.writer import Form, Printer
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
 
@@ -88,8 +87,7 @@ def rank(
     Example: uce-edge rank unlabelled/ --model digits.onnx --least --max-uncertainty 0.1 --csv > pseudo-labels.csv
     """
     # Wrong usage is told before anything slow happens.
-    if as_json + jsonl + as_csv > 1:
-        raise UsageError("Choose one of --json, --jsonl and --csv.")
+    form = Form.of(as_json=as_json, jsonl=jsonl, as_csv=as_csv)
     if top < 1:
         raise UsageError(expected("`top`", "at least 1", top, "For example: --top 100"))
     if max_uncertainty is not None:
@@ -115,7 +113,7 @@ def rank(
             advance(1)
             if not answer.ok:
                 failed += 1
-                say(str(answer.error))
+                fail(str(answer.error))
             elif answer.decision != "reject":
                 left += 1
                 yield answer
@@ -124,24 +122,13 @@ def rank(
     choose = heapq.nlargest if least == (score is Score.CONFIDENCE) else heapq.nsmallest
     with progress("ranking", len(paths)) as advance:
         ranked = choose(top, usable(), key=score.of)
-    _print(ranked, as_json, jsonl, as_csv)
+    if form is Form.TEXT:
+        show.disagreements(ranked)
+    else:
+        Printer(form, columns=_COLUMNS).finish(ranked)
     order = "most certain" if least else "most uncertain"
     limit = "" if max_uncertainty is None else f" with an uncertainty of at most {max_uncertainty:g}"
     say(f"{len(ranked)} of {left} images{limit}, {order} first by {score}.")
     if failed:
-        say(f"error: {failed} of {len(paths)} images could not be used.")
+        fail(f"{failed} of {len(paths)} images could not be used.")
         raise typer.Exit(1)
-
-
-def _print(answers: list["Answer"], as_json: bool, jsonl: bool, as_csv: bool) -> None:
-    if as_json:
-        show.json_list(answers)
-    elif jsonl:
-        for answer in answers:
-            show.json_line(answer)
-    elif as_csv:
-        table = csv.DictWriter(sys.stdout, _COLUMNS, extrasaction="ignore", lineterminator="\n")
-        table.writeheader()
-        table.writerows(answer.as_dict() for answer in answers)
-    else:
-        show.disagreements(answers)

@@ -41,7 +41,7 @@ def replay(
     for path in model or []:
         if not path.is_file():
             raise ModelFileError(f"There is no model file {path}. Check its spelling.")
-    known = ModelFiles(model or [models.bundled(kind) for kind in models.BUNDLED])
+    known = ModelFiles(model or models.files())
     counts: Counter[Outcome] = Counter()
     told = []
     for finding in recompute(log, images, known, tolerance):

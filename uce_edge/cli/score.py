@@ -10,13 +10,14 @@ from uce_edge.cli.options import (
     InferenceOption,
     JsonOption,
     ModelOption,
+    RejectOption,
     SamplesOption,
     SeedOption,
     check_request,
     parse_threshold,
 )
 from uce_edge.cli.parts import need_ray
-from uce_edge.cli.words import say
+from uce_edge.cli.words import fail, say
 from uce_edge.providers import Device
 
 _MACHINES = "Machines"
@@ -32,10 +33,7 @@ def score(
     out: Annotated[str, typer.Option(help="A folder, or a bucket address, for the Parquet files.")],
     model: ModelOption = None,
     inference: InferenceOption = None,
-    reject: Annotated[
-        str | None,
-        typer.Option(metavar="FLOAT|auto", help="Reject images with a higher uncertainty; auto: the model's own rule."),
-    ] = None,
+    reject: RejectOption = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     block: Annotated[int, typer.Option(help="Images of one Parquet file, and of one step of work.")] = 64,
@@ -86,6 +84,6 @@ def score(
     decided = f"{counts.accepted} accepted, {counts.rejected} rejected" if threshold is not None else "no threshold"
     say(f"{counts.images} images in {out}: {decided}.{resumed}")
     for kind, number in sorted(counts.errors.items()):
-        say(f"error: {number} without an answer: {kind}.")
+        fail(f"{number} without an answer: {kind}.")
     if counts.errors:
         raise typer.Exit(1)

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import DeviceOption, ThreadsOption, choose_model, parse_threshold
+from uce_edge import models as box
+from uce_edge.cli.options import (
+    DeviceOption,
+    ThreadsOption,
+    choose_model,
+    parse_threshold,
+    reject_option,
+    variable,
+)
 from uce_edge.cli.parts import need_server
 from uce_edge.cli.words import say
 from uce_edge.errors import UsageError, expected
@@ -21,14 +29,14 @@ TOKEN = "UCE_EDGE_TOKEN"
 def serve(
     models: Annotated[
         list[str] | None,
-        typer.Argument(help="Files as PATH, NAME=PATH or NAME:VERSION=PATH; default: the bundled model."),
+        typer.Argument(
+            help="Files as PATH, NAME=PATH or NAME:VERSION=PATH, or a name of `uce-edge models`; "
+            f"default: ${variable('model')}, or cifar10."
+        ),
     ] = None,
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    reject: Annotated[
-        str | None,
-        typer.Option(metavar="FLOAT|auto", help="What /answer rejects unless a request says otherwise."),
-    ] = None,
+    reject: Annotated[str | None, reject_option("What /answer rejects unless a request says otherwise.")] = None,
     audit: Annotated[
         Path | None, typer.Option(help="Append a line of JSON for every decision of /answer, safe on disk.")
     ] = None,
@@ -84,7 +92,7 @@ def serve(
     from uce_edge.serve.run import Address, load
     from uce_edge.serve.run import serve as run
 
-    named = [Named.parse(text) for text in models or [f"cifar10={choose_model(None)}"]]
+    named = [Named.parse(_file(text)) for text in models or [os.environ.get(variable("model")) or box.DEFAULT_NAME]]
     limits = Limits(max_batch, max_queue, max_samples, batch_delay / 1000, timeout, max_body * 2**20)
     gauges = Gauges()
     hosts = load(named, limits, gauges, device, threads, threshold)
@@ -97,3 +105,8 @@ def serve(
         say("Ctrl+C stops it, after the requests that have begun.")
 
     run(hosts, limits, gauges, Address(host, port, tls_cert, tls_key, token, max_connections), audit, announce)
+
+
+def _file(text: str) -> str:
+    """A model in the box as NAME=PATH; everything else as it is."""
+    return f"{text}={choose_model(Path(text))}" if text in box.names() and not Path(text).is_file() else text

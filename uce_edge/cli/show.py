@@ -1,11 +1,13 @@
-"""Answers on stdout: a card for one image, a table for many, a row of a stream, JSON for programs."""
+"""Answers on stdout for people: a card for one image, a table for many, a row of a stream."""
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import typer
+
+from uce_edge.cli.words import pad, width
+from uce_edge.report.words import odds
 
 if TYPE_CHECKING:
     from uce_edge.answers import Answer
@@ -16,17 +18,6 @@ _COLOURS = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def json_list(answers: Sequence["Answer"]) -> None:
-    """All answers as one JSON document."""
-    typer.echo(json.dumps([answer.as_dict() for answer in answers], indent=2, allow_nan=False))
-
-
-def json_line(answer: "Answer") -> None:
-    """One answer as a line of JSON, at once."""
-    typer.echo(json.dumps(answer.as_dict(), allow_nan=False))
-    sys.stdout.flush()
-
-
 def card(answer: "Answer") -> None:
     """One image: its likeliest classes as bars, how sure, and what to do with it."""
     typer.secho(answer.path, bold=True)
@@ -34,10 +25,10 @@ def card(answer: "Answer") -> None:
         typer.secho(f"  {answer.error}", fg=typer.colors.RED)
         return
     colour = _colour(answer)
-    width = max(len(likely.label) for likely in answer.top)
+    widest = max(width(likely.label) for likely in answer.top)
     for number, (label, probability) in enumerate(answer.top):
         drawn = typer.style(f"{_bar(probability):<{_BAR}}", fg=colour if number == 0 else None)
-        typer.echo(f"  {label:<{width}}  {drawn} {probability:>6.1%}")
+        typer.echo(f"  {pad(label, widest)}  {drawn} {probability:>6.1%}")
     prediction = answer.prediction
     typer.echo(f"  uncertainty {_spread(prediction)}, wrong about {odds(prediction.error_probability)}")
     if answer.decision is not None:
@@ -67,25 +58,18 @@ def row(answer: "Answer") -> None:
     sys.stdout.flush()
 
 
-def odds(probability: float) -> str:
-    """A probability of error as people say it: 1 in 12."""
-    if probability < 0.001:
-        return "< 1 in 1000"
-    return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"
-
-
 def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "ImagePrediction"], str]]) -> None:
     """What all tables tell of an image, and some more columns."""
-    width = max([len(answer.path) for answer in answers] + [5])
-    names = max([len(answer.prediction.label) for answer in answers if answer.prediction is not None] + [5])
-    head = f"{'image':<{width}}  {'label':<{names}}  confidence  uncertainty    wrong about  {'  '.join(columns)}"
+    widest = max([width(answer.path) for answer in answers] + [5])
+    names = max([width(answer.prediction.label) for answer in answers if answer.prediction is not None] + [5])
+    head = f"{'image':<{widest}}  {'label':<{names}}  confidence  uncertainty    wrong about  {'  '.join(columns)}"
     typer.secho(head, bold=True)
     for answer in answers:
         prediction = answer.prediction
         if prediction is None:
-            typer.secho(f"{answer.path:<{width}}  {answer.error}", fg=typer.colors.RED)
+            typer.secho(f"{pad(answer.path, widest)}  {answer.error}", fg=typer.colors.RED)
             continue
-        line = f"{answer.path:<{width}}  {prediction.label:<{names}}  {prediction.confidence:>10.1%}"
+        line = f"{pad(answer.path, widest)}  {pad(prediction.label, names)}  {prediction.confidence:>10.1%}"
         line += f"  {_spread(prediction)}  {odds(prediction.error_probability):<11}  "
         typer.echo(line + "  ".join(tell(answer, prediction) for tell in columns.values()))
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uce_edge.cli.words import quote, say, warn
+from uce_edge.cli.words import alarm, quote, say
 from uce_edge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class Watcher:
             )
         self._save()
         if self._monitor.alarm is not None:
-            warn(self._monitor.report().sentence)
+            alarm(self._monitor.report().sentence)
 
     def add(self, answer: "Answer") -> None:
         """Bet on an answer."""
         if self._monitor.add(answer):
-            warn(self._monitor.report().sentence)
+            alarm(self._monitor.report().sentence)
             self._save()
         elif time.monotonic() - self._saved > _INTERVAL:
             self._save()

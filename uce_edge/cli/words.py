@@ -1,9 +1,12 @@
 """What commands say to a person."""
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import typer
+
+from uce_edge import progress
 
 if TYPE_CHECKING:
     from uce_edge.calibration.promises import Guarantee, StoredRule
@@ -67,34 +70,105 @@ def quote(path: object) -> str:
     return shlex.quote(str(path))
 
 
+class Talk(StrEnum):
+    """How much a command says on stderr."""
+
+    QUIET = "quiet"
+    """Errors and alarms alone."""
+    NORMAL = "normal"
+    """What a person wants to know."""
+    VERBOSE = "verbose"
+    """Also what is loaded, where it runs, and how long it takes."""
+
+
+_talk = Talk.NORMAL
+
+
+def set_talk(talk: Talk) -> None:
+    """Choose how much is said from now on."""
+    global _talk  # noqa: PLW0603 - a program has one stderr
+    _talk = talk
+    progress.hide(talk is Talk.QUIET)
+    if talk is Talk.VERBOSE:
+        show_log("uce_edge")
+    else:
+        hide_log("uce_edge")
+
+
 def say(text: str) -> None:
     """Tell a person; stdout is for data."""
-    typer.echo(text, err=True)
+    if _talk is not Talk.QUIET:
+        typer.echo(text, err=True)
+
+
+def detail(text: str) -> None:
+    """Tell a person who wants to know more."""
+    if _talk is Talk.VERBOSE:
+        typer.echo(text, err=True)
 
 
 def warn(text: str) -> None:
     """Tell a person what may harm them."""
+    if _talk is not Talk.QUIET:
+        alarm(text)
+
+
+def alarm(text: str) -> None:
+    """Tell a person what they asked to be told of, even if nothing else is said."""
     typer.secho(f"warning: {text}", err=True, fg=typer.colors.YELLOW)
+
+
+def fail(text: str) -> None:
+    """Tell a person what went wrong while the rest went on, even if nothing else is said."""
+    typer.echo(f"error: {text}", err=True)
+
+
+def format_warning(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning of Python in one line, for `warnings.formatwarning`."""
+    return "" if _talk is Talk.QUIET else f"warning: {message}\n"
 
 
 def show_log(package: str) -> None:
     """Say on stderr what a package logs of long work."""
     import logging
 
-    class Talk(logging.Handler):
+    class Said(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             say(self.format(record))
 
     log = logging.getLogger(package)
     log.setLevel(logging.INFO)
-    log.handlers = [Talk()]
+    log.handlers = [Said()]
+
+
+def hide_log(package: str) -> None:
+    """Undo `show_log`."""
+    import logging
+
+    log = logging.getLogger(package)
+    log.setLevel(logging.NOTSET)
+    log.handlers = []
+
+
+def width(text: str) -> int:
+    """The columns that a text takes on a terminal: characters of Chinese, Japanese and Korean take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def pad(text: str, columns: int) -> str:
+    """A text with blanks behind it, so many columns wide."""
+    return text + " " * (columns - width(text))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns as wide as they need to be: names to the left, numbers to the right; an empty line ends it."""
     lines = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     for index, line in enumerate(lines):
-        cells = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))
-        typer.secho("  ".join([line[0].ljust(widths[0]), *cells]), bold=index == 0)
+        cells = (" " * (wide - width(cell)) + cell for cell, wide in zip(line[1:], widths[1:], strict=True))
+        typer.secho("  ".join([pad(line[0], widths[0]), *cells]), bold=index == 0)
     typer.echo()

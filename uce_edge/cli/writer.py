@@ -1,6 +1,10 @@
-"""What `predict` writes about each answer: a line of the log, an annotated copy, a place on the sheet."""
+"""What commands write about answers: on stdout for programs, a line of the log, a copy, a place on the sheet."""
 
+import io
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -8,10 +12,100 @@ from typing import TYPE_CHECKING, Self
 from uce_edge.cli.destinations import Destinations
 from uce_edge.cli.watcher import Watcher
 from uce_edge.cli.words import say
+from uce_edge.errors import UsageError
 
 if TYPE_CHECKING:
     from uce_edge.answers import Answer, Request
     from uce_edge.model import Model
+
+
+class Form(StrEnum):
+    """How answers are printed."""
+
+    TEXT = "text"
+    """For people."""
+    JSON = "json"
+    """One document of all answers."""
+    JSONL = "jsonl"
+    """An object per line, which can be printed as it goes."""
+    CSV = "csv"
+    """A row per image as RFC 4180 has it, below the names of the columns; rows can be printed as it goes."""
+
+    @property
+    def flows(self) -> bool:
+        """Whether an answer can be printed before the next is known."""
+        return self in (Form.JSONL, Form.CSV)
+
+    @classmethod
+    def of(cls, *, as_json: bool, jsonl: bool, as_csv: bool) -> "Form":
+        """The one that was asked for."""
+        asked = [form for form, given in ((cls.JSON, as_json), (cls.JSONL, jsonl), (cls.CSV, as_csv)) if given]
+        if len(asked) > 1:
+            raise UsageError("Choose one of --json, --jsonl and --csv.")
+        return asked[0] if asked else cls.TEXT
+
+
+class Printer:
+    """Prints answers on stdout for programs."""
+
+    def __init__(self, form: Form, top: int = 3, columns: Sequence[str] | None = None) -> None:
+        """Choose how.
+
+        Args:
+            form: Any but `TEXT`.
+            top: The likeliest classes that a row of CSV has columns for.
+            columns: Those of CSV; None for all that an answer has.
+        """
+        self._form, self._top, self._columns = form, top, columns
+        self._has_head = False
+
+    def print(self, answer: "Answer") -> None:
+        """One answer, at once."""
+        if self._form is Form.JSONL:
+            _print(_json(answer.as_dict()) + "\n")
+        else:
+            row = answer.as_row(self._top)
+            self._head(row)
+            _print(_csv(row[column] for column in self._columns or row))
+        sys.stdout.flush()
+
+    def finish(self, answers: Iterable["Answer"] = ()) -> None:
+        """Print what is left; a table without rows has the names of its columns, too."""
+        if self._form is Form.JSON:
+            _print(_json([answer.as_dict() for answer in answers], indent=2) + "\n")
+            return
+        for answer in answers:
+            self.print(answer)
+        if self._form is Form.CSV:
+            from uce_edge.answers import Answer
+
+            self._head(Answer("", None, "", None).as_row(self._top))
+
+    def _head(self, row: dict[str, object]) -> None:
+        if not self._has_head:
+            _print(_csv(self._columns or row))
+            self._has_head = True
+
+
+def _json(document: object, indent: int | None = None) -> str:
+    import json
+
+    return json.dumps(document, indent=indent, allow_nan=False)
+
+
+def _csv(values: Iterable[object]) -> str:
+    """A line with CR LF at its end; what needs quotes has them, and nothing is an empty field."""
+    import csv
+
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(values)
+    return line.getvalue()
+
+
+def _print(text: str) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(newline="")  # Windows would write CR CR LF
+    sys.stdout.write(text)
 
 
 class Writer:

@@ -12,7 +12,7 @@ from uce_edge import images
 from uce_edge.datasets.resolve import Resolved, resolve
 from uce_edge.datasets.sources import Part, Source, Wanted
 from uce_edge.datasets.splits import Split, from_source
-from uce_edge.errors import UsageError, expected
+from uce_edge.errors import UsageError, argument, expected
 from uce_edge.metadata import ImageSpec
 
 # Held-out images come first; images a model may have been trained on are never taken.
@@ -109,7 +109,7 @@ def _first(given: str, source: Source, preferred: Sequence[str]) -> tuple[str, P
             return name, source.parts[name]
     raise UsageError(
         f"{given} has training images only, and images the model has not seen are needed. Add a part val or test, "
-        "or name other images: --data FOLDER"
+        f"or name other images: {argument('data', 'FOLDER')}"
     )
 
 

@@ -9,6 +9,7 @@ from uce_edge.datasets import downloads, formats, named
 from uce_edge.datasets.formats import npz
 from uce_edge.datasets.sources import Named, Source, Wanted
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.errors import argument as spelled
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def resolve(
     if below_root:
         rules = [*named.names(), *rules]
     rule = f"{', '.join(rules[:-1])}, or {rules[-1]}"
-    remedy = f"Check --{argument}" + (", and --root for a dataset's name" if below_root else "")
+    remedy = f"Check {spelled(argument)}" + (f", and {spelled('root')} for a dataset's name" if below_root else "")
     raise UsageError(expected(f"`{argument}`", rule, given, remedy))
 
 
@@ -89,7 +90,9 @@ def _named(
     assert public is not None
     if download:
         if root is None:
-            raise UsageError(f"Where shall {name} go? Name a folder with --root or the variable UCE_EDGE_DATA.")
+            raise UsageError(
+                f"Where shall {name} go? Name a folder with {spelled('root')} or the variable UCE_EDGE_DATA."
+            )
         downloads.fetch(name, public, place)
     if resolved := _archive(name, place, archives, wanted):
         return resolved
@@ -105,5 +108,5 @@ def _named(
     here = f" If you mean the folder here, write ./{name}." if Path(name).is_dir() else ""
     raise UsageError(
         f"{name} is not under {place}. {remedy}. "
-        f"Or put {name}.npz into {place}, or name another place with --root or UCE_EDGE_DATA.{here}"
+        f"Or put {name}.npz into {place}, or name another place with {spelled('root')} or UCE_EDGE_DATA.{here}"
     )

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from uce_edge import contract, metrics
 from uce_edge.corruptions import KINDS, SEVERITIES, corrupt
-from uce_edge.errors import UsageError
+from uce_edge.errors import UsageError, argument
 from uce_edge.evaluation.answers import Answers, ask
 from uce_edge.model import Model
 from uce_edge.prediction import Limits
@@ -71,7 +71,7 @@ def check(model: Model) -> None:
     if model.metadata.image.dtype != "uint8":
         raise UsageError(
             f"Only uint8 images can be damaged in known steps, and {model.path} takes {model.metadata.image.dtype}. "
-            "Evaluate it without --corrupt."
+            f"Evaluate it without {argument('corrupt')}."
         )
 
 

@@ -1,31 +1,94 @@
-"""The model in the box: ten kinds of things in photos, trained on CIFAR-10 by this project.
+"""The models in the box: files called NAME-KIND.onnx in this folder, one for each kind of inference.
 
-`docs/model-card.md` says how it was made, what it is worth and where it fails.
+`cifar10` knows ten kinds of things in photos and was trained by this project; `docs/model-card.md` says how it was
+made, what it is worth and where it fails.
 """
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uce_edge.contract import Inference
-from uce_edge.errors import UsageError, expected
+from uce_edge.errors import ModelFileError, UsageError, argument, expected
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
     from uce_edge.providers import Device
 
-__all__ = ["BUNDLED", "DEFAULT", "bundled", "load"]
+__all__ = ["BUNDLED", "DEFAULT", "DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
 
 DEFAULT = Inference.MOMENTS
 """The faster of the two files, which is not worse: see the card."""
 BUNDLED = (Inference.MC, Inference.MOMENTS)
+DEFAULT_NAME = "cifar10"
+_FOLDER = Path(__file__).parent
 
 
-def bundled(inference: Inference | None = None) -> Path:
-    """The file of a kind of inference, one of `BUNDLED`."""
-    if inference is not None and inference not in BUNDLED:
-        rule = f"one of {', '.join(BUNDLED)} for the bundled model"
+def names() -> tuple[str, ...]:
+    """The models in the box; the default comes first."""
+    there = {path.stem.rpartition("-")[0] for path in _FOLDER.glob("*-*.onnx")}
+    return tuple(sorted(there, key=lambda name: (name != DEFAULT_NAME, name)))
+
+
+def kinds(name: str) -> tuple[Inference, ...]:
+    """The kinds of inference that there are files for; the default comes first."""
+    there = [kind for kind in BUNDLED if _file(name, kind).is_file()]
+    return tuple(sorted(there, key=lambda kind: kind is not DEFAULT))
+
+
+def files() -> list[Path]:
+    """All model files in the box."""
+    return [_file(name, kind) for name in names() for kind in kinds(name)]
+
+
+def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Path:
+    """The file of a model in the box.
+
+    Args:
+        inference: A kind of inference, one of `kinds(name)`; None for the default.
+        name: The model, one of `names()`.
+    """
+    there = kinds(name)
+    if not there:
+        raise UsageError(expected("`model`", f"one of {', '.join(names())}", name, "Or name a file: photos.onnx"))
+    if inference is not None and inference not in there:
+        rule = f"one of {', '.join(kind for kind in BUNDLED if kind in there)} for the bundled model"
         raise UsageError(expected("`inference`", rule, str(inference), "Leave it out for the default"))
-    return Path(__file__).parent / f"cifar10-{inference or DEFAULT}.onnx"
+    return _file(name, inference or there[0])
+
+
+def find(model: "str | Path | None", inference: Inference | None = None) -> Path:
+    """The file that a user means.
+
+    Args:
+        model: A path; or the name of a model in the box, unless there is a file of that name; None for the default.
+        inference: Which file of a model in the box.
+
+    Raises:
+        UsageError: A kind of inference was asked of a file, or there is no such kind.
+        ModelFileError: A word is neither a file nor a name.
+    """
+    if model is None:
+        return bundled(inference)
+    path = Path(model)
+    if path.is_file() or path.suffix or path.name != str(model):
+        if inference is not None:
+            raise UsageError(
+                f"A file has the inference it was exported with: {argument('inference')} goes without "
+                f"{argument('model', path)}."
+            )
+        return path
+    if path.name in names():
+        return bundled(inference, path.name)
+    if path.is_dir():
+        return path  # whoever opens it says what to do with a training run
+    raise ModelFileError(
+        f"There is no model file {model}, and no model of that name in the box: there is {', '.join(names())}. "
+        "Check its spelling; one of your own is made with: uce-edge export"
+    )
+
+
+def _file(name: str, kind: Inference) -> Path:
+    return _FOLDER / f"{name}-{kind}.onnx"
 
 
 def load(
@@ -36,10 +99,11 @@ def load(
     max_memory: int | None = None,
     verify: bool = True,
 ) -> "Model":
-    """Load a model file, or the model in the box.
+    """Load a model file, or a model in the box.
 
     Args:
-        model: A path; or a kind of inference ("moments", "mc") for the bundled file of that kind; None for the default.
+        model: A path; or the name of a model in the box ("cifar10"); or a kind of inference ("moments", "mc") for the
+            default model's file of that kind; None for the default.
         device: Where to run it, as in `Model`.
         threads: As in `Model`.
         max_memory: As in `Model`.
@@ -53,5 +117,6 @@ def load(
     from uce_edge.model import Model
 
     kind = Inference(model) if isinstance(model, str) and model in list(Inference) else None
-    path = bundled(kind) if model is None or kind is not None else Path(model)
-    return Model(path, device, threads=threads, max_memory=max_memory, verify=verify)
+    return Model(
+        find(None if kind is not None else model, kind), device, threads=threads, max_memory=max_memory, verify=verify
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uce_edge.answers import Answer
-from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.errors import UceEdgeError, UsageError, argument, expected
 from uce_edge.fields import RecordError
 from uce_edge.files import replacing
 from uce_edge.monitor import bets
@@ -105,7 +105,7 @@ class Monitor:
             raise UceEdgeError(f"{path} is the state of another version's monitor. {remedy}")
         return cls(state)
 
-    def save(self, path: str | Path, option: str = "--state") -> None:
+    def save(self, path: str | Path, option: str = "--path") -> None:
         """Write the state: all of it, or the old one stays."""
         with replacing(path, option) as temporary:
             temporary.write_text(self.state.to_json(), encoding="utf-8")
@@ -145,7 +145,8 @@ class Monitor:
         if (prediction.passes, prediction.seed) != (self._state.samples, self._state.pass_seed):
             raise UsageError(
                 f"The reference has answers of {self._state.samples} passes and seed {self._state.pass_seed}; this one "
-                f"has {prediction.passes} and seed {prediction.seed}. Leave --samples, --seed and --adaptive out."
+                f"has {prediction.passes} and seed {prediction.seed}. "
+                f"Leave {argument('samples')}, {argument('seed')} and {argument('adaptive')} out."
             )
         return self.add_scores(prediction.as_dict(), time)
 

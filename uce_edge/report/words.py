@@ -106,6 +106,13 @@ def at_most(value: float | None) -> str:
     return f"{math.ceil(round(value * 100 * 10**digits, 6)) / 10**digits:.{digits}f} %"
 
 
+def odds(probability: float) -> str:
+    """A probability of error as people say it: 1 in 12."""
+    if probability < 0.001:
+        return "< 1 in 1000"
+    return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """A number, or a dash."""
     return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from uce_edge.audit import Audit
-from uce_edge.errors import UceEdgeError
+from uce_edge.errors import UceEdgeError, naming_options
 from uce_edge.model import Model
 from uce_edge.providers import Device
 from uce_edge.serve.app import Service
@@ -136,4 +136,5 @@ def serve(
         scheme = "http" if address.certificate is None else "https"
         host = f"[{address.host}]" if ":" in address.host else address.host
         announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
-        _Server(config).run(sockets=[listening])
+        with naming_options(False):  # clients write samples=25, as Python does
+            _Server(config).run(sockets=[listening])

@@ -19,7 +19,7 @@ from pictures import encoded, png_header
 from PIL import Image
 
 import uce_edge
-from uce_edge import answers, contract, models
+from uce_edge import answers, cli, contract, models
 from uce_edge.bench import sweep
 from uce_edge.bench.report import Report, extra_pass
 from uce_edge.cli.engines import ENGINES
@@ -33,20 +33,7 @@ FIELDS = [
     "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "decision", "reason", "samples", "seed",
     "error",
 ]  # fmt: skip
-COMMANDS = (
-    "predict",
-    "rank",
-    "train",
-    "calibrate",
-    "export",
-    "evaluate",
-    "bench",
-    "info",
-    "reproduce",
-    "demo",
-    "doctor",
-    "web",
-)
+COMMANDS = sorted(str(command.name) for command in cli.app.registered_commands)
 
 DATASETS = set(named.names())
 
@@ -267,15 +254,20 @@ def test_broken_model_file_is_refused(digits, refused, tmp_path, kind):
 
 def test_info_shows_what_the_file_says(digits, call):
     told = call("info", digits.model)
-    assert (told.code, told.err) == (0, "")
+    assert (told.code, told.err) == (0, f"More: uce-edge info {digits.model} --all\n")
+    assert len(told.out.splitlines()) <= 10
     rows = dict(line.split(maxsplit=1) for line in told.out.splitlines())
     assert rows["classes"] == "10: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
     assert rows["inference"] == "mc, 25 passes by default"
     assert rows["image"] == "8 x 8 x 1 uint8"
     assert re.search(r"temperature, fitted at N = 25, T = \d", rows["calibration"])
-    assert (
-        "none" in dict(line.split(maxsplit=1) for line in call("info", digits.deterministic).out.splitlines())["noise"]
-    )
+    assert "; noise: none\n" in call("info", digits.deterministic).out
+    everything = call("info", digits.model, "--all")
+    assert everything.err == ""
+    assert set(told.out.split()) <= set(everything.out.split())
+    for word in ("FLOPs", "tools", "sha256 weights", "reject 0.3", "p = 0.2"):
+        assert word in everything.out
+        assert word not in told.out
     document = json.loads(call("info", digits.model, "--json").out)
     assert document == json.loads(digits.model.with_suffix(".json").read_text())
 
@@ -471,14 +463,15 @@ WRONG = {
     "predict -m x.png --reject 1.5": "Expected `reject` to be a number between 0 and 1, but got 1.5.",
     "predict -m x.png --reject nan": "Expected `reject` to be a number between 0 and 1, but got nan.",
     "predict -m x.png --reject often": "Expected `reject` to be between 0 and 1, or auto, but got 'often'.",
-    "predict -m x.png --json --jsonl": "Choose one of --json and --jsonl.",
+    "predict -m x.png --json --jsonl": "Choose one of --json, --jsonl and --csv.",
+    "predict -m x.png --jsonl --csv": "Choose one of --json, --jsonl and --csv.",
     "predict -m x.png --threads 0": "Expected `threads` to be an integer between 1 and 1024, but got 0.",
     "predict -m x.png --adaptive 1.5": "Expected `adaptive` to be a number strictly between 0 and 1, but got 1.5.",
     "predict": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
     "predict -m x.png --watch d": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
     "predict -m --watch d --json": "--watch never ends, so --json, --sheet and --sort do not go with it.",
     "predict -m x.png --sheet s.jpg": "Expected `sheet` to be a file name ending in .png, but got 's.jpg'.",
-    "predict -m x.png --inference mc": "--inference goes without --model",
+    "predict -m x.png --inference mc": "--inference goes without --model absent.onnx.",
     "predict x.png --inference deterministic": "Expected `inference` to be one of mc, moments for the bundled model",
     "bench -m --samples abc": "whole numbers separated by commas, but got 'abc'",
     "bench -m --samples 1,,5": "whole numbers separated by commas",
@@ -525,6 +518,7 @@ def test_help_has_an_example(call, command):
     done = call(command, "--help")
     assert done.code == 0
     assert f"Example: uce-edge {command}" in done.out
+    assert {"--quiet", "--verbose"} <= set(re.findall(r"--\w+", done.out))
 
 
 @pytest.mark.parametrize(

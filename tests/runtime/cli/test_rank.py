@@ -133,8 +133,8 @@ def test_unreadable_images_are_reported_and_the_others_ranked(digits, call, tmp_
     assert done.code == 1
     assert sorted(Path(record["path"]).name for record in json.loads(done.out)) == [f"00{i}.png" for i in (0, 1, 3, 4)]
     first, second, summary, last = done.err.splitlines()
-    assert first.startswith(f"{tmp_path / '002.png'} is not an image")
-    assert second.startswith(f"{tmp_path / 'absent.png'} does not exist")
+    assert first.startswith(f"error: {tmp_path / '002.png'} is not an image")
+    assert second.startswith(f"error: {tmp_path / 'absent.png'} does not exist")
     assert summary.startswith("4 of 4 images, ")
     assert last == "error: 2 of 6 images could not be used."
 

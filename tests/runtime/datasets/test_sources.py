@@ -97,7 +97,7 @@ def test_a_missing_dataset_says_where_to_put_it(tmp_path: Path, monkeypatch: pyt
         splits.load("cifar10", tmp_path)
     monkeypatch.delenv("UCE_EDGE_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"name another place with --root or UCE_EDGE_DATA\.$"):
+    with pytest.raises(UsageError, match=r"name another place with root= or UCE_EDGE_DATA\.$"):
         splits.load("cifar10")
     (tmp_path / "cifar10").mkdir()
     with pytest.raises(UsageError, match=r"If you mean the folder here, write \./cifar10\.$"):

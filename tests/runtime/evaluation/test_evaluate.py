@@ -331,7 +331,7 @@ def test_damage_is_evaluated_on_the_same_images(model, hard):
 def test_only_bytes_can_be_damaged(model, hard, monkeypatch):
     spec = dataclasses.replace(model.metadata.image, dtype="float32")
     monkeypatch.setattr(model, "metadata", dataclasses.replace(model.metadata, image=spec))
-    with pytest.raises(UsageError, match="without --corrupt"):
+    with pytest.raises(UsageError, match="without corrupt="):
         evaluate(model, hard.images.astype(np.float32), hard.labels, corrupt=10)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from uce_edge.datasets.sources import Format, Part, Source, Wanted, check_labels, make_part, numbered
-from uce_edge.errors import UsageError, expected
+from uce_edge.errors import UsageError, argument, expected
 
 _KEYS = {
     "all": [("x", "y")],
@@ -21,7 +21,7 @@ _KEYS = {
 def read(path: Path, wanted: Wanted) -> Source:
     """All parts of an archive."""
     if not path.is_file():
-        raise UsageError(f"There is no file {path}. Check the path given to --data.")
+        raise UsageError(f"There is no file {path}. Check the path given to {argument('data')}.")
     try:
         with np.load(path, allow_pickle=False) as archive:
             parts = _parts(archive, path)

@@ -1,0 +1,64 @@
+"""What every command has: how much it says, and what becomes of Ctrl-C."""
+
+import shlex
+import time
+from typing import Any
+
+from typer.core import TyperCommand, TyperOption
+
+from uce_edge.cli import words
+from uce_edge.cli.words import Talk
+from uce_edge.errors import UceEdgeError
+
+_PANEL = "Talk"
+_GOES_ON = {
+    "train": "It goes on from the last epoch with: {line} --resume",
+    "reproduce": "The same command goes on where it was.",
+    "score": "The same command goes on where it was.",
+}
+"""What to do after a stop, for commands that keep what they have done."""
+
+
+class Stopped(UceEdgeError):
+    """Ctrl-C ended a command; by custom, the exit code is 128 and the number of the signal."""
+
+    exit_code = 130
+
+
+class Command(TyperCommand):
+    """A command with --quiet and --verbose; Ctrl-C ends it with one line."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params += [
+            _switch("--quiet", Talk.QUIET, "Say nothing on stderr but errors; results stay."),
+            _switch("--verbose", Talk.VERBOSE, "Say what is loaded, where it runs, and how long it takes."),
+        ]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep what was typed, for the line that goes on after a stop."""
+        ctx.meta["uce_edge.typed"] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        started = time.monotonic()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typed = [word for word in ctx.meta["uce_edge.typed"] if word != "--resume"]
+            line = shlex.join(["uce-edge", str(self.name), *typed])
+            raise Stopped(f"Stopped. {_GOES_ON.get(str(self.name), '').format(line=line)}".strip()) from None
+        finally:
+            words.detail(f"{self.name} took {time.monotonic() - started:.2f} s.")
+
+
+def _switch(name: str, talk: Talk, told: str) -> TyperOption:
+    def chosen(_: Any, __: Any, given: bool) -> None:
+        if given:
+            words.set_talk(talk)
+
+    return TyperOption(
+        param_decls=[name], is_flag=True, default=False, expose_value=False, callback=chosen, help=told, is_eager=True,
+        rich_help_panel=_PANEL,
+    )  # fmt: skip

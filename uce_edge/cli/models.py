@@ -1,0 +1,105 @@
+"""`uce-edge models`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from uce_edge import models as box
+from uce_edge.cli.options import JsonOption
+from uce_edge.cli.words import say
+
+if TYPE_CHECKING:
+    from uce_edge.metadata import Metadata
+
+
+def models(as_json: JsonOption = False) -> None:
+    """List the models in the box: what each knows, how large it is, how good, and what it promises.
+
+    `--model NAME` takes one of them in every command; `--inference` chooses its file. The first is the default.
+
+    Example: uce-edge models
+
+    Example: uce-edge predict photo.png --model cifar10 --inference mc
+    """
+    there = [
+        _Boxed.of(name, path) for name in box.names() for path in (box.bundled(kind, name) for kind in box.kinds(name))
+    ]
+    if as_json:
+        typer.echo(json.dumps([boxed.as_dict() for boxed in there], indent=2, allow_nan=False))
+        return
+    for name in box.names():
+        files = [boxed for boxed in there if boxed.name == name]
+        first = files[0].metadata
+        spec = first.image
+        typer.secho(f"{name}{' (default)' if name == box.DEFAULT_NAME else ''}", bold=True)
+        typer.echo(f"  {len(first.classes)} classes: {_listed(first.classes)}")
+        typer.echo(f"  images of {spec.height} x {spec.width} x {spec.channels}")
+        for boxed in files:
+            typer.echo(f"  --inference {boxed.metadata.inference:<8} {boxed.told}")
+    say(f"Next: uce-edge info {box.names()[0]}")
+
+
+@dataclass(frozen=True)
+class _Boxed:
+    """A file in the box, and what it says of itself."""
+
+    name: str
+    path: Path
+    metadata: "Metadata"
+
+    @classmethod
+    def of(cls, name: str, path: Path) -> "_Boxed":
+        """Read it without loading it: the list is there at once."""
+        from uce_edge import wire
+        from uce_edge.metadata import Metadata
+
+        fields = wire.fields(memoryview(path.read_bytes()))
+        properties = dict(field.entry for field in fields if field.entry is not None)
+        return cls(name, path, Metadata.from_properties(properties, str(path)))
+
+    @property
+    def accuracy(self) -> float | None:
+        score = self.metadata.metrics.get("accuracy")
+        return None if score is None else score.value
+
+    @property
+    def told(self) -> str:
+        """Size, accuracy and promise in a line."""
+        from uce_edge.report.words import at_most, percent
+
+        parts = [f"{self.path.stat().st_size / 1e6:.1f} MB"]
+        if self.accuracy is not None:
+            parts.append(f"accuracy {percent(self.accuracy)}")
+        promised = self.metadata.promised
+        if promised is None:
+            parts.append("no promise")
+        else:
+            bound = promised.error_bound if promised.target_error is None else promised.target_error
+            parts.append(
+                f"--reject auto accepts {percent(promised.coverage)}, at most {at_most(bound)} of them wrong "
+                f"({percent(promised.confidence, 0)} confidence)"
+            )
+        return ", ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As --json prints it."""
+        metadata = self.metadata
+        return {
+            "name": self.name,
+            "inference": metadata.inference.value,
+            "default": self.path == box.bundled(),
+            "file": str(self.path),
+            "bytes": self.path.stat().st_size,
+            "classes": list(metadata.classes),
+            "image": metadata.image.to_document(),
+            "samples": metadata.samples,
+            "accuracy": self.accuracy,
+            "promise": None if metadata.promised is None else metadata.promised.to_document(),
+        }
+
+
+def _listed(classes: tuple[str, ...], most: int = 12) -> str:
+    return ", ".join(classes[:most]) + (", ..." if len(classes) > most else "")
