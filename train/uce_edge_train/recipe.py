@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,21 +12,23 @@ from torch import Tensor, nn
 from uce_edge.contract import Sigma
 from uce_edge.corruptions import Kind
 from uce_edge.errors import UsageError, expected
-from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Share, at_least
+from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Rule, Share, at_least
 from uce_edge.metadata import ImageSpec
 from uce_edge.records import Record
-from uce_edge_train import architectures, augment_pictures
+from uce_edge_train import architectures, augment_pictures, stages
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.augment_mix import Mix, PixMix, augmix
 from uce_edge_train.augment_operations import OPERATIONS
 from uce_edge_train.bernoulli import bernoullize
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule
 from uce_edge_train.layers import gaussianize
+from uce_edge_train.start import Start
 
 _EXAMPLES = {  # where the default is no example
     "penalty": 0.1, "logit_norm": 0.04, "shift": 2, "erase": 0.1, "augment": "pixmix", "noise": 0.3, "blur": 0.3,
-    "clip": 1, "patience": 20,
+    "clip": 1, "patience": 20, "init": "weights.safetensors", "freeze": stages.ALL_BUT_HEAD, "layer_decay": 0.7,
 }  # fmt: skip
+_UP_TO_ONE = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,12 @@ class Recipe(Record):
 
     arch: str = "resnet8"
     stem: str = "cifar"
+    init: Annotated[Start | None, OPTIONAL] = None
+    """Trained weights that it starts from; None for random ones."""
+    freeze: Annotated[tuple[str, ...], OPTIONAL] = ()
+    """Layers that keep the weights and the batch-norm statistics they start with, by name; see `stages.freeze`."""
+    layer_decay: Annotated[Annotated[float, _UP_TO_ONE], OPTIONAL] = 1.0
+    """What the learning rate is multiplied by for every stage below the head."""
     p: float = 0.2
     """Dropout rate, or where learned rates start."""
     dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
@@ -77,13 +86,17 @@ class Recipe(Record):
         try:
             super().__post_init__()
         except RecordError as error:
-            option, example = error.key.replace("_", "-"), _EXAMPLES.get(error.key, getattr(type(self), error.key))
+            name = re.split(r"[.[]", error.key)[0]
+            option, example = name.replace("_", "-"), _EXAMPLES.get(name, getattr(type(self), name))
             raise RecordError(error.key, error.rule, error.value, f"As in --{option} {example}") from None
         if self.dropout is not Dropout.GAUSSIAN:
             for name, plain in (("rates", Rates.FIXED), ("sigma", Sigma.EXACT)):
                 if getattr(self, name) is not plain:
                     remedy = f"Leave --{name} out, or --dropout {self.dropout}"
                     raise RecordError(name, f"{plain} with {self.dropout} dropout", str(getattr(self, name)), remedy)
+        if self.freeze and self.init is None:
+            remedy = "Name the weights to keep, as in --init weights.safetensors"
+            raise RecordError("freeze", "left out where weights start at random", ", ".join(self.freeze), remedy)
 
     def build(self, classes: int, channels: int) -> nn.Module:
         """The network with its dropout, with weights from the seed."""
@@ -115,7 +128,8 @@ class Recipe(Record):
         damage = [str(kind) for kind, share in ((Kind.NOISE, self.noise), (Kind.BLUR, self.blur)) if share]
         operations = () if self.augment is Mixing.NONE else OPERATIONS
         pictures = augment_pictures.KINDS if self.augment is Mixing.PIXMIX else ()
-        return (*damage, *operations, *pictures)
+        before = () if self.init is None else self.init.seen
+        return tuple(dict.fromkeys((*damage, *operations, *pictures, *before)))
 
     def _mix(self, image: ImageSpec) -> Mix | None:
         if self.augment is Mixing.NONE:
@@ -126,10 +140,13 @@ class Recipe(Record):
         return PixMix(torch.from_numpy(pictures))
 
     def optimiser_for(self, model: nn.Module, learned_rates: list[Tensor]) -> torch.optim.Optimizer:
-        """The optimiser of a model's weights, and of its dropout rates, which do not decay."""
-        groups: list[dict[str, Any]] = [{"params": list(model.parameters())}]
+        """The optimiser of the weights that learn, and of dropout rates, which do not decay.
+
+        The learning rate of a group is the recipe's, multiplied by the group's `factor`.
+        """
+        groups: list[dict[str, Any]] = stages.groups_of(model, self.layer_decay)
         if learned_rates:
-            groups.append({"params": learned_rates, "weight_decay": 0.0})
+            groups.append({"params": learned_rates, "weight_decay": 0.0, "factor": 1.0})
         if self.optimiser is Optimiser.SGD:
             return torch.optim.SGD(
                 groups, lr=self.learning_rate, momentum=0.9, nesterov=True, weight_decay=self.weight_decay

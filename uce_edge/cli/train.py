@@ -26,6 +26,7 @@ from uce_edge_train.choices import (
 
 _MEMBER = "member-"
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
+_START = "Start from trained weights"
 
 
 def train(
@@ -46,6 +47,24 @@ def train(
     size: SizeOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of trained weights (safetensors, or torch's) with the names of torchvision, timm or this "
+            "project; or the folder of a run.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="all-but-head, or the name of a layer that stays as it is, with wildcards; repeat it.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    layer_decay: Annotated[
+        float, typer.Option(help="Each stage below the head learns by this factor less.", rich_help_panel=_START)
+    ] = 1.0,
     dropout: Annotated[
         Dropout,
         typer.Option(help="none trains a network without noise, or with its own dropout.", rich_help_panel=_DROPOUT),
@@ -127,6 +146,8 @@ def train(
 
     Example: uce-edge train --data photos/ --size 64x64 --arch resnet20 --flip --epochs 30 --out runs/photos
 
+    Example: uce-edge train --data xrays/ --init runs/photos --freeze all-but-head --out runs/xrays
+
     Example: uce-edge train --data digits --members 3 --out runs/three
 
     Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
@@ -144,10 +165,11 @@ def train(
     show_log("uce_edge_train")
     from uce_edge.datasets import splits as datasets
     from uce_edge.files import writable_folder
-    from uce_edge_train import training
+    from uce_edge_train import pretrained, training
     from uce_edge_train.recipe import Recipe
 
     recipe = Recipe(
+        init=None if init is None else pretrained.start_from(init), freeze=tuple(freeze or ()), layer_decay=layer_decay,
         arch=arch, stem=stem, p=p, dropout=dropout, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size,
         optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
