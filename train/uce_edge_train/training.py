@@ -19,7 +19,7 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
-from uce_edge_train import dropout, pretrained, rates, stages
+from uce_edge_train import dropout, mixup, pretrained, rates, stages
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT, Training
 from uce_edge_train.choices import Arithmetic, Dropout, Schedule, TrainDevice
@@ -228,13 +228,15 @@ class _Loop:
         recipe, group, training = self.recipe, self.group, self.training
         images = normalise(self.pixels[batch].to(group.device), self.image)
         images = self.augment(images, source)
+        blend = mixup.draw(recipe.mixup, len(images), source) if recipe.mixup else None
+        images = images if blend is None else blend.images(images)
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         images = images.contiguous(memory_format=layout)
         mixed = recipe.precision is not Arithmetic.FLOAT32
         kind = torch.float16 if recipe.precision is Arithmetic.FLOAT16 else torch.bfloat16
         with torch.autocast(group.device.type, dtype=kind, enabled=mixed), dropout.training_with(noise):
             logits = parallel(images)
-        loss, nll = recipe.loss(logits, self.labels[batch].to(group.device))
+        loss, nll = recipe.loss(logits, self.labels[batch].to(group.device), blend)
         seen = group.mean(loss.detach().clone())  # of all processes, so that all stop together
         if not torch.isfinite(seen):
             raise self._diverged(seen.item())

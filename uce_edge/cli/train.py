@@ -94,11 +94,28 @@ def train(
         int | None, typer.Option(help="Move by up to so many pixels; default: width/8.", rich_help_panel=_AUGMENTATION)
     ] = None,
     flip: Annotated[bool, typer.Option("--flip", help="Mirror half of them.", rich_help_panel=_AUGMENTATION)] = False,
+    rotate: Annotated[
+        float, typer.Option(help="Turn by up to so many degrees, to either side.", rich_help_panel=_AUGMENTATION)
+    ] = 0.0,
+    colour: Annotated[
+        float,
+        typer.Option(
+            help="Strength of random brightness, contrast, saturation and hue; usual: 0.4.",
+            rich_help_panel=_AUGMENTATION,
+        ),
+    ] = 0.0,
+    mixup: Annotated[
+        float,
+        typer.Option(
+            help="Blend images and labels, by shares from Beta(a, a); usual: 0.2.", rich_help_panel=_AUGMENTATION
+        ),
+    ] = 0.0,
     erase: Annotated[float, typer.Option(help="Probability of a gray rectangle.", rich_help_panel=_AUGMENTATION)] = 0.0,
     augment: Annotated[
         Mixing,
         typer.Option(
-            help="Mix images with changed copies of themselves (augmix), and with fractals (pixmix).",
+            help="Mix images with changed copies of themselves (augmix), and with fractals (pixmix); or change each in "
+            "one random way (trivial).",
             rich_help_panel=_AUGMENTATION,
         ),
     ] = Mixing.NONE,
@@ -173,6 +190,7 @@ def train(
         arch=arch, stem=stem, p=p, dropout=dropout, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size,
         optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
+        rotate=rotate, colour=colour, mixup=mixup,
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip
