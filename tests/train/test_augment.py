@@ -1,21 +1,26 @@
 """Augmentation on pixels: mixing, noise and blur are repeatable, stay in range and hold out what is evaluated."""
 
+import colorsys
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from conftest import Digits
+from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from uce_edge import corruptions
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.datasets import far
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import augment_pictures
+from uce_edge_train import augment_colour, augment_pictures, augment_trivial, mixup
 from uce_edge_train.augment import Augmentation
+from uce_edge_train.augment_colour import FLAT
 from uce_edge_train.augment_damage import BLUR, NOISE
+from uce_edge_train.augment_operations import moved
 from uce_edge_train.choices import Mixing
 from uce_edge_train.export import metadata_of
 from uce_edge_train.recipe import Recipe
@@ -26,6 +31,9 @@ MEAN, STD = (torch.tensor(values)[:, None, None] for values in (SPEC.mean, SPEC.
 KINDS = [
     pytest.param(Recipe(shift=0, augment=Mixing.AUGMIX), id="augmix"),
     pytest.param(Recipe(shift=0, augment=Mixing.PIXMIX), id="pixmix"),
+    pytest.param(Recipe(shift=0, augment=Mixing.TRIVIAL), id="trivial"),
+    pytest.param(Recipe(shift=0, rotate=30), id="rotate"),
+    pytest.param(Recipe(shift=0, colour=0.8), id="colour"),
     pytest.param(Recipe(shift=0, noise=0.5), id="noise"),
     pytest.param(Recipe(shift=0, blur=0.5), id="blur"),
 ]
@@ -146,14 +154,33 @@ def test_what_far_images_evaluate_with_is_never_mixed_into_training() -> None:
         assert not looks_like_far(bank.transpose(0, 2, 3, 1)).any()
 
 
-def test_most_damage_and_far_images_are_held_out_from_every_recipe() -> None:
-    everything = set().union(*(Recipe(noise=0.5, blur=0.5, augment=mixing).seen for mixing in Mixing))
+def test_most_damage_and_far_images_are_held_out_from_every_recipe_without_colours() -> None:
+    mixings = (Mixing.NONE, Mixing.AUGMIX, Mixing.PIXMIX)
+    recipes = (Recipe(noise=0.5, blur=0.5, rotate=90, mixup=1, augment=mixing) for mixing in mixings)
+    everything = set().union(*(recipe.seen for recipe in recipes))
     assert everything & set(map(str, corruptions.KINDS)) == {"noise", "blur"}
     assert everything & set(far.KINDS) == {"noise"}, "who trains with noise has seen noise"
     assert Recipe().seen == ()
     assert Recipe(noise=0.1).seen == ("noise",)
     assert set(Recipe(augment=Mixing.PIXMIX).seen) > set(augment_pictures.KINDS)
     assert not set(Recipe(augment=Mixing.AUGMIX).seen) & set(augment_pictures.KINDS)
+
+
+def test_who_changes_colours_has_seen_the_damage_that_they_are() -> None:
+    damage, strange = set(map(str, corruptions.KINDS)), set(far.KINDS)
+    assert set(Recipe(colour=0.4).seen) & (damage | strange) == {"brightness", "contrast"}
+    assert set(Recipe(augment=Mixing.TRIVIAL).seen) & damage == {"brightness", "contrast", "blur"}
+    assert set(Recipe(augment=Mixing.TRIVIAL).seen) & strange == {"single colours"}
+    # A strong change leaves some images nearly without contrast; a usual one leaves none.
+    pixels = photos(2000)[3:]
+    assert "single colours" in Recipe(colour=1.0).seen
+    assert "single colours" not in Recipe(colour=FLAT).seen
+    spread = [
+        float(after(Recipe(shift=0, colour=strength).augmentation(SPEC), pixels).std((2, 3)).amax(1).min())
+        for strength in (1.0, FLAT)
+    ]
+    assert spread[0] < 0.02
+    assert spread[1] > 0.03
 
 
 def test_an_exported_file_says_what_its_training_saw(digits: Digits) -> None:
@@ -190,3 +217,101 @@ def test_logit_norm_judges_the_direction_alone() -> None:
     recipe.loss(zero, labels)[0].backward()
     assert zero.grad is not None
     assert bool(torch.isfinite(zero.grad).all())
+
+
+def as_pillow(pixels: Tensor) -> Image.Image:
+    return Image.fromarray((pixels * 255).round().byte().permute(1, 2, 0).numpy())
+
+
+@pytest.mark.parametrize("signed", [-1.0, -0.4, 0.6, 1.0])
+@pytest.mark.parametrize(
+    ("name", "enhance"),
+    [
+        ("brightness", ImageEnhance.Brightness),
+        ("contrast", ImageEnhance.Contrast),
+        ("saturation", ImageEnhance.Color),
+        ("sharpness", ImageEnhance.Sharpness),
+    ],
+)
+def test_colours_change_as_pillow_changes_them(
+    name: str, enhance: Callable[[Image.Image], ImageEnhance._Enhance], signed: float
+) -> None:
+    pixels = (torch.rand(1, 3, 12, 16, generator=torch.Generator().manual_seed(2)) * 255).round() / 255
+    changed = augment_trivial.operated(name, pixels, torch.tensor([0.0]), torch.tensor([signed]))
+    expected = np.asarray(enhance(as_pillow(pixels[0])).enhance(1 + 0.99 * signed)) / 255
+    # Pillow rounds the gray it blends with, too.
+    np.testing.assert_allclose(changed[0].permute(1, 2, 0).numpy(), expected, atol=2.1 / 255)
+
+
+def test_posterise_and_solarise_are_those_of_pillow() -> None:
+    pixels = (torch.rand(1, 3, 12, 16, generator=torch.Generator().manual_seed(2)) * 255).round() / 255
+    nothing = torch.zeros(1)
+    two_bits = augment_trivial.operated("posterise", pixels, torch.ones(1), nothing)[0].permute(1, 2, 0)
+    np.testing.assert_allclose(
+        two_bits.numpy(), np.asarray(ImageOps.posterize(as_pillow(pixels[0]), 2)) / 255, atol=0.005
+    )
+    solar = augment_trivial.operated("solarise", pixels, torch.full((1,), 0.6), nothing)[0].permute(1, 2, 0)
+    np.testing.assert_allclose(solar.numpy(), np.asarray(ImageOps.solarize(as_pillow(pixels[0]), 102)) / 255, atol=1e-5)
+
+
+def test_the_hue_turns_as_colorsys_turns_it() -> None:
+    pixels = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(4))
+    pixels[0, :, 0, 0], pixels[0, :, 0, 1], pixels[0, :, 0, 2] = 0, 1, 0.3
+    turns = torch.tensor([0.1, -0.45])
+    turned = augment_colour.hue_turned(pixels, turns[:, None, None, None])
+    for image in range(2):
+        for y in range(4):
+            for x in range(5):
+                hue, saturation, value = colorsys.rgb_to_hsv(*pixels[image, :, y, x].tolist())
+                expected = colorsys.hsv_to_rgb((hue + float(turns[image])) % 1, saturation, value)
+                np.testing.assert_allclose(turned[image, :, y, x].numpy(), expected, atol=1e-5)
+
+
+def test_a_quarter_turn_is_exact_and_rotate_stays_in_its_range() -> None:
+    square, nothing = torch.rand(1, 3, 9, 9), torch.zeros(1)
+    quarter = moved(square, torch.full((1,), torch.pi / 2), nothing, nothing, nothing, nothing)
+    torch.testing.assert_close(quarter, torch.rot90(square, 1, (2, 3)), atol=1e-5, rtol=1e-5)
+    ramp = torch.arange(21.0).expand(400, 1, 21, 21).clone()
+    turned = Augmentation(rotate=40)(ramp, torch.Generator().manual_seed(0))[:, 0]
+    across, down = turned[:, 10, 11] - turned[:, 10, 9], turned[:, 11, 10] - turned[:, 9, 10]
+    degrees = torch.rad2deg(torch.atan2(down, across))
+    assert 38 < float(degrees.max()) < 40.1
+    assert -40.1 < float(degrees.min()) < -38
+    torch.testing.assert_close(turned[:, 10, 10], torch.full((400,), 10.0))
+
+
+def test_trivial_does_one_of_its_operations_or_nothing() -> None:
+    pixels = photos(2803)[3:]
+    changed = after(Recipe(shift=0, augment=Mixing.TRIVIAL).augmentation(SPEC), pixels)
+    same = (changed - pixels).abs().amax((1, 2, 3)) < 1e-6
+    # Nothing (1 of 14), and the weakest of 31 strengths of 10 operations.
+    assert 0.07 < float(same.double().mean()) < 0.125
+    assert len(augment_trivial.KINDS) == 13
+
+
+def test_mixup_judges_both_labels_by_their_shares() -> None:
+    logits = torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.1, 0.0], [1.0, 2.0, -1.0]], dtype=torch.float64)
+    labels, blend = torch.tensor([0, 2, 1]), mixup.Blend(torch.tensor([2, 1, 0]), 0.7)
+    soft = torch.tensor([[0.7, 0.3, 0.0], [0.0, 0.0, 1.0], [0.3, 0.7, 0.0]], dtype=torch.float64)
+
+    def by_hand(recipe: Recipe) -> tuple[float, float]:
+        log_p = torch.log_softmax(recipe.judged(logits).double(), -1)
+        nll = -(soft * log_p).sum(-1).mean()
+        entropy = -(log_p.exp() * log_p).sum(-1).mean()
+        return float(nll - recipe.penalty * entropy), float(nll)
+
+    for recipe in (Recipe(mixup=0.2), Recipe(mixup=0.2, penalty=0.1), Recipe(mixup=0.2, logit_norm=0.5, penalty=0.1)):
+        loss, nll = recipe.loss(logits, labels, blend)
+        assert (loss.item(), nll.item()) == pytest.approx(by_hand(recipe), rel=1e-5)
+    images = torch.rand(3, 1, 2, 2)
+    torch.testing.assert_close(blend.images(images)[0], 0.7 * images[0] + 0.3 * images[2])
+
+
+def test_the_shares_of_mixup_follow_a_beta_distribution() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [mixup.draw(0.2, 4, generator) for _ in range(600)]
+    shares = np.array([blend.share for blend in drawn])
+    assert shares.mean() == pytest.approx(0.5, abs=0.06)
+    assert shares.var() == pytest.approx(1 / (4 * (2 * 0.2 + 1)), rel=0.1)
+    assert all(sorted(blend.partner.tolist()) == list(range(4)) for blend in drawn)
+    assert len({tuple(blend.partner.tolist()) for blend in drawn}) == 24

@@ -72,8 +72,8 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
         dataclasses.replace(SHORT, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU, flip=True, erase=0.5),
         dataclasses.replace(SHORT, rates=Rates.LAYER, patience=3, schedule=Schedule.COSINE, penalty=0.1, clip=1.0),
         dataclasses.replace(SHORT, augment=Mixing.PIXMIX, logit_norm=0.04, patience=3),
-        dataclasses.replace(SHORT, augment=Mixing.AUGMIX, noise=0.3, blur=0.3),
-        dataclasses.replace(SHORT, dropout=Dropout.BERNOULLI),
+        dataclasses.replace(SHORT, augment=Mixing.AUGMIX, noise=0.3, blur=0.3, mixup=0.2, rotate=15),
+        dataclasses.replace(SHORT, dropout=Dropout.BERNOULLI, augment=Mixing.TRIVIAL, colour=0.4),
     ],
     ids=["adamw", "sgd", "learned rates", "pixmix", "augmix", "bernoulli"],
 )
@@ -333,6 +333,7 @@ def test_absent_hardware_is_refused(few: Dataset, tmp_path: Path) -> None:
         ("epochs", 0), ("batch_size", 0), ("patience", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
         ("clip", -1.0), ("erase", 1.5), ("penalty", -0.1), ("penalty", float("inf")), ("weight_decay", -1.0),
         ("shift", -1), ("augment", "mixup"), ("noise", 1.1), ("blur", -0.1), ("logit_norm", 0.0),
+        ("rotate", 181.0), ("colour", 1.1), ("mixup", -0.2),
     ],
 )  # fmt: skip
 def test_wrong_recipes_are_refused(field: str, value: float) -> None:

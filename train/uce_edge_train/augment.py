@@ -1,12 +1,15 @@
 """Augmentation, vectorised over a batch of tensors [n, channels, height, width]."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from uce_edge_train.augment_colour import jittered
 from uce_edge_train.augment_damage import blurred, noisy
 from uce_edge_train.augment_mix import Mix
+from uce_edge_train.augment_operations import moved
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,12 @@ class Augmentation:
     noise: float = 0.0
     """The probability of Gaussian noise of random strength."""
     mean: tuple[float, ...] = (0.0,)
-    """Of the normalisation, per channel: mixing, blur and noise work on pixels from 0 to 1."""
+    """Of the normalisation, per channel: colour, mixing, blur and noise work on pixels from 0 to 1."""
     std: tuple[float, ...] = (1.0,)
+    rotate: float = 0.0
+    """It is turned by up to this many degrees to either side, reflecting at the border."""
+    colour: float = 0.0
+    """The strength of a random change of brightness, contrast, saturation and hue."""
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Every image of a batch in its own way; `images` are normalised, so the mean colour is 0."""
@@ -36,7 +43,9 @@ class Augmentation:
             images = torch.where(mirrored.to(images.device), images.flip(3), images)
         if self.shift:
             images = _shifted(images, self.shift, generator)
-        if self.mix or self.blur or self.noise:
+        if self.rotate:
+            images = _turned(images, self.rotate, generator)
+        if self.colour or self.mix or self.blur or self.noise:
             images = self._on_pixels(images, generator)
         if self.erase:
             images = _erased(images, self.erase, generator)
@@ -46,6 +55,8 @@ class Augmentation:
         """What needs the range of a pixel: out of the normalisation, and back into it."""
         mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
         pixels = (images * std + mean).clamp_(0, 1)
+        if self.colour:
+            pixels = jittered(pixels, self.colour, generator)
         if self.mix:
             pixels = self.mix(pixels, generator)
         if self.blur:
@@ -64,6 +75,12 @@ def _shifted(images: Tensor, pixels: int, generator: torch.Generator) -> Tensor:
     columns = (left[:, None] + torch.arange(width, device=device))[:, None, :]
     index = torch.arange(batch, device=device)[:, None, None]
     return padded.permute(0, 2, 3, 1)[index, rows, columns].permute(0, 3, 1, 2)
+
+
+def _turned(images: Tensor, degrees: float, generator: torch.Generator) -> Tensor:
+    turn = (2 * torch.rand(len(images), generator=generator) - 1) * math.radians(degrees)
+    nothing = torch.zeros_like(turn)
+    return moved(images, turn, nothing, nothing, nothing, nothing)
 
 
 def _erased(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""The simple operations that AugMix and PixMix are made of, on pixels from 0 to 1 [n, channels, height, width].
+"""The simple operations of AugMix and PixMix, and what they share with others, on pixels from 0 to 1 [n, c, h, w].
 
 Those of Hendrycks et al. (2020), with their strengths: none of them is a damage that `uce_edge.corruptions` evaluates.
 """
@@ -27,8 +27,8 @@ def operate(pixels: Tensor, generator: torch.Generator) -> Tensor:
     geometric = (kind < _GEOMETRIC).nonzero()[:, 0]
     if len(geometric):
         chosen = geometric.to(pixels.device)
-        result.index_copy_(0, chosen, _moved(pixels.index_select(0, chosen), kind[geometric], signed[geometric]))
-    for index, change in enumerate((_posterised, _solarised, _autocontrast, _equalised)):
+        result.index_copy_(0, chosen, _geometric(pixels.index_select(0, chosen), kind[geometric], signed[geometric]))
+    for index, change in enumerate((_posterised, solarised, autocontrast, equalised)):
         chosen = (kind == _GEOMETRIC + index).nonzero()[:, 0]
         if len(chosen):
             here = level[chosen].to(pixels)[:, None, None, None]
@@ -37,13 +37,26 @@ def operate(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return result
 
 
-def _moved(pixels: Tensor, kind: Tensor, level: Tensor) -> Tensor:
-    """Turned, sheared or moved, each image in one way, reflecting at the border."""
-    height, width = pixels.shape[2:]
+def _geometric(pixels: Tensor, kind: Tensor, level: Tensor) -> Tensor:
+    """Turned, sheared or moved, each image in one way."""
     turn = torch.where(kind == 0, level * _ROTATE, 0)
     shear_x, shear_y = (torch.where(kind == index, level * _SHEAR, 0) for index in (1, 2))
-    # In units of half the image, as the grid counts.
     move_x, move_y = (torch.where(kind == index, level * _TRANSLATE * 2, 0) for index in (3, 4))
+    return moved(pixels, turn, shear_x, shear_y, move_x, move_y)
+
+
+def moved(pixels: Tensor, turn: Tensor, shear_x: Tensor, shear_y: Tensor, move_x: Tensor, move_y: Tensor) -> Tensor:
+    """Turned, sheared and moved, each image in its own way, reflecting at the border.
+
+    Args:
+        pixels: The images.
+        turn: Radians.
+        shear_x: The shift in x per step in y.
+        shear_y: The shift in y per step in x.
+        move_x: Halves of the width, as torch's grids count.
+        move_y: Halves of the height.
+    """
+    height, width = pixels.shape[2:]
     aspect = height / width
     across = (turn.cos(), (shear_x - turn.sin()) * aspect, move_x)
     down = ((shear_y + turn.sin()) / aspect, turn.cos(), move_y)
@@ -57,23 +70,27 @@ def _moved(pixels: Tensor, kind: Tensor, level: Tensor) -> Tensor:
 
 
 def _posterised(pixels: Tensor, level: Tensor) -> Tensor:
-    """Fewer values: 3 or 4 bits are left."""
-    values = 2 ** (4 - (4 * level).floor())
+    """3 or 4 bits are left."""
+    return posterised(pixels, 2 ** (4 - (4 * level).floor()))
+
+
+def posterised(pixels: Tensor, values: Tensor) -> Tensor:
+    """So many values are left."""
     return (pixels * values).floor().clamp_(max=values - 1) / values
 
 
-def _solarised(pixels: Tensor, level: Tensor) -> Tensor:
+def solarised(pixels: Tensor, level: Tensor) -> Tensor:
     """What is brighter than a threshold becomes its negative."""
     return torch.where(pixels < 1 - level, pixels, 1 - pixels)
 
 
-def _autocontrast(pixels: Tensor, level: Tensor) -> Tensor:
+def autocontrast(pixels: Tensor, level: Tensor) -> Tensor:
     """Every channel stretched to the full range."""
     low, high = pixels.amin((2, 3), keepdim=True), pixels.amax((2, 3), keepdim=True)
     return torch.where(high > low, (pixels - low) / (high - low).clamp_(min=1e-6), pixels)
 
 
-def _equalised(pixels: Tensor, level: Tensor) -> Tensor:
+def equalised(pixels: Tensor, level: Tensor) -> Tensor:
     """Every value of a channel becomes the share of its pixels that are below."""
     count = pixels[0, 0].numel()
     binned = (pixels * 255).round().long().flatten(2)

@@ -48,6 +48,14 @@ class Training:
     progress: Progress = field(default_factory=Progress)
     best: dict[str, Tensor] = field(default_factory=dict)
     """Weights and rates of the best epoch, kept when training may stop early."""
+    held: tuple[str, ...] = ()
+    """Names of the batch-norm layers whose statistics stay."""
+
+    def learn(self) -> None:
+        """Put the model into training mode, but for what is frozen."""
+        self.model.train()
+        for name in self.held:
+            self.model.get_submodule(name).eval()
 
     def weights(self) -> dict[str, Tensor]:
         """Parameters, buffers and learned rates, by name, as they are now."""

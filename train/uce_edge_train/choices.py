@@ -36,7 +36,7 @@ class Stem(StrEnum):
 
 
 class Mixing(StrEnum):
-    """What training images are mixed with."""
+    """What training images are mixed with, or changed into."""
 
     NONE = "none"
     """Nothing."""
@@ -44,6 +44,8 @@ class Mixing(StrEnum):
     """Changed copies of themselves: turned, sheared, moved, posterised, solarised, equalised."""
     PIXMIX = "pixmix"
     """Such copies, and pictures without a subject: fractals, clouds and mosaics, made by rule."""
+    TRIVIAL = "trivial"
+    """One of 14 operations of random strength instead, brightness and contrast among them."""
 
 
 class Optimiser(StrEnum):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,21 +12,25 @@ from torch import Tensor, nn
 from uce_edge.contract import Sigma
 from uce_edge.corruptions import Kind
 from uce_edge.errors import UsageError, expected
-from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Share, at_least
+from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Rule, Share, at_least, between
 from uce_edge.metadata import ImageSpec
 from uce_edge.records import Record
-from uce_edge_train import architectures, augment_pictures
+from uce_edge_train import architectures, augment_colour, augment_pictures, augment_trivial, stages
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.augment_mix import Mix, PixMix, augmix
 from uce_edge_train.augment_operations import OPERATIONS
 from uce_edge_train.bernoulli import bernoullize
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule
 from uce_edge_train.layers import gaussianize
+from uce_edge_train.mixup import Blend
+from uce_edge_train.start import Start
 
 _EXAMPLES = {  # where the default is no example
     "penalty": 0.1, "logit_norm": 0.04, "shift": 2, "erase": 0.1, "augment": "pixmix", "noise": 0.3, "blur": 0.3,
-    "clip": 1, "patience": 20,
+    "clip": 1, "patience": 20, "init": "weights.safetensors", "freeze": stages.ALL_BUT_HEAD, "layer_decay": 0.7,
+    "rotate": 15, "colour": 0.4, "mixup": 0.2,
 }  # fmt: skip
+_UP_TO_ONE = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,12 @@ class Recipe(Record):
 
     arch: str = "resnet8"
     stem: str = "cifar"
+    init: Annotated[Start | None, OPTIONAL] = None
+    """Trained weights that it starts from; None for random ones."""
+    freeze: Annotated[tuple[str, ...], OPTIONAL] = ()
+    """Layers that keep the weights and the batch-norm statistics they start with, by name; see `stages.freeze`."""
+    layer_decay: Annotated[Annotated[float, _UP_TO_ONE], OPTIONAL] = 1.0
+    """What the learning rate is multiplied by for every stage below the head."""
     p: float = 0.2
     """Dropout rate, or where learned rates start."""
     dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
@@ -57,8 +68,14 @@ class Recipe(Record):
     """Augmentation: pixels an image may move by; None for an eighth of its width."""
     flip: bool = False
     erase: Share = 0.0
+    rotate: Annotated[Annotated[float, between(0, 180)], OPTIONAL] = 0.0
+    """Degrees that an image may be turned by, to either side."""
+    colour: Annotated[Share, OPTIONAL] = 0.0
+    """The strength of random changes of brightness, contrast, saturation and hue."""
     augment: Annotated[Mixing, OPTIONAL] = Mixing.NONE
-    """What training images are mixed with."""
+    """What training images are mixed with, or changed into."""
+    mixup: Annotated[Annotated[float, at_least(0)], OPTIONAL] = 0.0
+    """Images and labels are blended with others, by shares from Beta(mixup, mixup); 0 for not at all."""
     noise: Annotated[Share, OPTIONAL] = 0.0
     """The probability of Gaussian noise of random strength."""
     blur: Annotated[Share, OPTIONAL] = 0.0
@@ -77,13 +94,17 @@ class Recipe(Record):
         try:
             super().__post_init__()
         except RecordError as error:
-            option, example = error.key.replace("_", "-"), _EXAMPLES.get(error.key, getattr(type(self), error.key))
+            name = re.split(r"[.[]", error.key)[0]
+            option, example = name.replace("_", "-"), _EXAMPLES.get(name, getattr(type(self), name))
             raise RecordError(error.key, error.rule, error.value, f"As in --{option} {example}") from None
         if self.dropout is not Dropout.GAUSSIAN:
             for name, plain in (("rates", Rates.FIXED), ("sigma", Sigma.EXACT)):
                 if getattr(self, name) is not plain:
                     remedy = f"Leave --{name} out, or --dropout {self.dropout}"
                     raise RecordError(name, f"{plain} with {self.dropout} dropout", str(getattr(self, name)), remedy)
+        if self.freeze and self.init is None:
+            remedy = "Name the weights to keep, as in --init weights.safetensors"
+            raise RecordError("freeze", "left out where weights start at random", ", ".join(self.freeze), remedy)
 
     def build(self, classes: int, channels: int) -> nn.Module:
         """The network with its dropout, with weights from the seed."""
@@ -106,30 +127,55 @@ class Recipe(Record):
             rule = f"0 to {smallest - 1} pixels"
             raise UsageError(expected("`shift`", rule, shift, f"As in --shift {_EXAMPLES['shift']}"))
         return Augmentation(
-            shift, self.flip, self.erase, self._mix(image), self.blur, self.noise, image.mean, image.std
-        )
+            shift, self.flip, self.erase, self._mix(image), self.blur, self.noise, image.mean, image.std, self.rotate,
+            self.colour,
+        )  # fmt: skip
 
     @property
     def seen(self) -> tuple[str, ...]:
         """What training does to its images or mixes into them, by name; a damage by its name in `corruptions`."""
-        damage = [str(kind) for kind, share in ((Kind.NOISE, self.noise), (Kind.BLUR, self.blur)) if share]
-        operations = () if self.augment is Mixing.NONE else OPERATIONS
-        pictures = augment_pictures.KINDS if self.augment is Mixing.PIXMIX else ()
-        return (*damage, *operations, *pictures)
+        saw = [
+            *([str(Kind.NOISE)] if self.noise else []),
+            *([str(Kind.BLUR)] if self.blur else []),
+            *([str(Kind.BRIGHTNESS), str(Kind.CONTRAST), "saturation", "hue"] if self.colour else []),
+            *(["single colours"] if self.colour > augment_colour.FLAT else []),
+            *(["rotate"] if self.rotate else []),
+            *self._mixed(),
+            *(["mixup"] if self.mixup else []),
+            *(self.init.seen if self.init else ()),
+        ]
+        return tuple(dict.fromkeys(saw))
+
+    def _mixed(self) -> tuple[str, ...]:
+        """What `augment` does, by name."""
+        match self.augment:
+            case Mixing.NONE:
+                return ()
+            case Mixing.AUGMIX:
+                return OPERATIONS
+            case Mixing.PIXMIX:
+                return (*OPERATIONS, *augment_pictures.KINDS)
+            case Mixing.TRIVIAL:
+                return augment_trivial.SEEN
 
     def _mix(self, image: ImageSpec) -> Mix | None:
         if self.augment is Mixing.NONE:
             return None
         if self.augment is Mixing.AUGMIX:
             return augmix
+        if self.augment is Mixing.TRIVIAL:
+            return augment_trivial.trivial
         pictures = augment_pictures.mixing_pictures(image.height, image.width, image.channels, self.seed)
         return PixMix(torch.from_numpy(pictures))
 
     def optimiser_for(self, model: nn.Module, learned_rates: list[Tensor]) -> torch.optim.Optimizer:
-        """The optimiser of a model's weights, and of its dropout rates, which do not decay."""
-        groups: list[dict[str, Any]] = [{"params": list(model.parameters())}]
+        """The optimiser of the weights that learn, and of dropout rates, which do not decay.
+
+        The learning rate of a group is the recipe's, multiplied by the group's `factor`.
+        """
+        groups: list[dict[str, Any]] = stages.groups_of(model, self.layer_decay)
         if learned_rates:
-            groups.append({"params": learned_rates, "weight_decay": 0.0})
+            groups.append({"params": learned_rates, "weight_decay": 0.0, "factor": 1.0})
         if self.optimiser is Optimiser.SGD:
             return torch.optim.SGD(
                 groups, lr=self.learning_rate, momentum=0.9, nesterov=True, weight_decay=self.weight_decay
@@ -156,10 +202,10 @@ class Recipe(Record):
         directed: Tensor = logits / (self.logit_norm * length)
         return directed
 
-    def loss(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """What is minimised, and the plain NLL in it, both means over the batch."""
+    def loss(self, logits: Tensor, labels: Tensor, blend: Blend | None = None) -> tuple[Tensor, Tensor]:
+        """What is minimised, and the plain NLL in it, both means over the batch; of blended labels with a blend."""
         logits = self.judged(logits)
-        nll = nn.functional.cross_entropy(logits, labels)
+        nll = nn.functional.cross_entropy(logits, labels) if blend is None else blend.nll(logits, labels)
         if self.penalty == 0:
             return nll, nll
         # Eq. 19: NLL - beta * H(p), the entropy in nats.

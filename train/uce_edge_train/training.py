@@ -4,6 +4,7 @@ All randomness of an epoch comes from the seed, the epoch and the rank of the pr
 from a checkpoint repeats what the uninterrupted one would have done.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.files import writable_folder
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
-from uce_edge_train import dropout, rates
+from uce_edge_train import dropout, mixup, pretrained, rates, stages
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT, Training
 from uce_edge_train.choices import Arithmetic, Dropout, Schedule, TrainDevice
@@ -30,6 +31,7 @@ from uce_edge_train.pixels import channel_statistics, normalise
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, TrainingScores, save_weights, tool_versions
 
+_log = logging.getLogger(__name__)
 _PLATEAU = 5  # epochs without improvement before the learning rate falls
 
 
@@ -71,13 +73,18 @@ def train(
         if recipe.precision is Arithmetic.FLOAT16 and group.device.type != "cuda":
             rule = "float32 or bfloat16 without CUDA"
             raise UsageError(expected("`precision`", rule, "float16", "Use --precision bfloat16"))
+        goes_on = resume and (out / CHECKPOINT).exists()
+        if recipe.init is not None and not goes_on:
+            said = pretrained.begin(model, recipe.init, recipe.arch)
+            _log.log(logging.INFO if group.leads else logging.DEBUG, said)
+        held = stages.freeze(model, recipe.freeze)
         writable_folder(out)  # an hour of training must not end at a full or forbidden disk
         model = model.to(group.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         learned = rates.learn(model, recipe.rates)
-        training = Training(model, recipe.optimiser_for(model, learned), learned)
-        if resume and (out / CHECKPOINT).exists():
+        training = Training(model, recipe.optimiser_for(model, learned), learned, held=held)
+        if goes_on:
             training.load(out, recipe, hashes["train"])
         if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
             raise UsageError(f"The processes see different checkpoints. Put --out ({out}) where all machines see it.")
@@ -94,7 +101,9 @@ def train(
             class_names=dataset.class_names,
             image=image,
             split_hashes=hashes,
-            trained_on=overlap.sketch(dataset.splits["train"].images),
+            trained_on=overlap.union(
+                [overlap.sketch(dataset.splits["train"].images), pretrained.trained_on(recipe.init)]
+            ),
             rates=rates.settle(model),
             metrics=TrainingScores(
                 epochs=last["epoch"],
@@ -135,6 +144,7 @@ class _Loop:
         # The last, smaller batch of an epoch is left out; a set smaller than a batch is one batch.
         self.batch = min(recipe.batch_size, len(self.labels) // group.size * group.size)
         self.steps = len(self.labels) // self.batch
+        self.learning_rate = recipe.learning_rate
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision is Arithmetic.FLOAT16)
         if training.progress.scaler:
             self.scaler.load_state_dict(training.progress.scaler)
@@ -171,7 +181,7 @@ class _Loop:
         current = list(rates.current(self.training.model).values()) or [plain]
         row = {
             "epoch": state.epoch,
-            "learning_rate": float(f"{self.training.optimiser.param_groups[0]['lr']:.6g}"),
+            "learning_rate": float(f"{self.learning_rate:.6g}"),
             "train_nll": round(nll, 6),
             "held_out_nll": round(held_out[0], 6),
             "held_out_accuracy": round(held_out[1], 6),
@@ -199,7 +209,7 @@ class _Loop:
         on_device = mine if group.device.type == "cpu" else generator(group.device, recipe.seed, epoch, 1 + group.rank)
         # A processor draws normal numbers slowly, a graphics card does not.
         noise = NoisePool(mine) if group.device.type == "cpu" else on_device
-        self.training.model.train()
+        self.training.learn()
         total = torch.zeros((), dtype=torch.float32, device=group.device)
         with noise_from(self.training.model, noise):
             for step in range(self.steps):
@@ -218,13 +228,15 @@ class _Loop:
         recipe, group, training = self.recipe, self.group, self.training
         images = normalise(self.pixels[batch].to(group.device), self.image)
         images = self.augment(images, source)
+        blend = mixup.draw(recipe.mixup, len(images), source) if recipe.mixup else None
+        images = images if blend is None else blend.images(images)
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         images = images.contiguous(memory_format=layout)
         mixed = recipe.precision is not Arithmetic.FLOAT32
         kind = torch.float16 if recipe.precision is Arithmetic.FLOAT16 else torch.bfloat16
         with torch.autocast(group.device.type, dtype=kind, enabled=mixed), dropout.training_with(noise):
             logits = parallel(images)
-        loss, nll = recipe.loss(logits, self.labels[batch].to(group.device))
+        loss, nll = recipe.loss(logits, self.labels[batch].to(group.device), blend)
         seen = group.mean(loss.detach().clone())  # of all processes, so that all stop together
         if not torch.isfinite(seen):
             raise self._diverged(seen.item())
@@ -244,8 +256,9 @@ class _Loop:
         return nll.detach()
 
     def _set_learning_rate(self, value: float) -> None:
+        self.learning_rate = value
         for group in self.training.optimiser.param_groups:
-            group["lr"] = value
+            group["lr"] = value * group["factor"]
 
     def _diverged(self, loss: float) -> UceEdgeError:
         recipe, done = self.recipe, self.training.progress.epoch

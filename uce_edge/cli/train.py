@@ -26,6 +26,7 @@ from uce_edge_train.choices import (
 
 _MEMBER = "member-"
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
+_START = "Start from trained weights"
 
 
 def train(
@@ -46,6 +47,24 @@ def train(
     size: SizeOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of trained weights (safetensors, or torch's) with the names of torchvision, timm or this "
+            "project; or the folder of a run.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="all-but-head, or the name of a layer that stays as it is, with wildcards; repeat it.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    layer_decay: Annotated[
+        float, typer.Option(help="Each stage below the head learns by this factor less.", rich_help_panel=_START)
+    ] = 1.0,
     dropout: Annotated[
         Dropout,
         typer.Option(help="none trains a network without noise, or with its own dropout.", rich_help_panel=_DROPOUT),
@@ -75,11 +94,28 @@ def train(
         int | None, typer.Option(help="Move by up to so many pixels; default: width/8.", rich_help_panel=_AUGMENTATION)
     ] = None,
     flip: Annotated[bool, typer.Option("--flip", help="Mirror half of them.", rich_help_panel=_AUGMENTATION)] = False,
+    rotate: Annotated[
+        float, typer.Option(help="Turn by up to so many degrees, to either side.", rich_help_panel=_AUGMENTATION)
+    ] = 0.0,
+    colour: Annotated[
+        float,
+        typer.Option(
+            help="Strength of random brightness, contrast, saturation and hue; usual: 0.4.",
+            rich_help_panel=_AUGMENTATION,
+        ),
+    ] = 0.0,
+    mixup: Annotated[
+        float,
+        typer.Option(
+            help="Blend images and labels, by shares from Beta(a, a); usual: 0.2.", rich_help_panel=_AUGMENTATION
+        ),
+    ] = 0.0,
     erase: Annotated[float, typer.Option(help="Probability of a gray rectangle.", rich_help_panel=_AUGMENTATION)] = 0.0,
     augment: Annotated[
         Mixing,
         typer.Option(
-            help="Mix images with changed copies of themselves (augmix), and with fractals (pixmix).",
+            help="Mix images with changed copies of themselves (augmix), and with fractals (pixmix); or change each in "
+            "one random way (trivial).",
             rich_help_panel=_AUGMENTATION,
         ),
     ] = Mixing.NONE,
@@ -127,6 +163,8 @@ def train(
 
     Example: uce-edge train --data photos/ --size 64x64 --arch resnet20 --flip --epochs 30 --out runs/photos
 
+    Example: uce-edge train --data xrays/ --init runs/photos --freeze all-but-head --out runs/xrays
+
     Example: uce-edge train --data digits --members 3 --out runs/three
 
     Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
@@ -144,13 +182,15 @@ def train(
     show_log("uce_edge_train")
     from uce_edge.datasets import splits as datasets
     from uce_edge.files import writable_folder
-    from uce_edge_train import training
+    from uce_edge_train import pretrained, training
     from uce_edge_train.recipe import Recipe
 
     recipe = Recipe(
+        init=None if init is None else pretrained.start_from(init), freeze=tuple(freeze or ()), layer_decay=layer_decay,
         arch=arch, stem=stem, p=p, dropout=dropout, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size,
         optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
+        rotate=rotate, colour=colour, mixup=mixup,
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip

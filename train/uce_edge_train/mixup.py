@@ -1,0 +1,34 @@
+"""mixup (Zhang et al. 2018): every training image is blended with another one, and so are their labels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Which images of a batch are blended, and how."""
+
+    partner: Tensor
+    """The place of every image's partner."""
+    share: float
+    """The weight of the image itself; its partner has the rest."""
+
+    def images(self, images: Tensor) -> Tensor:
+        """The blended images."""
+        return self.share * images + (1 - self.share) * images[self.partner.to(images.device)]
+
+    def nll(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean NLL under the blended labels."""
+        own = nn.functional.cross_entropy(logits, labels)
+        other = nn.functional.cross_entropy(logits, labels[self.partner.to(labels.device)])
+        return self.share * own + (1 - self.share) * other
+
+
+def draw(alpha: float, images: int, generator: torch.Generator) -> Blend:
+    """A blend for one batch: the share comes from Beta(alpha, alpha), the partners from a permutation."""
+    partner = torch.randperm(images, generator=generator)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return Blend(partner, float(np.random.default_rng(seed).beta(alpha, alpha)))
