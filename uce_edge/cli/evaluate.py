@@ -30,11 +30,13 @@ from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.evaluation import Evaluation
+    from uce_edge.evaluation.classes import Classes
     from uce_edge.evaluation.ood import OutOfDistribution
     from uce_edge.evaluation.shift import Pooled
 
 _PAGES = (".html", ".htm")
 _GATED = ("accepted with the gate", "error")
+_NAME = 10  # characters of a class above a column of the confusion matrix
 
 
 def evaluate(
@@ -153,6 +155,7 @@ def _print(result: "Evaluation") -> None:
             for point in result.rejection
         ],
     )
+    _print_classes(result.classes)
     reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.gated is not None:
         table(
@@ -191,6 +194,35 @@ def _print(result: "Evaluation") -> None:
     for name, why in reasons.items():
         if why:
             say(f"{name}: {why}")
+
+
+def _print_classes(classes: "Classes") -> None:
+    from uce_edge.report import words
+
+    shown = classes.shown
+    few = "" if len(shown) == len(classes.rates) else f", the {len(shown)} weakest of {len(classes.rates)}"
+    table(
+        (f"class{few}", "images", *(f"{title}, %" for title in words.RATE_TITLES)),
+        [
+            (one.name, f"{one.images:,}", *(words.proportion(getattr(one, rate)) for rate in words.RATES))
+            for one in shown
+        ],
+    )
+    say(f"The intervals of the classes' rates: {classes.interval}.")
+    if classes.confusion is not None:
+        names = [one.name for one in classes.rates]
+        table(
+            ("truth, by label", *(name if len(name) <= _NAME else f"{name[: _NAME - 1]}…" for name in names)),
+            [
+                (name, *(f"{count:,}" if count else "." for count in counts))
+                for name, counts in zip(names, classes.confusion.tolist(), strict=True)
+            ],
+        )
+    elif classes.confused:
+        table(
+            ("most confused: truth", "label", "images", "of the true class"),
+            [(one.truth, one.label, f"{one.count:,}", words.percent(one.share)) for one in classes.confused],
+        )
 
 
 def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.evaluation.answers import Answers
+from uce_edge.evaluation.classes import Classes
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
 from uce_edge.evaluation.rejection import Gated, Operating, RiskCurve, Thresholds
@@ -34,6 +35,8 @@ class Example:
 
     index: int
     """Its place in the data, from 0."""
+    name: str | None
+    """What it is called, such as its file's name; None when nobody said."""
     label: str
     truth: str
     confidence: float
@@ -61,6 +64,8 @@ class Evaluation:
     """By name, as in `scores.METRICS`."""
     unpredicted_classes: int
     """Classes that no image was predicted as; the classwise means leave them out."""
+    classes: Classes
+    """Confusion and rates, class by class."""
     rejection: tuple[Operating, ...]
     """The threshold in use comes first."""
     thresholds: Thresholds

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from uce_edge import contract, metrics
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
-from uce_edge.evaluation import latency, ood, rejection, scores, shift
+from uce_edge.evaluation import classes, latency, ood, rejection, scores, shift
 from uce_edge.evaluation.answers import Answers, ask
 from uce_edge.evaluation.results import Evaluation, Example, Reliability
 from uce_edge.metrics.binned import bin_of
@@ -32,6 +32,7 @@ def evaluate(
     *,
     data: str = "images",
     part: str = "all images",
+    names: Sequence[str] | None = None,
     outside: Mapping[str, npt.NDArray[Any]] = _NONE,
     kinds: Mapping[str, Sequence[str]] = _NO_KINDS,
     samples: int | None = None,
@@ -50,6 +51,7 @@ def evaluate(
         labels: The true class of each, as an index into `model.classes`.
         data: What the images are called in the result.
         part: Which of them they are, such as "test images".
+        names: What each image is called, such as its file's name, to be shown with it.
         outside: Sets of images of another kind, which the model should reject, by their names.
         kinds: For some of these sets, the kind of every image: each is also reported by itself.
         samples: Passes; None for the number stored in the file.
@@ -67,6 +69,8 @@ def evaluate(
     if reject is not None:
         contract.check_threshold(reject)
     truth = _truth(model, images, labels)
+    if names is not None and len(names) != len(truth):
+        raise UsageError(expected("`names`", f"one per image ({len(truth)})", len(names), "Leave it out"))
     for name, others in outside.items():
         if not len(others):
             raise UsageError(expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"))
@@ -110,6 +114,7 @@ def evaluate(
         provider=model.provider,
         metrics=measured,
         unpredicted_classes=metrics.classwise(answers.table, truth, metric="uce").empty_classes,
+        classes=classes.measure(answers.table, truth, model.classes),
         rejection=points,
         thresholds=rejection.against_threshold(answers, wrong),
         risk_coverage=rejection.risk_curves(answers, truth, passes),
@@ -118,8 +123,8 @@ def evaluate(
         ood=tuple(foreign),
         shift=shifted,
         latency=timing,
-        most_uncertain=_examples(model, images, answers, truth, unsure),
-        confidently_wrong=_examples(model, images, answers, truth, surely[wrong[surely]]),
+        most_uncertain=_examples(model, images, names, answers, truth, unsure),
+        confidently_wrong=_examples(model, images, names, answers, truth, surely[wrong[surely]]),
         notes=(*notes, *_notes(model, truth, passes, seed)),
         metadata=model.metadata,
         answers=answers,
@@ -169,16 +174,18 @@ def _reliability(answers: Answers, truth: npt.NDArray[np.int64]) -> dict[str, Re
 def _examples(
     model: Model,
     images: npt.NDArray[Any],
+    names: Sequence[str] | None,
     answers: Answers,
     truth: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> tuple[Example, ...]:
-    names, predicted = model.classes, answers.table.predicted
+    labels, predicted = model.classes, answers.table.predicted
     return tuple(
         Example(
             index=int(index),
-            label=names[int(predicted[index])],
-            truth=names[int(truth[index])],
+            name=None if names is None else names[int(index)],
+            label=labels[int(predicted[index])],
+            truth=labels[int(truth[index])],
             confidence=float(answers.table.confidence[index]),
             uncertainty=float(answers.uncertainty[index]),
             pixels=np.array(images[index]),

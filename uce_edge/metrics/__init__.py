@@ -15,7 +15,16 @@ from uce_edge.metrics.binned import (
     uce,
 )
 from uce_edge.metrics.kernel import skce
-from uce_edge.metrics.per_class import Classwise, classwise, classwise_ece, classwise_uce
+from uce_edge.metrics.per_class import (
+    ClassRates,
+    Classwise,
+    Proportion,
+    class_rates,
+    classwise,
+    classwise_ece,
+    classwise_uce,
+    confusion_matrix,
+)
 from uce_edge.metrics.probabilities import Probabilities, normalized_entropy
 from uce_edge.metrics.ranking import auroc, fpr_at_95, ood_auroc, ood_fpr_at_95
 from uce_edge.metrics.resampling import Interval, Twin, bootstrap, bootstrap_difference, calibrated_twin
@@ -23,9 +32,11 @@ from uce_edge.metrics.scores import accuracy, brier, nll
 from uce_edge.metrics.selection import RiskCoverage, aurc, error_at, risk_coverage
 
 __all__ = [
+    "ClassRates",
     "Classwise",
     "Interval",
     "Probabilities",
+    "Proportion",
     "ReliabilityCurve",
     "RiskCoverage",
     "Twin",
@@ -38,9 +49,11 @@ __all__ = [
     "bootstrap_difference",
     "brier",
     "calibrated_twin",
+    "class_rates",
     "classwise",
     "classwise_ece",
     "classwise_uce",
+    "confusion_matrix",
     "debiased_ece",
     "ece",
     "error_at",

@@ -136,12 +136,18 @@ def reliability_curve(
     score, outcome = scored(*inputs(probabilities, labels), kind)
     counts, mean_score, rate = _means(score, outcome, bin_of(score, bins), bins)
     n = np.where(counts, counts, np.nan)
-    # Wilson's interval stays inside [0, 1] and is honest where a bin is all right or all wrong.
+    return ReliabilityCurve(np.arange(bins + 1) / bins, counts, mean_score, rate, *wilson(rate, n))
+
+
+def wilson(rate: Floats, images: Floats) -> tuple[Floats, Floats]:
+    """Both ends of the 95 % interval of a share that was counted among so many images; NaN where that is NaN.
+
+    Wilson's interval stays inside [0, 1] and is honest where all are right or all wrong.
+    """
     z2 = NORMAL_95**2
-    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = NORMAL_95 * np.sqrt(rate * (1 - rate) / n + z2 / (4 * n**2)) / (1 + z2 / n)
-    low, high = np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
-    return ReliabilityCurve(np.arange(bins + 1) / bins, counts, mean_score, rate, low, high)
+    centre = (rate + z2 / (2 * images)) / (1 + z2 / images)
+    half = NORMAL_95 * np.sqrt(rate * (1 - rate) / images + z2 / (4 * images**2)) / (1 + z2 / images)
+    return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
 
 
 def scored(table: Probabilities, truth: Integers, kind: Kind) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""The errors of calibration class by class, and their means."""
+"""Class by class: the errors of calibration with their means, which classes are confused, and each one's rates."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.binned import bin_of, binned_gap, scored
+from uce_edge.metrics.binned import bin_of, binned_gap, scored, wilson
 from uce_edge.metrics.checks import Floats, Integers, bin_count
 from uce_edge.metrics.probabilities import Probabilities, inputs
 
@@ -25,6 +25,79 @@ class Classwise:
     """How many classes have no image and are left out of the mean."""
     per_class: Floats
     """The metric of each class; NaN where the class is empty."""
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """A share that was counted, with its 95 % Wilson interval; NaN where there was nothing to count."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+    of: int
+    """How many it is a share of."""
+
+
+@dataclass(frozen=True)
+class ClassRates:
+    """One class against all others."""
+
+    images: int
+    """How many are of this class."""
+    predicted: int
+    """How many are labelled so."""
+    sensitivity: Proportion
+    """Of the images of this class, those that are labelled so (recall)."""
+    specificity: Proportion
+    """Of the other images, those that are not labelled so."""
+    ppv: Proportion
+    """Of the images that are labelled so, those of this class (precision). It depends on how common the class is."""
+    npv: Proportion
+    """Of the images that are not labelled so, those of other classes. It depends on how common the class is."""
+
+
+def confusion_matrix(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> Integers:
+    """How many images of every true class (row) got every label (column).
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> confusion_matrix(probabilities, labels).tolist()
+        [[2, 0], [1, 1]]
+    """
+    table, truth = inputs(probabilities, labels)
+    cells = np.bincount(truth * table.classes + table.predicted, minlength=table.classes**2)
+    return cells.reshape(table.classes, table.classes)
+
+
+def class_rates(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[ClassRates, ...]:
+    """Sensitivity, specificity, PPV and NPV of every class, each with its 95 % Wilson interval.
+
+    Example:
+        >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
+        >>> second = class_rates(probabilities, labels)[1]
+        >>> second.sensitivity.value, second.ppv.value
+        (0.5, 1.0)
+    """
+    matrix = confusion_matrix(probabilities, labels)
+    images, predicted, hits = matrix.sum(axis=1), matrix.sum(axis=0), matrix.diagonal()
+    others, unnamed = matrix.sum() - images, matrix.sum() - predicted
+    columns = [
+        _proportions(hits, images),
+        _proportions(others - predicted + hits, others),
+        _proportions(hits, predicted),
+        _proportions(unnamed - images + hits, unnamed),
+    ]
+    counted = zip(images.tolist(), predicted.tolist(), *columns, strict=True)
+    return tuple(ClassRates(*row) for row in counted)
+
+
+def _proportions(count: Integers, of: Integers) -> list[Proportion]:
+    trials = np.where(of > 0, of, np.nan)
+    rate = count / trials
+    low, high = wilson(rate, trials)
+    columns = (values.tolist() for values in (rate, low, high, count, of))
+    return [Proportion(*row) for row in zip(*columns, strict=True)]
 
 
 def classwise_ece(

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from uce_edge.evaluation import Evaluation
+from uce_edge.evaluation.classes import Classes
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.report import charts, words
+from uce_edge.report.classes import confusion, rate_table
 from uce_edge.report.markup import Markup, element, join, numbered
 from uce_edge.report.svg import SERIES
 from uce_edge.report.thumbnails import gallery, strip
@@ -53,6 +55,7 @@ def sections(evaluation: Evaluation) -> list[Section]:
             _rejection(evaluation),
         ),
     ]
+    parts.insert(1, _classes(evaluation.classes))
     parts += [_foreign(evaluation, ood, number) for number, ood in enumerate(evaluation.ood)]
     if evaluation.shift is not None:
         parts.append(_shift(evaluation.shift, evaluation.metadata.image, gated=evaluation.gated is not None))
@@ -61,6 +64,17 @@ def sections(evaluation: Evaluation) -> list[Section]:
         parts.append(_latency(evaluation.latency, evaluation))
     parts.append(Section("card", "Model card", "What the file says of itself.", _card(evaluation.metadata, evaluation)))
     return parts
+
+
+def _classes(classes: Classes) -> Section:
+    return Section(
+        "classes",
+        "Classes",
+        f"Every class against all others, each share with its interval ({classes.interval}). "
+        "Sensitivity and specificity belong to the model. PPV and NPV also depend on how common a class is: they hold "
+        "where the classes are as frequent as in these images.",
+        join([rate_table(classes), confusion(classes)]),
+    )
 
 
 def chart_grid(figures: Iterable[Markup], kind: str = "") -> Markup:
@@ -223,7 +237,9 @@ def _images(evaluation: Evaluation) -> Section:
         parts.append(gallery(evaluation.confidently_wrong, spec))
     else:
         parts.append(element("p", "None: every label is right.", class_="quiet"))
-    lead = "✓ marks right labels, ✗ wrong ones beside the truth. Images are numbered from 0, in the order of the data."
+    lead = "✓ marks right labels, ✗ wrong ones beside the truth."
+    if any(one.name is None for one in (*evaluation.most_uncertain, *evaluation.confidently_wrong)):
+        lead += " Images are numbered from 0, in the order of the data."
     return Section("images", "Images to look at", lead, join(parts))
 
 

@@ -53,7 +53,7 @@ def _card(example: Example, spec: ImageSpec) -> Markup:
     rest = [
         f"uncertainty {number(example.uncertainty)}",
         f"confidence {percent(example.confidence, 0)}",
-        f"image {example.index}",
+        f"image {example.index}" if example.name is None else example.name,
     ]
     return element("li", picture, verdict, *(element("span", words, class_="quiet") for words in rest))
 

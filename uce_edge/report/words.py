@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from uce_edge.evaluation.ood import Detection
+    from uce_edge.metrics import Proportion
 
 MISSING = "–"
 
@@ -133,6 +134,18 @@ def interval(low: float | None, high: float | None, words: Words) -> str:
     if low is None or high is None:
         return MISSING
     return f"{score(low, words).removesuffix(' %')} to {score(high, words)}"
+
+
+def proportion(counted: "Proportion") -> str:
+    """A share that was counted, with its interval, both in percent; for tables that name the unit."""
+    if math.isnan(counted.value):
+        return MISSING
+    return f"{percentage(counted.value)} ({interval(counted.low, counted.high, SHARE).removesuffix(' %')})"
+
+
+RATES = ("sensitivity", "specificity", "ppv", "npv")
+"""What is counted of every class."""
+RATE_TITLES = ("sensitivity", "specificity", "PPV", "NPV")
 
 
 def separation(name: str, detection: "Detection") -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.stats import binomtest
 
 from uce_edge import metrics
 from uce_edge.calibration.promises import StoredThreshold
@@ -19,7 +21,7 @@ from uce_edge.corruptions import corrupt
 from uce_edge.datasets import labelled, overlap
 from uce_edge.datasets.overlap import sketch
 from uce_edge.errors import UsageError
-from uce_edge.evaluation import answers, evaluate, ood, scores
+from uce_edge.evaluation import answers, classes, evaluate, ood, scores
 from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
 from uce_edge.report import page
@@ -150,6 +152,51 @@ def test_reliability_has_every_image_in_a_bin(evaluated, prediction, hard):
     )
 
 
+def test_classes_are_counted_one_by_one(evaluated, prediction, hard):
+    counted = np.zeros((10, 10), int)
+    for label, truth in zip(prediction.class_ids, hard.labels, strict=True):
+        counted[truth, label] += 1
+    found = evaluated.as_dict()["classes"]
+    assert found["confusion"] == counted.tolist()
+    assert [one["name"] for one in found["rates"]] == list("0123456789")
+    for number, one in enumerate(found["rates"]):
+        row, column = counted[number].sum(), counted[:, number].sum()
+        hit, rest = counted[number, number], counted.sum()
+        tables = {
+            "sensitivity": (hit, row),
+            "specificity": (rest - row - column + hit, rest - row),
+            "ppv": (hit, column),
+            "npv": (rest - row - column + hit, rest - column),
+        }
+        for name, (count, of) in tables.items():
+            ends = binomtest(int(count), int(of)).proportion_ci(method="wilson")
+            wanted = {"count": count, "of": of, "value": count / of, "low": ends.low, "high": ends.high}
+            assert one[name] == pytest.approx(wanted)
+    first = found["confused"][0]
+    off = counted - np.diag(counted.diagonal())
+    assert first["count"] == off.max() == off[int(first["truth"]), int(first["label"])]
+    assert first["share"] == first["count"] / counted[int(first["truth"])].sum()
+
+
+def test_of_many_classes_the_most_confused_pairs_and_the_weakest_are_shown(rng):
+    probabilities, labels = rng.dirichlet(np.ones(30) / 10, 2000), rng.integers(0, 29, 2000)
+    labels[:1500] = probabilities[:1500].argmax(-1) % 29
+    found = classes.measure(metrics.Probabilities(probabilities), labels, [f"c{number}" for number in range(30)])
+    pairs = Counter(
+        (f"c{truth}", f"c{label}")
+        for truth, label in zip(labels, probabilities.argmax(-1), strict=True)
+        if truth != label
+    )
+    assert found.confusion is None
+    assert [one.count for one in found.confused] == [count for _, count in pairs.most_common(20)]
+    assert all(pairs[one.truth, one.label] == one.count for one in found.confused)
+    assert len(found.shown) == 20
+    kept = [one.sensitivity.value for one in found.shown]
+    assert kept == sorted(one.sensitivity.value for one in found.rates if one.images)[:20]
+    assert found.rates[29].images == 0
+    assert math.isnan(found.rates[29].sensitivity.value)
+
+
 def test_examples_are_the_extremes(evaluated, prediction, hard):
     unsure = [example.index for example in evaluated.most_uncertain]
     assert unsure == np.argsort(-prediction.uncertainty, kind="stable")[:12].tolist()
@@ -190,7 +237,9 @@ def test_a_metric_that_is_undefined_says_why(model, right):
         assert found.as_dict()["metrics"][name]["value"] is None
     assert found.metrics["aurc"].value == 0
     assert found.confidently_wrong == ()
-    few = evaluate(model, right.images[:20], right.labels[:20], resamples=QUICK)
+    names = [f"{number}.png" for number in range(20)]
+    few = evaluate(model, right.images[:20], right.labels[:20], names=names, resamples=QUICK)
+    assert all(one.name == f"{one.index}.png" for one in few.most_uncertain)
     assert "at least 30 for 15 bins" in few.metrics["debiased_ece"].why
 
 
@@ -249,6 +298,7 @@ WRONG = [
     ({"labels": np.array([3] * 359)}, "of two classes at least, but got '3 alone'"),
     ({"labels": np.array([0.5] * 359)}, "one whole number per image"),
     ({"labels": [1, 2]}, r"one whole number per image \(359\)"),
+    ({"names": ["a.png"]}, r"`names` to be one per image \(359\), but got 1"),
     ({"images": np.zeros((0, 8, 8, 1), np.uint8), "labels": np.zeros(0, int)}, "one at least"),
     ({"reject": 1.5}, "`reject` to be a number between 0 and 1, but got 1.5"),
     ({"samples": 0}, "`samples`"),

@@ -142,8 +142,31 @@ def test_colours_are_those_of_the_style_sheet_and_never_alone(text):
 def test_the_navigation_leads_somewhere(parsed):
     ids = parsed.ids()
     links = [link["href"][1:] for link in parsed.having("a")]
-    assert links == ["metrics", "reliability", "rejection", "foreign", "shift", "images", "latency", "card"]
+    assert links == ["metrics", "classes", "reliability", "rejection", "foreign", "shift", "images", "latency", "card"]
     assert set(links) <= set(ids)
+
+
+def test_the_classes_are_a_table_with_intervals_and_a_matrix(evaluated, text, parsed):
+    rows = re.findall(r"<tr>(.*?)</tr>", re.search(r'<section id="classes">.*?</section>', text, re.DOTALL)[0])
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+    rates, matrix = cells[1:11], cells[12:]
+    assert cells[0][3:] == ["sensitivity", "specificity", "PPV", "NPV"]
+    for row, one in zip(rates, evaluated.classes.rates, strict=True):
+        assert row[1] == f"{one.images}"
+        shown = words.percent(one.ppv.value), words.interval(one.ppv.low, one.ppv.high, words.SHARE)
+        assert [part.replace("\N{NO-BREAK SPACE}", " ") for part in re.findall(r">([^<]+)<", row[5])] == list(shown)
+    counted = [[int(cell.replace("·", "0")) for cell in row[1:]] for row in matrix]
+    assert counted == evaluated.classes.confusion.tolist()
+    assert any(HOSTILE in (cell.get("title") or "") for cell in parsed.having("td"))
+
+
+def test_images_have_their_file_names_where_they_are_known(evaluated):
+    assert "Images are numbered from 0" in page.render(evaluated)
+    named = [dataclasses.replace(one, name=f"{HOSTILE}{one.index}.png") for one in evaluated.most_uncertain]
+    shown = page.render(dataclasses.replace(evaluated, most_uncertain=tuple(named), confidently_wrong=()))
+    spoken = [words for tag, words in Page(shown).text if tag == "span"]
+    assert {one.name.replace(" %", "\N{NO-BREAK SPACE}%") for one in named} <= set(spoken)
+    assert "Images are numbered from 0" not in shown
 
 
 def test_the_answer_comes_first_in_words(evaluated, text):
@@ -162,6 +185,7 @@ def test_what_is_not_measured_is_not_shown(evaluated):
     assert [svg["id"][6:] for svg in found.having("svg") if svg.get("role")] == CHARTS[:4]
     assert [link["href"] for link in found.having("a")] == [
         "#metrics",
+        "#classes",
         "#reliability",
         "#rejection",
         "#images",
