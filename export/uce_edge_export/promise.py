@@ -50,11 +50,12 @@ def measure(
 
     Args:
         draft: The file as it ships.
-        data: Labelled images that nothing was fitted on.
+        data: Labelled images that nothing was fitted on; of each group, one is counted.
         promise: What the threshold shall keep; None when nothing shall be promised.
         foreign: What turns foreign images away before the threshold does; None for a file that cannot tell.
         usual: What the file says of other images, which set the bins that the monitor counts in; None counts nothing.
     """
+    data = data.one_per_group()
     model = Model(draft.path, "cpu")
     said = model.predict(data.images)
     wrong = said.class_ids != data.labels
@@ -85,7 +86,7 @@ def rule_for(
 
     Args:
         said: What the file says of the images.
-        data: Labelled images that nothing was fitted on.
+        data: Labelled images that nothing was fitted on, one of each group.
         promise: What the threshold shall keep; None when nothing shall be promised.
         foreign: What turns foreign images away before the threshold does.
     """
@@ -99,7 +100,13 @@ def rule_for(
 
 def _how(said: Prediction, data: Split) -> dict[str, int | str]:
     """What a promise was found with, and when."""
-    return {"samples": said.samples, "seed": said.seed, "data": data.sha256(), "date": reference.today()}
+    return {
+        "samples": said.samples,
+        "seed": said.seed,
+        "data": data.sha256(),
+        "date": reference.today(),
+        "grouped": data.groups is not None,
+    }
 
 
 def _tried(

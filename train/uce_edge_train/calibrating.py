@@ -80,7 +80,7 @@ def calibrate(
     else:
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
     if novelty is not None and novelty.level is not None:
-        cutoff_for(len(data) // 2, novelty)  # refuses a level that so few images cannot keep
+        cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # refuses a level that so few images cannot keep
     if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
         raise UsageError(f"{folder} has no Gaussian dropout, whose rates could be tuned: leave --rates out.")
     model = load_model(run, folder)
@@ -142,7 +142,7 @@ def _stored(
     """Try whether a promise can be kept, and save the run."""
     run = replace(run, promise=None, novelty=novelty)
     if promise is not None:
-        held_out = run.dataset().splits["guarantee"]
+        held_out = run.dataset().splits["guarantee"].one_per_group()
         p = probabilities(run.calibration, draw(held_out))
         try:
             wrong = p.argmax(-1) != held_out.labels

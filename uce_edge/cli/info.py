@@ -64,7 +64,10 @@ def info(
         )
     if counted is not None:
         limits = reject or (0.1, 0.3, 0.5)
-        rows |= {f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95)) for limit in limits}
+        rows |= {
+            f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95), grouped=counted.grouped)
+            for limit in limits
+        }
     rows |= _promises(metadata) | {"monitor": _usual(metadata)}
     if monitor is not None:
         rows["last checked"] = _last_checked(model, monitor)
