@@ -19,7 +19,7 @@ from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
 from uce_edge.calibration.promises import NoveltyPromise, StoredCutoff
 from uce_edge.contract import NOVELTY, NOVELTY_SCORE
-from uce_edge.datasets.splits import Split
+from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
 from uce_edge_export import gate
@@ -102,7 +102,7 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | Nov
     except UceEdgeError as error:
         if wanted.level is not None:
             raise
-        return NoveltyError(str(error))
+        return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}")
     gated, metadata = attach(model, draft.metadata, fitted)
     draft.metadata = metadata
     draft.rewrite(gated)

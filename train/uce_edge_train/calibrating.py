@@ -17,7 +17,7 @@ from uce_edge.calibration.novelty import cutoff_for
 from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
-from uce_edge.datasets.splits import Split
+from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
@@ -149,7 +149,10 @@ def _stored(
             guarantee.find(normalized_entropy(p), wrong, promise.target_error, promise.confidence)
         except NoGuaranteeError as error:
             run.save(folder)
-            raise NoGuaranteeError(f"{error} The fitted map is kept in {folder}, without a promise.") from error
+            counted = "" if held_out.groups is None else f" {ONE_EACH}"
+            raise NoGuaranteeError(
+                f"{error}{counted} The fitted map is kept in {folder}, without a promise."
+            ) from error
         run = replace(run, promise=promise)
     run.save(folder)
     return run

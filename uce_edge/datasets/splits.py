@@ -15,6 +15,8 @@ from uce_edge.errors import UsageError, expected
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
+ONE_EACH = "Of the images of one group, one counts."
+"""What a refusal adds where images are grouped."""
 _HELD_OUT = 5000  # images that calibration and guarantee get each, at most
 
 

@@ -1,4 +1,4 @@
-"""Folders as people have them: images in sub-folders of a class, parts in any spelling, and nothing left out in silence."""
+"""Folders as people have them: images in sub-folders of a class, parts in any spelling, nothing left out in silence."""
 
 import logging
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_parts_beside_other_folders_are_refused(tmp_path: Path, rng: np.random.G
 def test_one_part_under_two_names_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     for folder in ("train/a", "val/a", "Validation/a"):
         write(tmp_path / folder / "0.png", rng)
-    with pytest.raises(UsageError, match="Validation and val of .* both mean val"):
+    with pytest.raises(UsageError, match=r"Validation and val of .* both mean val"):
         splits.load(str(tmp_path))
 
 
@@ -124,7 +124,8 @@ def test_what_is_no_image_is_counted_by_kind(
     assert sum(sizes(dataset).values()) == 20
     for counted in (
         "8 entries are not read as images", "2 x .txt file", "1 x hidden file", "1 x file without an ending",
-        "1 x .md file", "1 x image outside of the class folders", "1 x broken link", "1 x link to a folder above itself",
+        "1 x .md file", "1 x image outside of the class folders", "1 x broken link",
+        "1 x link to a folder above itself",
     ):  # fmt: skip
         assert counted in said.text
 
@@ -148,5 +149,5 @@ def test_classes_that_differ_only_in_case_or_blanks_are_refused(
 def test_class_names_of_an_archive_that_stand_there_twice_are_refused(tmp_path: Path) -> None:
     x, y = np.zeros((4, 8, 8), np.uint8), np.arange(4) % 2
     np.savez(tmp_path / "data.npz", x=x, y=y, class_names=["cat", "cat"])
-    with pytest.raises(UsageError, match="different.* but got 'cat twice'"):
+    with pytest.raises(UsageError, match=r"different.* but got 'cat twice'"):
         splits.load(str(tmp_path / "data.npz"))

@@ -89,11 +89,13 @@ def test_a_parquet_manifest_without_pyarrow_names_the_command(pictures: Path, mo
 def test_splits_of_the_column_are_kept_and_told(pictures: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "uce_edge.datasets")
     words = ["Training"] * 5 + ["calibration", "guarantee", "TEST"]
-    given = csv(pictures, rows(split=lambda i: words[i % 8], age=lambda i: str(i)))
+    given = csv(pictures, rows(split=lambda i: words[i % 8], age=str))
     dataset = splits.load(given)
     for name, remainders in (("calibration", {5}), ("guarantee", {6}), ("test", {7}), ("train", set(range(5)))):
         assert {int(file[6:8]) % 8 for file in dataset.splits[name].names} == remainders
-    assert "column split: Training (train), calibration (calibration), guarantee (guarantee), TEST (test)" in caplog.text
+    assert (
+        "column split: Training (train), calibration (calibration), guarantee (guarantee), TEST (test)" in caplog.text
+    )
     assert "columns that are not used: age." in caplog.text
 
 
