@@ -285,6 +285,8 @@ class Metadata(Record):
     """Fingerprints of the training images, so that nobody calibrates on them."""
     seen: Annotated[tuple[str, ...], OPTIONAL] = ()
     """What training did to its images or mixed into them, by name: an evaluation reports it apart."""
+    group: Annotated[str | None, OPTIONAL] = None
+    """What grouped the images of the run, so that no group was in two splits: a column, or a pattern."""
     hashes: Hashes = field(default_factory=Hashes)
     tools: dict[str, str] = field(default_factory=dict)
     """The versions that made the file."""

@@ -47,6 +47,7 @@ def add_gate(
     promise = None
     if stored is not None and stored.target_error is not None:
         promise = Promise(stored.target_error, stored.confidence)
+    guarantee = guarantee.one_per_group()
     with publish(ir.load(source), old.metadata, out) as draft:
         foreign = novelty.add(draft, calibration, wanted)
         if isinstance(foreign, NoveltyError):

@@ -19,7 +19,7 @@ from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
 from uce_edge.calibration.promises import NoveltyPromise, StoredCutoff
 from uce_edge.contract import NOVELTY, NOVELTY_SCORE
-from uce_edge.datasets.splits import Split
+from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
 from uce_edge_export import gate
@@ -55,7 +55,7 @@ def fit(model: ir.Model, data: Split) -> Fitted:
         model: A contract model as it ships; it is left as it is.
         data: Labelled images, of which none may serve a promise about the error.
     """
-    fitting, scoring = data.halves()
+    fitting, scoring = parts(data)
     _check_size(model)
     distances = tuple(novelty.fit(values, fitting.labels) for values in features(model, fitting.images))
     (scores,) = probe(model, scoring.images, lambda g, operands: [_emit_sum(g, operands, distances)], ["batch"])
@@ -68,6 +68,12 @@ def fit(model: ir.Model, data: Split) -> Fitted:
             f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty."
         )
     return Fitted(distances, Reference.of(scores), difference)
+
+
+def parts(data: Split) -> tuple[Split, Split]:
+    """The images that the distance is fitted on, and the reference: one image of every other group."""
+    fitting, scoring = data.halves()
+    return fitting, scoring.one_per_group()
 
 
 def features(model: ir.Model, images: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
@@ -91,17 +97,18 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | Nov
     """
     model = ir.load(draft.path)
     try:
-        cutoff = novelty.cutoff_for(len(data.halves()[1]), wanted)  # before anything slow happens
+        cutoff = novelty.cutoff_for(len(parts(data)[1]), wanted)  # before anything slow happens
         fitted = fit(model, data)
     except UceEdgeError as error:
         if wanted.level is not None:
             raise
-        return NoveltyError(str(error))
+        return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}")
     gated, metadata = attach(model, draft.metadata, fitted)
     draft.metadata = metadata
     draft.rewrite(gated)
     gate.check_again(draft.path, metadata, data.images[:3])
-    return StoredCutoff.from_document(cutoff.to_document() | {"data": data.halves()[1].sha256()})
+    how = {"data": parts(data)[1].sha256(), "grouped": data.groups is not None}
+    return StoredCutoff.from_document(cutoff.to_document() | how)
 
 
 def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:

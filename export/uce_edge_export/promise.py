@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ from uce_edge import contract
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.promises import Guarantee, HeldOut, Promise, StoredCutoff, StoredRule, StoredThreshold
-from uce_edge.datasets.splits import Split
+from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.model import Model
 from uce_edge.monitor import reference
 from uce_edge.prediction import Prediction
@@ -33,6 +34,7 @@ class Measured:
         return applied if isinstance(applied, NoGuaranteeError) else None
 
 
+Found = TypeVar("Found")
 NOTHING = Measured()
 """Nothing was asked for."""
 
@@ -50,11 +52,12 @@ def measure(
 
     Args:
         draft: The file as it ships.
-        data: Labelled images that nothing was fitted on.
+        data: Labelled images that nothing was fitted on; of each group, one is counted.
         promise: What the threshold shall keep; None when nothing shall be promised.
         foreign: What turns foreign images away before the threshold does; None for a file that cannot tell.
         usual: What the file says of other images, which set the bins that the monitor counts in; None counts nothing.
     """
+    data = data.one_per_group()
     model = Model(draft.path, "cpu")
     said = model.predict(data.images)
     wrong = said.class_ids != data.labels
@@ -75,7 +78,7 @@ def measure(
         with suppress(reference.UsualError):  # too few images: the file has no monitor, and says so when it is asked
             metadata = replace(metadata, monitor=reference.of(usual, said, data.sha256()))
     draft.describe(metadata)
-    return Measured(threshold, rule)
+    return Measured(_told(threshold, data), _told(rule, data))
 
 
 def rule_for(
@@ -85,7 +88,7 @@ def rule_for(
 
     Args:
         said: What the file says of the images.
-        data: Labelled images that nothing was fitted on.
+        data: Labelled images that nothing was fitted on, one of each group.
         promise: What the threshold shall keep; None when nothing shall be promised.
         foreign: What turns foreign images away before the threshold does.
     """
@@ -99,7 +102,20 @@ def rule_for(
 
 def _how(said: Prediction, data: Split) -> dict[str, int | str]:
     """What a promise was found with, and when."""
-    return {"samples": said.samples, "seed": said.seed, "data": data.sha256(), "date": reference.today()}
+    return {
+        "samples": said.samples,
+        "seed": said.seed,
+        "data": data.sha256(),
+        "date": reference.today(),
+        "grouped": data.groups is not None,
+    }
+
+
+def _told(found: Found, data: Split) -> Found | NoGuaranteeError:
+    """A refusal also says that images were left out, where they are grouped."""
+    if isinstance(found, NoGuaranteeError) and data.groups is not None:
+        return NoGuaranteeError(f"{found} {ONE_EACH}")
+    return found
 
 
 def _tried(

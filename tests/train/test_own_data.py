@@ -72,6 +72,34 @@ def test_changed_images_are_noticed_at_calibration(shapes: Path, tmp_path: Path,
         cli.app(["calibrate", str(tmp_path / "run")], standalone_mode=False)
 
 
+def test_groups_of_a_manifest_stay_together_from_training_to_evaluation(
+    shapes: Path, tmp_path: Path, call: Call, rng: np.random.Generator
+) -> None:
+    rows = [f"shapes/{name}/{i}.png,{name},p{rng.integers(40)}" for name in ("disc", "square") for i in range(60)]
+    manifest, out = tmp_path / "scans.csv", tmp_path / "run"
+    manifest.write_text("\n".join(["path,label,patient", *rows]))
+    asked = ("--data", manifest, "--size", "8x8", "--epochs", 1, "--group", "patient", "--out", out)
+    _, said = run(call, "train", *asked)
+    assert "groups" in said
+    assert "No group (patient) is in two splits." in said
+    dataset = Run.load(out).dataset()
+    assert (Run.load(out).group, dataset.group) == ("patient", "patient")
+    assert dataset.hashes() == Run.load(out).split_hashes
+    run(call, "calibrate", out, "--samples", 2)
+    run(call, "export", out, "--out", tmp_path / "file.onnx")
+    metadata = Model(tmp_path / "file.onnx", "cpu").metadata
+    assert metadata.group == "patient"
+    single = dataset.splits["guarantee"].one_per_group()
+    assert len(single) < len(dataset.splits["guarantee"])
+    assert metadata.held_out is not None
+    assert (metadata.held_out.data, metadata.held_out.grouped) == (single.sha256(), True)
+    _, said = run(call, "evaluate", tmp_path / "file.onnx", "--data", manifest)  # without --group: the file knows it
+    assert f"on {len(dataset.splits['test'])} images: {manifest}, test images." in said
+    assert "groups, and images of a group are alike: intervals and bounds count every image by itself" in said
+    with pytest.raises(UsageError, match="--group goes with --data"):
+        cli.app(["calibrate", str(out), "--group", "patient"], standalone_mode=False)
+
+
 def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, call: Call) -> None:
     for inference, samples in (("mc", 7), ("deterministic", 1)):
         out = tmp_path / f"{inference}.onnx"

@@ -17,7 +17,7 @@ from uce_edge.calibration.novelty import cutoff_for
 from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
-from uce_edge.datasets.splits import Split
+from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
@@ -80,7 +80,7 @@ def calibrate(
     else:
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
     if novelty is not None and novelty.level is not None:
-        cutoff_for(len(data) // 2, novelty)  # refuses a level that so few images cannot keep
+        cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # refuses a level that so few images cannot keep
     if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
         raise UsageError(f"{folder} has no Gaussian dropout, whose rates could be tuned: leave --rates out.")
     model = load_model(run, folder)
@@ -142,14 +142,17 @@ def _stored(
     """Try whether a promise can be kept, and save the run."""
     run = replace(run, promise=None, novelty=novelty)
     if promise is not None:
-        held_out = run.dataset().splits["guarantee"]
+        held_out = run.dataset().splits["guarantee"].one_per_group()
         p = probabilities(run.calibration, draw(held_out))
         try:
             wrong = p.argmax(-1) != held_out.labels
             guarantee.find(normalized_entropy(p), wrong, promise.target_error, promise.confidence)
         except NoGuaranteeError as error:
             run.save(folder)
-            raise NoGuaranteeError(f"{error} The fitted map is kept in {folder}, without a promise.") from error
+            counted = "" if held_out.groups is None else f" {ONE_EACH}"
+            raise NoGuaranteeError(
+                f"{error}{counted} The fitted map is kept in {folder}, without a promise."
+            ) from error
         run = replace(run, promise=promise)
     run.save(folder)
     return run

@@ -69,7 +69,7 @@ def export_ensemble(
             export_run(run, file, dataset, inference, wanted.noise, samples, unbaked, wanted.precision, member=True)
             for run, file in zip(folders, files, strict=True)
         )
-        data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"]
+        data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"].one_per_group()
         whole = Path(folder) / out.name
         combined = ensemble.combine(files, whole, data.images, samples=samples, baked=options.bake)
         promise = promise or plan.promise

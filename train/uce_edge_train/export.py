@@ -237,7 +237,7 @@ def _check_baked(folder: str | Path, calibration: Calibration, samples: int | No
 
 def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
     """The images that a file is judged on; one that takes its noise from a caller cannot be."""
-    held_out = dataset.splits["guarantee"]
+    held_out = dataset.splits["guarantee"].one_per_group()
     counted = held_out if run.promise else held_out.at_most(COUNTED)
     return Labelled(dataset.splits["calibration"], None if member else counted, run.promise, run.novelty)
 
@@ -273,6 +273,7 @@ def metadata_of(
         calibration=calibration,
         trained_on=run.trained_on,
         seen=run.recipe.seen,
+        group=run.group,
         hashes=Hashes(weights=weights_sha256(model), splits=run.split_hashes),
         tools=run.tools,
     )

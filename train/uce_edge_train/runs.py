@@ -64,6 +64,8 @@ class Run(Record):
     """What the gate against foreign images shall keep that an export fits and stores."""
     laplace: Annotated[LaplaceFit | None, OPTIONAL] = None
     """How the posterior of the last layer was fitted, if it has one; `laplace.safetensors` holds it."""
+    group: Annotated[str | None, OPTIONAL] = None
+    """What groups its images, so that no group is in two splits: a column, or a pattern."""
     tools: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -84,7 +86,7 @@ class Run(Record):
 
     def dataset(self) -> Dataset:
         """The data this run was trained on, from where they were then."""
-        return splits.load(self.data, self.root, (self.image.height, self.image.width))
+        return splits.load(self.data, self.root, (self.image.height, self.image.width), group=self.group)
 
     def save(self, folder: str | Path) -> None:
         """Write the description."""

@@ -111,6 +111,7 @@ def train(
                 held_out_nll=last["held_out_nll"],
                 held_out_accuracy=last["held_out_accuracy"],
             ),
+            group=dataset.group,
             tools=tool_versions() | {"device": str(group.device), "processes": str(group.size)},
         )
         if group.leads:

@@ -70,6 +70,8 @@ class StoredThreshold(Guarantee):
     """SHA-256 of the guarantee images."""
     date: Annotated[str | None, OPTIONAL] = None
     """When it was promised; None in older files."""
+    grouped: Annotated[bool, OPTIONAL] = False
+    """Whether the images are one of each group: the promise is then about a random image of a random group."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class StoredCutoff(Cutoff):
 
     data: str
     """SHA-256 of the reference images."""
+    grouped: Annotated[bool, OPTIONAL] = False
+    """Whether they are one of each group."""
 
 
 @dataclass(frozen=True)
@@ -150,3 +154,5 @@ class HeldOut(Counts):
     seed: Annotated[int, between(0, MAX_SEED)]
     data: str
     """SHA-256 of the images."""
+    grouped: Annotated[bool, OPTIONAL] = False
+    """Whether they are one of each group."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.calibrating import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
-from uce_edge.cli.options import JsonOption
+from uce_edge.cli.options import GroupOption, JsonOption
 from uce_edge.cli.parts import need_onnx, need_torch, need_torch_export
-from uce_edge.cli.words import quote, say
+from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.errors import UsageError, expected
 from uce_edge.fields import RecordError
@@ -45,8 +45,11 @@ def calibrate(
     ),
     data: Annotated[
         str | None,
-        typer.Option(help="Other labelled images: a folder with one sub-folder per class, or an .npz file."),
+        typer.Option(
+            help="Other labelled images: a folder with one sub-folder per class, a manifest, or an .npz file."
+        ),
     ] = None,
+    group: GroupOption = None,
     target_error: Annotated[
         float | None,
         typer.Option(help="Find the loosest threshold that keeps the error below this, for --reject auto."),
@@ -91,6 +94,7 @@ def calibrate(
 
     Example: uce-edge calibrate runs/digits --posterior laplace
     """
+    show_log()
     promise = _promise(target_error, confidence if foreign is None or target_error is not None else None)
     wanted = _novelty(novelty, foreign, confidence)
     if prior is not None and posterior is None:
@@ -105,13 +109,13 @@ def calibrate(
                 "--prior marginal-likelihood goes with a training run: the weights of a file were not fitted to your "
                 "images. Leave it out."
             )
-        done = _calibrate_file(target, method, samples, seed, data, out, promise, wanted, posterior, monitor)
+        done = _calibrate_file(target, method, samples, seed, data, group, out, promise, wanted, posterior, monitor)
     elif out is not None:
         raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
     elif monitor:
         raise UsageError("--monitor goes with a model file; the export of a run stores which answers are usual anyway.")
     else:
-        done = _calibrate_run(target, method, samples, seed, rates, data, promise, wanted, posterior, prior)
+        done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, wanted, posterior, prior)
     fitted = done.calibration
     if as_json:
         told = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
@@ -158,6 +162,7 @@ def _calibrate_run(
     seed: int,
     rates: Rates,
     data: str | None,
+    group: str | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
     posterior: PostHoc | None,
@@ -182,7 +187,10 @@ def _calibrate_run(
                 f"uce-edge calibrate MODEL.onnx --data {data} --foreign {novelty.level:g}"
             )
         novelty = None
-    images = None if data is None else labelled.load(data, run.image, run.class_names, run.split_hashes)
+    if data is None and group is not None:
+        raise UsageError("--group goes with --data: the images that a run set aside are grouped as it was trained.")
+    own = labelled.Own(run.split_hashes, run.group)
+    images = None if data is None else labelled.load(data, run.image, run.class_names, own, group)
     refused = None
     try:
         run = calibration.calibrate(
@@ -211,6 +219,7 @@ def _calibrate_file(
     samples: int | None,
     seed: int,
     data: str | None,
+    group: str | None,
     out: Path | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
@@ -225,7 +234,8 @@ def _calibrate_file(
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
-    images = labelled.load(data, metadata.image, metadata.classes, metadata.hashes.splits)
+    own = labelled.Own(metadata.hashes.splits, metadata.group)
+    images = labelled.load(data, metadata.image, metadata.classes, own, group)
     if posterior is not None:
         return calibrate_posterior(model, out, images, method, Draws(samples), seed, promise, novelty, monitor)
     return calibrate_file(model, out, images, method, samples, seed, promise, novelty, monitor)

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, foreign_images, trained_note
+from uce_edge.cli.evaluating import called, check_report, foreign_images, grouped_note, trained_note
 from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
     ForeignOption,
+    GroupOption,
     JsonOption,
     MemoryOption,
     RootOption,
     SeedOption,
     ThreadsOption,
 )
-from uce_edge.cli.words import say, table, warn
+from uce_edge.cli.words import say, show_log, table, warn
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
@@ -37,6 +38,7 @@ class _Asked:
     """What all files are asked, and with what."""
 
     data: str
+    group: str | None
     ood: tuple[str, ...]
     root: Path | None
     images: int | None
@@ -49,6 +51,7 @@ class _Asked:
 def compare(
     models: Annotated[list[Path], typer.Argument(help="Two model files or more, made by `uce-edge export`.")],
     data: DataOption,
+    group: GroupOption = None,
     ood: ForeignOption = None,
     report: Annotated[Path | None, typer.Option(help="Write everything to this .html file, with charts.")] = None,
     images: Annotated[
@@ -72,6 +75,7 @@ def compare(
 
     Example: uce-edge compare det.onnx laplace.onnx ensemble.onnx --data cifar10 --ood cifar100 --ood far --threads 2
     """
+    show_log()
     # Wrong usage is told before anything slow happens.
     files = _named(models)
     check_threads(threads)
@@ -86,7 +90,7 @@ def compare(
     pass_seeds(1, seed)
     described = {name: Model(path, device).metadata for name, path in files.items()}
     comparison.check_alike(described)
-    asked = _Asked(data, tuple(ood or ()), root, images, seed, device, threads, max_memory)
+    asked = _Asked(data, group, tuple(ood or ()), root, images, seed, device, threads, max_memory)
     evaluations = _evaluate(files, described, asked)
     prices = _prices(files, described, comparison.reference_of(described), asked, latency)
     found = comparison.compare(evaluations, prices, threads=threads)
@@ -128,8 +132,10 @@ def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _
     from uce_edge.model import Model
 
     first = next(iter(described.values()))
-    own = next((one.hashes.splits for one in described.values() if one.hashes.splits), {})
-    split, part = labelled.load_test(asked.data, first.image, first.classes, asked.root, own)
+    own = next(
+        (labelled.Own(one.hashes.splits, one.group) for one in described.values() if one.hashes.splits), labelled.Own()
+    )
+    split, part = labelled.load_test(asked.data, first.image, first.classes, asked.root, own, asked.group)
     if asked.images is not None and asked.images < len(split):
         split = split.at_most(asked.images)
         part = f"{asked.images:,} of the {part}"
@@ -147,7 +153,7 @@ def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _
             outside=outside,
             kinds={far.NAME: far.kinds()} if far.NAME in asked.ood else {},
             seed=asked.seed,
-            notes=trained_note(model.metadata, split.images),
+            notes=[*trained_note(model.metadata, split.images), *grouped_note(split)],
         )
     return found
 
@@ -175,6 +181,6 @@ def _command(files: dict[str, Path], asked: _Asked, latency: bool) -> list[str]:
     words = ["uce-edge", "compare", *files, "--data", called(asked.data)]
     for name in asked.ood:
         words += ["--ood", called(name)]
-    given = {"images": asked.images, "seed": asked.seed or None, "threads": asked.threads}
+    given = {"group": asked.group, "images": asked.images, "seed": asked.seed or None, "threads": asked.threads}
     words += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
     return [*words, *([] if latency else ["--no-latency"]), "--report", "compare.html"]

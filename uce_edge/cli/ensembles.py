@@ -95,7 +95,8 @@ def export_files(
     if ready:
         first, images = ready[0], None
         if reading.data is not None:
-            images = labelled.load(reading.data, first.image, first.classes, first.hashes.splits)
+            own = labelled.Own(first.hashes.splits, first.group)
+            images = labelled.load(reading.data, first.image, first.classes, own, reading.group)
     else:
         images, first = exporting.labelled_images(reading, prepared[sources[0]][1])
     fitted_on = images.halves()[0] if images is not None and promise is not None else images

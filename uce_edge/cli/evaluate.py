@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, foreign_images, trained_note
+from uce_edge.cli.evaluating import called, check_report, foreign_images, grouped_note, trained_note
 from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
     ForeignOption,
+    GroupOption,
     InferenceOption,
     JsonOption,
     MemoryOption,
@@ -24,7 +25,7 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import say, table, warn
+from uce_edge.cli.words import say, show_log, table, warn
 from uce_edge.errors import UsageError
 from uce_edge.providers import Device, check_threads
 
@@ -42,6 +43,7 @@ _NAME = 10  # characters of a class above a column of the confusion matrix
 def evaluate(
     data: DataOption,
     model: ModelArgument = None,
+    group: GroupOption = None,
     inference: InferenceOption = None,
     ood: ForeignOption = None,
     reject: Annotated[
@@ -75,6 +77,7 @@ def evaluate(
 
     Example: uce-edge evaluate photos.onnx --data photos/ --ood elsewhere/ --ood far --corrupt --report report.html
     """
+    show_log()
     # Wrong usage is told before anything slow happens.
     threshold = parse_threshold(reject)
     model = check_request(model, samples, seed, inference)
@@ -93,8 +96,8 @@ def evaluate(
             raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")
         threshold = None
     spec = loaded.metadata.image
-    own = loaded.metadata.hashes.splits
-    split, part = labelled.load_test(data, spec, loaded.classes, root, own)
+    own = labelled.Own(loaded.metadata.hashes.splits, loaded.metadata.group)
+    split, part = labelled.load_test(data, spec, loaded.classes, root, own, group)
     say(f"Evaluating {model} on {len(split):,} images: {data}, {part}.")
     result = evaluation.evaluate(
         loaded,
@@ -109,7 +112,7 @@ def evaluate(
         reject=threshold,
         corrupt=corrupt_images if corrupt else 0,
         timed=report is not None and latency,
-        notes=trained_note(loaded.metadata, split.images),
+        notes=[*trained_note(loaded.metadata, split.images), *grouped_note(split)],
     )
     if report is not None:
         with replacing(report, "--report") as temporary:

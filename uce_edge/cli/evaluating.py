@@ -9,6 +9,7 @@ from uce_edge.errors import UsageError, expected
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from uce_edge.datasets.splits import Split
     from uce_edge.metadata import ImageSpec, Metadata
 
 _PAGES = (".html", ".htm")
@@ -48,3 +49,13 @@ def trained_note(metadata: "Metadata", images: "npt.NDArray[Any]") -> list[str]:
     known = overlap.seen(metadata.trained_on, images)
     told = f"About {known:,} of these images were used to train the network, which is too sure of them."
     return [told] if known else []
+
+
+def grouped_note(split: "Split") -> list[str]:
+    """What must be said of intervals when some of the images belong together."""
+    groups = 0 if split.groups is None else len(set(split.groups.tolist()))
+    told = (
+        f"The {len(split):,} images are of {groups:,} groups, and images of a group are alike: intervals and bounds "
+        "count every image by itself, and are too narrow."
+    )
+    return [told] if 0 < groups < len(split) else []

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli import ensembles, exporting
+from uce_edge.cli.options import GroupOption
 from uce_edge.cli.parts import need_onnx, need_torch_export
-from uce_edge.cli.words import say
+from uce_edge.cli.words import say, show_log
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError
 from uce_edge_export.options import ChannelOrder, Expand, Layout, Options, OutputIs, PostHoc, Wanted
@@ -117,6 +118,7 @@ def export(
             rich_help_panel=_FOREIGN,
         ),
     ] = None,
+    group: GroupOption = None,
     target_error: Annotated[
         float | None,
         typer.Option(
@@ -143,8 +145,9 @@ def export(
 
     Example: uce-edge export --from a.onnx b.onnx c.onnx --data labelled/ --out ensemble.onnx
     """
+    show_log()
     runs = runs or []
-    reading = exporting.Reading(classes, scale, mean, std, channels, layout, size, output_is, data, target_error)
+    reading = exporting.Reading(classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group)
     sources = [] if source is None else [source, *runs]
     mixed = any(path.is_dir() or path.suffix != ".onnx" for path in sources[1:])
     if mixed or (untrained is not None and (runs or sources)):
@@ -156,8 +159,8 @@ def export(
     known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
     if source is None and reading != known:
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --output-is, --data go with --from, and "
-            "--target-error with it or with several runs."
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --output-is, --data, --group go with "
+            "--from, and --target-error with it or with several runs."
         )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")

@@ -35,6 +35,7 @@ class Reading:
     output_is: OutputIs = OutputIs.AUTO
     data: str | None = None
     target_error: float | None = None
+    group: str | None = None
 
     @property
     def feeds(self) -> bool:
@@ -217,9 +218,11 @@ def labelled_images(reading: Reading, metadata: "Metadata") -> "tuple[Split | No
 
     data = reading.data
     if data is None:
+        if reading.group is not None:
+            raise UsageError("--group goes with --data: it groups labelled images.")
         return None, metadata
     if reading.classes is None:
-        images, own = labelled.load_with_names(data, metadata.image)
+        images, own = labelled.load_with_names(data, metadata.image, reading.group)
         if len(own) != len(metadata.classes):
             rule = f"{len(metadata.classes)}, as many as the model has outputs"
             raise UsageError(expected(f"the classes of {data}", rule, len(own), "Name those of the model: --classes"))
@@ -227,7 +230,7 @@ def labelled_images(reading: Reading, metadata: "Metadata") -> "tuple[Split | No
         say(f"The outputs of the model are taken to be, in this order: {', '.join(own[:5])}{', ...' * (len(own) > 5)}.")
         say("If that is not their order, name them: --classes FIRST,SECOND,...")
         return images, metadata
-    return labelled.load(data, metadata.image, metadata.classes), metadata
+    return labelled.load(data, metadata.image, metadata.classes, group=reading.group), metadata
 
 
 def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str] | None) -> tuple[Path, str]:

@@ -96,7 +96,10 @@ def _thresholds(model: Path, metadata: Metadata, limits: list[float], *, asked: 
 
     counted = metadata.held_out
     if counted is not None:
-        return {f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95)) for limit in limits}
+        return {
+            f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95), grouped=counted.grouped)
+            for limit in limits
+        }
     if asked:
         raise UsageError(
             f"{model} does not know its error on held-out images. "

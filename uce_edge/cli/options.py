@@ -65,7 +65,18 @@ NoVerifyOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 DataOption = Annotated[
-    str, typer.Option(help=f"{', '.join(names())}, a folder with one sub-folder per class, or an .npz file.")
+    str,
+    typer.Option(
+        help=f"{', '.join(names())}, a folder with one sub-folder per class, a manifest (.csv, .tsv, .jsonl, .parquet: "
+        "path, label, maybe group, split), or an .npz file."
+    ),
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What groups the images, such as a patient: a column of the manifest, or a regular expression with one "
+        "capture group for the file names. No group is in two splits, and promises count each group once."
+    ),
 ]
 ForeignOption = Annotated[
     list[str] | None,
@@ -76,7 +87,7 @@ ForeignOption = Annotated[
 ]
 RootOption = Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch a public dataset that is not there.")]
-SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for the images of a folder; default: 32x32.")]
+SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for images in files of their own; default: 32x32.")]
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DownloadOption, RootOption, SizeOption, parse_size
+from uce_edge.cli.datasets import tell_dataset
+from uce_edge.cli.options import DataOption, DownloadOption, GroupOption, RootOption, SizeOption, parse_size
 from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Sigma
@@ -31,6 +32,7 @@ _START = "Start from trained weights"
 
 def train(
     data: DataOption = "digits",
+    group: GroupOption = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/ and the data's name.")] = None,
     arch: Annotated[
         str, typer.Option(help=f"{', '.join(Architecture)}, or your own package.module:function.")
@@ -165,6 +167,8 @@ def train(
 
     Example: uce-edge train --data xrays/ --init runs/photos --freeze all-but-head --out runs/xrays
 
+    Example: uce-edge train --data scans.csv --group patient --size 64x64 --out runs/scans
+
     Example: uce-edge train --data digits --members 3 --out runs/three
 
     Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
@@ -194,8 +198,12 @@ def train(
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip
-    dataset = datasets.load(data, root, parse_size(size), download)
     leads = os.environ.get("RANK", "0") == "0"
+    if leads:
+        show_log()
+    dataset = datasets.load(data, root, parse_size(size), download, group)
+    if leads:
+        tell_dataset(dataset)
     if members > 1:
         for folder in folders:  # all at once: an ensemble that lacks a member is not finished
             writable_folder(folder)

@@ -9,12 +9,12 @@ import typer
 from uce_edge import progress
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.promises import Guarantee, StoredRule
+    from uce_edge.calibration.promises import Guarantee, StoredRule, StoredThreshold
     from uce_edge.metadata import Metadata
     from uce_edge.monitor import LabelCheck
 
 
-def describe(guarantee: "Guarantee", rejected: str = "") -> str:
+def describe(guarantee: "Guarantee", rejected: str = "", *, grouped: bool = False) -> str:
     """What a threshold lets through, or what is promised of it, as a sentence; it may say what else is rejected."""
     from uce_edge.report.words import at_most, percent
 
@@ -25,8 +25,13 @@ def describe(guarantee: "Guarantee", rejected: str = "") -> str:
     return (
         f"{start} {percent(guarantee.coverage)} of the images, of which at most {at_most(bound)} are wrong, with "
         f"{percent(guarantee.confidence, 0)} confidence ({guarantee.accepted:,} of "
-        f"{guarantee.images:,} held-out images, {percent(guarantee.error, 2)} wrong)."
+        f"{guarantee.images:,} held-out images{_of_groups(grouped)}, {percent(guarantee.error, 2)} wrong)."
     )
+
+
+def _of_groups(grouped: bool) -> str:
+    """What must be said of images that are one of each group."""
+    return ", one of each group" if grouped else ""
 
 
 def describe_rule(rule: "StoredRule") -> str:
@@ -36,16 +41,21 @@ def describe_rule(rule: "StoredRule") -> str:
     foreign = rule.foreign
     gate = (
         f"What is foreign is rejected, and with it at most {at_most(foreign.level)} of the images that are like those "
-        f"of the calibration, with {percent(foreign.confidence, 0)} confidence ({foreign.images:,} reference images)."
+        f"of the calibration, with {percent(foreign.confidence, 0)} confidence ({foreign.images:,} reference "
+        f"images{_of_groups(foreign.grouped)})."
     )
-    return gate if rule.uncertain is None else f"{gate}\n{describe(rule.uncertain, 'these and what is ')}"
+    return gate if rule.uncertain is None else f"{gate}\n{_uncertain(rule.uncertain)}"
+
+
+def _uncertain(found: "StoredThreshold") -> str:
+    return describe(found, "these and what is ", grouped=found.grouped)
 
 
 def describe_auto(metadata: "Metadata") -> str | None:
     """What `--reject auto` does with a file; None when nothing is stored."""
     if metadata.rule is not None:
         return describe_rule(metadata.rule)
-    return None if metadata.reject is None else describe(metadata.reject)
+    return None if metadata.reject is None else describe(metadata.reject, grouped=metadata.reject.grouped)
 
 
 def describe_check(check: "LabelCheck", alpha: float) -> str:
@@ -128,8 +138,8 @@ def format_warning(message: Warning | str, *_: object, **__: object) -> str:
     return "" if _talk is Talk.QUIET else f"warning: {message}\n"
 
 
-def show_log(package: str) -> None:
-    """Say on stderr what a package logs of long work."""
+def show_log(package: str = "uce_edge.datasets") -> None:
+    """Say on stderr what a package logs: of long work, or of the images that it found."""
     import logging
 
     class Said(logging.Handler):

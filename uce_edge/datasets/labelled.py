@@ -1,8 +1,8 @@
 """Images for a model that exists already: resized as it takes them, and their labels matched to its classes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from uce_edge import images
 from uce_edge.datasets.resolve import Resolved, resolve
-from uce_edge.datasets.sources import Part, Source, Wanted
-from uce_edge.datasets.splits import Split, from_source
+from uce_edge.datasets.sources import Wanted
+from uce_edge.datasets.splits import Split, from_source, part_of
 from uce_edge.errors import UsageError, argument, expected
 from uce_edge.metadata import ImageSpec
 
@@ -19,35 +19,48 @@ from uce_edge.metadata import ImageSpec
 _TO_CALIBRATE = ("all", "val", "test")
 _TO_EVALUATE = ("test", "all", "val")
 _FOREIGN = ("test", "all", "val", "train")
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def load(source: str, spec: ImageSpec, classes: Sequence[str], own: Mapping[str, str] = _NOTHING) -> Split:
+@dataclass(frozen=True)
+class Own:
+    """What a model says of the images that it was made from."""
+
+    splits: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of the splits that its training made, by name. Where a source is what the network was trained from,
+    only the images set aside for the purpose are taken."""
+    group: str | None = None
+    """What they were grouped by, so that other images of the same kind are grouped without being told to."""
+
+
+_UNKNOWN = Own()
+
+
+def load(source: str, spec: ImageSpec, classes: Sequence[str], own: Own = _UNKNOWN, group: str | None = None) -> Split:
     """Labelled images to calibrate on.
 
     Args:
-        source: A folder with one sub-folder per class, an .npz file, or `digits` (its calibration images).
+        source: A folder with one sub-folder per class, a manifest, an .npz file, or `digits` (its calibration images).
         spec: What the model takes as an image.
         classes: The model's class names; sub-folders and `class_names` are matched by name.
-        own: The SHA-256 of the splits that the model's training made, by name. Where the source is what the network
-            was trained from, only the images set aside for calibration are taken.
+        own: What the model says of the images that it was made from.
+        group: What groups the images, as in `splits.load`; None for what the model's own were grouped by.
     """
-    resolved = resolve(source, wanted=Wanted(spec, classes=classes), below_root=False)
-    unseen = _unseen(resolved, "calibration", own)
-    _, part = _first(source, unseen, _TO_CALIBRATE)
-    return _matched(source, part, unseen.class_names, spec, classes)
+    resolved = resolve(source, wanted=_wanted(spec, classes, own, group), below_root=False)
+    _, split = _first(source, _unseen(resolved, "calibration", own), _TO_CALIBRATE)
+    return _matched(source, split, resolved.source.class_names, spec, classes)
 
 
-def load_with_names(source: str, spec: ImageSpec) -> tuple[Split, tuple[str, ...]]:
+def load_with_names(source: str, spec: ImageSpec, group: str | None = None) -> tuple[Split, tuple[str, ...]]:
     """Labelled images to calibrate on, and the names of their classes, for a model whose classes have no names.
 
     Args:
-        source: A folder with one sub-folder per class, or an .npz file.
+        source: A folder with one sub-folder per class, a manifest, or an .npz file.
         spec: What the model takes as an image.
+        group: What groups the images, as in `splits.load`.
     """
-    read = resolve(source, wanted=Wanted(spec), below_root=False).source
-    _, (pixels, labels) = _first(source, read, _TO_CALIBRATE)
-    return Split(_prepared(pixels, spec), labels), tuple(read.class_names)
+    resolved = resolve(source, wanted=Wanted(spec, group=group), below_root=False)
+    _, split = _first(source, _parts(resolved), _TO_CALIBRATE)
+    return _prepared(split, spec), tuple(resolved.source.class_names)
 
 
 def load_test(
@@ -55,7 +68,8 @@ def load_test(
     spec: ImageSpec,
     classes: Sequence[str],
     root: str | Path | None = None,
-    own: Mapping[str, str] = _NOTHING,
+    own: Own = _UNKNOWN,
+    group: str | None = None,
 ) -> tuple[Split, str]:
     """Labelled images to evaluate on: the test part where there is one, and what they are in words.
 
@@ -65,11 +79,12 @@ def load_test(
         classes: The model's class names.
         root: Where datasets with a name lie, as in `resolve`.
         own: As in `load`, for the images set aside to test.
+        group: As in `load`.
     """
-    unseen = _unseen(resolve(source, root, Wanted(spec, classes=classes)), "test", own)
-    name, part = _first(source, unseen, _TO_EVALUATE)
+    resolved = resolve(source, root, _wanted(spec, classes, own, group))
+    name, split = _first(source, _unseen(resolved, "test", own), _TO_EVALUATE)
     words = {"test": "test images", "val": "validation images", "all": "all images"}[name]
-    return _matched(source, part, unseen.class_names, spec, classes), words
+    return _matched(source, split, resolved.source.class_names, spec, classes), words
 
 
 def foreign(source: str, spec: ImageSpec, root: str | Path | None = None, download: bool = False) -> Split:
@@ -77,43 +92,69 @@ def foreign(source: str, spec: ImageSpec, root: str | Path | None = None, downlo
 
     Args:
         source: A dataset's name (its test images; NAME_test.npz will do), a folder of images with or without
-            sub-folders, or an .npz file.
+            sub-folders, a manifest, or an .npz file.
         spec: What the model takes as an image.
         root: Where datasets with a name lie, as in `resolve`.
         download: Fetch a public dataset that is not under the root.
     """
     wanted = Wanted(spec, labels=False)
     resolved = resolve(source, root, wanted, argument="ood", download=download, endings=("_test", ""))
-    _, (pixels, _) = _first(source, _unseen(resolved, "test", _NOTHING), _FOREIGN)
-    return Split(_prepared(pixels, spec), np.zeros(len(pixels), np.int64))
+    _, split = _first(source, _unseen(resolved, "test", _UNKNOWN), _FOREIGN)
+    return _prepared(replace(split, labels=np.zeros(len(split), np.int64)), spec)
 
 
-def _unseen(resolved: Resolved, part: str, own: Mapping[str, str]) -> Source:
+def _wanted(spec: ImageSpec, classes: Sequence[str], own: Own, group: str | None) -> Wanted:
+    if group is not None:
+        return Wanted(spec, classes=classes, group=group)
+    return Wanted(spec, classes=classes, group=own.group, must_group=False)
+
+
+def _parts(resolved: Resolved) -> dict[str, Split]:
+    """The parts of a source; images for calibration and guarantee are one part, of which none was trained on."""
+    parts = {key: part_of(resolved.source, key) for key in resolved.source.parts}
+    held_out = [parts.pop(key) for key in ("val", "calibration", "guarantee") if key in parts]
+    return parts | ({"val": _joined(held_out)} if held_out else {})
+
+
+def _joined(parts: Sequence[Split]) -> Split:
+    def together(values: Sequence[npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
+        known = [value for value in values if value is not None]
+        return np.concatenate(known) if len(known) == len(values) else None
+
+    return Split(
+        np.concatenate([part.images for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        together([part.groups for part in parts]),
+        together([part.names for part in parts]),
+    )
+
+
+def _unseen(resolved: Resolved, part: str, own: Own) -> dict[str, Split]:
     """What training sets aside of images that have no parts of their own, if these are the images it cut."""
-    source = resolved.source
-    if set(source.parts) != {"all"} or not (resolved.packaged or part in own):
-        return source
+    parts = _parts(resolved)
+    if set(parts) != {"all"} or not (resolved.packaged or part in own.splits):
+        return parts
     try:
-        split = from_source(resolved.name, source).splits[part]
+        split = from_source(resolved.name, resolved.source).splits[part]
     except UsageError:  # too few to have been cut, so no network was trained on them
-        return source
-    if not resolved.packaged and split.sha256() != own[part]:
-        return source
-    return Source({part if part == "test" else "val": (split.images, split.labels)}, source.class_names)
+        return parts
+    if not resolved.packaged and split.sha256() != own.splits[part]:
+        return parts
+    return {part if part == "test" else "val": split}
 
 
-def _first(given: str, source: Source, preferred: Sequence[str]) -> tuple[str, Part]:
+def _first(given: str, parts: Mapping[str, Split], preferred: Sequence[str]) -> tuple[str, Split]:
     """The first of the preferred parts that is there, and its name."""
     for name in preferred:
-        if name in source.parts:
-            return name, source.parts[name]
+        if name in parts:
+            return name, parts[name]
     raise UsageError(
         f"{given} has training images only, and images the model has not seen are needed. Add a part val or test, "
         f"or name other images: {argument('data', 'FOLDER')}"
     )
 
 
-def _matched(given: str, part: Part, names: Sequence[str], spec: ImageSpec, classes: Sequence[str]) -> Split:
+def _matched(given: str, split: Split, names: Sequence[str], spec: ImageSpec, classes: Sequence[str]) -> Split:
     """The images as the model takes them, with their labels in the order of its classes."""
     unknown = [name for name in names if name not in classes]
     if unknown:
@@ -121,12 +162,12 @@ def _matched(given: str, part: Part, names: Sequence[str], spec: ImageSpec, clas
         raise UsageError(
             expected(f"the classes of {given}", rule, ", ".join(unknown), "Rename them, or export with --classes")
         )
-    pixels, labels = part
     index = np.array([list(classes).index(name) for name in names])
-    return Split(_prepared(pixels, spec), index[labels])
+    return _prepared(replace(split, labels=index[split.labels]), spec)
 
 
-def _prepared(pixels: npt.NDArray[Any], spec: ImageSpec) -> npt.NDArray[Any]:
+def _prepared(split: Split, spec: ImageSpec) -> Split:
+    pixels = split.images
     if pixels.shape[1:] == (spec.height, spec.width, spec.channels) and str(pixels.dtype) == spec.dtype:
-        return pixels
-    return np.stack([images.prepare(image, spec) for image in pixels])
+        return split
+    return replace(split, images=np.stack([images.prepare(image, spec) for image in pixels]))

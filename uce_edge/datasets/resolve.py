@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from uce_edge.datasets import downloads, formats, named
+from uce_edge.datasets import downloads, formats, groups, named
 from uce_edge.datasets.formats import npz
 from uce_edge.datasets.sources import Named, Source, Wanted
 from uce_edge.errors import UceEdgeError, UsageError, expected
@@ -50,7 +50,22 @@ def resolve(
         below_root: Whether datasets under the root may be meant.
         endings: What the name of an archive may end in before .npz, in this order; such as "_test".
     """
-    place = root or os.environ.get("UCE_EDGE_DATA")
+    resolved = _resolve(given, root or os.environ.get("UCE_EDGE_DATA"), wanted, argument, download, below_root, endings)
+    if wanted.group is not None and not resolved.source.origins:
+        told = f"--group goes with a folder or a manifest: the images of {given} have no file names. Leave it out."
+        groups.soft(wanted, given, UsageError(told))
+    return resolved
+
+
+def _resolve(
+    given: str,
+    place: str | Path | None,
+    wanted: Wanted,
+    argument: str,
+    download: bool,
+    below_root: bool,
+    endings: Sequence[str],
+) -> Resolved:
     path = Path(given)
     is_path = path.is_absolute() or given.startswith(".")
     archives = [f"{given}{ending}.npz" for ending in endings] if below_root and not is_path else []

@@ -1,7 +1,7 @@
 """What a dataset's files hold, before anything is cut or matched: the shape that every reader gives."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,58 @@ Part = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 """Images [n, height, width, channels] and labels [n]."""
 
 
+PARTS = ("train", "val", "calibration", "guarantee", "test")
+"""What the files of a dataset may tell apart; a `val` part is cut into calibration and guarantee."""
+_WORDS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "calibration": ("calibration", "calib"),
+    "guarantee": ("guarantee",),
+    "test": ("test", "testing"),
+}
+_PART_OF = {word: part for part, words in _WORDS.items() for word in words}
+
+
 class SkippedImagesWarning(UceEdgeWarning):
-    """Some images of a folder could not be read and were left out."""
+    """Some images could not be read and were left out."""
+
+
+class UngroupedWarning(UceEdgeWarning):
+    """Images are taken to be independent, although a model's own images were grouped."""
+
+
+def part_named(word: str) -> str | None:
+    """The part that a folder or a cell of a manifest means, in any case; None for no part."""
+    return _PART_OF.get(word.strip().lower())
+
+
+def part_words() -> str:
+    """Every spelling of every part, for messages."""
+    return ", ".join(_PART_OF)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the images of a part come from."""
+
+    names: npt.NDArray[np.object_]
+    """The file of each image, as messages call it."""
+    groups: npt.NDArray[np.int64] | None = None
+    """The group of each image, numbered over all parts; None where images are not grouped."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a dataset's files hold: parts named `train`, `val` and `test`, or one part `all`."""
+    """What a dataset's files hold: parts named as in `PARTS`, or one part `all`."""
 
     parts: dict[str, Part]
     class_names: tuple[str, ...]
     held_out: float = 0.1
     """The share of a part without others that calibration and guarantee get each."""
+    origins: dict[str, Origin] = field(default_factory=dict)
+    """By part; empty where images have no files of their own."""
+    group: str | None = None
+    """What groups the images: a column, or a pattern."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +82,10 @@ class Wanted:
     """The names of the classes where labels are numbers; None for the numbers themselves."""
     labels: bool = True
     """Whether labels matter; if not, all are 0 and none needs to be there."""
+    group: str | None = None
+    """What groups the images: a column of a manifest, or a pattern for file names with one capture group."""
+    must_group: bool = True
+    """Whether images that cannot be grouped so are refused, rather than announced."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +152,18 @@ def numbered(parts: dict[str, Part], path: Path) -> tuple[str, ...]:
             )
         )
     return tuple(str(number) for number in range(largest + 1))
+
+
+def check_names(names: Sequence[str], where: Path | str) -> None:
+    """Refuse class names that a person cannot tell apart: equal but for case and surrounding blanks."""
+    known: dict[str, str] = {}
+    for name in names:
+        key = name.strip().casefold()
+        if key in known:
+            twice = f"{name} twice" if known[key] == name else f"'{known[key]}' and '{name}'"
+            rule = "different, not only in case or blanks"
+            raise UsageError(expected(f"the class names of {where}", rule, twice, "Write one class in one way"))
+        known[key] = name
 
 
 def check_labels(parts: dict[str, Part], names: Sequence[str], path: Path | str) -> None:

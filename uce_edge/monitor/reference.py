@@ -1,7 +1,6 @@
 """The usual answers of a model: from the scores of images to a few dozen counts a statistic."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ def reference_from(model: "Model", images: "Split") -> StoredReference:
         raise UsualError(
             f"{len(order)} images cannot say what is usual: it takes {4 * FEWEST} at least. Give more images."
         )
-    counted = replace(images, images=images.images[order[quarter:]], labels=images.labels[order[quarter:]])
+    counted = images.take(order[quarter:])
     usual, said = (model.predict(some) for some in (images.images[order[:quarter]], counted.images))
     return of(usual, said, counted.sha256())
 

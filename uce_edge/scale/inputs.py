@@ -1,9 +1,7 @@
 """What can be scored: folders, patterns, buckets, Parquet files with images, and lists of files; cut into blocks."""
 
-import csv
 import fnmatch
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,10 +13,10 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
+from uce_edge import lists
 from uce_edge.errors import UsageError, expected
 from uce_edge.images import SUFFIXES
 
-_LISTS = {".csv", ".tsv", ".jsonl", ".txt"}
 _CONTENT = ("image", "bytes", "content")
 _NAMES = ("path", "name", "id")
 
@@ -68,7 +66,7 @@ def blocks(given: str, images: int) -> list[Block]:
     suffix = Path(place).suffix.lower()
     if any(sign in place for sign in "*?["):
         files = _matching(system, place)
-    elif suffix in _LISTS:
+    elif suffix in lists.SUFFIXES:
         return _of_files(_listed(system, place, prefix), images)
     elif _info(system, place, given).type is pa_fs.FileType.Directory:
         files = _below(system, place)
@@ -205,25 +203,9 @@ def _listed(system: Any, place: str, prefix: str) -> list[str]:
             text = file.read().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The list {place} cannot be read: {_reason(error)}.") from None
-    suffix = Path(place).suffix.lower()
-    if suffix == ".txt":
-        names = [line.strip() for line in text.splitlines()]
-    elif suffix == ".jsonl":
-        names = [_path_of(json.loads(line), place) for line in text.splitlines() if line.strip()]
-    else:
-        reader = csv.DictReader(io.StringIO(text), delimiter="\t" if suffix == ".tsv" else ",")
-        names = [_path_of(row, place) for row in reader]
-    names = [name for name in names if name]
-    if not names:
-        raise UsageError(expected("the list", "at least one path", place, "Write one per line"))
-    beside = str(Path(place).parent)
-    return [name if "://" in name or Path(name).is_absolute() else f"{prefix}{beside}/{name}" for name in names]
-
-
-def _path_of(row: Any, place: str) -> str:
-    if not isinstance(row, dict) or not isinstance(row.get("path"), str):
-        raise UsageError(expected(f"the rows of {place}", "with a column `path`", row, "Name it `path`"))
-    return str(row["path"])
+    rows = lists.parse(text, Path(place).suffix.lower(), place)
+    folder = f"{prefix}{Path(place).parent}"
+    return [lists.beside(path, folder) for path in lists.paths(rows, place)]
 
 
 def _reason(error: Exception) -> str:

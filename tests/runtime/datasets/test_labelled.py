@@ -224,8 +224,8 @@ def test_files_that_are_no_archives(write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("absent", "a folder with one sub-folder per class, or an .npz file, but got 'absent'"),
-        ("a.csv", "or an .npz file"),
+        ("absent", r"a folder with one sub-folder per class, a manifest \(.*\), or an .npz file, but got 'absent'"),
+        ("a.csv", "no file a.csv"),
         ("absent.npz", "no file absent.npz"),
     ],
 )

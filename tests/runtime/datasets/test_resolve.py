@@ -89,7 +89,7 @@ def test_labels_of_foreign_images_do_not_matter(here: Path) -> None:
 def test_calibration_takes_no_dataset_under_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UCE_EDGE_DATA", str(tmp_path / "root"))
     archive(tmp_path / "root" / "mnist.npz", 30)
-    rule = "a folder with one sub-folder per class, or an .npz file, but got 'mnist'"
+    rule = r"a folder with one sub-folder per class, a manifest \(.*\), or an .npz file, but got 'mnist'"
     with pytest.raises(UsageError, match=rule):
         labelled.load("mnist", GRAY, CLASSES)
 
@@ -103,7 +103,7 @@ def read(path, wanted):
     parts = {"all": (table[:, 1:].reshape(-1, 2, 2, 1), table[:, 0].astype(np.int64))}
     return Source(parts, numbered(parts, path))
 
-FORMAT = Format("a .csv file", lambda path: path.suffix == ".csv", read)
+FORMAT = Format("a .rows file", lambda path: path.suffix == ".rows", read)
 """
 NEW_DATASET = """
 import numpy as np
@@ -122,11 +122,11 @@ def test_a_new_format_is_one_file(tmp_path: Path, here: Path, monkeypatch: pytes
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path / "root")])
     formats.all_formats.cache_clear()
     try:
-        (here / "mine.csv").write_text("".join(f"{i % 2},{i},{i},{i},{i}\n" for i in range(50)))
-        dataset = datasets.load("mine.csv")
+        (here / "mine.rows").write_text("".join(f"{i % 2},{i},{i},{i},{i}\n" for i in range(50)))
+        dataset = datasets.load("mine.rows")
         assert dataset.image_shape == (2, 2, 1)
         assert dataset.class_names == ("0", "1")
-        with pytest.raises(UsageError, match=r"an \.npz file, or a \.csv file, but got 'mine'"):
+        with pytest.raises(UsageError, match=r"an \.npz file, or a \.rows file, but got 'mine'"):
             datasets.load("mine")
     finally:
         formats.all_formats.cache_clear()

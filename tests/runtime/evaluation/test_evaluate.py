@@ -554,12 +554,12 @@ def test_of_the_training_folder_only_the_test_images_are_taken(tmp_path):
 
     splits = splits.load(str(tmp_path), size=(8, 8)).splits
     spec, own = ImageSpec(8, 8, 1), splits["test"].sha256()
-    split, what = labelled.load_test(str(tmp_path), spec, ("ant", "bee"), own={"test": own})
+    split, what = labelled.load_test(str(tmp_path), spec, ("ant", "bee"), own=labelled.Own({"test": own}))
     assert (split.sha256(), what) == (own, "test images")
-    split, what = labelled.load_test(str(tmp_path), spec, ("ant", "bee"), own={"test": "another"})
+    split, what = labelled.load_test(str(tmp_path), spec, ("ant", "bee"), own=labelled.Own({"test": "another"}))
     assert (len(split), what) == (40, "all images")
     aside = {"calibration": splits["calibration"].sha256()}
-    assert labelled.load(str(tmp_path), spec, ("ant", "bee"), aside).sha256() == aside["calibration"]
+    assert labelled.load(str(tmp_path), spec, ("ant", "bee"), labelled.Own(aside)).sha256() == aside["calibration"]
     assert overlap.seen(sketch(splits["train"].images), split.images) == len(splits["train"])
     assert overlap.seen(sketch(splits["train"].images), splits["test"].images) == 0
     assert overlap.seen(None, split.images) == 0

@@ -1,106 +1,137 @@
-"""Folders of images: one sub-folder per class, maybe inside `train`, `val` and `test`."""
+"""Folders of images: one sub-folder per class, maybe inside of `train`, `val` and `test`."""
 
-import warnings
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-from PIL import Image
 
 from uce_edge import images
-from uce_edge.datasets.sources import Format, Part, SkippedImagesWarning, Source, Wanted
-from uce_edge.errors import ImageError, UsageError, expected
-from uce_edge.metadata import ImageSpec
-from uce_edge.progress import progress
+from uce_edge.datasets import groups as grouping
+from uce_edge.datasets import listing
+from uce_edge.datasets.listing import LOG, UNLEARNABLE, Listed
+from uce_edge.datasets.sources import Format, Source, Wanted, check_names, part_named
+from uce_edge.errors import UsageError, expected
 
-_NAMED_AT_MOST = 10  # images that could not be read, in the warning about them
-_UNLEARNABLE = "a class without images cannot be learned. Add some, or remove the folder."
-_GRAY = {"1", "L", "LA", "I", "I;16", "F"}
+_DEBRIS = ("__MACOSX",)  # what archives leave beside the data
 
 
 def read(path: Path, wanted: Wanted) -> Source:
-    """All images, resized to one shape; without labels, also those of a folder that has no sub-folders."""
-    spec = wanted.image or ImageSpec(*wanted.size, 1 if _is_gray(path) else 3)
-    folders = _subfolders(path)
-    if not wanted.labels:
-        pixels, _ = _read_images(path, images.collect(map(str, folders or [path])), spec)
-        return Source({"all": (pixels, np.zeros(len(pixels), np.int64))}, ("",))
-    parts = {folder.name: folder for folder in folders if folder.name in ("train", "val", "test")}
-    roots = parts if parts and len(parts) == len(folders) else {"all": path}
+    """All images below every class folder; without labels, all images below the folder."""
+    left_out: Counter[str] = Counter()
+    if wanted.labels:
+        listed = _labelled(path, left_out)
+    else:
+        listed = [Listed(str(file), _name(file, path), "", "all") for file in _images(path, left_out)]
+    _tell_left_out(path, left_out)
+    if not listed:
+        raise UsageError(f"{path} has no images in it ({', '.join(images.SUFFIXES)}). Check the path.")
+    groups = None
+    if wanted.group is not None:
+        try:
+            groups = grouping.by_pattern([one.name for one in listed], wanted.group, path)
+        except UsageError as error:
+            grouping.soft(wanted, path, error)
+    names = sorted({one.label for one in listed})
+    return listing.read(listed, names, path, wanted, groups, None if groups is None else wanted.group)
+
+
+def _labelled(path: Path, left_out: Counter[str]) -> list[Listed]:
+    roots = _parts(path) or {"all": path}
+    for root in dict.fromkeys([path, *roots.values()]):
+        loose = [entry for entry in _entries(root) if not entry.is_dir()]
+        left_out.update("image outside of the class folders" if images.is_image(e) else _kind(e) for e in loose)
     names = sorted({folder.name for root in roots.values() for folder in _subfolders(root)})
     if not names:
         raise UsageError(expected(f"{path}", "a folder with one sub-folder per class", "no sub-folder", "Add them"))
-    for name in names:
-        if "train" in roots and not (roots["train"] / name).is_dir():
-            raise UsageError(f"{roots['train']} has no sub-folder {name}, which another part has. Add it with images.")
-    return Source({name: _read_classes(root, names, spec) for name, root in roots.items()}, tuple(names))
+    check_names(names, path)
+    listed = []
+    for part, root in roots.items():
+        for name in names:
+            folder = root / name
+            if not folder.is_dir():
+                if part == "train":
+                    raise UsageError(f"{root} has no sub-folder {name}, which another part has. Add it with images.")
+                continue
+            files = list(_images(folder, left_out))
+            if not files:
+                kinds = ", ".join(images.SUFFIXES)
+                raise UsageError(f"{folder} has no images in it ({kinds}), and {UNLEARNABLE}")
+            listed += [Listed(str(file), _name(file, path), name, part) for file in files]
+    return listed
 
 
-def _is_gray(path: Path) -> bool:
-    """Whether the images are gray, judged by the first of every sub-folder."""
-    outer = _subfolders(path)
-    modes = set()
-    for folder in [path, *outer, *(inner for one in outer for inner in _subfolders(one))]:
-        first = next((file for file in sorted(folder.iterdir()) if images.is_image(file)), None)
-        try:
-            if first is not None:
-                with warnings.catch_warnings(action="ignore"), Image.open(first, formats=images.FORMATS) as image:
-                    modes.add(image.mode)
-        except Exception:  # damaged or far too large: the reader says so, and another image tells the mode
-            continue
-    return bool(modes) and modes <= _GRAY
-
-
-def _read_classes(root: Path, names: list[str], spec: ImageSpec) -> Part:
-    folders = {label: root / name for label, name in enumerate(names) if (root / name).is_dir()}
-    files = [(file, label) for label, folder in folders.items() for file in _list(folder)]
-    pixels, kept = _read_images(root, [file for file, _ in files], spec)
-    labels = np.array([label for _, label in files], np.int64)[kept]
-    for label in sorted(folders.keys() - set(labels.tolist())):
-        raise UsageError(f"No image in {folders[label]} can be read, and {_UNLEARNABLE}")
-    return pixels, labels
-
-
-def _read_images(root: Path, files: list[str], spec: ImageSpec) -> tuple[npt.NDArray[Any], list[int]]:
-    """What can be read, and which of the files that is; the others are counted and named."""
-    pixels, kept, failed = [], [], []
-    with progress("reading images", len(files)) as advance:
-        for index, file in enumerate(files):
-            try:
-                pixels.append(images.load(file, spec))
-                kept.append(index)
-            except ImageError as error:
-                failed.append((Path(file).relative_to(root).as_posix(), error))
-            advance(1)
-    if failed:
-        listed = ", ".join(name for name, _ in failed[:_NAMED_AT_MOST])
-        if len(failed) > _NAMED_AT_MOST:
-            listed += f" and {len(failed) - _NAMED_AT_MOST} more"
-        warnings.warn(
-            f"{len(failed)} images were left out of {root}: {listed}. The first: {failed[0][1]}",
-            SkippedImagesWarning,
-            stacklevel=2,
+def _parts(path: Path) -> dict[str, Path]:
+    """The folders that are parts and no classes, if all are; says which was taken for what."""
+    folders = _subfolders(path)
+    parts: dict[str, Path] = {}
+    for folder in folders:
+        part = part_named(folder.name)
+        if part is not None and part in parts:
+            raise UsageError(f"{parts[part].name} and {folder.name} of {path} both mean {part}. Keep one of them.")
+        if part is not None:
+            parts[part] = folder
+    others = [folder.name for folder in folders if folder not in parts.values()]
+    if len(parts) > 1 and "train" in parts and others:
+        raise UsageError(
+            f"{path} has parts ({', '.join(folder.name for folder in parts.values())}) beside other folders "
+            f"({', '.join(others[:5])}), so that nobody knows which are classes. Move the others elsewhere."
         )
-    if not pixels:
-        raise UsageError(f"No image under {root} can be read. The first: {failed[0][1] if failed else 'there is none'}")
-    return np.stack(pixels), kept
+    if not parts or others:
+        return {}
+    LOG.info("%s has parts: %s.", path, ", ".join(f"{folder.name} ({part})" for part, folder in parts.items()))
+    return {part: parts[part] for part in sorted(parts)}
 
 
-def _list(folder: Path) -> list[str]:
+def _images(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
+    """All images below a folder, by name, those of its sub-folders in their place; counts what is no image."""
+    yield from _below(folder, left_out, frozenset({folder.resolve()}))
+
+
+def _below(folder: Path, left_out: Counter[str], above: frozenset[Path]) -> Iterator[Path]:
+    for entry in _entries(folder):
+        if not entry.is_dir():
+            if images.is_image(entry):
+                yield entry
+            else:
+                left_out[_kind(entry)] += 1
+        elif _is_debris(entry):
+            left_out["hidden folder"] += 1
+        elif (resolved := entry.resolve()) in above:
+            left_out["link to a folder above itself"] += 1
+        else:
+            yield from _below(entry, left_out, above | {resolved})
+
+
+def _kind(entry: Path) -> str:
+    if entry.name.startswith("."):
+        return "hidden file"
+    if not entry.is_file():
+        return "broken link"
+    return f"{entry.suffix.lower()} file" if entry.suffix else "file without an ending"
+
+
+def _tell_left_out(path: Path, left_out: Counter[str]) -> None:
+    if left_out:
+        counted = ", ".join(f"{count} x {kind}" for kind, count in left_out.most_common())
+        LOG.info("%s: %d entries are not read as images: %s.", path, left_out.total(), counted)
+
+
+def _name(file: Path, path: Path) -> str:
+    return file.relative_to(path).as_posix()
+
+
+def _entries(path: Path) -> list[Path]:
     try:
-        return images.collect([str(folder)])
-    except ImageError:
-        _subfolders(folder)  # says so when it cannot be listed
-        kinds = ", ".join(images.SUFFIXES)
-        raise UsageError(f"{folder} has no images directly in it ({kinds}), and {_UNLEARNABLE}") from None
+        return sorted(path.iterdir())
+    except OSError as error:
+        raise UsageError(f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it.") from None
+
+
+def _is_debris(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name in _DEBRIS
 
 
 def _subfolders(path: Path) -> list[Path]:
-    try:
-        return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
-        raise UsageError(f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it.") from None
+    return [entry for entry in _entries(path) if entry.is_dir() and not _is_debris(entry)]
 
 
 FORMAT = Format("a folder with one sub-folder per class", Path.is_dir, read, rule_unlabelled="a folder of images")

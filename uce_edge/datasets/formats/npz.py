@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from uce_edge.datasets.sources import Format, Part, Source, Wanted, check_labels, make_part, numbered
+from uce_edge.datasets.sources import Format, Part, Source, Wanted, check_labels, check_names, make_part, numbered
 from uce_edge.errors import UsageError, argument, expected
 
 _KEYS = {
@@ -32,6 +32,8 @@ def read(path: Path, wanted: Wanted) -> Source:
         raise UsageError(f"{path} cannot be read as an .npz archive ({error}).") from None
     if not wanted.labels:
         return Source({name: (pixels, np.zeros_like(labels)) for name, (pixels, labels) in parts.items()}, ("",))
+    if stored is not None:
+        check_names(stored, path)
     names = stored if stored is not None else wanted.classes
     names = numbered(parts, path) if names is None else tuple(names)
     check_labels(parts, names, path)

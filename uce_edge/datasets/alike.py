@@ -1,0 +1,56 @@
+"""Pictures that are the same to an eye: re-encoded, resized, brighter, a little noisy.
+
+Every picture becomes 16 x 16 gray cells, without their mean and of length 1. The product of two of them is their
+correlation. Of 300 images each of PneumoniaMNIST, CIFAR-10 and MNIST, saved as JPEG of quality 90, enlarged by a half
+and back, made brighter by 10 levels, or given noise of 3 levels, 97 % or more correlate with the original by 0.995 or
+more. Different images of these sets do not, but for copies that are in the sets; a difference hash of 256 bits has
+different digits at distance 0.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+LIKE = 0.995
+"""The correlation from which on two pictures are the same to an eye."""
+_SIDE = 16
+_BLOCK = 1024  # pictures that are compared with all others at once
+_FAINT = 0.5  # gray levels of contrast, without which a picture is like nothing
+
+Thumbnails = npt.NDArray[np.float32]
+
+
+def thumbnails(images: npt.NDArray[Any]) -> Thumbnails:
+    """The cells [n, cells] of some images [n, height, width, channels]."""
+    height, width = images.shape[1:3]
+    rows, columns = _cells(height), _cells(width)
+    small = np.empty((len(images), len(rows), len(columns)), np.float32)
+    for start in range(0, len(images), _BLOCK):
+        gray = images[start : start + _BLOCK].mean(axis=-1, dtype=np.float32)
+        small[start : start + _BLOCK] = rows @ gray @ columns.T
+    flat = small.reshape(len(images), -1)
+    flat -= flat.mean(axis=1, keepdims=True)
+    length = np.sqrt((flat**2).sum(axis=1, keepdims=True))
+    flat /= np.where(length < _FAINT * np.sqrt(flat.shape[1]), np.inf, length)
+    return flat
+
+
+def nearest(some: Thumbnails, others: Thumbnails) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """For each of some pictures, the largest correlation with any of the others, and which one that is."""
+    best, which = np.full(len(some), -1, np.float32), np.zeros(len(some), np.int64)
+    for start in range(0, len(others), _BLOCK):
+        products = some @ others[start : start + _BLOCK].T
+        index = products.argmax(axis=1)
+        values = products[np.arange(len(some)), index]
+        better = values > best
+        best[better], which[better] = values[better], start + index[better]
+    return best, which
+
+
+def _cells(pixels: int) -> npt.NDArray[np.float32]:
+    """What every pixel of a row gives to each of the cells: means of equal pieces."""
+    edges = np.linspace(0, pixels, min(_SIDE, pixels) + 1)
+    starts = np.arange(pixels)
+    shares = np.minimum(edges[1:, None], starts + 1) - np.maximum(edges[:-1, None], starts)
+    return (shares.clip(min=0) / (pixels / (len(edges) - 1))).astype(np.float32)

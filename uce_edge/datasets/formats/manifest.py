@@ -1,0 +1,144 @@
+"""Manifests: a table with a row per image, whose columns are path and label, and maybe group and split."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from uce_edge import lists
+from uce_edge.datasets import groups as grouping
+from uce_edge.datasets import listing
+from uce_edge.datasets.listing import LOG, Listed
+from uce_edge.datasets.sources import Format, Source, Wanted, check_names, part_named, part_words
+from uce_edge.errors import MissingPartError, UsageError, expected
+from uce_edge.lists import PATH, Row
+
+_LABEL, _GROUP, _SPLIT = "label", "group", "split"
+_PARQUET = ".parquet"
+_SUFFIXES = (".csv", ".tsv", ".jsonl", _PARQUET)
+
+
+def read(path: Path, wanted: Wanted) -> Source:
+    """The images that a manifest names, relative to its folder."""
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}. Check the path given to --data.")
+    rows = _parquet(path) if path.suffix.lower() == _PARQUET else _text(path)
+    if not rows:
+        raise UsageError(expected(f"{path}", "a manifest with a row per image", "no row", "Add some"))
+    columns = list(dict.fromkeys(column for row in rows for column in row.cells))
+    for column in (PATH, _LABEL) if wanted.labels else (PATH,):
+        if column not in columns:
+            known = ", ".join(columns)
+            raise UsageError(expected(f"the columns of {path}", f"with one called {column}", known, "Rename one"))
+    labels = _filled(rows, _LABEL, path) if wanted.labels else [""] * len(rows)
+    check_names(list(dict.fromkeys(labels)), path)
+    parts = _parts(rows, path) if wanted.labels and _SPLIT in columns else ["all"] * len(rows)
+    names = _filled(rows, PATH, path)
+    groups, group = _groups(rows, names, columns, path, wanted)
+    listed = [
+        Listed(lists.beside(name, str(path.parent)), name, label.strip(), part)
+        for name, label, part in zip(names, labels, parts, strict=True)
+    ]
+    _refuse_missing(rows, listed, path)
+    unused = [column for column in columns if column not in (PATH, _LABEL, _SPLIT, group)]
+    if unused:
+        LOG.info("%s: columns that are not used: %s.", path, ", ".join(unused))
+    listed, classes = _classes(listed, path, wanted.classes)
+    return listing.read(listed, classes, path, wanted, groups, group)
+
+
+def _text(path: Path) -> list[Row]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(expected(f"{path}", "a text file in UTF-8", "other bytes", "Save it as UTF-8")) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Check that you may read it.") from None
+    return lists.parse(text, path.suffix.lower(), str(path))
+
+
+def _parquet(path: Path) -> list[Row]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingPartError("A Parquet manifest", "pyarrow", "parquet") from None
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise UsageError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}.") from None
+    columns = lists.columns_of(table.column_names, str(path))
+    cells = [[lists.text_of(value) for value in column.to_pylist()] for column in table.columns]
+    return [Row(n, dict(zip(columns, row, strict=True))) for n, row in enumerate(zip(*cells, strict=True), 1)]
+
+
+def _filled(rows: Sequence[Row], column: str, path: Path) -> list[str]:
+    """The cells of a column, none of which may be empty."""
+    cells = [row.cells.get(column, "") for row in rows]
+    empty = [row for row, cell in zip(rows, cells, strict=True) if not cell.strip()]
+    if empty:
+        shown = empty[0].cells.get(PATH) or "without a path"
+        more = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
+        raise UsageError(f"The {column} is empty in row {empty[0].line} of {path} ({shown}){more}. Fill it in.")
+    return cells
+
+
+def _parts(rows: Sequence[Row], path: Path) -> list[str]:
+    words = [row.cells.get(_SPLIT, "") for row in rows]
+    parts: list[str] = []
+    for row, word in zip(rows, words, strict=True):
+        part = part_named(word)
+        if part is None:
+            remedy = "Leave the column out for a random split"
+            raise UsageError(expected(f"the split in row {row.line} of {path}", f"one of {part_words()}", word, remedy))
+        parts.append(part)
+    told = dict.fromkeys(f"{word.strip()} ({part})" for word, part in zip(words, parts, strict=True))
+    LOG.info("%s has a column split: %s.", path, ", ".join(told))
+    return parts
+
+
+def _groups(
+    rows: Sequence[Row], names: Sequence[str], columns: Sequence[str], path: Path, wanted: Wanted
+) -> tuple[list[str] | None, str | None]:
+    """The group of every row, and what groups them; a column called group does so without being asked."""
+    group = wanted.group
+    if group is None:
+        group = _GROUP if _GROUP in columns and wanted.labels else None
+    if group is None:
+        return None, None
+    try:
+        if group in columns:
+            return _filled(rows, group, path), group
+        return grouping.by_pattern(names, group, path, columns), group
+    except UsageError as error:
+        grouping.soft(wanted, path, error)
+    return None, None
+
+
+def _refuse_missing(rows: Sequence[Row], listed: Sequence[Listed], path: Path) -> None:
+    missing = [row.line for row, one in zip(rows, listed, strict=True) if not Path(one.file).is_file()]
+    if missing:
+        first = next(one for row, one in zip(rows, listed, strict=True) if row.line == missing[0])
+        raise UsageError(
+            f"{len(missing)} of the {len(rows)} images that {path} names are not there. The first, in row "
+            f"{missing[0]}: {first.file}. Relative paths count from the folder of the manifest."
+        )
+
+
+def _classes(listed: list[Listed], path: Path, known: Sequence[str] | None) -> tuple[list[Listed], list[str]]:
+    """The classes in order, numbers by their size; numbers are those of the model's classes where there is a model."""
+    names = sorted({one.label for one in listed})
+    if all(name.isdecimal() for name in names):
+        names.sort(key=int)
+        if known is not None and not set(names) <= set(known) and int(names[-1]) < len(known):
+            return [one._replace(label=known[int(one.label)]) for one in listed], list(known)
+    trained = {one.label for one in listed if one.part in ("train", "all")}
+    for one in listed:
+        if trained and one.label not in trained:
+            raise UsageError(f"{path} has no training image of the class {one.label} ({one.name}). Add some.")
+    return listed, names
+
+
+FORMAT = Format(
+    "a manifest (.csv, .tsv, .jsonl, .parquet)",
+    lambda path: path.suffix.lower() in _SUFFIXES and not path.is_dir(),
+    read,
+)

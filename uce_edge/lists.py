@@ -1,0 +1,109 @@
+"""Lists of image files: the text of a .csv, .tsv, .jsonl or .txt file, row by row."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from uce_edge.errors import UsageError, expected
+
+SUFFIXES = (".csv", ".jsonl", ".tsv", ".txt")
+PATH = "path"
+COLUMNS = (PATH, "label", "group", "split")
+"""Columns with a meaning, which may be spelled in any case."""
+
+
+class Row(NamedTuple):
+    """One row of a list."""
+
+    line: int
+    """Where it stands: its line in a text, or its number in a table."""
+    cells: dict[str, str]
+    """By column; one that is empty, or is not there, is an empty text."""
+
+
+def parse(text: str, suffix: str, name: str) -> list[Row]:
+    """The rows of a list; empty lines are no rows.
+
+    A .txt file has a path per line, a .jsonl file an object per line. The first line of a .csv file (with commas, or
+    with semicolons as some spreadsheets write it) and of a .tsv file names the columns.
+
+    Args:
+        text: What is in the file.
+        suffix: One of `SUFFIXES`.
+        name: What messages call the file.
+
+    Raises:
+        UsageError: It is no such list.
+    """
+    if suffix == ".txt":
+        return [Row(n, {PATH: line.strip()}) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if suffix == ".jsonl":
+        return [_of_json(line, n, name) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    head = text.partition("\n")[0]
+    delimiter = "\t" if suffix == ".tsv" else ";" if ";" in head and "," not in head else ","
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        columns = columns_of(next(reader, []), name)
+        return [_of_cells(cells, reader.line_num, columns, name) for cells in reader if any(map(str.strip, cells))]
+    except csv.Error as error:
+        raise UsageError(f"Line {reader.line_num} of {name} cannot be read: {error}. Save it again as CSV.") from None
+
+
+def columns_of(names: Iterable[str], where: str) -> list[str]:
+    """The names of columns as they are looked up; refuses one that stands there twice."""
+    columns = [_column(name) for name in names]
+    for column in columns:
+        if column and columns.count(column) > 1:
+            raise UsageError(expected(f"the columns of {where}", "different", f"{column} twice", "Rename one"))
+    return columns
+
+
+def paths(rows: Iterable[Row], name: str) -> list[str]:
+    """The paths of a list, one at least."""
+    found = []
+    for row in rows:
+        if PATH not in row.cells:
+            raise UsageError(expected(f"the rows of {name}", "with a column `path`", row.cells, "Name it `path`"))
+        found.append(row.cells[PATH])
+    found = [path for path in found if path]
+    if not found:
+        raise UsageError(expected("the list", "at least one path", name, "Write one per line"))
+    return found
+
+
+def beside(path: str, folder: str) -> str:
+    """Where a file of a list lies: a relative path counts from the folder of the list."""
+    return path if "://" in path or Path(path).is_absolute() else f"{folder}/{path}"
+
+
+def text_of(value: Any) -> str:
+    """A cell as text."""
+    return "" if value is None else str(value)
+
+
+def _column(name: str) -> str:
+    name = name.strip()
+    return name.lower() if name.lower() in COLUMNS else name
+
+
+def _of_json(line: str, number: int, name: str) -> Row:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"Line {number} of {name} is not JSON: {error}.") from None
+    if not isinstance(values, dict):
+        rule = f"an object such as {{{json.dumps(PATH)}: ...}}"
+        raise UsageError(expected(f"line {number} of {name}", rule, values, "Write one object per line"))
+    columns = columns_of(values, f"line {number} of {name}")
+    return Row(number, {column: text_of(value) for column, value in zip(columns, values.values(), strict=True)})
+
+
+def _of_cells(cells: list[str], line: int, columns: list[str], name: str) -> Row:
+    if len(cells) > len(columns):
+        rule = f"{len(columns)} cells, as many as there are columns ({', '.join(columns)})"
+        raise UsageError(expected(f"line {line} of {name}", rule, len(cells), "Put text with a comma in quotes"))
+    cells = cells + [""] * (len(columns) - len(cells))
+    return Row(line, {column: cell for column, cell in zip(columns, cells, strict=True) if column})
