@@ -50,6 +50,7 @@ test-ports: $(VENV)/.dev
 	examples/cpp/get-headers.sh
 	cd examples/node && npm ci
 	$(BIN)/python examples/web/fetch.py
+	rm -rf build/web && $(BIN)/python -m build --outdir build/web examples/web
 	UCE_EDGE_PORTS=required $(BIN)/python -m pytest -rs tests/ports
 
 # Every system call of the commands: nothing is sent, nothing is written unasked. A part of test-ports.

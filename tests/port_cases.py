@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import onnxruntime
 import pytest
 from conftest import GOLDEN
 
-from uce_edge import contract
+from uce_edge import Model, contract
 from uce_edge.contract import Per
 
 CASES = json.loads((GOLDEN / "cases.json").read_text())
@@ -258,7 +259,29 @@ class PortTests:
         file = variant(tmp_path)
         file.write_bytes(damage(file.read_bytes()))
         rule = "is not an ONNX file that can be loaded: it is damaged, incomplete or something else."
-        assert refusal(port, file, IMAGE) == f"{file} {rule}"
+        said = refusal(port, file, IMAGE)
+        assert said.startswith(f"{file} {rule} ONNX Runtime says: ")
+        assert not said.endswith(": ")
+
+    def test_help_is_no_mistake(self, port: Port) -> None:
+        for words in (["--help"], ["-h"], [MODEL, "--help"]):
+            said = port(*words)
+            assert (said.returncode, said.stderr) == (0, "")
+            assert said.stdout.startswith("Usage: ")
+            assert "--samples N" in said.stdout
+
+    @pytest.mark.parametrize("model", ["digits-mc", "digits-novelty", "digits-ensemble", "digits-moments"])
+    def test_many_passes_are_split_and_merged_as_in_python(self, port: Port, model: str) -> None:
+        file, image = GOLDEN / f"{model}.onnx", GOLDEN / "noise.raw"
+        said = answer(port, file, image, "--samples", 101, "--seed", 3)
+        pixels = np.frombuffer(image.read_bytes(), np.uint8).reshape(1, 8, 8, 1)
+        with warnings.catch_warnings(action="ignore"):
+            wanted = Model(file, "cpu").predict(pixels, samples=101, seed=3)
+        assert said["class_id"] == wanted.class_ids[0]
+        for name in (contract.PROBABILITIES, *NUMBERS):
+            np.testing.assert_allclose(said[name], getattr(wanted, name)[0], rtol=0, atol=1e-6)
+        if wanted.novelty_score is not None:
+            assert said["novelty_score"] == pytest.approx(float(wanted.novelty_score[0]), rel=1e-5)
 
     def test_a_file_of_a_later_minor_version_is_answered_as_today(self, port: Port, tmp_path: Path) -> None:
         request = (IMAGE, "--reject", "auto")

@@ -48,10 +48,10 @@ def wrong_rules() -> dict[str, tuple[Change, str]]:
 
 
 def bundled_copy(folder: Path, kind: str) -> Path:
-    """A model of the box with its description beside it."""
+    """A model of the box with its description beside it, as they lie there."""
     file = folder / f"{kind}.onnx"
-    shutil.copy(bundled(kind), file)
-    file.with_suffix(".json").write_text(Model(file, "cpu").metadata.to_json())
+    for suffix in (".onnx", ".json"):
+        shutil.copy(bundled(kind).with_suffix(suffix), file.with_suffix(suffix))
     return file
 
 

@@ -79,7 +79,6 @@ def add_novelty() -> None:
             if data[name].sha256() != known[name]:
                 raise SystemExit(f"The {name} images of CIFAR-10 are not those of the training.")
         metadata = add_gate(path, path, data["calibration"], data["guarantee"])
-        path.with_suffix(".json").unlink()
         print(path.name, metadata.rule)
 
 
@@ -88,9 +87,10 @@ def seal() -> None:
     for kind in BUNDLED:
         path = bundled(kind)
         metadata = Model(path, "cpu").metadata
-        with replacing(path) as temporary:
+        with replacing(path.with_suffix(".json")) as described, replacing(path) as temporary:
             draft = Draft(temporary, path.read_bytes(), metadata)
             draft.seal()
+            described.write_text(draft.metadata.to_json(indent=2) + "\n")
         print(path.name, draft.metadata.digests)
 
 
@@ -113,7 +113,6 @@ def write_card() -> None:
         )
         with publish(ir.load(path), metadata, path):
             pass  # the graph stays as it is
-        path.with_suffix(".json").unlink()
     page = _page(sizes, results, {kind: Model(bundled(kind), "cpu").metadata for kind in BUNDLED}, _latency())
     (ROOT / "docs" / "model-card.md").write_text(page)
     print("Wrote docs/model-card.md")

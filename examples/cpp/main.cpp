@@ -22,6 +22,15 @@ constexpr const char* usage =
     "Usage: uce_edge_predict MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto], or "
     "uce_edge_predict MODEL.onnx --self-test";
 
+constexpr const char* help =
+    "\n\nClassifies one raw image and prints the answer as JSON.\n\n"
+    "  IMAGE.raw     height x width x channels bytes, rows from the top, not normalised\n"
+    "  --samples N   the number of passes, 1 to 4096; by default what the file says\n"
+    "  --seed S      which passes: S owns 4096*S to 4096*S+4095; by default 0\n"
+    "  --reject T    reject an uncertainty above T, or with auto what the file itself rejects\n"
+    "  --self-test   answer the probe images in the file, and compare with the answers it was published with\n\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
+
 [[noreturn]] void refuse(const std::string& name, const std::string& rule, const std::string& value) {
   throw uce_edge::UsageError("Expected `" + name + "` to be " + rule + ", but got " + value + ".");
 }
@@ -84,6 +93,12 @@ void self_test(const std::string& path) {
 }
 
 void run(const std::vector<std::string>& arguments) {
+  for (const std::string& word : arguments) {
+    if (word == "--help" || word == "-h") {
+      std::cout << usage << help;
+      return;
+    }
+  }
   if (arguments.size() == 2 && arguments[1] == "--self-test") return self_test(arguments[0]);
   std::vector<std::string> files;
   Options options;

@@ -1,17 +1,17 @@
-// Runs a uce-edge model file (docs/contract.md, version 1) with ONNX Runtime's C++ API and nothing else.
+// Runs a uce-edge model file (docs/contract.md, version 1) with ONNX Runtime and nothing else.
 //
 //     uce_edge::Model model("digits.onnx");
 //     auto answer = model.predict(pixels, model.seeds());
 //     if (!answer.rejected(model.metadata().limits().value())) act_on(answer.label);
+//
+// These throw a `uce_edge::Error`. What takes a `Failure&` does not, and is all there is under -fno-exceptions.
 
 #pragma once
-
-#include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
+#include <cstring>
 #include <iomanip>
 #include <iterator>
 #include <locale>
@@ -25,6 +25,8 @@
 #include <vector>
 
 #include "uce_edge_json.hpp"
+#include "uce_edge_merge.hpp"
+#include "uce_edge_session.hpp"
 
 namespace uce_edge {
 
@@ -40,6 +42,7 @@ inline constexpr const char* optional_outputs[] = {"novelty", "novelty_score"};
 // What a stored rule may compare with its threshold.
 inline constexpr const char* scores[] = {"uncertainty"};
 
+#ifdef __cpp_exceptions
 // What a user is told, in one sentence.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -49,6 +52,14 @@ struct Error : std::runtime_error {
 struct UsageError : Error {
   using Error::Error;
 };
+
+namespace detail {
+inline void raise(const Failure& failure) {
+  if (failure.kind == Failure::Kind::usage) throw UsageError(failure.message);
+  if (failure) throw Error(failure.message);
+}
+}  // namespace detail
+#endif
 
 // A stored threshold, and the passes that its promise about the error holds for.
 struct Threshold {
@@ -89,10 +100,13 @@ struct Metadata {
   std::vector<std::string> classes;
   std::int64_t height = 0, width = 0, channels = 0;
   bool float32 = false;  // pixels are float32 rather than uint8
-  bool deterministic = false;
+  bool deterministic = false, moments = false;
   bool takes_seeds = true;  // a deterministic model does not, nor one whose passes are baked in
   std::int64_t samples = 0;
+  std::int64_t members = 1;                   // networks of an ensemble
   std::optional<std::int64_t> calibrated_at;  // the number of passes that the calibration was fitted at
+  std::vector<double> error_map;              // its three parameters, or nothing
+  std::optional<Costs> costs;
   std::vector<const char*> optional;  // those of `optional_outputs` that the file has
   std::optional<Threshold> reject;
   std::optional<Rule> rule;  // what to apply instead of `reject`
@@ -112,48 +126,57 @@ struct Metadata {
 
   std::size_t image_bytes() const { return std::size_t(height * width * channels) * (float32 ? 4 : 1); }
 
-  static Metadata parse(const std::string& json, const std::string& source) {
-    try {
-      return from(detail::JsonParser(json).document(), source);
-    } catch (const detail::Damage& error) {
-      throw Error(source + " has damaged metadata: " + error.what() + ".");
+  static Failure parse(const std::string& json, const std::string& source, Metadata& result) {
+    using Kind = detail::Json::Kind;
+    std::string damage;
+    const detail::Json document = detail::JsonParser(json, damage).document();
+    const detail::Json* version = document.find("contract");
+    const bool known = version != nullptr && version->kind == Kind::number;
+    if (damage.empty() && !(known && version->number == contract_version)) {
+      std::ostringstream shown;
+      if (known) shown << version->number;
+      return Failure::failed(source + " follows model contract " + (known ? shown.str() : "null") +
+                             ", and this program reads contract " + std::to_string(contract_version) + ".");
     }
+    if (damage.empty()) result = from(document);
+    return damage.empty() ? Failure{} : Failure::failed(source + " has damaged metadata: " + damage + ".");
   }
 
  private:
-  static Metadata from(const detail::Json& document, const std::string& source) {
+  static Metadata from(const detail::Json& document) {
     using Kind = detail::Json::Kind;
-    const detail::Json* version = document.find("contract");
-    if (version == nullptr || version->kind != Kind::number || version->number != contract_version) {
-      std::ostringstream shown;
-      if (version != nullptr && version->kind == Kind::number) shown << version->number;
-      throw Error(source + " follows model contract " + (shown.str().empty() ? "null" : shown.str()) +
-                  ", and this program reads contract " + std::to_string(contract_version) + ".");
-    }
     Metadata result;
     for (const detail::Json& name : document.at("classes", Kind::array).items) {
-      if (name.kind != Kind::string) throw detail::Damage("a class has no name");
+      if (name.kind != Kind::string) document.damaged("a class has no name");
       result.classes.push_back(name.text);
     }
+    if (result.classes.size() < 2) document.damaged("it has less than two classes");
     const detail::Json& image = document.at("image", Kind::object);
     result.height = image.whole("height", 1, 1 << 16);
     result.width = image.whole("width", 1, 1 << 16);
     result.channels = image.whole("channels", 1, 1 << 10);
     const std::string dtype = image.at("dtype", Kind::string).text;
-    if (dtype != "uint8" && dtype != "float32") throw detail::Damage("its pixels are " + dtype);
+    if (dtype != "uint8" && dtype != "float32") document.damaged("its pixels are " + dtype);
     result.float32 = dtype == "float32";
     const std::string inference = document.at("inference", Kind::string).text;
     if (std::find(std::begin(inferences), std::end(inferences), inference) == std::end(inferences)) {
-      throw detail::Damage("its inference is " + inference);
+      document.damaged("its inference is " + inference);
     }
     result.deterministic = inference == "deterministic";
+    result.moments = inference == "moments";
     const detail::Json* baked = document.find("baked");
     result.takes_seeds = !result.deterministic && (baked == nullptr || baked->number == 0);
     result.samples = document.whole("samples", 1, max_samples);
+    if (document.has("members")) result.members = document.whole("members", 1, 1 << 16);
+    if (document.has("costs")) result.costs = stored_costs(document.at("costs", Kind::object));
     if (const detail::Json* map = document.find("calibration"); map != nullptr) {
       const detail::Json* fitted = map->find("samples");
       const bool known = fitted != nullptr && fitted->kind == Kind::number;
       if (known) result.calibrated_at = map->whole("samples", 1, max_samples);
+      if (map->has("error")) {
+        for (const detail::Json& value : map->at("error", Kind::array).items) result.error_map.push_back(value.number);
+        if (result.error_map.size() != 3) map->damaged("its error map has not three numbers");
+      }
     }
     if (document.has("outputs")) {
       for (const detail::Json& listed : document.at("outputs", Kind::array).items) {
@@ -164,7 +187,7 @@ struct Metadata {
     }
     if (document.has("reject")) result.reject = threshold(document.at("reject", Kind::object));
     if (document.has("rule")) {
-      if (!result.has_output("novelty")) throw detail::Damage("its rule needs the output novelty");
+      if (!result.has_output("novelty")) document.damaged("its rule needs the output novelty");
       result.rule = stored_rule(document.at("rule", Kind::object));
     }
     if (document.has("precision")) result.exact = document.at("precision", Kind::string).text == "fp32";
@@ -174,15 +197,25 @@ struct Metadata {
     return result;
   }
 
+  static Costs stored_costs(const detail::Json& stored) {
+    using Kind = detail::Json::Kind;
+    const auto counted = [&](const char* key) {
+      const double value = stored.has(key) ? stored.at(key, Kind::number).number : 0;
+      if (!(value >= 0)) stored.damaged("its key " + std::string(key) + " is out of range");
+      return value;
+    };
+    return {counted("macs_once"), counted("macs_per_pass"), counted("bytes_per_pass"), counted("bytes_per_draw")};
+  }
+
   static Probe probe(const detail::Json& stored) {
     using Kind = detail::Json::Kind;
-    if (stored.kind != Kind::object) throw detail::Damage("its key probe has the wrong type");
+    if (stored.kind != Kind::object) stored.damaged("its key probe has the wrong type");
     Probe result{stored.at("pattern", Kind::string).text, stored.whole("samples", 1, max_samples), {}};
     const detail::Json& outputs = stored.at("outputs", Kind::object);
     for (const std::string& name : outputs.keys) {
       std::vector<double> numbers;
       for (const detail::Json& value : outputs.at(name, Kind::array).items) {
-        if (value.kind != Kind::number) throw detail::Damage("a probe has an answer that is no number");
+        if (value.kind != Kind::number) stored.damaged("a probe has an answer that is no number");
         numbers.push_back(value.number);
       }
       result.outputs.emplace_back(name, std::move(numbers));
@@ -196,7 +229,7 @@ struct Metadata {
 
   static Threshold threshold(const detail::Json& stored) {
     const double value = stored.at("threshold", detail::Json::Kind::number).number;
-    if (!(value >= 0 && value <= 1)) throw detail::Damage("its threshold is not between 0 and 1");
+    if (!(value >= 0 && value <= 1)) stored.damaged("its threshold is not between 0 and 1");
     const std::int64_t samples = stored.whole("samples", 1, max_samples);
     return Threshold{float(value), samples, stored.whole("seed", 0, max_seed)};
   }
@@ -205,10 +238,10 @@ struct Metadata {
     using Kind = detail::Json::Kind;
     const std::string score = stored.has("score") ? stored.at("score", Kind::string).text : scores[0];
     if (std::find(std::begin(scores), std::end(scores), score) == std::end(scores)) {
-      throw detail::Damage("its rule compares " + score);
+      stored.damaged("its rule compares " + score);
     }
     const double cutoff = stored.at("foreign", Kind::object).at("cutoff", Kind::number).number;
-    if (!(cutoff > 0 && cutoff < 1)) throw detail::Damage("its cutoff is not strictly between 0 and 1");
+    if (!(cutoff > 0 && cutoff < 1)) stored.damaged("its cutoff is not strictly between 0 and 1");
     Rule rule{float(cutoff), {}};
     if (stored.has("uncertain")) rule.uncertain = threshold(stored.at("uncertain", Kind::object));
     return rule;
@@ -273,24 +306,42 @@ struct Prediction {
   }
 };
 
-// The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns.
-inline std::vector<std::int32_t> pass_seeds(std::int64_t samples, std::int64_t seed) {
-  const auto check = [](const char* name, std::int64_t low, std::int64_t high, std::int64_t value) {
-    if (value >= low && value <= high) return;
-    throw UsageError("Expected `" + std::string(name) + "` to be between " + std::to_string(low) + " and " +
-                     std::to_string(high) + ", but got " + std::to_string(value) + ".");
-  };
-  check("samples", 1, max_samples, samples);
-  check("seed", 0, max_seed, seed);
-  std::vector<std::int32_t> seeds(static_cast<std::size_t>(samples));
+// Pixels that stay where they are: height x width x channels, rows from the top, channels last, not normalised.
+struct Image {
+  const void* pixels = nullptr;
+  std::ptrdiff_t stride = 0;  // bytes from one row to the next, negative for rows from below; 0 for rows without a gap
+};
+
+// The passes of a request: the first N of the 4096 that a seed owns.
+struct Passes {
+  std::int64_t samples = 0;  // 0 for the number stored in the file
+  std::int64_t seed = 0;
+};
+
+namespace detail {
+inline Failure outside(const char* name, std::int64_t low, std::int64_t high, std::int64_t value) {
+  if (value >= low && value <= high) return {};
+  return Failure::usage("Expected `" + std::string(name) + "` to be between " + std::to_string(low) + " and " +
+                        std::to_string(high) + ", but got " + std::to_string(value) + ".");
+}
+}  // namespace detail
+
+// The seeds that `--samples N --seed S` stands for.
+inline std::vector<std::int32_t> pass_seeds(std::int64_t samples, std::int64_t seed, Failure& failure) {
+  failure = detail::outside("samples", 1, max_samples, samples);
+  if (!failure) failure = detail::outside("seed", 0, max_seed, seed);
+  std::vector<std::int32_t> seeds(failure ? 0 : static_cast<std::size_t>(samples));
   std::iota(seeds.begin(), seeds.end(), static_cast<std::int32_t>(seed * max_samples));
   return seeds;
 }
 
 // The pixels of a probe image, as bytes that `Model::predict` takes.
-inline std::vector<std::uint8_t> probe_image(const std::string& pattern, const Metadata& m) {
+inline std::vector<std::uint8_t> probe_image(const std::string& pattern, const Metadata& m, Failure& failure) {
   const bool weyl = pattern == "weyl";
-  if (!weyl && pattern != "ramp") throw Error("A probe image has the pattern " + pattern + ", which is not known here.");
+  if (!weyl && pattern != "ramp") {
+    failure = Failure::failed("A probe image has the pattern " + pattern + ", which is not known here.");
+    return {};
+  }
   const std::int64_t longest = std::max<std::int64_t>(m.height + m.width + m.channels - 3, 1);
   std::vector<std::uint8_t> pixels;
   pixels.reserve(m.image_bytes());
@@ -312,101 +363,120 @@ inline std::vector<std::uint8_t> probe_image(const std::string& pattern, const M
   return pixels;
 }
 
-// A model file, ready to predict.
+// A model file, ready to predict, from several threads if need be.
 class Model {
  public:
-  // `threads` of ONNX Runtime; 0 for all cores.
-  explicit Model(const std::string& path, int threads = 0) : path_(path) {
-    if (!std::ifstream(path)) throw Error("There is no model file " + path + ".");
-    Ort::SessionOptions options;
-    options.SetIntraOpNumThreads(threads);
-    try {
-      session_ = Ort::Session(environment_, path.c_str(), options);
-    } catch (const Ort::Exception&) {
-      throw Error(path + " is not an ONNX file that can be loaded: it is damaged, incomplete or something else.");
-    }
-    Ort::AllocatorWithDefaultOptions allocator;
-    const auto json = session_.GetModelMetadata().LookupCustomMetadataMapAllocated("uce_edge", allocator);
-    if (json == nullptr) {
-      throw Error(path + " is an ONNX file, but not a uce-edge model: it has no metadata under uce_edge.");
-    }
-    metadata_ = Metadata::parse(json.get(), path);
-    check_signature(allocator);
+  // Nothing, and why, when it cannot be.
+  static std::optional<Model> load(const Source& source, const Options& options, Failure& failure) {
+    Model model;
+    failure = model.open(source, options);
+    if (failure) return {};
+    return std::optional<Model>(std::move(model));
   }
 
-  const Metadata& metadata() const { return metadata_; }
+#ifdef __cpp_exceptions
+  // `threads` of ONNX Runtime; 0 for all cores.
+  explicit Model(const std::string& path, int threads = 0) : Model(Source{path}, with_threads(threads)) {}
+
+  Model(const Source& source, const Options& options) { detail::raise(open(source, options)); }
 
   // The passes of a request; without one, the number stored in the file.
   std::vector<std::int32_t> seeds(std::optional<std::int64_t> samples = {}, std::int64_t seed = 0) const {
-    const char* kind = metadata_.deterministic ? "a deterministic model" : "a model with its passes baked in";
-    if (!metadata_.takes_seeds && samples.value_or(metadata_.samples) != metadata_.samples) {
-      throw UsageError("Expected `samples` to be left out for " + std::string(kind) + ", but got " +
-                       std::to_string(*samples) + ".");
-    }
-    if (!metadata_.takes_seeds && !metadata_.deterministic && seed != 0) {
-      throw UsageError("Expected `seed` to be left out for " + std::string(kind) + ", but got " +
-                       std::to_string(seed) + ".");
-    }
-    return pass_seeds(samples.value_or(metadata_.samples), seed);
+    Failure failure = samples ? detail::outside("samples", 1, max_samples, *samples) : Failure{};
+    std::vector<std::int32_t> found;
+    if (!failure) found = seeds(Passes{samples.value_or(0), seed}, failure);
+    detail::raise(failure);
+    return found;
   }
 
   // Classifies one image: raw pixels, rows from the top, channels last, not normalised.
-  Prediction predict(const std::vector<std::uint8_t>& image, const std::vector<std::int32_t>& seeds) {
+  Prediction predict(const std::vector<std::uint8_t>& image, const std::vector<std::int32_t>& seeds) const {
     const Metadata& m = metadata_;
     if (image.size() != m.image_bytes()) {
       throw Error("Expected `image` to be " + std::to_string(m.image_bytes()) + " bytes (" + std::to_string(m.height) +
                   " x " + std::to_string(m.width) + " x " + std::to_string(m.channels) + ", " +
                   (m.float32 ? "float32" : "uint8") + "), but got " + std::to_string(image.size()) + ".");
     }
-    if (seeds.empty() || seeds.size() > std::size_t(max_samples)) {
-      throw UsageError("Expected `seeds` to be 1 to " + std::to_string(max_samples) + " numbers, but got " +
-                       std::to_string(seeds.size()) + ".");
-    }
-    // ONNX Runtime takes pointers that are not const, and does not write through them.
-    auto* pixels = const_cast<std::uint8_t*>(image.data());
-    auto* passes = const_cast<std::int32_t*>(seeds.data());
-    const std::int64_t shape[] = {1, m.height, m.width, m.channels};
-    const std::int64_t count[] = {static_cast<std::int64_t>(seeds.size())};
-    const auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
-    Ort::Value feed[] = {Ort::Value::CreateTensor(memory, pixels, image.size(), shape, 4, pixel_type()),
-                         Ort::Value::CreateTensor<std::int32_t>(memory, passes, seeds.size(), count, 1)};
-    std::vector<const char*> asked(std::begin(outputs), std::end(outputs));
-    asked.insert(asked.end(), m.optional.begin(), m.optional.end());
-    std::vector<Ort::Value> values;
-    try {
-      const std::size_t fed = m.takes_seeds ? 2 : 1;
-      values = session_.Run(Ort::RunOptions{nullptr}, inputs, feed, fed, asked.data(), asked.size());
-    } catch (const Ort::Exception& error) {
-      throw Error(path_ + " could not be run: " + error.what());
-    }
-    Prediction result;
-    const auto named = [&](const std::string& name) -> const Ort::Value& {
-      return values[std::size_t(std::find(asked.begin(), asked.end(), name) - asked.begin())];
+    return std::move(predict(std::vector<Image>{{image.data(), 0}}, seeds).front());
+  }
+
+  // Classifies several images.
+  std::vector<Prediction> predict(const std::vector<Image>& images, const std::vector<std::int32_t>& seeds) const {
+    Failure failure;
+    auto answers = predict(images, seeds, failure);
+    detail::raise(failure);
+    return answers;
+  }
+
+  void warm_up(std::size_t images = 1, Passes passes = {}, int runs = 1) const {
+    Failure failure;
+    warm_up(images, passes, runs, failure);
+    detail::raise(failure);
+  }
+
+  std::optional<SelfTest> self_test() const {
+    Failure failure;
+    const auto found = self_test(failure);
+    detail::raise(failure);
+    return found;
+  }
+#endif
+
+  const Metadata& metadata() const { return metadata_; }
+
+  std::vector<std::int32_t> seeds(Passes passes, Failure& failure) const {
+    const std::int64_t samples = passes.samples == 0 ? metadata_.samples : passes.samples;
+    const char* kind = metadata_.deterministic ? "a deterministic model" : "a model with its passes baked in";
+    const auto left_out = [&](const char* name, std::int64_t value) {
+      failure = Failure::usage("Expected `" + std::string(name) + "` to be left out for " + kind + ", but got " +
+                               std::to_string(value) + ".");
+      return std::vector<std::int32_t>{};
     };
-    const float* probabilities = data<float>(named("probabilities"), m.classes.size());
-    result.probabilities.assign(probabilities, probabilities + m.classes.size());
-    result.class_id = *data<std::int32_t>(named("class_id"), 1);
-    result.uncertainty = *data<float>(named("uncertainty"), 1);
-    result.model_uncertainty = *data<float>(named("model_uncertainty"), 1);
-    result.standard_error = *data<float>(named("standard_error"), 1);
-    result.error_probability = *data<float>(named("error_probability"), 1);
-    for (const std::string name : m.optional) {
-      (name == "novelty" ? result.novelty : result.novelty_score) = *data<float>(named(name), 1);
+    if (!metadata_.takes_seeds && samples != metadata_.samples) return left_out("samples", samples);
+    if (!metadata_.takes_seeds && !metadata_.deterministic && passes.seed != 0) return left_out("seed", passes.seed);
+    return pass_seeds(samples, passes.seed, failure);
+  }
+
+  // One answer for each image; none when `failure` says why. As in Python, a call of ONNX Runtime holds 32 image-passes
+  // at most, or as many as the file's costs allow, and what is split is merged: memory stays flat.
+  std::vector<Prediction> predict(const std::vector<Image>& images, const std::vector<std::int32_t>& seeds,
+                                  Failure& failure) const {
+    failure = refused(images, seeds);
+    std::vector<Prediction> answers;
+    std::vector<std::uint8_t> copy;
+    const std::size_t step = calls_.images(seeds.size());
+    for (std::size_t first = 0; first < images.size() && !failure; first += step) {
+      const std::size_t count = std::min(step, images.size() - first);
+      const void* pixels = together(images.data() + first, count, copy);
+      const bool whole = !metadata_.takes_seeds || seeds.size() <= calls_.passes();
+      failure = whole ? run(pixels, count, seeds, answers) : run_split(pixels, seeds, answers);
     }
-    if (result.class_id < 0 || std::size_t(result.class_id) >= m.classes.size()) throw Error(broken());
-    result.label = m.classes[std::size_t(result.class_id)];
-    return result;
+    if (failure) answers.clear();
+    return answers;
+  }
+
+  // Answers an image of no meaning, so that the first real one finds all memory and caches ready.
+  void warm_up(std::size_t images, Passes passes, int runs, Failure& failure) const {
+    const auto drawn = seeds(passes, failure);
+    if (failure) return;
+    const auto image = probe_image("weyl", metadata_, failure);
+    const std::vector<Image> batch(images, Image{image.data(), 0});
+    for (int i = 0; i < runs && !failure; ++i) predict(batch, drawn, failure);
   }
 
   // Answers the file's own probe images here, and compares with what it answered when it was published: a broken driver
   // or a wrong kernel answers otherwise. Nothing for a file without probe images.
-  std::optional<SelfTest> self_test() {
+  std::optional<SelfTest> self_test(Failure& failure) const {
     if (metadata_.probes.empty()) return {};
     SelfTest result{metadata_.probes.size(), 0, metadata_.exact ? 1e-4 : 1e-2};
     for (const Probe& probe : metadata_.probes) {
-      const Prediction answer = predict(probe_image(probe.pattern, metadata_), pass_seeds(probe.samples, 0));
+      const auto image = probe_image(probe.pattern, metadata_, failure);
+      if (failure) return {};
+      const auto seeds = pass_seeds(probe.samples, 0, failure);
+      const auto answers = failure ? std::vector<Prediction>{} : predict({{image.data(), 0}}, seeds, failure);
+      if (failure) return {};
       for (const auto& [name, wanted] : probe.outputs) {
-        const std::vector<float> got = answer.values(name);
+        const std::vector<float> got = answers[0].values(name);
         if (got.empty()) continue;  // an output of a later version
         const bool is_score = name == "novelty_score";
         for (std::size_t i = 0; i < std::max(got.size(), wanted.size()); ++i) {
@@ -421,59 +491,202 @@ class Model {
   }
 
  private:
+  using Values = std::vector<detail::Session::Value>;
   static constexpr const char* inputs[] = {"image", "seeds"};
+  static constexpr const char* pass_probabilities = "pass_probabilities";
 
-  std::string broken() const { return path_ + " breaks the contract: its graph is not what its metadata says."; }
+  Model() = default;
+
+  static Options with_threads(int threads) {
+    Options options;
+    options.threads = threads;
+    return options;
+  }
+
+  Failure open(const Source& source, const Options& options) {
+    path_ = source.path;
+    Failure failure = detail::outside("threads", 0, 1024, options.threads);
+    if (!failure) failure = detail::outside("max_memory", 0, 1 << 30, options.max_memory);
+    if (!failure) failure = session_.open(source, options);
+    if (failure) return failure;
+    std::string json;
+    if (!session_.metadata("uce_edge", json)) {
+      return Failure::failed(path_ + " is an ONNX file, but not a uce-edge model: it has no metadata under uce_edge.");
+    }
+    failure = Metadata::parse(json, path_, metadata_);
+    if (!failure && !keeps_signature()) failure = broken();
+    const double memory = (options.max_memory == 0 ? 256.0 : options.max_memory) * 1024 * 1024;
+    const double each = metadata_.costs ? metadata_.costs->bytes_per_pass : 0;
+    if (!failure && options.max_memory > 0 && each > memory) {
+      return Failure::usage("Expected `max_memory` to be at least " + std::to_string(int(std::ceil(each / 1024 / 1024))) +
+                            " MB, which one pass of " + path_ + " takes, but got " +
+                            std::to_string(options.max_memory) + ".");
+    }
+    calls_ = detail::CallSize(metadata_.costs, metadata_.moments, double(metadata_.classes.size()) * double(metadata_.members), memory);
+    return failure;
+  }
+
+  Failure refused(const std::vector<Image>& images, const std::vector<std::int32_t>& seeds) const {
+    if (seeds.empty() || seeds.size() > std::size_t(max_samples)) {
+      return Failure::usage("Expected `seeds` to be 1 to " + std::to_string(max_samples) + " numbers, but got " +
+                            std::to_string(seeds.size()) + ".");
+    }
+    const auto row = static_cast<std::ptrdiff_t>(metadata_.image_bytes() / std::size_t(metadata_.height));
+    for (const Image& image : images) {
+      if (image.pixels == nullptr) return Failure::usage("Expected `image` to be pixels, but got none.");
+      if (image.stride != 0 && std::abs(image.stride) < row) {
+        return Failure::usage("Expected `stride` to be at least the " + std::to_string(row) +
+                              " bytes of a row, but got " + std::to_string(image.stride) + ".");
+      }
+    }
+    return {};
+  }
+
+  // The pixels of images one after the other: where they lie, if they lie so, and else in a copy.
+  const void* together(const Image* images, std::size_t count, std::vector<std::uint8_t>& copy) const {
+    const std::size_t size = metadata_.image_bytes(), row = size / std::size_t(metadata_.height);
+    const auto* first = static_cast<const std::uint8_t*>(images[0].pixels);
+    bool lies_so = true;
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool gapless = images[i].stride == 0 || images[i].stride == std::ptrdiff_t(row);
+      lies_so = lies_so && gapless && images[i].pixels == first + i * size;
+    }
+    if (lies_so) return first;
+    copy.resize(count * size);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto* from = static_cast<const std::uint8_t*>(images[i].pixels);
+      const std::ptrdiff_t stride = images[i].stride == 0 ? std::ptrdiff_t(row) : images[i].stride;
+      for (std::int64_t y = 0; y < metadata_.height; ++y) {
+        std::memcpy(copy.data() + i * size + std::size_t(y) * row, from + y * stride, row);
+      }
+    }
+    return copy.data();
+  }
+
+  Failure broken() const {
+    return Failure::failed(path_ + " breaks the contract: its graph is not what its metadata says.");
+  }
 
   ONNXTensorElementDataType pixel_type() const {
     return metadata_.float32 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT : ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8;
   }
 
-  // An output's numbers, of which there must be so many of this type.
-  template <typename T>
-  const T* data(const Ort::Value& value, std::size_t count) const {
-    const auto info = value.GetTensorTypeAndShapeInfo();
-    const bool kept = info.GetElementType() == Ort::TypeToTensorType<T>::type && info.GetElementCount() == count;
-    if (!kept) throw Error(broken());
-    return value.GetTensorData<T>();
+  Failure call(const void* pixels, std::size_t count, const std::int32_t* seeds, std::size_t passes,
+               const std::vector<const char*>& asked, Values& values) const {
+    const Metadata& m = metadata_;
+    const auto many = static_cast<std::int64_t>(count);
+    std::vector<detail::Session::Input> feed = {
+        {inputs[0], pixels, count * m.image_bytes(), {pixel_type(), {many, m.height, m.width, m.channels}}}};
+    if (m.takes_seeds) {
+      const detail::Shape shape{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, {static_cast<std::int64_t>(passes)}};
+      feed.push_back({inputs[1], seeds, passes * sizeof *seeds, shape});
+    }
+    const std::string reason = session_.run(feed, asked, values);
+    return reason.empty() ? Failure{} : Failure::failed(path_ + " could not be run: " + reason);
   }
 
-  void check_signature(OrtAllocator* allocator) const {
-    std::set<std::string> taken, given;
-    bool same = false;  // the image of the graph and of the metadata
-    for (std::size_t i = 0; i < session_.GetInputCount(); ++i) {
-      const std::string name = session_.GetInputNameAllocated(i, allocator).get();
-      taken.insert(name);
-      const Ort::TypeInfo type = session_.GetInputTypeInfo(i);
-      if (name != inputs[0] || type.GetONNXType() != ONNX_TYPE_TENSOR) continue;
-      const auto info = type.GetTensorTypeAndShapeInfo();
-      const auto shape = info.GetShape();
-      same = info.GetElementType() == pixel_type() && shape.size() == 4 && shape[1] == metadata_.height &&
-             shape[2] == metadata_.width && shape[3] == metadata_.channels;
+  // An output's numbers, of which there must be so many.
+  const float* floats(const Values& values, std::size_t place, std::size_t count) const {
+    return static_cast<const float*>(session_.numbers(values[place], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, count));
+  }
+
+  // All passes of some images in one call.
+  Failure run(const void* pixels, std::size_t count, const std::vector<std::int32_t>& seeds,
+              std::vector<Prediction>& answers) const {
+    const Metadata& m = metadata_;
+    const std::size_t classes = m.classes.size(), required = std::size(outputs);
+    std::vector<const char*> asked(std::begin(outputs), std::end(outputs));
+    asked.insert(asked.end(), m.optional.begin(), m.optional.end());
+    Values values;
+    const Failure failure = call(pixels, count, seeds.data(), seeds.size(), asked, values);
+    if (failure) return failure;
+    const float* probabilities = floats(values, 0, count * classes);
+    const auto* ids = static_cast<const std::int32_t*>(
+        session_.numbers(values[1], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, count));
+    std::vector<const float*> numbers;  // those that follow, one for each image
+    for (std::size_t i = 2; i < asked.size(); ++i) numbers.push_back(floats(values, i, count));
+    const bool kept = probabilities != nullptr && ids != nullptr &&
+                      std::find(numbers.begin(), numbers.end(), nullptr) == numbers.end();
+    if (!kept) return broken();
+    for (std::size_t i = 0; i < count; ++i) {
+      Prediction answer;
+      answer.probabilities.assign(probabilities + i * classes, probabilities + (i + 1) * classes);
+      answer.uncertainty = numbers[0][i];
+      answer.model_uncertainty = numbers[1][i];
+      answer.standard_error = numbers[2][i];
+      answer.error_probability = numbers[3][i];
+      for (std::size_t o = 0; o < m.optional.size(); ++o) optional(answer, m.optional[o], numbers[required - 2 + o][i]);
+      if (!named(answer, ids[i])) return broken();
+      answers.push_back(std::move(answer));
     }
-    for (std::size_t i = 0; i < session_.GetOutputCount(); ++i) {
-      given.insert(session_.GetOutputNameAllocated(i, allocator).get());
+    return {};
+  }
+
+  // The passes of one image in several calls.
+  Failure run_split(const void* pixels, const std::vector<std::int32_t>& seeds, std::vector<Prediction>& answers) const {
+    const Metadata& m = metadata_;
+    const std::size_t classes = m.classes.size(), members = std::size_t(m.members);
+    Prediction answer;
+    std::vector<float> passes;
+    passes.reserve(seeds.size() * members * classes);
+    std::vector<const char*> asked(1, pass_probabilities);
+    asked.insert(asked.end(), m.optional.begin(), m.optional.end());
+    for (std::size_t first = 0; first < seeds.size(); first += calls_.passes()) {
+      const std::size_t count = std::min(calls_.passes(), seeds.size() - first);
+      Values values;
+      const Failure failure = call(pixels, 1, seeds.data() + first, count, asked, values);
+      if (failure) return failure;
+      const float* fresh = floats(values, 0, count * members * classes);
+      if (fresh == nullptr) return broken();
+      passes.insert(passes.end(), fresh, fresh + count * members * classes);
+      for (std::size_t i = 1; i < asked.size(); ++i) {
+        const float* number = floats(values, i, 1);
+        if (number == nullptr) return broken();
+        optional(answer, asked[i], *number);
+      }
+      asked.resize(1);  // every call gives the same
     }
+    detail::Summary summary = detail::summarise(passes, classes, members, m.error_map);
+    answer.probabilities = std::move(summary.probabilities);
+    answer.uncertainty = summary.uncertainty;
+    answer.model_uncertainty = summary.model_uncertainty;
+    answer.standard_error = summary.standard_error;
+    answer.error_probability = summary.error_probability;
+    const auto& shares = answer.probabilities;
+    if (!named(answer, std::int32_t(std::max_element(shares.begin(), shares.end()) - shares.begin()))) return broken();
+    answers.push_back(std::move(answer));
+    return {};
+  }
+
+  static void optional(Prediction& answer, const std::string& name, float value) {
+    (name == "novelty" ? answer.novelty : answer.novelty_score) = value;
+  }
+
+  bool named(Prediction& answer, std::int32_t class_id) const {
+    if (class_id < 0 || std::size_t(class_id) >= metadata_.classes.size()) return false;
+    answer.class_id = class_id;
+    answer.label = metadata_.classes[std::size_t(class_id)];
+    return true;
+  }
+
+  bool keeps_signature() const {
+    const std::vector<std::string> taken = session_.inputs(), given = session_.outputs();
     const std::set<std::string> wanted(std::begin(inputs), std::end(inputs) - (metadata_.takes_seeds ? 0 : 1));
-    const auto is_given = [&](const char* name) { return given.count(name) == 1; };
-    const bool complete = std::all_of(std::begin(outputs), std::end(outputs), is_given) &&
-                          std::all_of(metadata_.optional.begin(), metadata_.optional.end(), is_given);
-    if (!same || taken != wanted || !complete) throw Error(broken());
-  }
-
-  // Without this check a library that is older than the headers ends the program.
-  static Ort::Env environment() {
-    if (OrtGetApiBase()->GetApi(ORT_API_VERSION) == nullptr) {
-      throw Error("ONNX Runtime " + std::string(OrtGetApiBase()->GetVersionString()) +
-                  " is older than the headers of this program, which need 1." + std::to_string(ORT_API_VERSION) + ".");
-    }
-    return Ort::Env(ORT_LOGGING_LEVEL_FATAL, "uce_edge");  // errors are told by exceptions, once
+    if (std::set<std::string>(taken.begin(), taken.end()) != wanted) return false;
+    const auto place = std::size_t(std::find(taken.begin(), taken.end(), inputs[0]) - taken.begin());
+    const detail::Shape image = session_.input_shape(place);
+    if (image.type != pixel_type() || image.sides.size() != 4) return false;
+    const std::int64_t sides[] = {metadata_.height, metadata_.width, metadata_.channels};
+    if (!std::equal(std::begin(sides), std::end(sides), image.sides.begin() + 1)) return false;
+    const auto is_given = [&](const char* name) { return std::find(given.begin(), given.end(), name) != given.end(); };
+    return std::all_of(std::begin(outputs), std::end(outputs), is_given) && is_given(pass_probabilities) &&
+           std::all_of(metadata_.optional.begin(), metadata_.optional.end(), is_given);
   }
 
   std::string path_;
-  Ort::Env environment_ = environment();
-  Ort::Session session_{nullptr};
+  detail::Session session_;
   Metadata metadata_;
+  detail::CallSize calls_;
 };
 
 }  // namespace uce_edge

@@ -1,4 +1,6 @@
 // As much of a JSON parser as the metadata of a uce-edge model needs, so that no library is.
+//
+// Nothing here throws: the first thing that is wrong is written down, and what is asked for after it is empty.
 
 #pragma once
 
@@ -7,25 +9,25 @@
 #include <cstdint>
 #include <locale>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace uce_edge::detail {
 
-// What is wrong with a JSON text, to follow its name.
-struct Damage : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 // A parsed value.
 struct Json {
   enum class Kind { null, boolean, number, string, array, object };
+  std::string* damage = nullptr;  // where it is written down what is wrong with the text, to follow its name
   Kind kind = Kind::null;
   double number = 0;  // of a boolean, 1 when it is true
   std::string text;
   std::vector<std::string> keys;  // of an object, beside its items
   std::vector<Json> items;
+
+  // Write down what is wrong, unless something was before.
+  void damaged(const std::string& what) const {
+    if (damage != nullptr && damage->empty()) *damage = what;
+  }
 
   const Json* find(const std::string& key) const {
     const auto place = std::find(keys.begin(), keys.end(), key);
@@ -40,16 +42,18 @@ struct Json {
 
   // The member under this key, which must be of this kind.
   const Json& at(const std::string& key, Kind wanted) const {
+    static const Json nothing{};
     const Json* value = find(key);
-    if (value == nullptr) throw Damage("it lacks the key " + key);
-    if (value->kind != wanted) throw Damage("its key " + key + " has the wrong type");
-    return *value;
+    if (value != nullptr && value->kind == wanted) return *value;
+    damaged(value == nullptr ? "it lacks the key " + key : "its key " + key + " has the wrong type");
+    return nothing;
   }
 
   std::int64_t whole(const std::string& key, std::int64_t low, std::int64_t high) const {
     const double value = at(key, Kind::number).number;
     if (!(value >= double(low) && value <= double(high)) || value != std::floor(value)) {
-      throw Damage("its key " + key + " is out of range");
+      damaged("its key " + key + " is out of range");
+      return low;
     }
     return static_cast<std::int64_t>(value);
   }
@@ -57,33 +61,45 @@ struct Json {
 
 class JsonParser {
  public:
-  explicit JsonParser(const std::string& source) : source_(source) {}
+  // `damage` must outlive the values; it stays empty when nothing is wrong.
+  JsonParser(const std::string& source, std::string& damage) : source_(source), damage_(damage) {}
 
   Json document() {
     Json value = parse(0);
-    if (skip_space() != '\0' || at_ != source_.size()) throw Damage("it goes on after its end");
+    if (skip_space() != '\0' || at_ != source_.size()) fail("it goes on after its end");
     return value;
   }
 
  private:
+  // Writes down what is wrong and goes to the end, where every loop stops.
+  void fail(const std::string& what) {
+    if (damage_.empty()) damage_ = what;
+    at_ = source_.size();
+  }
+
+  bool failed() const { return !damage_.empty(); }
+
   char skip_space() {
     while (at_ < source_.size() && std::string(" \t\r\n").find(source_[at_]) != std::string::npos) ++at_;
     return at_ < source_.size() ? source_[at_] : '\0';
   }
 
   char next() {
-    if (at_ >= source_.size()) throw Damage("it ends too early");
-    return source_[at_++];
+    if (at_ < source_.size()) return source_[at_++];
+    fail("it ends too early");
+    return '\0';
   }
 
   void expect(char wanted) {
     skip_space();
-    if (next() != wanted) throw Damage(std::string("a ") + wanted + " is missing");
+    if (next() != wanted) fail(std::string("a ") + wanted + " is missing");
   }
 
   Json parse(int depth) {
-    if (depth > 64) throw Damage("it is nested too deeply");  // a hostile file must not exhaust the stack
-    Json value;
+    Json value{};
+    value.damage = &damage_;
+    if (depth > 64) fail("it is nested too deeply");  // a hostile file must not exhaust the stack
+    if (failed()) return value;
     const char first = skip_space();
     if (first == '{' || first == '[') {
       const bool object = first == '{';
@@ -91,7 +107,7 @@ class JsonParser {
       value.kind = object ? Json::Kind::object : Json::Kind::array;
       ++at_;
       if (skip_space() == last) return ++at_, value;
-      while (true) {
+      while (!failed()) {
         if (object) {
           expect('"');
           value.keys.push_back(string());
@@ -101,8 +117,7 @@ class JsonParser {
         if (skip_space() == last) return ++at_, value;
         expect(',');
       }
-    }
-    if (first == '"') {
+    } else if (first == '"') {
       ++at_;
       value.kind = Json::Kind::string;
       value.text = string();
@@ -128,7 +143,8 @@ class JsonParser {
     stream.imbue(std::locale::classic());  // a decimal point whatever the device's language
     double value = 0;
     if (!(stream >> value) || stream.peek() != std::istringstream::traits_type::eof()) {
-      throw Damage("a number in it cannot be read");
+      fail("a number in it cannot be read");
+      return 0;
     }
     at_ = end;
     return value;
@@ -137,7 +153,7 @@ class JsonParser {
   // The rest of a string whose opening quote was read, as UTF-8.
   std::string string() {
     std::string text;
-    for (char c = next(); c != '"'; c = next()) {
+    for (char c = next(); c != '"' && !failed(); c = next()) {
       if (c != '\\') {
         text += c;
         continue;
@@ -150,7 +166,7 @@ class JsonParser {
       } else if (c == 'u') {
         append(text, code_point());
       } else {
-        throw Damage("an escape in it is unknown");
+        fail("an escape in it is unknown");
       }
     }
     return text;
@@ -159,9 +175,12 @@ class JsonParser {
   std::uint32_t code_point() {
     const std::uint32_t high = hexadecimal();
     if (high < 0xD800 || high > 0xDFFF) return high;
-    if (high > 0xDBFF || next() != '\\' || next() != 'u') throw Damage("half a character is missing");
-    const std::uint32_t low = hexadecimal();
-    if (low < 0xDC00 || low > 0xDFFF) throw Damage("half a character is missing");
+    const bool follows = high <= 0xDBFF && next() == '\\' && next() == 'u';
+    const std::uint32_t low = follows ? hexadecimal() : 0;
+    if (low < 0xDC00 || low > 0xDFFF) {
+      fail("half a character is missing");
+      return 0;
+    }
     return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
   }
 
@@ -169,7 +188,7 @@ class JsonParser {
     std::uint32_t value = 0;
     for (int i = 0; i < 4; ++i) {
       const std::size_t digit = std::string("0123456789abcdef0123456789ABCDEF").find(next());
-      if (digit == std::string::npos) throw Damage("an escape in it is unknown");
+      if (digit == std::string::npos) fail("an escape in it is unknown");
       value = value * 16 + static_cast<std::uint32_t>(digit % 16);
     }
     return value;
@@ -187,6 +206,7 @@ class JsonParser {
   }
 
   const std::string& source_;
+  std::string& damage_;
   std::size_t at_ = 0;
 };
 

@@ -1,8 +1,20 @@
+#!/usr/bin/env node
 // Classifies one raw image with a uce-edge model file and prints the answer as JSON.
 import { readFileSync, statSync } from 'node:fs';
 import { check, MAX_SAMPLES, MAX_SEED, Model, reasonToReject, UceEdgeError, why } from './uce_edge.mjs';
 
 const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto], or node index.mjs MODEL.onnx --self-test';
+const HELP = `${USAGE}
+
+Classifies one raw image and prints the answer as JSON.
+
+  IMAGE.raw     height x width x channels bytes, rows from the top, not normalised
+  --samples N   the number of passes, 1 to 4096; by default what the file says
+  --seed S      which passes: S owns 4096*S to 4096*S+4095; by default 0
+  --reject T    reject an uncertainty above T, or with auto what the file itself rejects
+  --self-test   answer the probe images in the file, and compare with the answers it was published with
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`;
 const DECIMAL = /^-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 
 async function selfTest(path) {
@@ -14,6 +26,7 @@ async function selfTest(path) {
 }
 
 async function main(words) {
+  if (words.some((word) => ['--help', '-h'].includes(word))) return console.log(HELP);
   if (words.length === 2 && words[1] === '--self-test') return selfTest(words[0]);
   const files = [];
   const given = {};

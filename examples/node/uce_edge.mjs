@@ -2,6 +2,7 @@
 import './telemetry.mjs'; // before onnxruntime-node, which reads it once
 import * as ort from 'onnxruntime-node';
 import { describe, MAX_SAMPLES, NUMBERS, OPTIONAL, OUTPUTS, passSeeds, refuse } from './contract.mjs';
+import { callSize, summarise } from './merge.mjs';
 import { allowedDifference, differenceFrom, probeImage } from './probe.mjs';
 
 export * from './contract.mjs';
@@ -9,11 +10,12 @@ export * from './decision.mjs';
 
 /** A model file, ready to predict. */
 export class Model {
-  static async load(path) {
+  /** `options` are those of onnxruntime-node's sessions, such as `intraOpNumThreads` or `executionProviders`. */
+  static async load(path, options = {}) {
     const about = describe(path);
     // Errors are told by exceptions, once: level 4 keeps the runtime's own log quiet.
-    const session = await ort.InferenceSession.create(path, { logSeverityLevel: 4 }).catch(() =>
-      refuse(`${path} is not an ONNX file that can be loaded: it is damaged, incomplete or something else.`));
+    const session = await ort.InferenceSession.create(path, { logSeverityLevel: 4, ...options }).catch(({ message }) =>
+      refuse(`${path} is not an ONNX file that can be loaded: it is damaged, incomplete or something else. ONNX Runtime says: ${firstLine(message)}`));
     return new Model(path, about, session);
   }
 
@@ -22,11 +24,13 @@ export class Model {
     Object.assign(this, { path, about, session, deterministic, takesSeeds: !deterministic && !about.baked });
     const { height, width, channels, dtype } = about.image;
     this.shape = [1, height, width, channels];
-    this.outputs = [...OUTPUTS, ...OPTIONAL.filter((name) => about.outputs?.includes(name))];
+    this.optional = OPTIONAL.filter((name) => about.outputs?.includes(name));
+    this.outputs = [...OUTPUTS, ...this.optional];
+    this.passesPerCall = this.takesSeeds ? callSize(about) : MAX_SAMPLES;
     const image = session.inputMetadata.find(({ name }) => name === 'image');
     const same = image?.type === dtype && image.shape.slice(1).join() === this.shape.slice(1).join();
     const names = session.inputNames.toSorted().join() === (this.takesSeeds ? 'image,seeds' : 'image');
-    if (!same || !names || !this.outputs.every((name) => session.outputNames.includes(name))) this.#breaks();
+    if (!same || !names || ![...this.outputs, PASSES].every((name) => session.outputNames.includes(name))) this.#breaks();
   }
 
   #breaks() {
@@ -78,7 +82,8 @@ export class Model {
   /**
    * Classify one image: raw pixels as bytes, rows from the top, channels last, not normalised.
    *
-   * `novelty` and `novelty_score` are null for a file that cannot tell what is foreign.
+   * A call of ONNX Runtime holds 32 passes at most, or as many as the file's costs allow, and what is split is merged:
+   * memory stays flat. `novelty` and `novelty_score` are null for a file that cannot tell what is foreign.
    */
   async predict(bytes, seeds) {
     const { height, width, channels, dtype } = this.about.image;
@@ -88,14 +93,46 @@ export class Model {
     const many = seeds.length;
     if (many < 1 || many > MAX_SAMPLES) refuse(`Expected \`seeds\` to be 1 to ${MAX_SAMPLES} numbers, but got ${many}.`, 2);
     const pixels = dtype === 'float32' ? new Float32Array(Uint8Array.from(bytes).buffer) : Uint8Array.from(bytes);
-    const feed = { image: new ort.Tensor(dtype, pixels, this.shape) };
-    if (this.takesSeeds) feed.seeds = new ort.Tensor('int32', seeds, [many]);
-    const values = await this.session.run(feed, this.outputs);
-    const probabilities = Array.from(values.probabilities.data);
-    const [class_id] = values.class_id.data;
+    const image = new ort.Tensor(dtype, pixels, this.shape);
+    return many <= this.passesPerCall ? this.#whole(image, seeds) : this.#split(image, seeds);
+  }
+
+  async #run(image, seeds, outputs) {
+    const feed = { image };
+    if (this.takesSeeds) feed.seeds = new ort.Tensor('int32', seeds, [seeds.length]);
+    return this.session.run(feed, outputs).catch(({ message }) => refuse(`${this.path} could not be run: ${firstLine(message)}`));
+  }
+
+  /** All passes in one call. */
+  async #whole(image, seeds) {
+    const values = await this.#run(image, seeds, this.outputs);
+    const numbers = [...NUMBERS, ...OPTIONAL].map((name) => [name, values[name]?.data[0] ?? null]);
+    return this.#answer(Array.from(values.probabilities.data), values.class_id.data[0], Object.fromEntries(numbers));
+  }
+
+  async #split(image, seeds) {
+    const each = this.about.classes.length * (this.about.members ?? 1);
+    const passes = new Float32Array(seeds.length * each);
+    const optional = Object.fromEntries(OPTIONAL.map((name) => [name, null]));
+    for (let first = 0; first < seeds.length; first += this.passesPerCall) {
+      const some = seeds.slice(first, first + this.passesPerCall);
+      // Every call gives the same novelty.
+      const asked = first === 0 ? this.optional : [];
+      const values = await this.#run(image, some, [PASSES, ...asked]);
+      if (values[PASSES].data.length !== some.length * each) this.#breaks();
+      passes.set(values[PASSES].data, first * each);
+      for (const name of asked) optional[name] = values[name].data[0];
+    }
+    const { probabilities, class_id, ...numbers } = summarise(passes, this.about);
+    return this.#answer(probabilities, class_id, { ...numbers, ...optional });
+  }
+
+  #answer(probabilities, class_id, numbers) {
     const label = this.about.classes[class_id];
     if (probabilities.length !== this.about.classes.length || label === undefined) this.#breaks();
-    const numbers = Object.fromEntries([...NUMBERS, ...OPTIONAL].map((name) => [name, values[name]?.data[0] ?? null]));
     return { label, class_id, probabilities, ...numbers };
   }
 }
+
+const PASSES = 'pass_probabilities';
+const firstLine = (text) => String(text).split('\n')[0];

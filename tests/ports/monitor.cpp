@@ -12,7 +12,9 @@ int main(int, char** words) {
   using uce_edge::detail::Json;
   std::ifstream file(words[1]);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
-  const Json golden = uce_edge::detail::JsonParser(text).document();
+  std::string damage;
+  const Json golden = uce_edge::detail::JsonParser(text, damage).document();
+  if (!damage.empty()) return 1;
   const auto& kept = golden.at("monitor", Json::Kind::object).at("statistics", Json::Kind::object);
   const char* const names[] = {"uncertainty", "model_uncertainty", "novelty_score"};
   std::vector<uce_edge::MonitoredScore> scores;

@@ -1,50 +1,20 @@
 """The C++ example on every golden, and what it refuses."""
 
-import importlib.util
+# ruff: noqa: F811  (a fixture that is imported has the name of an argument)
 import json
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import onnx
 import pytest
 from conftest import ROOT
+from cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
 from port_cases import CONTRACT, GATED, IMAGE, MODEL, Port, PortTests, answer, check_contract, command, refusal
 from port_gate_cases import GateTests
 from port_probe_cases import ProbeTests
 
 from uce_edge import contract
-
-
-def _library() -> Path | None:
-    """The shared library that is inside the Python wheel, unless the environment names another."""
-    given = os.environ.get("ONNXRUNTIME_LIBRARY")
-    spec = importlib.util.find_spec("onnxruntime")
-    folder = Path(spec.origin).parent / "capi" if spec and spec.origin else Path()
-    return Path(given) if given else next(iter(sorted(folder.glob("libonnxruntime.so.*"))), None)
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the example was built as its README says."""
-    headers = Path(os.environ.get("ONNXRUNTIME_INCLUDE", ROOT / "build" / "onnxruntime" / "include"))
-    library = _library()
-    if shutil.which("cmake") is None:
-        pytest.skip("cmake is not installed")
-    if all(shutil.which(name) is None for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
-        pytest.skip("there is no C++ compiler")
-    if not (headers / "onnxruntime_cxx_api.h").is_file():
-        pytest.skip("ONNX Runtime's headers are absent: run examples/cpp/get-headers.sh")
-    if library is None:
-        pytest.skip("the onnxruntime wheel has no shared library to link with")
-    folder = tmp_path_factory.mktemp("cpp")
-    options = [f"-DONNXRUNTIME_INCLUDE={headers}", f"-DONNXRUNTIME_LIBRARY={library}"]
-    for step in (["-S", ROOT / "examples" / "cpp", "-B", folder, *options], ["--build", folder]):
-        said = subprocess.run(["cmake", *map(str, step)], capture_output=True, text=True, check=False)
-        assert said.returncode == 0, said.stdout + said.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +24,9 @@ def port(build: Path) -> Port:
 
 def test_the_header_spells_the_contract_as_python_does(build: Path) -> None:
     """By a program of two dozen lines that is built against it."""
-    headers = os.environ.get("ONNXRUNTIME_INCLUDE", ROOT / "build" / "onnxruntime" / "include")
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))))
-    library = build / "lib" / "libonnxruntime.so.1"
-    program = build / "contract"
-    words = [compiler, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "examples" / "cpp"]
-    words += ["-isystem", headers, Path(__file__).with_name("contract.cpp"), library, "-o", program]
-    words += [f"-Wl,-rpath,{library.parent}"]
-    said = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
+    library, program = build / "lib" / "libonnxruntime.so.1", build / "contract"
+    sources = [Path(__file__).with_name("contract.cpp"), library, f"-Wl,-rpath,{library.parent}"]
+    compiled("c++", program, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", CPP, "-isystem", HEADERS, *sources)
     accept = [(case["uncertainty"], case["threshold"]) for case in CONTRACT["accept"]]
     foreign = [(case["novelty"], case["cutoff"]) for case in CONTRACT["foreign"]]
     given = [

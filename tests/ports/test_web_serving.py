@@ -13,7 +13,7 @@ from web_page import MC, serve  # noqa: F401
 
 from uce_edge import Model
 from uce_edge.cli import web
-from uce_edge.errors import MissingPartError, ModelFileError, UceEdgeError, UsageError
+from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
 
 
 def ask(address: str, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
@@ -86,7 +86,7 @@ def test_wrong_requests_are_refused_before_anything_is_served(tmp_path: Path) ->
 def test_missing_parts_are_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(web, "__file__", str(tmp_path / "uce_edge" / "cli" / "web.py"))
-    with pytest.raises(MissingPartError, match=r'pip install "uce-edge\[web\]"'):
+    with pytest.raises(UceEdgeError, match="install it: python -m build --wheel examples/web"):
         web.assets()
     (tmp_path / "examples" / "web").mkdir(parents=True)
     (tmp_path / "examples" / "web" / "fetch.py").touch()

@@ -12,6 +12,7 @@ from PIL import Image
 
 from uce_edge import Model
 from uce_edge.datasets import splits
+from uce_edge.integrity import check_description
 from uce_edge.models import BUNDLED, DEFAULT, bundled
 from uce_edge.prediction import Reason
 
@@ -31,6 +32,16 @@ def test_both_files_are_small_and_cheap() -> None:
         # of an mc file takes one pass without noise.
         costs = model.metadata.costs
         assert costs.macs(1) < (3 if kind == "mc" else 2) * 45e6
+
+
+@pytest.mark.parametrize("kind", BUNDLED)
+def test_its_description_lies_beside_it_for_runtimes_that_read_no_metadata(kind: str) -> None:
+    path = bundled(kind)
+    metadata = Model(path, "cpu").metadata
+    assert check_description(path, metadata)
+    description = path.with_suffix(".json").read_text()
+    assert description == metadata.to_json(indent=2) + "\n"
+    assert len(description) < 50_000
 
 
 def test_the_first_line_of_the_readme(call: Call) -> None:

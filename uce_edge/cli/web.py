@@ -7,7 +7,7 @@ import typer
 
 from uce_edge.cli.options import InferenceOption, ModelOption, choose_model
 from uce_edge.cli.words import quote, say
-from uce_edge.errors import MissingPartError, UceEdgeError, UsageError, expected
+from uce_edge.errors import UceEdgeError, UsageError, expected
 
 if TYPE_CHECKING:
     from uce_edge.page_server import Content, Names
@@ -77,7 +77,10 @@ def assets() -> Path:
         raise UceEdgeError(
             f"The page needs onnxruntime-web, which is not in this source tree. Run: python {quote(tree / 'fetch.py')}"
         )
-    raise MissingPartError("The page", "uce-edge-web", "web")
+    raise UceEdgeError(
+        "The page needs the package uce-edge-web, which is not on PyPI. In a checkout of uce-edge, build its wheel and "
+        "install it: python -m build --wheel examples/web"
+    )
 
 
 def contents(folder: Path, model: Path) -> "dict[str, Content]":

@@ -1,0 +1,92 @@
+// Passes that were split over several calls: how many a call takes, and what follows from all of them together.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace uce_edge {
+
+// Multiply-accumulates for one image, and bytes; 0 where nobody counted.
+struct Costs {
+  double macs_once = 0, macs_per_pass = 0, bytes_per_pass = 0, bytes_per_draw = 0;
+
+  // Whether a pass is hardly more than a draw, so that all of them belong into one run of the network.
+  bool runs_once() const { return 100 * macs_per_pass < macs_once; }
+};
+
+namespace detail {
+
+// Image-passes that one call may hold, as in Python.
+struct CallSize {
+  static constexpr double most = 32;             // more make none of them faster
+  static constexpr double most_drawn = 1 << 20;  // probabilities, where a pass is hardly more than a draw
+
+  double rows = most;           // of the network proper
+  double rows_per_call = most;  // where the network runs once, its draws
+
+  CallSize() = default;
+  CallSize(const std::optional<Costs>& costs, bool moments, double probabilities_per_pass, double memory) {
+    if (costs && costs->bytes_per_pass > 0) {
+      rows = std::clamp(std::floor(memory / costs->bytes_per_pass), 1.0, most);
+    }
+    rows_per_call = rows;
+    if (!costs || !costs->runs_once() || !(costs->bytes_per_draw > 0 || moments)) return;  // else an older file
+    const double affordable = std::floor(memory / std::max(costs->bytes_per_draw, 1.0));
+    rows_per_call = std::max(rows, std::min(affordable, std::floor(most_drawn / probabilities_per_pass)));
+  }
+
+  std::size_t images(std::size_t samples) const {
+    return static_cast<std::size_t>(std::max(1.0, std::min(rows, std::floor(rows_per_call / double(samples)))));
+  }
+  std::size_t passes() const { return static_cast<std::size_t>(std::max(1.0, rows_per_call)); }
+};
+
+// What the graph gives for the probabilities of these passes when one call draws them all.
+struct Summary {
+  std::vector<float> probabilities;
+  float uncertainty = 0, model_uncertainty = 0, standard_error = 0, error_probability = 0;
+};
+
+// `passes` is [seeds * members, classes], seed by seed; `error` has the parameters of the error map, or nothing. The
+// members of an ensemble are no draws: the standard error is that of the seeds' averages over them.
+inline Summary summarise(const std::vector<float>& passes, std::size_t classes, std::size_t members,
+                         const std::vector<double>& error) {
+  const std::size_t rows = passes.size() / classes, seeds = rows / members;
+  const double scale = -1 / std::log(double(classes));
+  const auto log_of = [](double p) { return std::log(std::max(p, 1e-30)); };
+  std::vector<double> mean(classes), cross(seeds);
+  for (std::size_t i = 0; i < passes.size(); ++i) mean[i % classes] += double(passes[i]) / double(rows);
+  double total = 0, data = 0;
+  for (const double p : mean) total += scale * p * log_of(p);
+  total = std::clamp(total, 0.0, 1.0);
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const double p = passes[i];
+    data += scale * p * log_of(p) / double(rows);
+    // Delta method: the entropy of the mean is the mean of the passes' cross-entropies to it.
+    cross[i / classes / members] += scale * p * log_of(mean[i % classes]) / double(members);
+  }
+  double centre = 0, squares = 0;
+  for (const double value : cross) centre += value / double(seeds);
+  for (const double value : cross) squares += (value - centre) * (value - centre);
+  const double spread = seeds == 1 ? 1 : std::sqrt(squares / double(seeds - 1) / double(seeds));
+  Summary result;
+  result.probabilities.assign(mean.begin(), mean.end());
+  result.uncertainty = float(total);
+  result.model_uncertainty = float(std::clamp(total - data, 0.0, 1.0));
+  result.standard_error = float(std::min(spread, 1.0));
+  if (error.empty()) {
+    result.error_probability = 1 - *std::max_element(result.probabilities.begin(), result.probabilities.end());
+  } else {
+    const double inside = std::clamp(double(result.uncertainty), 1e-6, 1 - 1e-6);
+    const double logit = error[0] + error[1] * std::log(inside) - error[2] * std::log1p(-inside);
+    result.error_probability = float(1 / (1 + std::exp(-logit)));
+  }
+  return result;
+}
+
+}  // namespace detail
+}  // namespace uce_edge
