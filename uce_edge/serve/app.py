@@ -248,7 +248,8 @@ def _whole(text: str | None, name: str) -> int | None:
 
 
 def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": message}, status, headers)
+    sendable = message.encode(errors="replace").decode()  # JSON may name a tensor by half a character
+    return JSONResponse({"error": sendable}, status, headers)
 
 
 def _not_found(request: Request, _: Exception) -> Response:
