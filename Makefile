@@ -63,12 +63,12 @@ test-trace: $(VENV)/.dev
 test-runtimes: $(VENV)/.dev
 	PYTHON=$(PYTHON) bash .ci/runtimes
 
-# Scoring with a real Ray, on one machine and on a cluster of several nodes, in an environment of its own.
+# Scoring and serving with a real Ray, on one machine and on a cluster of several nodes, in an environment of its own.
 SCALE := .venv-scale
 test-scale:
 	test -x $(SCALE)/bin/python || $(PYTHON) -m venv $(SCALE)
 	$(SCALE)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(SCALE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[cpu,ray]" pytest duckdb
+	$(SCALE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[cpu,ray,serve]" "ray[serve]" pytest duckdb
 	$(SCALE)/bin/python -m pytest -rs tests/scale
 
 # The oldest versions that pyproject.toml allows, with the tests that need no torch.

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli import ensembles, exporting
+from uce_edge.cli import ensembles, exporting, packaging
 from uce_edge.cli.options import GroupOption
 from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say, show_log
@@ -19,11 +19,13 @@ _NOISE = "Noise"
 
 
 def export(
+    context: typer.Context,
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Folders made by `uce-edge train`; default: the newest under runs/. Several become one ensemble.",
+            help="Folders made by `uce-edge train`; default: the newest under runs/. Several become one ensemble. Or a "
+            "file made by this program, for --triton, --hub and --ort.",
             show_default=False,
         ),
     ] = None,
@@ -60,6 +62,12 @@ def export(
     ort: Annotated[
         bool, typer.Option("--ort", help="Also write NAME.ort, ONNX Runtime's own format, which loads faster.")
     ] = False,
+    triton: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write a model repository for NVIDIA Triton.")
+    ] = None,
+    hub: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write a folder with a model card for the Hugging Face hub.")
+    ] = None,
     noise: Annotated[
         NoiseKind, typer.Option(help="table replays every pass, randn does not.", rich_help_panel=_NOISE)
     ] = NoiseKind.TABLE,
@@ -144,9 +152,16 @@ def export(
     Example: uce-edge export runs/a runs/b runs/c --out ensemble.onnx
 
     Example: uce-edge export --from a.onnx b.onnx c.onnx --data labelled/ --out ensemble.onnx
+
+    Example: uce-edge export digits.onnx --triton models/
     """
     show_log()
     runs = runs or []
+    forms = packaging.Forms(ort, triton, hub)
+    forms.check()
+    if source is None and untrained is None and packaging.is_file(runs):
+        packaging.package(context, runs, forms)
+        return
     reading = exporting.Reading(classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group)
     sources = [] if source is None else [source, *runs]
     mixed = any(path.is_dir() or path.suffix != ".onnx" for path in sources[1:])
@@ -172,8 +187,10 @@ def export(
         passes = None
     wanted = Wanted(inference, noise, passes, precision, options, posterior, chosen)
     exporting.refuse_posterior(wanted, sources, p)
-    if ort and noise is NoiseKind.INPUT:
-        raise UsageError("A file with noise as graph inputs is for experiments: leave --ort out, or --noise input.")
+    if forms != packaging.Forms() and noise is NoiseKind.INPUT:
+        raise UsageError(
+            "A file with noise as graph inputs is for experiments: leave out --noise input, or --ort, --triton, --hub."
+        )
     if sources:
         need_onnx("Exporting an ONNX file")
         out, following = ensembles.export_files(sources, out, wanted, p, reading)
@@ -184,6 +201,5 @@ def export(
         else:
             out, following = ensembles.export_runs(runs, out, wanted, target_error)
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
-    if ort:
-        exporting.write_ort(out)
+    forms.write(out)
     say(f"Next: uce-edge {following}")

@@ -244,14 +244,6 @@ def export_untrained(name: str, out: Path | None, wanted: Wanted, p: list[str] |
     return out, f"bench --model {quote(out)}"
 
 
-def write_ort(out: Path) -> None:
-    """Write an exported file once more in ONNX Runtime's own format."""
-    from uce_edge_export import ort_format
-
-    written = ort_format.convert(out)
-    say(f"Wrote {written} ({written.stat().st_size / 1e6:.1f} MB).")
-
-
 def say_written(done: "Exported") -> None:
     """What was changed on the way, how close the file is to what it was made from, and what a cheaper form costs."""
     for note in done.notes:

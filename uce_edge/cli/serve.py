@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from uce_edge import models as box
+from uce_edge.cli.destinations import Destinations
 from uce_edge.cli.options import (
     DeviceOption,
     ThreadsOption,
@@ -16,7 +17,7 @@ from uce_edge.cli.options import (
     variable,
 )
 from uce_edge.cli.parts import need_server
-from uce_edge.cli.words import say
+from uce_edge.cli.words import alarm, say
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
 
@@ -39,6 +40,10 @@ def serve(
     reject: Annotated[str | None, reject_option("What /answer rejects unless a request says otherwise.")] = None,
     audit: Annotated[
         Path | None, typer.Option(help="Append a line of JSON for every decision of /answer, safe on disk.")
+    ] = None,
+    monitor: Annotated[
+        Path | None,
+        typer.Option(help="The state of a monitor of the answers of /answer; its evidence is in /metrics."),
     ] = None,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
@@ -65,6 +70,8 @@ def serve(
 
     Example: uce-edge serve photos.onnx --reject auto --port 8000
 
+    Example: uce-edge serve photos.onnx --reject auto --audit decisions.jsonl --monitor state.json
+
     Example: uce-edge serve photos:1=old.onnx photos:2=new.onnx xray=xray.onnx
 
     Example: curl --data-binary @photo.jpg "http://127.0.0.1:8000/v2/models/photos/answer?reject=0.3"
@@ -78,8 +85,10 @@ def serve(
             raise UsageError(expected(f"`{name}`", "a file", str(path), "Check the path"))
     if max_connections < 1:
         raise UsageError(expected("`max_connections`", "at least 1", max_connections, "Leave it out for 256"))
-    if audit is not None and len(models or ()) > 1:
-        raise UsageError("A log is of one model: leave --audit out, or start a server for each model.")
+    if (audit or monitor) and len(models or ()) > 1:
+        given = "A log" if monitor is None else "A monitor"
+        option = "--audit" if monitor is None else "--monitor"
+        raise UsageError(f"{given} is of one model: leave {option} out, or start a server for each model.")
     threshold = parse_threshold(reject)
     check_threads(threads)
     token = os.environ.get(TOKEN)
@@ -94,6 +103,8 @@ def serve(
 
     named = [Named.parse(_file(text)) for text in models or [os.environ.get(variable("model")) or box.DEFAULT_NAME]]
     limits = Limits(max_batch, max_queue, max_samples, batch_delay / 1000, timeout, max_body * 2**20)
+    if len(named) == 1:
+        Destinations(audit=audit, monitor=monitor).check(named[0].path, [])
     gauges = Gauges()
     hosts = load(named, limits, gauges, device, threads, threshold)
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
@@ -104,7 +115,8 @@ def serve(
             say(f"{address}/v2/models/{hosted.named.name}/versions/{hosted.named.version}: {hosted.named.path}")
         say("Ctrl+C stops it, after the requests that have begun.")
 
-    run(hosts, limits, gauges, Address(host, port, tls_cert, tls_key, token, max_connections), audit, announce)
+    address = Address(host, port, tls_cert, tls_key, token, max_connections)
+    run(hosts, limits, gauges, address, audit, announce, monitor, alarm)
 
 
 def _file(text: str) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from uce_edge import __version__, contract, images
+from uce_edge import __version__, images
 from uce_edge.answers import Answer
 from uce_edge.answers import Request as Asked
 from uce_edge.audit import Audit
@@ -23,7 +23,8 @@ from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.serve import tensors
 from uce_edge.serve.batching import BusyError, StoppingError
 from uce_edge.serve.gauges import CONTENT_TYPE, Gauges
-from uce_edge.serve.hosting import Hosted, Hosts, Limits
+from uce_edge.serve.hosting import Hosted, Hosts, Limits, parse_reject
+from uce_edge.serve.watching import Watching
 
 _LIVE = "/v2/health/live"
 
@@ -58,7 +59,14 @@ class Token:
 class Service:
     """The endpoints."""
 
-    def __init__(self, hosts: Hosts, limits: Limits, gauges: Gauges, audit: Audit | None = None) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        limits: Limits,
+        gauges: Gauges,
+        audit: Audit | None = None,
+        watching: Watching | None = None,
+    ) -> None:
         """Serve some models.
 
         Args:
@@ -66,8 +74,10 @@ class Service:
             limits: What is taken.
             gauges: What is counted.
             audit: A log of decisions.
+            watching: A monitor of the answers.
         """
         self._hosts, self._limits, self._gauges, self._audit = hosts, limits, gauges, audit
+        self._watching = watching
         self._logging = asyncio.Lock()
         self._ready = False
 
@@ -180,12 +190,19 @@ class Service:
             limits = hosted.model.limits(asked.reject)
             answer = Answer(path, None, str(error), limits.threshold, cutoff=limits.cutoff)
         answer = Answer(**{**vars(answer), "content": content})
-        if self._audit is not None:
+        if self._audit is not None or self._watching is not None:
             async with self._logging:  # one line after the other
-                await asyncio.to_thread(self._audit.add, answer, asked)
+                await asyncio.to_thread(self._keep, answer, asked)
         if answer.prediction is not None:
             self._gauges.decision(hosted.named.name, answer.prediction)
         return JSONResponse(answer.as_dict(), 200 if answer.ok else 422)
+
+    def _keep(self, answer: Answer, asked: Asked) -> None:
+        """Log an answer, and bet on it."""
+        if self._audit is not None:
+            self._audit.add(answer, asked)
+        if self._watching is not None:
+            self._watching.add(answer)
 
     def _asked(self, hosted: Hosted, request: Request) -> Asked:
         query = request.query_params
@@ -194,13 +211,7 @@ class Service:
             rule = "some of samples, seed, reject and name"
             raise UsageError(expected("the query", rule, sorted(unknown), "For example: ?reject=auto"))
         samples, seed = (_whole(query.get(name), name) for name in ("samples", "seed"))
-        reject: Any = query.get("reject", hosted.reject)
-        if isinstance(reject, str) and reject != "auto":
-            try:
-                reject = contract.check_threshold(float(reject))
-            except ValueError:
-                rule = "between 0 and 1, or auto"
-                raise UsageError(expected("`reject`", rule, reject, "For example: ?reject=0.3")) from None
+        reject = parse_reject(query["reject"]) if "reject" in query else hosted.reject
         hosted.model.limits(reject)
         hosted.model.seeds(samples, seed or 0)
         return Asked(samples, seed or 0, reject)
@@ -237,7 +248,8 @@ def _whole(text: str | None, name: str) -> int | None:
 
 
 def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": message}, status, headers)
+    sendable = message.encode(errors="replace").decode()  # JSON may name a tensor by half a character
+    return JSONResponse({"error": sendable}, status, headers)
 
 
 def _not_found(request: Request, _: Exception) -> Response:

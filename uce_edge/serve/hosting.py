@@ -41,6 +41,17 @@ class Named:
         return cls(name, int(version or 1), Path(path or text))
 
 
+def parse_reject(text: str) -> float | Literal["auto"]:
+    """A threshold as a request or a setting spells it."""
+    if text == "auto":
+        return "auto"
+    try:
+        return contract.check_threshold(float(text))
+    except ValueError:
+        rule = "between 0 and 1, or auto"
+        raise UsageError(expected("`reject`", rule, text, "For example: reject=0.3")) from None
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a server takes."""

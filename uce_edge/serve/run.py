@@ -19,6 +19,7 @@ from uce_edge.providers import Device
 from uce_edge.serve.app import Service
 from uce_edge.serve.gauges import Gauges
 from uce_edge.serve.hosting import Hosted, Hosts, Limits, Named
+from uce_edge.serve.watching import Watching
 
 _HEAD_SECONDS = 10
 """How long a client may take to send the first byte of a request on a new connection."""
@@ -101,6 +102,8 @@ def serve(
     address: Address,
     audit: Path | None = None,
     announce: Callable[[str], None] = lambda _: None,
+    monitor: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Answer until SIGINT or SIGTERM; requests that have begun are answered first.
 
@@ -111,14 +114,20 @@ def serve(
         address: Where to listen.
         audit: A file that gets a line for every decision of `/answer`; it goes with one model.
         announce: Is told the address once it is known.
+        monitor: The state of a monitor that bets on the answers of `/answer`; it goes with one model, too.
+        tell: Is told the sentence of an alarm.
     """
     with ExitStack() as stack:
-        log = None
+        log = watching = None
+        if monitor is not None:
+            (hosted,) = hosts
+            watching = Watching(monitor, hosted, gauges, tell)
+            stack.callback(watching.close)
         if audit is not None:
             (hosted,) = hosts
             log = Audit(audit, Path(hosted.model.path), hosted.model.provider)
             stack.callback(log.close)
-        application = Service(hosts, limits, gauges, log).application(address.token)
+        application = Service(hosts, limits, gauges, log, watching).application(address.token)
         config = uvicorn.Config(
             application,
             http=_Impatient,

@@ -152,7 +152,7 @@ def _flag(parameters: dict[str, Any], key: str) -> bool:
 def _tensor(name: str, entry: dict[str, Any], rest: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
     """One tensor, and what follows it in the binary part."""
     datatype, shape = entry.get("datatype"), entry.get("shape")
-    if datatype not in _DTYPES:
+    if not isinstance(datatype, str) or datatype not in _DTYPES:
         rule = f"one of {', '.join(_DTYPES)}"
         raise UsageError(expected(f"the `datatype` of {name}", rule, datatype, "Convert it before you send it"))
     if not (

@@ -1,69 +1,24 @@
 """A real server in a process of its own, asked by http.client and by Triton's client."""
 
-import http.client
-import io
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import GOLDEN, Call
-from PIL import Image
+from served import Server, png, started, tensor
 
 from uce_edge import Model
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
 MODEL, GATED, MOMENTS = (GOLDEN / f"digits-{name}.onnx" for name in ("mc", "novelty", "moments"))
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server."""
-
-    port: int
-    process: "subprocess.Popen[str]"
-
-    def ask(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, Any, http.client.HTTPMessage]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.request(method, path, body, headers or {})
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        is_json = answer.headers.get("content-type", "").startswith("application/json")
-        return answer.status, json.loads(content) if is_json else content, answer.headers
-
-
-@contextmanager
-def started(*arguments: object, **variables: str) -> Iterator[Server]:
-    words = [sys.executable, "-m", "uce_edge", "serve", "--port", "0", "--threads", "1", *map(str, arguments)]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | variables)
-    assert process.stderr is not None
-    said = ""
-    for line in process.stderr:
-        said += line
-        if "Ctrl+C" in line:
-            break
-    match = re.search(r"http://127\.0\.0\.1:(\d+)", said)
-    assert match, said
-    try:
-        yield Server(int(match[1]), process)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +33,6 @@ def pixels() -> Any:
     shape = Model(MODEL, "cpu").metadata.image
     raw = b"".join((GOLDEN / f"{name}.raw").read_bytes() for name in ("digit-0", "digit-1", "two-digits", "noise"))
     return np.frombuffer(raw, np.uint8).reshape(-1, shape.height, shape.width, shape.channels)
-
-
-def png(image: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(image[..., 0]).save(file, "PNG")
-    return file.getvalue()
-
-
-def tensor(pixels: Any, **more: Any) -> bytes:
-    entry = {"name": "image", "shape": list(pixels.shape), "datatype": "UINT8", "data": pixels.ravel().tolist()}
-    return json.dumps({"inputs": [entry]} | more).encode()
 
 
 def test_tritons_client_gets_the_models_answers(server: Server, pixels: Any) -> None:

@@ -1,0 +1,81 @@
+"""What `uce-edge export` makes of a finished file: another format, or a folder for another program."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from uce_edge.cli.parts import need_onnx
+from uce_edge.cli.words import describe_auto, quote, say
+from uce_edge.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What is wanted beside the file."""
+
+    ort: bool = False
+    """The file in ONNX Runtime's own format."""
+    triton: Path | None = None
+    """A model repository for Triton."""
+    hub: Path | None = None
+    """A folder for the Hugging Face hub."""
+
+    def check(self) -> None:
+        """Refuse places that cannot be, before anything slow happens."""
+        for option, folder in (("--triton", self.triton), ("--hub", self.hub)):
+            if folder is not None and folder.exists() and not folder.is_dir():
+                raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.")
+        if self.triton is not None and self.hub is not None and self.triton.resolve() == self.hub.resolve():
+            raise UsageError("Triton and the hub want different files: name two folders with --triton and --hub.")
+
+    def write(self, model: Path) -> None:
+        """Write what is wanted of a model file."""
+        if self.ort:
+            from uce_edge_export import ort_format
+
+            written = ort_format.convert(model)
+            say(f"Wrote {written} ({written.stat().st_size / 1e6:.1f} MB).")
+        if self.triton is not None:
+            from uce_edge_export import triton
+
+            folder = triton.write_repository(model, self.triton)
+            say(f"Wrote {folder}: a model for Triton. {folder / 'README.md'} says how to ask it.")
+        if self.hub is not None:
+            from uce_edge.model import Model
+            from uce_edge_export import hub
+
+            licence = hub.write_hub(model, self.hub, describe_auto(Model(model, "cpu").metadata))
+            say(f"Wrote {self.hub}: model.onnx, model.json and README.md.")
+            if licence == hub.UNKNOWN:
+                say("Note: the file names no licence. Write yours into the first lines of README.md.")
+            say(f"To publish it: hf upload USER/REPOSITORY {quote(self.hub)}")
+
+
+def is_file(runs: list[Path]) -> bool:
+    """Whether the arguments name a model file, not runs."""
+    return any(path.suffix == ".onnx" and not path.is_dir() for path in runs)
+
+
+def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
+    """Write other forms of a model file that is there."""
+    taken = {"runs", "ort", "triton", "hub"}
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if name not in taken and (asked := context.get_parameter_source(name)) and asked.name == "COMMANDLINE"
+    ]
+    first = quote(given[0])
+    if len(given) > 1 or others:
+        what = f"{', '.join(others)} cannot change it" if others else "one is taken at a time"
+        raise UsageError(
+            f"{first} is a finished file, and {what}. Use: uce-edge export {first} --triton DIR. Any other classifier "
+            f"is read with: uce-edge export --from {first}"
+        )
+    if forms == Forms():
+        raise UsageError(
+            f"{first} is a finished file: say what to make of it with --triton DIR, --hub DIR or --ort. Any other "
+            f"classifier is read with: uce-edge export --from {first}"
+        )
+    need_onnx("Writing another form of a file")
+    forms.write(given[0])

@@ -1,0 +1,59 @@
+"""A monitor beside a program that answers: its state is a file, and a process that is killed goes on from it."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uce_edge.errors import UsageError
+from uce_edge.logged import sha256
+from uce_edge.monitor.monitor import Monitor
+
+if TYPE_CHECKING:
+    from uce_edge.answers import Answer, Request
+    from uce_edge.model import Model
+
+_INTERVAL = 1.0
+"""Seconds between two writes of the state, at least: a killed process forgets the answers of the last one."""
+
+
+class KeptMonitor:
+    """A monitor and the file of its state."""
+
+    def __init__(self, path: Path, model: "Model", asked: "Request | None" = None) -> None:
+        """Go on from a state, or begin one; either is written at once, so that a full disk is told now.
+
+        Args:
+            path: The state.
+            model: What answers.
+            asked: How it is always asked; None where that may differ.
+        """
+        self._path = path
+        if path.exists():
+            self.monitor = Monitor.load(path)
+            if self.monitor.state.model != sha256(Path(model.path)):
+                raise UsageError(
+                    f"{path} is about another model file than {model.path}. Start with another --monitor state.json"
+                )
+        else:
+            self.monitor = Monitor.of(model)
+        state = self.monitor.state
+        if asked is not None:
+            samples = model.metadata.samples if asked.samples is None else asked.samples
+            if (samples, asked.seed, asked.adaptive) != (state.samples, state.pass_seed, None):
+                raise UsageError(
+                    f"The monitor compares with answers of {state.samples} passes and seed {state.pass_seed}: leave "
+                    "--samples, --seed and --adaptive out, or leave --monitor out."
+                )
+        self.save()
+
+    def add(self, answer: "Answer") -> bool:
+        """Bet on an answer; gives whether it raised the alarm."""
+        raised = self.monitor.add(answer)
+        if raised or time.monotonic() - self._saved > _INTERVAL:
+            self.save()
+        return raised
+
+    def save(self) -> None:
+        """Keep what is known."""
+        self.monitor.save(self._path, "--monitor")
+        self._saved = time.monotonic()

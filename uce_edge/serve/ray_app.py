@@ -1,0 +1,72 @@
+"""The same application on many machines, by Ray Serve.
+
+    serve run uce_edge.serve.ray_app:build model=photos.onnx reject=auto replicas=8
+
+Every replica has the models and a queue of its own. Answers are the same from each.
+"""
+
+import os
+from pathlib import Path
+
+# Before Ray is imported: it would report its use to its makers.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+from ray import serve
+from starlette.applications import Starlette
+
+from uce_edge.errors import UsageError, expected
+from uce_edge.providers import Device
+from uce_edge.serve.app import Service
+from uce_edge.serve.gauges import Gauges
+from uce_edge.serve.hosting import Limits, Named, parse_reject
+from uce_edge.serve.run import load
+
+_NUMBERS = {"replicas": 1, "threads": 1, "max_batch": 32, "max_samples": 256}
+TOKEN = "UCE_EDGE_TOKEN"
+
+
+def build(settings: dict[str, str]) -> serve.Application:
+    """The application for `serve run` and `serve deploy`.
+
+    Args:
+        settings: `model` has the files as `uce-edge serve` takes them, several with commas between; each must be at its
+            path on every machine. `reject` is a threshold or auto. `replicas` counts servers, `threads` the processors
+            of each; `max_batch` and `max_samples` are as in `uce-edge serve`. If `UCE_EDGE_TOKEN` is set here, clients
+            must know it.
+
+    Raises:
+        UsageError: A setting is wrong, or a model cannot be served; nothing was started.
+    """
+    unknown = set(settings) - {"model", "reject", *_NUMBERS}
+    if unknown or not settings.get("model"):
+        rule = f"model=PATH and some of reject, {', '.join(_NUMBERS)}"
+        raise UsageError(expected("the settings", rule, dict(settings), "For example: model=photos.onnx reject=auto"))
+    numbers = {name: _number(name, settings.get(name, str(usual))) for name, usual in _NUMBERS.items()}
+    named = [_absolute(Named.parse(text)) for text in settings["model"].split(",")]
+    reject = parse_reject(settings["reject"]) if settings.get("reject") else None
+    limits = Limits(max_batch=numbers["max_batch"], max_samples=numbers["max_samples"])
+    threads, token = numbers["threads"], os.environ.get(TOKEN)
+
+    def application() -> Starlette:
+        gauges = Gauges()
+        hosts = load(named, limits, gauges, Device.CPU, threads, reject)
+        return Service(hosts, limits, gauges).application(token)
+
+    application()  # refuses what cannot work before anything starts
+    deployment = serve.deployment(
+        serve.ingress(application)(),
+        name="uce-edge",
+        num_replicas=numbers["replicas"],
+        ray_actor_options={"num_cpus": threads},
+        max_ongoing_requests=limits.max_queue,
+    )
+    return deployment.bind()
+
+
+def _absolute(named: Named) -> Named:
+    return Named(named.name, named.version, Path(named.path).absolute())
+
+
+def _number(name: str, text: str) -> int:
+    if not (str(text).isdecimal() and 1 <= int(text) <= 100_000):
+        raise UsageError(expected(f"`{name}`", "a whole number, at least 1", text, f"For example: {name}=2"))
+    return int(text)
