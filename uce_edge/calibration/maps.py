@@ -207,7 +207,7 @@ def _outcome(method: Method, parameters: Parameters, data: Labelled) -> tuple[Ca
             nll=(float(before.nll.sum()), float(after.nll.sum())),
             right=(int((old == labels).sum()), int((new == labels).sum())),
             flips=int((old != new).sum()),
-            confidence=p.max(-1),
+            confidence=np.minimum(p.max(-1), 1),  # an average may exceed it by rounding
             wrong=new != labels,
         )
 
