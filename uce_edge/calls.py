@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import adaptive, contract
-from uce_edge.calibration.error_map import ErrorMap
+from uce_edge.calibration.error_map import error_probability
 from uce_edge.contract import Inference, Merge, Output, Per
 from uce_edge.errors import ModelFileError, UsageError, argument, expected
 from uce_edge.fields import Rule, checked
@@ -133,11 +133,8 @@ class Calls:
     def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
         """What the graph would have given for the probabilities of these passes in one call."""
         summary = summarise(passes, self._metadata.members)
-        fitted = self._metadata.calibration.error
-        if fitted is None:
-            error = np.asarray(1 - summary.probabilities.max(-1), np.float32)
-        else:
-            error = ErrorMap(*fitted)(summary.uncertainty).astype(np.float32)
+        confidence = summary.probabilities.max(-1)
+        error = error_probability(self._metadata.calibration, confidence, summary.uncertainty).astype(np.float32)
         return {
             contract.PROBABILITIES: summary.probabilities,
             contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Another one is refused: an older reader would misread such a file in silence."""
-MINOR = 1
+MINOR = 2
 """What this version writes. A reader takes every minor: it only adds what an older reader may ignore."""
 KEY = "uce_edge"
 

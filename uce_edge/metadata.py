@@ -123,7 +123,9 @@ class Calibration(Record):
     """The number of passes it was fitted at; the temperature depends on it."""
     report: Annotated[CalibrationReport | None, NONE_AS_EMPTY] = None
     error: tuple[float, float, float] | None = None
-    """The parameters of `error_map.ErrorMap`: the probability of a wrong label given the uncertainty."""
+    """The parameters of `error_map.EntropyErrorMap`, in a file of an older version."""
+    confidence_error: Annotated[tuple[float, float] | None, OPTIONAL] = None
+    """The parameters of `error_map.ErrorMap`: the probability of a wrong label given the confidence."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

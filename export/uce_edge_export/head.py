@@ -1,6 +1,7 @@
 """From logits to the contract's outputs: calibration map, softmax, average, entropies."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -104,17 +105,29 @@ def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Valu
 
 
 def _emit_error(g: Builder, uncertainty: ir.Value, p: ir.Value, calibration: Calibration) -> ir.Value:
-    """The fitted probability of error, sigmoid(a + b log H - c log(1 - H)); without a fit, 1 - max p."""
-    one = g.constant(np.float32(1))
-    if calibration.error is None:
-        return g.Sub(one, g.ReduceMax(p, g.constant(np.array([-1])), keepdims=0))
-    fitted = g.constant(np.array(calibration.error, np.float32), "calibration.error")
-    a, b, c = (g.Gather(fitted, g.constant(np.int64(index))) for index in range(3))
+    """The fitted probability of error, sigmoid(a + b log e - c log(1 - e)); without a fit, 1 - max p.
+
+    e is 1 - max p, and c is b; in what older versions fitted, e is the uncertainty.
+    """
+    one, last = g.constant(np.float32(1)), g.constant(np.array([-1]))
+
+    def fitted(name: str, values: Sequence[float]) -> list[ir.Value]:
+        stored = g.constant(np.array(values, np.float32), f"calibration.{name}")
+        return [g.Gather(stored, g.constant(np.int64(index))) for index in range(len(values))]
+
+    if calibration.confidence_error is not None:
+        a, b = fitted("confidence_error", calibration.confidence_error)
+        e, c = g.Sub(one, g.ReduceMax(p, last, keepdims=1)), b
+    elif calibration.error is not None:
+        a, b, c = fitted("error", calibration.error)
+        e = g.Unsqueeze(uncertainty, g.constant(np.array([1])))
+    else:
+        return g.Sub(one, g.ReduceMax(p, last, keepdims=0))
     # A whole vector per image, for the reason given at `_ALIGNMENT`; all its entries are equal.
     edge = g.constant(np.full(_ALIGNMENT, error_map.EDGE, np.float32))
-    h = g.Max(g.Unsqueeze(uncertainty, g.constant(np.array([1]))), edge)
-    rest = g.Max(g.Sub(one, h), edge)
-    wide = g.Sigmoid(g.Sub(g.Add(g.Mul(g.Log(h), b), a), g.Mul(g.Log(rest), c)))
+    e = g.Max(e, edge)
+    rest = g.Max(g.Sub(one, e), edge)
+    wide = g.Sigmoid(g.Sub(g.Add(g.Mul(g.Log(e), b), a), g.Mul(g.Log(rest), c)))
     return g.Gather(wide, g.constant(np.int64(0)), axis=1)
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 import uce_edge
 from uce_edge import Decision, Model, Prediction, contract, metrics, providers
-from uce_edge.calibration.error_map import ErrorMap
+from uce_edge.calibration.error_map import error_probability
 from uce_edge.calls import Calls
 from uce_edge.errors import DeviceWarning, ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
 from uce_edge.metadata import Costs, Metadata
@@ -89,7 +89,8 @@ def test_answers_are_consistent_with_each_other(model, answer):
     np.testing.assert_allclose(prediction.probabilities.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(prediction.uncertainty, metrics.normalized_entropy(prediction.probabilities), atol=1e-5)
     np.testing.assert_array_equal(prediction.class_ids, prediction.probabilities.argmax(-1))
-    wrong = ErrorMap(*model.metadata.calibration.error)(prediction.uncertainty)
+    confidence = prediction.probabilities.max(-1)
+    wrong = error_probability(model.metadata.calibration, confidence, prediction.uncertainty)
     np.testing.assert_allclose(prediction.error_probability, wrong, rtol=1e-4, atol=1e-7)
     assert (prediction.model_uncertainty <= prediction.uncertainty + 1e-6).all()
     assert prediction.labels == [model.classes[index] for index in prediction.class_ids]
@@ -162,7 +163,7 @@ def test_many_samples_are_split_over_calls_and_merged(model, answer):
     assert prediction.class_ids.dtype == np.int32
     for name in ("probabilities", "uncertainty", "model_uncertainty", "standard_error"):
         np.testing.assert_allclose(getattr(prediction, name), getattr(summary, name), atol=1e-6, err_msg=name)
-    wrong = ErrorMap(*model.metadata.calibration.error)(summary.uncertainty)
+    wrong = error_probability(model.metadata.calibration, summary.probabilities.max(-1), summary.uncertainty)
     np.testing.assert_allclose(prediction.error_probability, wrong, rtol=1e-4, atol=1e-7)
 
 

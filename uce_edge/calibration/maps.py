@@ -22,7 +22,6 @@ from uce_edge.calibration.logits import ArrayLogits, Block, Logits
 from uce_edge.calibration.optimise import lbfgs, newton
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration, CalibrationReport
-from uce_edge.metrics import normalized_entropy
 from uce_edge.metrics.checks import Booleans, Floats, Integers
 
 Array = TypeVar("Array", bound=Any)
@@ -113,7 +112,7 @@ def fit_map(
         parameters={name: value.astype(np.float32).tolist() for name, value in parameters.items()},
         samples=blocks.samples // members,
         report=report,
-        error=(error.a, error.b, error.c),
+        confidence_error=(error.a, error.b),
     )
 
 
@@ -190,12 +189,12 @@ class _Change:
     """Summed, before and after; so are the next."""
     right: tuple[int, int]
     flips: int
-    uncertainty: Floats
+    confidence: Floats
     wrong: Booleans
 
 
 def _outcome(method: Method, parameters: Parameters, data: Labelled) -> tuple[CalibrationReport, error_map.ErrorMap]:
-    """What the map changed on the images it was fitted on, and how the error follows the uncertainty there."""
+    """What the map changed on the images it was fitted on, and how the error follows the confidence there."""
 
     def change(tile: Block, labels: Integers) -> _Change:
         before, after = (
@@ -208,7 +207,7 @@ def _outcome(method: Method, parameters: Parameters, data: Labelled) -> tuple[Ca
             nll=(float(before.nll.sum()), float(after.nll.sum())),
             right=(int((old == labels).sum()), int((new == labels).sum())),
             flips=int((old != new).sum()),
-            uncertainty=normalized_entropy(p),
+            confidence=np.minimum(p.max(-1), 1),  # an average may exceed it by rounding
             wrong=new != labels,
         )
 
@@ -227,5 +226,5 @@ def _outcome(method: Method, parameters: Parameters, data: Labelled) -> tuple[Ca
         accuracy_after=round(right_after, 6),
     )
     return report, error_map.fit(
-        np.concatenate([part.uncertainty for part in changes]), np.concatenate([part.wrong for part in changes])
+        np.concatenate([part.confidence for part in changes]), np.concatenate([part.wrong for part in changes])
     )

@@ -9,7 +9,7 @@ from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoV
 from uce_edge.cli.words import describe, describe_auto, describe_check, quote, say
 from uce_edge.contract import PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
-from uce_edge.metadata import Metadata, NoisyLayer, StoredScore
+from uce_edge.metadata import Calibration, Metadata, NoisyLayer, StoredScore
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
@@ -110,15 +110,11 @@ def _thresholds(model: Path, metadata: Metadata, limits: list[float], *, asked: 
 
 def _rest(metadata: Metadata) -> dict[str, str]:
     """What some users want to know."""
-    from uce_edge.calibration.error_map import ErrorMap
-
     calibration, costs = metadata.calibration, metadata.costs
     rows = _promise(metadata) | {"monitor": _usual(metadata)}
-    if calibration.error is not None:
-        error = ErrorMap(*calibration.error)
-        rows["error"] = (
-            ", ".join(f"{error([h])[0]:.1%} at {h:g}" for h in (0.1, 0.3, 0.5)) + " (expected, at that uncertainty)"
-        )
+    error = _expected_error(calibration)
+    if error is not None:
+        rows["error"] = error
     if costs is not None:
         once, each, total = costs.macs_once, costs.macs_per_pass, costs.macs(metadata.samples)
         rows["FLOPs"] = f"{2 * once / 1e6:,.1f} M once, {2 * each / 1e6:,.1f} M a pass, {2 * total / 1e6:,.1f} M in all"
@@ -177,6 +173,21 @@ def _promise(metadata: Metadata) -> dict[str, str]:
     when = "promised at an unknown date" if stored.date is None else f"promised on {stored.date}"
     check = "a monitor checks it: info --monitor state.json"
     return {"promise": f"{when}, for images like the {stored.images:,} it was found with; {check}"}
+
+
+def _expected_error(calibration: Calibration) -> str | None:
+    """What the map of a file says of some answers; None for a file without one."""
+    from uce_edge.calibration.error_map import EntropyErrorMap, ErrorMap
+
+    if calibration.confidence_error is not None:
+        by_confidence = ErrorMap(*calibration.confidence_error)
+        told = ", ".join(f"{by_confidence([share])[0]:.1%} at {share:.0%}" for share in (0.5, 0.8, 0.95))
+        return f"{told} (expected, at that confidence)"
+    if calibration.error is None:
+        return None
+    by_entropy = EntropyErrorMap(*calibration.error)
+    told = ", ".join(f"{by_entropy([h])[0]:.1%} at {h:g}" for h in (0.1, 0.3, 0.5))
+    return f"{told} (expected, at that uncertainty)"
 
 
 def _usual(metadata: Metadata) -> str:

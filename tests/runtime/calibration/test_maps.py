@@ -219,3 +219,9 @@ def test_the_published_temperature_is_found() -> None:
     fitted = fit_map(Method.TEMPERATURE, published["val_logits"][None], published["val_labels"].ravel())
     assert fitted.parameters["temperature"][0] == pytest.approx(2.88255, abs=0.002)  # published without a prior
     assert fitted.outcome.nll_after == pytest.approx(0.186612, abs=1e-5)
+
+
+def test_passes_that_are_certain_average_to_more_than_one_by_rounding_and_are_fitted_all_the_same() -> None:
+    logits = np.zeros((25, 40, 10))
+    logits[..., 0] = 1000
+    assert fit_map(Method.NONE, logits, np.zeros(40, np.int64)).confidence_error is not None
