@@ -35,7 +35,7 @@ struct OrtStatus;
 /* How a model is run. */
 typedef struct uce_edge_options {
   int32_t threads;      /* of ONNX Runtime; 0 for all cores */
-  int32_t no_arena;     /* 1 gives memory back after every call: slower, and smaller */
+  int32_t no_arena;     /* 1 gives memory back after every call */
   int32_t max_memory;   /* megabytes that the values of one call may take, about; 0 for 256 */
   const char *provider; /* NULL for "cpu"; "cuda", or a name that ONNX Runtime knows; never another in silence */
   /* Called last, to set what is not named here; returns what a call of ONNX Runtime returned, NULL for success. */

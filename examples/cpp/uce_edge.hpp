@@ -518,11 +518,12 @@ class Model {
     const double memory = (options.max_memory == 0 ? 256.0 : options.max_memory) * 1024 * 1024;
     const double each = metadata_.costs ? metadata_.costs->bytes_per_pass : 0;
     if (!failure && options.max_memory > 0 && each > memory) {
-      return Failure::usage("Expected `max_memory` to be at least " + std::to_string(int(std::ceil(each / 1024 / 1024))) +
-                            " MB, which one pass of " + path_ + " takes, but got " +
+      const int least = int(std::ceil(each / 1024 / 1024));
+      return Failure::usage("Expected `max_memory` to be at least " + std::to_string(least) + " MB, which one pass of " + path_ + " takes, but got " +
                             std::to_string(options.max_memory) + ".");
     }
-    calls_ = detail::CallSize(metadata_.costs, metadata_.moments, double(metadata_.classes.size()) * double(metadata_.members), memory);
+    const double numbers = double(metadata_.classes.size()) * double(metadata_.members);  // that a pass gives
+    calls_ = detail::CallSize(metadata_.costs, metadata_.moments, numbers, memory);
     return failure;
   }
 
@@ -623,7 +624,8 @@ class Model {
   }
 
   // The passes of one image in several calls.
-  Failure run_split(const void* pixels, const std::vector<std::int32_t>& seeds, std::vector<Prediction>& answers) const {
+  Failure run_split(const void* pixels, const std::vector<std::int32_t>& seeds,
+                    std::vector<Prediction>& answers) const {
     const Metadata& m = metadata_;
     const std::size_t classes = m.classes.size(), members = std::size_t(m.members);
     Prediction answer;

@@ -27,10 +27,10 @@ struct Failure {
 
 // How a model is run.
 struct Options {
-  int threads = 0;             // of ONNX Runtime; 0 for all cores
-  std::string provider = "cpu";  // "cuda", or a name that ONNX Runtime knows, such as "XNNPACK"; never another in silence
-  bool arena = true;           // keeps memory between calls: faster, and the largest call's memory stays taken
-  int max_memory = 0;          // megabytes that the values of one call may take, about; 0 for 256
+  int threads = 0;  // of ONNX Runtime; 0 for all cores
+  std::string provider = "cpu";  // "cuda", or a name that ONNX Runtime knows; never another in silence
+  bool arena = true;             // keeps memory between calls: no call waits for it, and the largest stays taken
+  int max_memory = 0;            // megabytes that the values of one call may take, about; 0 for 256
   // Called last, to set what is not named here; gives what a call of ONNX Runtime gave, null for success.
   std::function<OrtStatus*(const OrtApi&, OrtSessionOptions*)> configure;
 };
@@ -122,10 +122,11 @@ class Session {
     std::vector<const char*> names;
     for (const Input& input : inputs) {
       OrtValue* value = nullptr;
-      const auto& sides = input.shape.sides;
+      const auto& [type, sides] = input.shape;
       // ONNX Runtime takes a pointer that is not const, and does not write through it.
-      const std::string reason = told(api_->CreateTensorWithDataAsOrtValue(
-          memory_.get(), const_cast<void*>(input.data), input.bytes, sides.data(), sides.size(), input.shape.type, &value));
+      auto* data = const_cast<void*>(input.data);
+      const std::string reason = told(api_->CreateTensorWithDataAsOrtValue(memory_.get(), data, input.bytes,
+                                                                           sides.data(), sides.size(), type, &value));
       if (!reason.empty()) return reason;
       feed.emplace_back(value, api_->ReleaseValue);
       fed.push_back(value);

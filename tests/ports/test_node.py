@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import GOLDEN, ROOT
 from port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal, variant
 from port_gate_cases import GateTests
 from port_probe_cases import ProbeTests, published
+
+from uce_edge import Model
+from uce_edge.models import BUNDLED, bundled
 
 FOLDER = ROOT / "examples" / "node"
 
@@ -44,6 +47,23 @@ def test_the_module_spells_the_contract_as_python_does() -> None:
     words = [node, "--input-type=module", "--eval", script, module, json.dumps(CONTRACT)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     check_contract(json.loads(done.stdout))
+
+
+@pytest.mark.usefixtures("port")
+def test_a_call_holds_as_many_passes_as_in_python(tmp_path: Path) -> None:
+    older = variant(tmp_path, lambda document: document.update(costs=None))
+    files = [*sorted(GOLDEN.glob("*.onnx")), *map(bundled, BUNDLED), older]
+    script = """
+        const { readFileSync } = await import('node:fs');
+        const { callSize } = await import(process.argv[1]);
+        console.log(JSON.stringify(process.argv.slice(2).map((path) => callSize(JSON.parse(readFileSync(path))))));
+    """
+    descriptions = [str(file.with_suffix(".json")) for file in files]
+    words = [str(shutil.which("node")), "--input-type=module", "--eval", script, (FOLDER / "merge.mjs").as_uri()]
+    done = subprocess.run([*words, *descriptions], capture_output=True, text=True, check=True)
+    sizes = [Model(file, "cpu", threads=1)._calls._passes_per_call(1) for file in files]
+    assert json.loads(done.stdout) == sizes
+    assert len(set(sizes)) > 1
 
 
 class TestNode(PortTests, GateTests, ProbeTests):
