@@ -98,7 +98,7 @@ def show_log(package: str = "uce_edge.datasets") -> None:
             text = self.format(record)
             if text not in told:
                 told.add(text)
-                say(text)
+                (warn if record.levelno >= logging.WARNING else say)(text)
 
     log = logging.getLogger(package)
     log.setLevel(logging.INFO)
