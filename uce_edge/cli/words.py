@@ -139,12 +139,17 @@ def format_warning(message: Warning | str, *_: object, **__: object) -> str:
 
 
 def show_log(package: str = "uce_edge.datasets") -> None:
-    """Say on stderr what a package logs: of long work, or of the images that it found."""
+    """Say on stderr what a package logs, once: of long work, or of the images that it found."""
     import logging
+
+    told: set[str] = set()  # a command may read the same images again
 
     class Said(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(self.format(record))
+            text = self.format(record)
+            if text not in told:
+                told.add(text)
+                (warn if record.levelno >= logging.WARNING else say)(text)
 
     log = logging.getLogger(package)
     log.setLevel(logging.INFO)

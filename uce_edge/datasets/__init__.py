@@ -14,16 +14,16 @@ from uce_edge import lazy
 
 if TYPE_CHECKING:
     from uce_edge.datasets.named import names
-    from uce_edge.datasets.sources import SkippedImagesWarning, Source
+    from uce_edge.datasets.sources import SkippedImagesWarning, Source, UngroupedWarning
     from uce_edge.datasets.splits import Dataset, Split, load
 
-__all__ = ["Dataset", "SkippedImagesWarning", "Source", "Split", "load", "names"]
+__all__ = ["Dataset", "SkippedImagesWarning", "Source", "Split", "UngroupedWarning", "load", "names"]
 
 __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "uce_edge.datasets.named": ("names",),
-        "uce_edge.datasets.sources": ("SkippedImagesWarning", "Source"),
+        "uce_edge.datasets.sources": ("SkippedImagesWarning", "Source", "UngroupedWarning"),
         "uce_edge.datasets.splits": ("Dataset", "Split", "load"),
     },
 )

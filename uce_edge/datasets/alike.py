@@ -2,9 +2,9 @@
 
 Every picture becomes 16 x 16 gray cells, without their mean and of length 1. The product of two of them is their
 correlation. Of 300 images each of PneumoniaMNIST, CIFAR-10 and MNIST, saved as JPEG of quality 90, enlarged by a half
-and back, made brighter by 10 levels, or given noise of 3 levels, 97 % or more correlate with the original by 0.995 or
-more. Different images of these sets do not, but for copies that are in the sets; a difference hash of 256 bits has
-different digits at distance 0.
+and back, made brighter by 10 levels, or given noise of 3 levels, 98 % or more correlate with the original by 0.995 or
+more. Among 5,000 images of each set, no two do that differ in a pixel. A difference hash of 256 bits has different
+digits at distance 0.
 """
 
 from typing import Any

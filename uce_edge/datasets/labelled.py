@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import images
+from uce_edge.datasets import overlap
+from uce_edge.datasets.listing import LOG
 from uce_edge.datasets.resolve import Resolved, resolve
 from uce_edge.datasets.sources import Wanted
 from uce_edge.datasets.splits import Split, from_source, part_of
@@ -47,6 +49,7 @@ def load(source: str, spec: ImageSpec, classes: Sequence[str], own: Own = _UNKNO
     """
     resolved = resolve(source, wanted=_wanted(spec, classes, own, group), below_root=False)
     _, split = _first(source, _unseen(resolved, "calibration", own), _TO_CALIBRATE)
+    _tell_repeated(source, split)
     return _matched(source, split, resolved.source.class_names, spec, classes)
 
 
@@ -60,6 +63,7 @@ def load_with_names(source: str, spec: ImageSpec, group: str | None = None) -> t
     """
     resolved = resolve(source, wanted=Wanted(spec, group=group), below_root=False)
     _, split = _first(source, _parts(resolved), _TO_CALIBRATE)
+    _tell_repeated(source, split)
     return _prepared(split, spec), tuple(resolved.source.class_names)
 
 
@@ -152,6 +156,17 @@ def _first(given: str, parts: Mapping[str, Split], preferred: Sequence[str]) -> 
         f"{given} has training images only, and images the model has not seen are needed. Add a part val or test, "
         f"or name other images: {argument('data', 'FOLDER')}"
     )
+
+
+def _tell_repeated(given: str, split: Split) -> None:
+    """Say which images are there twice: such a pair may be cut apart, into what is fitted and what is promised from."""
+    again, two_labels = overlap.repeated(split)
+    for twins, fact in ((again, "are there twice"), (two_labels, "are there again with another label")):
+        if twins is not None:
+            LOG.warning(
+                "%d of the %d images of %s %s, such as %s and %s.",
+                *(twins.images, twins.compared, given, fact, *twins.example),
+            )
 
 
 def _matched(given: str, split: Split, names: Sequence[str], spec: ImageSpec, classes: Sequence[str]) -> Split:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from uce_edge.calibration import guarantee
 from uce_edge.datasets import labelled, sources, splits
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
@@ -129,3 +130,24 @@ def test_groups_survive_resizing_for_a_model(scans: Path) -> None:
     named, names = labelled.load_with_names(str(scans / "photos"), ImageSpec(8, 8, 3), r"(patient\d+)")
     assert names == ("a", "b")
     assert len(named.one_per_group()) == PATIENTS
+
+
+def test_a_promise_from_one_image_of_each_group_is_kept_where_images_of_a_group_share_their_fate(
+    rng: np.random.Generator,
+) -> None:
+    """Over all images, an error of 0.4 h at the uncertainty h: up to a threshold t it is 0.2 t, and 0.5 keeps 0.1."""
+    redraws, broken = 100, {"one": 0, "all": 0}
+    for _ in range(redraws):
+        certain, sizes = rng.random(400), rng.integers(1, 12, 400)
+        group = np.repeat(np.arange(400), sizes)
+        wrong = (rng.random(400) < 0.4 * certain)[group]
+        # The label is the place of an image, so that the chosen ones are known.
+        every = Split(np.zeros((len(group), 1, 1, 1), np.uint8), np.arange(len(group)), group)
+        for name, index in (("one", every.one_per_group().labels), ("all", every.labels)):
+            try:
+                found = guarantee.find(certain[group][index], wrong[index], 0.1, 0.95)
+            except guarantee.NoGuaranteeError:
+                continue
+            broken[name] += found.threshold > 0.5
+    assert broken["one"] <= 0.05 * redraws
+    assert broken["all"] > 0.15 * redraws, "counting every image by itself breaks it far more often than promised"

@@ -165,6 +165,7 @@ def test_a_bad_manifest_is_refused_with_its_row(columns: dict, sentence: str | N
         ("a.csv", b'path,label\nx.png,"a\n', "Line 2 of .* cannot be read"),
         ("a.csv", b"path,label\nx\xff.png,a\n", "a text file in UTF-8"),
         ("a.jsonl", b'{"path": "x.png", "label"\n', "Line 1 of .* is not JSON"),
+        ("a.csv", b"path,label\n" + b"x" * 5000 + b",a\n", "1 of the 1 images that .* names are not there"),
         ("a.jsonl", b"[1]\n", "line 1 of .* to be an object"),
         ("a.parquet", b"PAR1", "cannot be read as Parquet"),
     ],

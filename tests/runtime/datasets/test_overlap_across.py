@@ -1,14 +1,16 @@
 """Images that are in two splits, look alike across them, or have two labels are found and named."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
 from uce_edge.cli.datasets import tell_dataset
-from uce_edge.datasets import alike, overlap
+from uce_edge.datasets import alike, labelled, overlap
 from uce_edge.datasets.splits import Dataset, Split
+from uce_edge.metadata import ImageSpec
 
 
 def photos(rng: np.random.Generator, count: int, size: int = 32) -> np.ndarray:
@@ -74,6 +76,18 @@ def test_one_image_under_two_labels_is_found_within_a_split(splits: dict[str, Sp
     found = overlap.across(splits)
     assert found.two_labels == overlap.Twins(1, 130, ("train31.png (train)", "train10.png (train)"))
     assert found.same is None
+
+
+def test_images_for_a_model_that_are_there_twice_are_told(
+    tmp_path: Path, rng: np.random.Generator, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = photos(rng, 10)
+    images[7], images[9] = images[2], images[3]
+    np.savez(tmp_path / "data.npz", x=images, y=np.arange(10) // 8)
+    labelled.load(str(tmp_path / "data.npz"), ImageSpec(32, 32, 3), ("a", "b"))
+    assert f"2 of the 10 images of {tmp_path / 'data.npz'} are there twice, such as image 7 and image 2." in caplog.text
+    assert "1 of the 10 images" in caplog.text
+    assert "are there again with another label, such as image 9 and image 3." in caplog.text
 
 
 def test_images_without_contrast_are_like_nothing() -> None:

@@ -114,13 +114,20 @@ def _groups(
 
 
 def _refuse_missing(rows: Sequence[Row], listed: Sequence[Listed], path: Path) -> None:
-    missing = [row.line for row, one in zip(rows, listed, strict=True) if not Path(one.file).is_file()]
+    missing = [row.line for row, one in zip(rows, listed, strict=True) if not _is_file(one.file)]
     if missing:
         first = next(one for row, one in zip(rows, listed, strict=True) if row.line == missing[0])
         raise UsageError(
             f"{len(missing)} of the {len(rows)} images that {path} names are not there. The first, in row "
             f"{missing[0]}: {first.file}. Relative paths count from the folder of the manifest."
         )
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # such as a name that is too long
+        return False
 
 
 def _classes(listed: list[Listed], path: Path, known: Sequence[str] | None) -> tuple[list[Listed], list[str]]:
