@@ -27,7 +27,7 @@ _ENOUGH = 0.5
 _SHOWN = 3  # names in a message
 _WRAPPED = ("state_dict", "model_state_dict", "model", "state_dict_ema", "model_ema")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "network.", "net.", "backbone.")
-_COUNTER = "num_batches_tracked"  # older files lack it, and nothing depends on it
+_COUNTER = "num_batches_tracked"  # older files lack it, and nothing depends on it: taken, not counted
 _EXAMPLE = "As in --init weights.safetensors, or --init runs/photos"
 
 
@@ -103,11 +103,11 @@ def trained_on(start: Start | None) -> Sketch | None:
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
     """Find the tensors of a file that a network can take, by its own names or by those of torchvision."""
-    own = {name: value for name, value in model.state_dict().items() if not name.endswith(_COUNTER)}
+    own: dict[str, Tensor] = model.state_dict()
     head, first = head_of(model), first_of(model)
     sources = _sources(model, own, tensors)
     found = {name: tensors[source] for name, source in sources.items()}
-    notes = [_head_note(found.get(f"{head}.weight"), own[f"{head}.weight"])]
+    notes = [_head_note(found.get(f"{head}.weight"), own.get(f"{head}.weight"))]
     anew: set[str] = set()
     start = f"{first}.weight"
     if start in found and found[start].shape != own[start].shape:
@@ -118,11 +118,17 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
     taken = {
         name: value.to(own[name].dtype)
         for name, value in found.items()
-        if name not in anew and value.shape == own[name].shape and value.is_floating_point()
+        if name not in anew
+        and value.shape == own[name].shape
+        and value.is_floating_point() == own[name].is_floating_point()
     }
     if f"{head}.weight" not in taken:
         taken.pop(f"{head}.bias", None)
-    below = {name: value.numel() for name, value in own.items() if not name.startswith(f"{head}.")}
+    below = {
+        name: value.numel()
+        for name, value in own.items()
+        if not (name.startswith(f"{head}.") or name.endswith(_COUNTER))
+    }
     taken_below = sum(size for name, size in below.items() if name in taken)
     explained = {source for name, source in sources.items() if name in taken or name in anew or name not in below}
     unused = sorted(name for name in tensors if name not in explained and not name.endswith(_COUNTER))
@@ -144,8 +150,8 @@ def _sources(model: nn.Module, own: Collection[str], tensors: Mapping[str, Tenso
     return {name: source for name, source in sources.items() if source is not None}
 
 
-def _head_note(found: Tensor | None, wanted: Tensor) -> str:
-    if found is None:
+def _head_note(found: Tensor | None, wanted: Tensor | None) -> str:
+    if found is None or wanted is None:
         return "The head is new: the file has none."
     if found.shape == wanted.shape:
         return ""
