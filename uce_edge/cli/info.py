@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from uce_edge.model import Model
 
 
+_SEARCHED = (
+    "It may accept less than one of these thresholds that looks as good: its own was searched for on the images, and "
+    "the search is paid for out of the confidence, while a number like 0.3 was fixed before anybody looked."
+)
+"""Why `auto` may lose against a number that a user names."""
+
+
 def info(
     model: ModelArgument = None,
     inference: InferenceOption = None,
@@ -136,6 +143,8 @@ def _promises(metadata: Metadata) -> dict[str, str]:
     stored = metadata.promised
     if stored is None:
         return {"reject auto": auto}
+    if metadata.held_out is not None:
+        auto += f"\n{_SEARCHED}"
     when = "promised at an unknown date" if stored.date is None else f"promised on {stored.date}"
     check = "a monitor checks it: info --monitor state.json"
     return {"reject auto": auto, "promise": f"{when}, for images like the {stored.images:,} it was found with; {check}"}
