@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge import contract
-from uce_edge.calibration import laplace
+from uce_edge.calibration import guarantee, laplace
 from uce_edge.calibration.laplace import DRAWS, Laplace, LaplaceError
 from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Inference, NoiseKind, Posterior, PriorFrom
@@ -161,6 +161,8 @@ def give(
     if metadata.members > 1:
         raise UsageError(f"{source} is an ensemble, and a Laplace posterior is that of one network. Give one member.")
     curved_on, held_out, rest = parts(data, promise)
+    if promise is not None:
+        guarantee.check_possible(len(rest) - len(held_out), promise, len(data))
     model = ir.load(source)
     posterior, told = fit(model, curved_on, held_out, PriorFrom.HELD_OUT_NLL, samples)
     with publish(model, metadata, out) as draft:

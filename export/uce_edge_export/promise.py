@@ -139,5 +139,10 @@ def _joint(
         )
     joint = _tried(said.uncertainty[familiar], wrong[familiar], promise)
     if isinstance(joint, NoGuaranteeError):
-        return joint
-    return replace(joint, images=len(wrong), coverage=joint.accepted / len(wrong))
+        return NoGuaranteeError(str(joint), tuple(_of_all(row, len(wrong)) for row in joint.curve))
+    return _of_all(joint, len(wrong))
+
+
+def _of_all(found: Guarantee, images: int) -> Guarantee:
+    """What was found among the familiar images, as a share of all."""
+    return replace(found, images=images, coverage=found.accepted / images)

@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge import contract
+from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
@@ -74,7 +75,7 @@ def recalibrate(
         samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
         seed: Which passes to use.
         promise: What a rejection threshold shall keep. When the images do not allow one, the file has the new map and
-            no threshold.
+            no threshold; too few images for any are refused before anything is computed.
         novelty: What the gate against foreign images shall keep; the images of the map serve it. None leaves the file
             without one. With no level of its own, images that do not allow one leave the file without it, too.
         held_out: Labelled images that nothing is fitted on, which show what thresholds do; None for half of `data` when
@@ -89,8 +90,11 @@ def recalibrate(
     n = model.metadata.samples if samples is None else samples
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
     kept = held_out
+    given = len(data) if held_out is None else None
     if kept is None and (promise is not None or monitor):
         data, kept = data.halves()
+    if kept is not None and promise is not None:
+        guarantee.check_possible(len(kept), promise, given)
     members = model.metadata.members
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)

@@ -1,7 +1,9 @@
 """A threshold with a promise: found for the file as it ships, stored in it, and used by `--reject auto`."""
 
 import json
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -85,8 +87,8 @@ def test_without_a_stored_threshold_auto_is_refused(digits: Digits) -> None:
 
 def test_a_run_keeps_its_map_when_the_promise_cannot_be_kept(promised: Path, tmp_path: Path) -> None:
     run = shutil.copytree(promised.parent / "run", tmp_path / "run")
-    with pytest.raises(NoGuaranteeError, match=r"images cannot promise .* map is kept in .*run, without a promise\.$"):
-        calibrating.calibrate(run, method=Method.VECTOR, samples=5, promise=Promise(0.0001))
+    with pytest.raises(NoGuaranteeError, match=r"No threshold can promise .* map is kept in .*run, without a pr\w+\.$"):
+        calibrating.calibrate(run, method=Method.VECTOR, samples=5, promise=Promise(0.0112))
     kept = Run.load(run)
     assert (kept.calibration.method, kept.calibration.samples) == (Method.VECTOR, 5)
     assert kept.promise is None  # neither the new one nor that of the old map
@@ -118,9 +120,9 @@ def test_a_model_file_is_given_a_promise_from_half_of_the_images(digits: Digits,
 
 def test_a_model_file_has_its_new_map_when_the_promise_cannot_be_kept(promised: Path, tmp_path: Path) -> None:
     data, out = Run.load(promised.parent / "run").dataset().splits["calibration"], tmp_path / "new.onnx"
-    done = recalibrate(promised, out, data, Method.VECTOR, promise=Promise(1e-5))
+    done = recalibrate(promised, out, data, Method.VECTOR, promise=Promise(0.0223))
     assert isinstance(done.promised, NoGuaranteeError)
-    assert "cannot promise an error of at most 1e-05" in str(done.promised)
+    assert "No threshold can promise an error of at most 0.0223" in str(done.promised)
     written = Model(out, "cpu").metadata
     assert written == done.metadata
     assert written.calibration.method is Method.VECTOR
@@ -173,7 +175,9 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
     record = json.loads(call("predict", "--model", out, tmp_path / "one.png", "--reject", "auto", "--json").out)
     accepted = record[0]["uncertainty"] <= stored.threshold and record[0]["novelty"] > rule.foreign.cutoff
     assert record[0]["decision"] == ("accept" if accepted else "reject")
-    assert "reject auto" in call("info", out).out
+    shown = call("info", out).out
+    assert "reject auto" in shown
+    assert "the search is paid for out of the confidence" in shown
     again = tmp_path / "again.onnx"
     said = call("calibrate", out, "--data", "digits", "--target-error", 0.1, "--out", again).err
     assert "at most 10.0 % are wrong, with 95 % confidence" in said
@@ -186,17 +190,36 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
 
 
 def test_the_command_line_keeps_the_map_and_exits_with_1_when_it_cannot_promise(
-    digits: Digits, tmp_path: Path, call: Call
+    digits: Digits, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, out = shutil.copytree(digits.run, tmp_path / "run"), tmp_path / "new.onnx"
-    told = refused(1, call("calibrate", folder, "--target-error", 0.001, "--samples", 7))
+    told = refused(2, call("calibrate", folder, "--target-error", 0.001))
+    assert "takes at least 2995. Nothing was computed." in told
+    line = ["calibrate", str(folder), "--samples", "7", "--target-error", "0.0112", "--no-novelty"]
+    monkeypatch.setattr(sys, "argv", ["uce-edge", *line])
+    told = refused(1, call(*line))
     assert "warning: nothing is promised." in told
-    assert "that takes at least 2995" in told
     assert f"The fitted map is kept in {folder}, without a promise." in told
     assert "The guarantee images allow a threshold" not in told
     assert Run.load(folder).calibration.samples == 7
-    said = call("calibrate", digits.model, "--data", "digits", "--target-error", 0.0001, "--out", out, "--json")
+    # What can be promised instead is the first row of the table, and its command is one to paste.
+    table = told[told.index("error at most ") :].splitlines()
+    least = float(table[1].split()[0]) / 100
+    pasted = f"uce-edge calibrate {folder} --samples 7 --target-error {least:g} --no-novelty"
+    assert f"For the first: {pasted}" in told
+    assert call(*shlex.split(pasted)[1:]).code == 0
+    assert Run.load(folder).promise == Promise(least)
+    said = call("calibrate", digits.model, "--data", "digits", "--target-error", 0.0223, "--out", out, "--json")
     assert f"Wrote {out} and {out.with_suffix('.json')}, without a threshold." in refused(1, said)
     assert "warning: nothing is promised." in said.err
     assert said.err.splitlines()[-1].endswith("image.png --reject 0.3")
-    assert json.loads(said.out)["parameters"] == Model(out, "cpu").metadata.calibration.parameters
+    told = json.loads(said.out)
+    written = Model(out, "cpu").metadata
+    assert told["parameters"] == written.calibration.parameters
+    # Every row keeps its error among the held-out images of the file.
+    assert told["refused"].startswith("No threshold can promise")
+    rows = told["can_promise"]
+    assert len(rows) > 1
+    assert all(row["target_error"] > 0.0223 and row["error"] <= row["target_error"] for row in rows)
+    assert written.held_out is not None
+    assert {row["images"] for row in rows} == {written.held_out.accepted[-1]}

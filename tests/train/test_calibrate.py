@@ -3,15 +3,24 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Digits
+from conftest import Call, Digits
+from torch import nn
 
+from uce_edge.calibration import guarantee
+from uce_edge.calibration.guarantee import NoGuaranteeError
+from uce_edge.calibration.logits import StoredLogits
+from uce_edge.calibration.maps import probabilities
+from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method
 from uce_edge.datasets import overlap, splits
 from uce_edge.errors import UsageError
-from uce_edge_train import calibrating
+from uce_edge.metrics import normalized_entropy
+from uce_edge_export import recalibrating
+from uce_edge_train import calibrating, remembered
 from uce_edge_train.choices import Rates
 from uce_edge_train.export import export_run
 from uce_edge_train.passes import mc_logits
@@ -85,6 +94,105 @@ def test_a_run_can_be_calibrated_on_other_images(digits: Digits, tmp_path: Path)
     test = digits.dataset.splits["test"]
     done = calibrating.calibrate(tmp_path / "run", test, samples=5)
     assert done.calibration.outcome.images == len(test)
+
+
+class Passes:
+    """Counts the images that passes are computed for, and may stop there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.images: list[int] = []
+        self.fails_at: int | None = None
+        monkeypatch.setattr(calibrating, "mc_logits", self)
+
+    def __call__(self, model: nn.Module, data: splits.Split, *arguments: Any, **named: Any) -> StoredLogits:
+        self.images.append(len(data))
+        if self.fails_at == len(self.images):
+            raise KeyboardInterrupt
+        return mc_logits(model, data, *arguments, **named)
+
+
+def test_another_error_needs_no_new_passes(digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shutil.copytree(digits.run, tmp_path / "run")
+    (folder / remembered.FILE).unlink(missing_ok=True)
+    fitted_on, held_out = (digits.dataset.splits[name] for name in ("calibration", "guarantee"))
+    passes = Passes(monkeypatch)
+    # Interrupted while the promise is tried, it has its map, which is not fitted again.
+    passes.fails_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        calibrating.calibrate(folder, samples=3, promise=Promise(0.0112))
+    assert passes.images == [len(fitted_on), len(held_out)]
+    fitted = Run.load(folder).calibration
+    assert fitted.samples == 3
+    with pytest.raises(NoGuaranteeError, match="map is kept") as refused:
+        calibrating.calibrate(folder, samples=3, promise=Promise(0.0112))
+    assert passes.images == [len(fitted_on), len(held_out), len(held_out)]
+    assert (Run.load(folder).calibration, Run.load(folder).promise) == (fitted, None)
+    # The rows are those of a direct computation.
+    run = Run.load(folder)
+    p = probabilities(fitted, mc_logits(load_model(run, folder), held_out, run.image, 3, 0))
+    h, wrong = normalized_entropy(p), p.argmax(-1) != held_out.labels
+    assert refused.value.curve
+    assert refused.value.curve == guarantee.curve(h, wrong, 0.95, above=0.0112)
+    # Another error, confidence or gate: no pass.
+    possible = Promise(refused.value.curve[0].target_error or 0)
+    done = calibrating.calibrate(folder, samples=3, promise=possible, novelty=NoveltyPromise())
+    assert (done.promise, done.novelty, done.calibration) == (possible, NoveltyPromise(), fitted)
+    assert calibrating.calibrate(folder, samples=3).promise is None
+    calibrating.calibrate(folder, samples=3, promise=replace(possible, confidence=0.9))
+    assert len(passes.images) == 3
+    assert (folder / remembered.FILE).stat().st_size < 1000 + 10 * len(held_out)
+
+
+def test_what_decides_a_map_decides_whether_passes_are_reused(
+    digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(digits.run, tmp_path / "run")
+    promise = Promise(0.2)
+    calibrating.calibrate(folder, samples=2, promise=promise)
+    passes = Passes(monkeypatch)
+    calibrating.calibrate(folder, samples=2, promise=promise)
+    assert passes.images == []
+
+    def recomputed(**asked: Any) -> bool:
+        before = len(passes.images)
+        calibrating.calibrate(folder, promise=promise, **({"samples": 2} | asked))
+        return len(passes.images) == before + 2
+
+    assert recomputed(seed=1)
+    assert recomputed(seed=0)  # the run has another map by now
+    assert recomputed(method=Method.NONE)
+    assert recomputed(samples=1)
+    assert recomputed(data=digits.dataset.splits["test"])
+    weights = (folder / "weights.safetensors").read_bytes()
+    assert recomputed()
+    (folder / "weights.safetensors").write_bytes(weights[:-4] + bytes(4))
+    assert recomputed()
+    (folder / remembered.FILE).write_bytes(b"damaged")
+    assert recomputed()
+    run = Run.load(folder)
+    replace(run, calibration=replace(run.calibration, samples=9)).save(folder)  # by somebody else
+    assert recomputed()
+
+
+def test_a_promise_that_so_few_images_cannot_prove_is_refused_before_anything_is_computed(
+    digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    folder = shutil.copytree(digits.run, tmp_path / "run")
+    few = digits.dataset.splits | {"guarantee": digits.dataset.splits["guarantee"].at_most(8)}
+    monkeypatch.setattr(Run, "dataset", lambda _: replace(digits.dataset, splits=few))
+    passes, before = Passes(monkeypatch), (folder / "run.json").read_bytes()
+    said = call("calibrate", folder, "--target-error", 0.05, "--samples", 2)
+    assert said.code == 2
+    assert "8 guarantee images cannot promise an error of at most 0.05 with confidence 0.95" in said.err
+    assert "at least 59" in said.err
+    assert (passes.images, (folder / "run.json").read_bytes()) == ([], before)
+    monkeypatch.setattr(recalibrating, "logits_of", None)  # nothing may be asked of a file, either
+    sixteen = digits.dataset.splits["test"].at_most(16)
+    with pytest.raises(UsageError, match="8 of these 16"):
+        recalibrating.recalibrate(
+            digits.model, tmp_path / "new.onnx", sixteen, Method.TEMPERATURE, promise=Promise(0.05)
+        )
+    assert not (tmp_path / "new.onnx").exists()
 
 
 def test_many_training_images_are_remembered_by_a_sample(rng: np.random.Generator) -> None:

@@ -1,10 +1,12 @@
 """Calibrating a trained run: its map, and on request its dropout rates, on images it was not trained on."""
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,7 @@ from uce_edge.calibration.novelty import cutoff_for
 from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
-from uce_edge.datasets.splits import ONE_EACH, Split
+from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
@@ -28,8 +30,10 @@ from uce_edge_train.choices import Dropout, Rates
 from uce_edge_train.layers import noise_from
 from uce_edge_train.passes import classes_of, mc_logits
 from uce_edge_train.pixels import normalise
+from uce_edge_train.remembered import Answers, Asked, Memory
 from uce_edge_train.runs import Run, load_model
 
+_log = logging.getLogger(__name__)
 _TUNING_STEPS, _TUNING_IMAGES, _TUNING_PASSES = 120, 64, 8
 
 
@@ -46,6 +50,8 @@ def calibrate(
     prior: PriorFrom = PriorFrom.MARGINAL_LIKELIHOOD,
 ) -> Run:
     """Fit a map, and on request the dropout rates, and store them in the run.
+
+    What was computed is kept in the run: where nothing that decides it has changed, another promise needs no passes.
 
     Args:
         folder: The run.
@@ -66,31 +72,68 @@ def calibrate(
         The run's description with its calibration, as saved.
 
     Raises:
-        NoGuaranteeError: The guarantee images do not allow the promise. The run is saved with its map, without it.
+        NoGuaranteeError: The guarantee images do not allow the promise. The run is saved with its map, without it. The
+            error knows what they allow.
+        UsageError: Among others, there are too few guarantee images for the promise: nothing is computed.
     """
-    run = replace(Run.load(folder), tuned_rates=None, laplace=None)
+    before = Run.load(folder)
+    run = replace(before, tuned_rates=None, laplace=None)
+    own = None if data is not None and promise is None and posterior is None else run.dataset()
     if data is None:
-        dataset = run.dataset()
-        data = dataset.splits["calibration"]
+        assert own is not None
+        data = own.splits["calibration"]
         if data.sha256() != run.split_hashes["calibration"]:
             raise UsageError(
-                f"The calibration images of {dataset.name} are not those that were set aside when {folder} was "
+                f"The calibration images of {own.name} are not those that were set aside when {folder} was "
                 "trained. Train again, or restore the data."
             )
     else:
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
+    held_out = None
+    if promise is not None and own is not None:
+        held_out = own.splits["guarantee"].one_per_group()
+        guarantee.check_possible(len(held_out), promise)
     if novelty is not None and novelty.level is not None:
         cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # refuses a level that so few images cannot keep
+    samples = _samples(run, folder, samples, tune, posterior)
+    memory = Memory.of(folder, run, Asked(method, samples, seed, tune, posterior, prior), data, own)
+    known = None if held_out is None else memory.answers(before, held_out)
+    has_map = memory.has_map(before)
+    if has_map and (promise is None or known is not None):
+        _log.info("Nothing that decides the map has changed: it is kept, and no pass is computed.")
+        return _stored(before, folder, promise, novelty, memory, held_out, lambda _: known)
+    if posterior is PostHoc.LAPLACE:
+        assert own is not None
+        return _calibrate_laplace(run, folder, own, data, method, samples, seed, promise, novelty, prior, memory)
+    if has_map:
+        _log.info("Nothing that decides the map has changed: it is kept.")
+        run = before
+    else:
+        run = _fitted(run, load_model(run, folder), data, method, samples, seed, tune)
+    model = load_model(run, folder)  # with the rates that were kept
+
+    def answers(images: Split) -> Answers:
+        logits = mc_logits(model, images, run.image, samples, seed, keep_dropout=run.masks)
+        return _answers(run, logits, images)
+
+    return _stored(run, folder, promise, novelty, memory, held_out, answers)
+
+
+def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
+    """The passes of the map; refuses rates that cannot be tuned."""
     if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
         raise UsageError(f"{folder} has no Gaussian dropout, whose rates could be tuned: leave --rates out.")
-    model = load_model(run, folder)
     if posterior is PostHoc.LAPLACE:
         if tune is not Rates.FIXED:
             raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.")
-        return _calibrate_laplace(run, folder, model, data, method, samples or DRAWS, seed, promise, novelty, prior)
-    samples = 25 if samples is None else samples
+        return samples or DRAWS
     if run.recipe.dropout is Dropout.NONE:
-        samples = 1  # all passes are the same
+        return 1  # all passes are the same
+    return 25 if samples is None else samples
+
+
+def _fitted(run: Run, model: nn.Module, data: Split, method: Method, samples: int, seed: int, tune: Rates) -> Run:
+    """The run with a map, and with other rates where tuning made them better; the network is used up."""
     calibration = fit(model, run.image, data, method, samples, seed, keep_dropout=run.masks)
     if tune is not Rates.FIXED:
         tune_rates(model, run.image, data, tune, method, seed)
@@ -104,16 +147,13 @@ def calibrate(
         )
         calibration = replace(chosen, report=report)
         run = replace(run, tuned_rates=rates.current(model) if kept else None)
-    run = replace(run, calibration=calibration)
-    return _stored(
-        run, folder, promise, novelty, lambda x: mc_logits(model, x, run.image, samples, seed, keep_dropout=run.masks)
-    )
+    return replace(run, calibration=calibration)
 
 
 def _calibrate_laplace(
     run: Run,
     folder: str | Path,
-    model: nn.Module,
+    dataset: Dataset,
     data: Split,
     method: Method,
     samples: int,
@@ -121,15 +161,29 @@ def _calibrate_laplace(
     promise: Promise | None,
     novelty: NoveltyPromise | None,
     prior: PriorFrom,
+    memory: Memory,
 ) -> Run:
     """Fit the posterior on the training images, and the map to the draws of the file that will ship."""
     from uce_edge_train import laplace_fit  # the other calibrations need no ONNX
 
-    with laplace_fit.fitted(model, run, run.dataset(), data, prior, samples) as (drawn, file):
+    model = load_model(run, folder)
+    with laplace_fit.fitted(model, run, dataset, data, prior, samples) as (drawn, file):
         calibration = fit_map(method, logits_of(file, data.images, samples, seed), data.labels, seed)
         laplace_fit.store(drawn, model, folder)
         run = replace(run, calibration=calibration, laplace=drawn.fit)
-        return _stored(run, folder, promise, novelty, lambda x: logits_of(file, x.images, samples, seed))
+        held_out = None if promise is None else dataset.splits["guarantee"]
+
+        def answers(images: Split) -> Answers:
+            return _answers(run, logits_of(file, images.images, samples, seed), images)
+
+        return _stored(run, folder, promise, novelty, memory, held_out, answers)
+
+
+def _answers(run: Run, logits: Logits, images: Split) -> Answers:
+    """What the calibrated passes say of some images."""
+    p = probabilities(run.calibration, logits)
+    uncertainty, confidence = (values.astype(np.float32) for values in (normalized_entropy(p), p.max(-1)))
+    return Answers(uncertainty, confidence, p.argmax(-1) != images.labels)
 
 
 def _stored(
@@ -137,23 +191,27 @@ def _stored(
     folder: str | Path,
     promise: Promise | None,
     novelty: NoveltyPromise | None,
-    draw: Callable[[Split], Logits],
+    memory: Memory,
+    held_out: Split | None,
+    answers: Callable[[Split], Answers | None],
 ) -> Run:
-    """Try whether a promise can be kept, and save the run."""
+    """Save the run, then try whether a promise can be kept: whatever comes of that, the map is there."""
     run = replace(run, promise=None, novelty=novelty)
-    if promise is not None:
-        held_out = run.dataset().splits["guarantee"].one_per_group()
-        p = probabilities(run.calibration, draw(held_out))
-        try:
-            wrong = p.argmax(-1) != held_out.labels
-            guarantee.find(normalized_entropy(p), wrong, promise.target_error, promise.confidence)
-        except NoGuaranteeError as error:
-            run.save(folder)
-            counted = "" if held_out.groups is None else f" {ONE_EACH}"
-            raise NoGuaranteeError(
-                f"{error}{counted} The fitted map is kept in {folder}, without a promise."
-            ) from error
-        run = replace(run, promise=promise)
+    run.save(folder)
+    if not memory.has_map(run):
+        memory.keep(run)
+    if promise is None or held_out is None:
+        return run
+    said = answers(held_out)
+    assert said is not None
+    memory.keep(run, said, held_out)
+    try:
+        guarantee.find(said.uncertainty, said.wrong, promise.target_error, promise.confidence)
+    except NoGuaranteeError as error:
+        counted = "" if held_out.groups is None else f" {ONE_EACH}"
+        kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."
+        raise NoGuaranteeError(kept, error.curve) from error
+    run = replace(run, promise=promise)
     run.save(folder)
     return run
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from uce_edge.calibration import guarantee
 from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Dataset
@@ -57,6 +58,10 @@ def export_ensemble(
     runs = [Run.load(folder) for folder in folders]
     plan = plan_of(runs, folders)
     dataset = shared_dataset(runs, folders)
+    data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"].one_per_group()
+    promise = promise or plan.promise
+    if promise is not None:
+        guarantee.check_possible(len(held_out), promise)
     if wanted.noise is NoiseKind.INPUT:
         raise UsageError("Noise as graph inputs goes with one network: export the runs one by one.")
     inference, options = wanted.inference, wanted.options
@@ -69,10 +74,8 @@ def export_ensemble(
             export_run(run, file, dataset, inference, wanted.noise, samples, unbaked, wanted.precision, member=True)
             for run, file in zip(folders, files, strict=True)
         )
-        data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"].one_per_group()
         whole = Path(folder) / out.name
         combined = ensemble.combine(files, whole, data.images, samples=samples, baked=options.bake)
-        promise = promise or plan.promise
         counted = held_out if promise else held_out.at_most(COUNTED)
         fitted = recalibrate(whole, out, data, plan.method, None, 0, promise, plan.novelty, counted)
     return ExportedEnsemble(members, combined, fitted)

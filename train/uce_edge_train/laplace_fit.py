@@ -21,9 +21,8 @@ from uce_edge_export import graph, laplace
 from uce_edge_export.laplace import Drawn
 from uce_edge_export.publish import publish
 from uce_edge_train import graphs
-from uce_edge_train.runs import Run, weights_sha256
+from uce_edge_train.runs import LAPLACE, Run, weights_sha256
 
-FILE = "laplace.safetensors"
 _FACTORS = ("directions", "scales", "class_directions", "class_scales")
 
 
@@ -66,13 +65,13 @@ def store(drawn: Drawn, model: nn.Module, folder: str | Path) -> None:
     """Keep a posterior with the run of its network."""
     curved = drawn.posterior.curvature
     tensors = {name: np.ascontiguousarray(getattr(curved, name)) for name in _FACTORS}
-    with replacing(Path(folder) / FILE) as path:
+    with replacing(Path(folder) / LAPLACE) as path:
         path.write_bytes(save(tensors, {"weights": weights_sha256(model)}))
 
 
 def load(fit: LaplaceFit, model: nn.Module, folder: str | Path) -> Laplace:
     """The posterior of a run, or why there is none."""
-    path, again = Path(folder) / FILE, f"Fit it again: uce-edge calibrate {folder} --posterior laplace"
+    path, again = Path(folder) / LAPLACE, f"Fit it again: uce-edge calibrate {folder} --posterior laplace"
     try:
         with safe_open(path, "numpy") as file:
             known = (file.metadata() or {}).get("weights")

@@ -23,6 +23,7 @@ from uce_edge_train.recipe import Recipe
 
 DESCRIPTION = "run.json"
 WEIGHTS = "weights.safetensors"
+LAPLACE = "laplace.safetensors"
 MEMBER = "member-"
 """What the folders of an ensemble's members are called, before their numbers."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract
-from uce_edge.calibration.promises import STEPS, Counts, Guarantee
+from uce_edge.calibration.promises import STEPS, Counts, Guarantee, Promise
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metrics.checks import Booleans, Floats, Integers, array, vector, whole
 
@@ -20,8 +20,10 @@ __all__ = [
     "Counts",
     "Guarantee",
     "NoGuaranteeError",
+    "check_possible",
     "count",
     "counted_error_at",
+    "curve",
     "error_at",
     "find",
     "images_needed",
@@ -30,12 +32,21 @@ __all__ = [
 
 _BLOCK = 2**18  # 2 MiB of float64 at a time
 _ALLOWED = (1, 4)  # errors at the starts of the search; more starts cost more confidence than they find coverage
+_PERCENTS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 40, 50)
+TARGETS = tuple(percent / 100 for percent in _PERCENTS)
+"""The errors that a curve is about."""
+_ROWS = 6  # of a curve: what is next to the error that was asked for
 
 Uncertainties = npt.NDArray[np.float32]
 
 
 class NoGuaranteeError(UceEdgeError):
     """These images cannot prove the promise at any threshold."""
+
+    def __init__(self, message: str, curve: tuple[Guarantee, ...] = ()) -> None:
+        super().__init__(message)
+        self.curve = curve
+        """What they can prove instead, as `curve` tells."""
 
 
 def count(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> Counts:
@@ -106,35 +117,72 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
     Raises:
         NoGuaranteeError: Nothing can be promised; the message says what would help.
     """
-    values, accepted, errors = _candidates(*_inputs(uncertainty, wrong))
+    candidates = _candidates(*_inputs(uncertainty, wrong))
+    _, accepted, errors = candidates
     n, target, confidence = int(accepted[-1]), _target(target_error), _confidence(confidence)
+    found = _loosest(candidates, target, confidence)
+    if found is not None:
+        return found
+    instead, promise = _curve(candidates, confidence, target), _spelled(target, confidence)
     needed = images_needed(target, confidence)
-    promise = f"an error of at most {target} with confidence {confidence}"
     if n < needed:
         raise NoGuaranteeError(
             f"{n} images cannot promise {promise}: that takes at least {needed}, even if none is wrong. "
-            "Give more guarantee images, a larger target or less confidence."
+            "Give more guarantee images, a larger target or less confidence.",
+            instead,
         )
-    starts = np.searchsorted(accepted, _starts(n, target, confidence)).tolist()
-    parts, risk, best = 0, 0.0, -1
-    for start, stop in pairwise([*starts, len(accepted)]):
-        parts += 1
-        level = (1 - confidence) * parts / len(starts)
-        passed = _passed(errors[start:stop], accepted[start:stop], target, level)
-        if passed:
-            risk, best = level, start + passed - 1
-        if passed < stop - start:
-            parts = 0
-    if best < 0:
-        raise NoGuaranteeError(
-            f"No threshold can promise {promise}: of the {accepted[starts[0]]} most certain of {n} images, "
-            f"{errors[starts[0]]} are wrong. It takes {needed} without an error, or more with a few: "
-            "give more guarantee images, a larger target or a better model."
-        )
-    k, count = int(errors[best]), int(accepted[best])
-    threshold = _below(values[best + 1]) if count < n else 1.0
-    # The test and its inversion may differ in the last digit.
-    return _guarantee(threshold, target, confidence, min(target, _upper_bound(k, count, risk)), k, count, n)
+    start = np.searchsorted(accepted, _starts(n, target, confidence)[0])
+    raise NoGuaranteeError(
+        f"No threshold can promise {promise}: of the {accepted[start]} most certain of {n} images, "
+        f"{errors[start]} are wrong. It takes {needed} without an error, or more with a few: "
+        "give more guarantee images, a larger target or a better model.",
+        instead,
+    )
+
+
+def curve(
+    uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, confidence: float, above: float = 0.0
+) -> tuple[Guarantee, ...]:
+    """What these images can promise: for errors from small to large, what `find` finds.
+
+    Each row holds with the confidence by itself. Whoever chooses the row that looks best has searched once more, and
+    nobody has paid for that search.
+
+    Args:
+        uncertainty: As in `find`.
+        wrong: As in `find`.
+        confidence: As in `find`.
+        above: Only larger errors than this.
+
+    Returns:
+        The first rows of `TARGETS` that can be promised, up to the one that accepts every image; none where not even
+        the largest can.
+    """
+    return _curve(_candidates(*_inputs(uncertainty, wrong)), _confidence(confidence), above)
+
+
+def check_possible(images: int, promise: Promise, given: int | None = None) -> None:
+    """Refuse what so few images cannot prove even if none is wrong, before anything is computed.
+
+    Args:
+        images: How many the promise would be made from.
+        promise: What is asked for.
+        given: How many there are in all, when the others serve something else.
+    """
+    needed = images_needed(promise.target_error, promise.confidence)
+    if images >= needed:
+        return
+    whole = ""
+    if given is not None and given > images > 0:
+        whole = f", so {math.ceil(needed * given / images)} in all: {images} of these {given} prove it, others fit"
+    remedy = "Give more images, or leave the promise out"
+    if images:
+        least = math.ceil(upper_bound(0, images, promise.confidence) * 1000) / 1000
+        remedy += f"; {images} could promise {least:g} at best"
+    raise UsageError(
+        f"{images} guarantee images cannot promise {_spelled(promise.target_error, promise.confidence)}, even if none "
+        f"is wrong: that takes at least {needed}{whole}. Nothing was computed. {remedy}."
+    )
 
 
 def error_at(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, threshold: float, confidence: float) -> Guarantee:
@@ -155,6 +203,48 @@ def error_at(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, threshold: float,
     errors, accepted = int(among.sum()), len(among)
     bound = _upper_bound(errors, accepted, 1 - confidence)
     return _guarantee(threshold, None, confidence, bound, errors, accepted, len(values))
+
+
+_Candidates = tuple[Uncertainties, Integers, Integers]
+
+
+def _curve(candidates: _Candidates, confidence: float, above: float) -> tuple[Guarantee, ...]:
+    rows: list[Guarantee] = []
+    for target in TARGETS:
+        found = _loosest(candidates, target, confidence) if target > above else None
+        if found is not None:
+            rows.append(found)
+        if len(rows) == _ROWS or (found is not None and found.coverage == 1):
+            break
+    return tuple(rows)
+
+
+def _loosest(candidates: _Candidates, target: float, confidence: float) -> Guarantee | None:
+    """What `find` finds; None when nothing can be promised."""
+    values, accepted, errors = candidates
+    n = int(accepted[-1])
+    if n < images_needed(target, confidence):
+        return None
+    starts = np.searchsorted(accepted, _starts(n, target, confidence)).tolist()
+    parts, risk, best = 0, 0.0, -1
+    for start, stop in pairwise([*starts, len(accepted)]):
+        parts += 1
+        level = (1 - confidence) * parts / len(starts)
+        passed = _passed(errors[start:stop], accepted[start:stop], target, level)
+        if passed:
+            risk, best = level, start + passed - 1
+        if passed < stop - start:
+            parts = 0
+    if best < 0:
+        return None
+    k, count = int(errors[best]), int(accepted[best])
+    threshold = _below(values[best + 1]) if count < n else 1.0
+    # The test and its inversion may differ in the last digit.
+    return _guarantee(threshold, target, confidence, min(target, _upper_bound(k, count, risk)), k, count, n)
+
+
+def _spelled(target: float, confidence: float) -> str:
+    return f"an error of at most {target} with confidence {confidence}"
 
 
 def _guarantee(

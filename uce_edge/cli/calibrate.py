@@ -81,7 +81,9 @@ def calibrate(
     training run, and a new file is written. Images that the network was trained on are refused.
 
     With --target-error, images that nothing is fitted on (a run's guarantee images, half of --data for a model file)
-    decide at which uncertainty to reject: the promise is that no larger share of the accepted images is wrong.
+    decide at which uncertainty to reject: the promise is that no larger share of the accepted images is wrong. When
+    they cannot promise it, the map is kept, a table says what they can promise, and the command exits with 1. Of a run,
+    another --target-error then needs no new passes.
 
     Half of the calibration images also show what familiar images look like inside the network, and the other half how
     far from that a familiar image may be: what is farther is foreign, and --reject auto rejects it.
@@ -118,8 +120,12 @@ def calibrate(
         done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, wanted, posterior, prior)
     fitted = done.calibration
     if as_json:
-        told = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
-        typer.echo(json.dumps(told | fitted.outcome.to_document()))
+        told: dict[str, object] = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
+        told |= fitted.outcome.to_document()
+        if done.refused is not None:
+            told["refused"] = str(done.refused)
+            told["can_promise"] = [row.to_document() for row in done.refused.curve]
+        typer.echo(json.dumps(told))
     tell(done)
     say(f"Next: uce-edge {done.following}")
     if done.refused is not None:
@@ -192,6 +198,7 @@ def _calibrate_run(
     own = labelled.Own(run.split_hashes, run.group)
     images = None if data is None else labelled.load(data, run.image, run.class_names, own, group)
     refused = None
+    show_log("uce_edge_train")
     try:
         run = calibration.calibrate(
             folder, images, method, samples, seed, rates, promise, novelty, posterior, prior or likeliest

@@ -1,10 +1,11 @@
 """Calibrating a model file, and what is said about a new map: for `calibrate`, and for `export --from`."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from uce_edge.cli.words import describe_auto, quote, say, warn
+from uce_edge.cli.words import again, describe_auto, quote, say, table, warn
 from uce_edge.contract import Method, NoiseKind, PriorFrom
 
 if TYPE_CHECKING:
@@ -116,3 +117,32 @@ def tell(done: Done) -> None:
             say("for the last layers alone.")
     if done.refused is not None:
         warn(f"nothing is promised. {done.refused}")
+        tell_curve(done.refused, lambda target: again("--target-error", f"{target:g}"))
+
+
+def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | None]) -> None:
+    """Say what can be promised instead of what was refused, and the command that does, given the error."""
+    from uce_edge.report.words import at_most, percent, threshold
+
+    if not refused.curve:
+        say("These images cannot promise any error up to 50 %: give more images, or a better model.")
+        return
+    sure = percent(refused.curve[0].confidence, 0)
+    say(f"What the same images can promise, each with {sure} confidence:")
+    table(
+        ("error at most", "accepted", "uncertainty at most", "wrong among the accepted"),
+        [
+            (
+                at_most(row.target_error),
+                percent(row.coverage),
+                threshold(row.threshold),
+                f"{round((row.error or 0) * row.accepted):,} of {row.accepted:,}",
+            )
+            for row in refused.curve
+        ],
+        err=True,
+    )
+    say("Each row holds by itself: ask for the error that you can live with, not for the row that looks best.")
+    pasted = command(refused.curve[0].target_error or 0)
+    if pasted is not None:
+        say(f"For the first: {pasted}")

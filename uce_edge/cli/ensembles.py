@@ -99,6 +99,7 @@ def export_files(
             images = labelled.load(reading.data, first.image, first.classes, own, reading.group)
     else:
         images, first = exporting.labelled_images(reading, prepared[sources[0]][1])
+    exporting.check_possible(images, promise, wanted)
     fitted_on = images.halves()[0] if images is not None and promise is not None else images
     if prepared:
         exporting.tell_default(wanted)

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell
+from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell, tell_curve
 from uce_edge.cli.feeding import fit_preprocessing, tell_price
 from uce_edge.cli.options import parse_names, parse_numbers, parse_size
 from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
 from uce_edge_export.options import ChannelOrder, Layout, OutputIs, Wanted
+from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
     from uce_edge.calibration.promises import Promise
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
     from uce_edge_export.export import Exported
     from uce_edge_export.third_party import ThirdParty
+    from uce_edge_train.runs import Run
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,30 @@ def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
         say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
     if done.measured.refused is not None:
         warn(f"no threshold was stored. {done.measured.refused}")
+        tell_curve(done.measured.refused, lambda target: _promising(run, described, target))
     auto = describe_auto(done.metadata)
     if auto is not None:
         say(auto)
     if described.calibration.samples is None:
         warn(
-            f"{run} is not calibrated: the file is as sure of itself as the network came out of training. "
-            f"Run: uce-edge calibrate {quote(run)}   and export it again"
+            f"{run} is not calibrated: THE FILE IS NOT CALIBRATED EITHER, as sure of itself as the network came out of "
+            f"training. Run: uce-edge calibrate {quote(run)}   and export it again"
         )
+        return out, f"calibrate {quote(run)}"
     threshold = "0.3" if auto is None else "auto"
     return out, f"predict --model {quote(out)} image.png --reject {threshold}"
+
+
+def _promising(folder: Path, run: "Run", target_error: float) -> str:
+    """The command that asks the same calibration of a run for another error."""
+    parts = f"uce-edge calibrate {quote(folder)} --method {run.calibration.method} --samples {run.calibration.samples}"
+    if run.laplace is not None:
+        parts += f" --posterior laplace --prior {run.laplace.prior_from}"
+    if run.tuned_rates is not None:
+        parts += f" --rates {Rates.MODEL if len(set(run.tuned_rates.values())) == 1 else Rates.LAYER}"
+    if run.promise is not None:
+        parts += f" --confidence {run.promise.confidence:g}"
+    return f"{parts} --target-error {target_error:g}   and export it again"
 
 
 def export_third_party(
@@ -111,6 +127,7 @@ def export_third_party(
     options = replace(wanted.options, bake=False) if bake else wanted.options
     export.refuse(metadata, options, labelled=reading.data is not None)
     images, metadata = labelled_images(reading, metadata)
+    check_possible(images, promise, wanted)
     rates = rates_of(p, wanted)
     if images is None:
         done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
@@ -135,6 +152,16 @@ def export_third_party(
     if done.metadata.inference is not Inference.DETERMINISTIC:
         tell_price(classifier, done.metadata, fitted_on, fitted.calibration)
     return out, fitted.following
+
+
+def check_possible(images: "Split | None", promise: "Promise | None", wanted: Wanted) -> None:
+    """Refuse a promise that so few images cannot prove, before anything is computed."""
+    from uce_edge.calibration import guarantee
+    from uce_edge_export import laplace
+
+    if images is not None and promise is not None:
+        rest = images if wanted.posterior is None else laplace.parts(images, promise)[2]
+        guarantee.check_possible(len(rest) // 2, promise, len(images))
 
 
 def _fitted_on(images: "Split", promise: "Promise | None", wanted: Wanted) -> "Split":

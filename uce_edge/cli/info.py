@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 
 _FEW = 12  # class names: some models have a thousand
+_SEARCHED = (
+    "It may accept less than one of these thresholds that looks as good: its own was searched for on the images, and "
+    "the search is paid for out of the confidence, while a number like 0.3 was fixed before anybody looked."
+)
+"""Why `auto` may lose against a number that a user names."""
 
 
 def info(
@@ -54,7 +59,9 @@ def info(
         return
     rows = _essential(model, metadata, len(metadata.classes) if everything else _FEW)
     rows |= _thresholds(model, metadata, reject or ([0.1, 0.3, 0.5] if everything else []), asked=bool(reject))
-    rows |= {"reject auto": auto} if (auto := describe_auto(metadata)) else {}
+    if auto := describe_auto(metadata):
+        searched = metadata.promised is not None and metadata.held_out is not None
+        rows["reject auto"] = f"{auto}\n{_SEARCHED}" if searched and everything else auto
     if monitor is not None:
         rows |= _promise(metadata) | {"last checked": _last_checked(model, monitor)}
     if everything:

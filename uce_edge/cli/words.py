@@ -179,11 +179,32 @@ def pad(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns as wide as they need to be: names to the left, numbers to the right; an empty line ends it."""
+def again(option: str, value: str) -> str | None:
+    """The command as it was typed, with another value for an option; None for one without that option."""
+    import shlex
+    import sys
+
+    typed = sys.argv[1:]
+    words = list(typed)
+    for index, word in enumerate(words):
+        if word == option and index + 1 < len(words):
+            words[index + 1] = value
+        elif word.startswith(f"{option}="):
+            words[index] = f"{option}={value}"
+    return None if words == typed else shlex.join(["uce-edge", *words])
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, err: bool = False) -> None:
+    """Columns as wide as they need to be: names to the left, numbers to the right; an empty line ends it.
+
+    Args:
+        head: The names of the columns.
+        rows: Their cells.
+        err: Whether it is talk rather than the result.
+    """
     lines = [head, *rows]
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     for index, line in enumerate(lines):
         cells = (" " * (wide - width(cell)) + cell for cell, wide in zip(line[1:], widths[1:], strict=True))
-        typer.secho("  ".join([pad(line[0], widths[0]), *cells]), bold=index == 0)
-    typer.echo()
+        typer.secho("  ".join([pad(line[0], widths[0]), *cells]), bold=index == 0, err=err)
+    typer.echo(err=err)

@@ -5,7 +5,18 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
-from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError, error_at, find, images_needed, upper_bound
+from uce_edge.calibration.guarantee import (
+    TARGETS,
+    Guarantee,
+    NoGuaranteeError,
+    check_possible,
+    curve,
+    error_at,
+    find,
+    images_needed,
+    upper_bound,
+)
+from uce_edge.calibration.promises import Promise
 from uce_edge.errors import UceEdgeError, UsageError
 
 # Upper bounds
@@ -48,6 +59,41 @@ def test_too_few_images_are_told_how_many_it_takes():
         assert find(np.linspace(0, 1, needed), right, 0.05, confidence).coverage == 1
         with pytest.raises(NoGuaranteeError, match=rf"^{needed - 1} images cannot promise .* at least {needed}, even"):
             find(np.linspace(0, 1, needed - 1), right[1:], 0.05, confidence)
+
+
+def test_too_few_images_for_any_proof_are_refused_with_the_number_it_takes():
+    check_possible(59, Promise(0.05))
+    with pytest.raises(UsageError, match=r"^58 guarantee images cannot promise .* takes at least 59\. Nothing was"):
+        check_possible(58, Promise(0.05))
+    least = math.ceil(1000 * beta.isf(0.05, 1, 8)) / 1000
+    with pytest.raises(UsageError, match=rf"at least 59, so 118 in all: 8 of these 16 .* promise {least} at best"):
+        check_possible(8, Promise(0.05), 16)
+    with pytest.raises(UsageError, match=r"Give more images, or leave the promise out\.$"):
+        check_possible(0, Promise(0.05))
+
+
+def test_the_curve_says_of_every_error_what_is_found_for_it():
+    uncertainty, wrong = drawn(np.random.default_rng(1), 600)
+    with pytest.raises(NoGuaranteeError) as refused:
+        find(uncertainty, wrong, 0.012, 0.9)
+    rows = refused.value.curve
+    assert rows == curve(uncertainty, wrong, 0.9, above=0.012)
+    found = {row.target_error: row for row in rows}
+    assert 3 < len(rows) <= 6
+    for target in (target for target in TARGETS if 0.012 < target <= rows[-1].target_error):
+        if target in found:
+            assert found[target] == find(uncertainty, wrong, target, 0.9)
+            accepted = uncertainty <= np.float32(found[target].threshold)
+            assert accepted.mean() == found[target].coverage
+            assert binom.cdf(wrong[accepted].sum(), accepted.sum(), target) <= 0.1 + 1e-12
+        else:
+            with pytest.raises(NoGuaranteeError):
+                find(uncertainty, wrong, target, 0.9)
+
+
+def test_the_curve_ends_where_every_image_is_accepted_and_is_empty_where_nothing_can_be_promised():
+    assert [row.coverage for row in curve(np.linspace(0, 1, 100), np.zeros(100, bool), 0.95)] == [1]
+    assert curve(np.linspace(0, 1, 100), np.ones(100, bool), 0.95) == ()
 
 
 # The promise

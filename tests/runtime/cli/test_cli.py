@@ -385,13 +385,14 @@ def test_from_training_to_a_model_file(call, tmp_path, monkeypatch):
     assert exported.err.splitlines()[-1] == "Next: uce-edge predict --model a.onnx image.png --reject auto"
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     runs = {f"runs/{name}/{file}" for name in ("a", "older") for file in ("run.json", "log.csv", "weights.safetensors")}
-    assert written == runs | {"a.onnx", "a.json"}
+    assert written == runs | {"runs/a/calibrated.safetensors", "a.onnx", "a.json"}
     assert json.loads(call("info", "a.onnx", "--json").out)["samples"] == 5
     assert "not calibrated" not in exported.err
     uncalibrated = call("export", "runs/older")
     assert uncalibrated.code == 0
     assert "warning: runs/older is not calibrated" in uncalibrated.err
     assert "Run: uce-edge calibrate runs/older" in uncalibrated.err
+    assert uncalibrated.err.splitlines()[-1] == "Next: uce-edge calibrate runs/older"
 
 
 def test_a_run_is_calibrated_with_its_rate_and_on_other_images(digits, call, refused, tmp_path):
