@@ -39,7 +39,8 @@ test: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	UCE_EDGE_FUZZ=$${UCE_EDGE_FUZZ:-100} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s tests/fuzz
 
-# 100,000 predictions, a watched folder of 20,000 files, 200 kills, full and read-only disks (which need root): some ten minutes.
+# 100,000 predictions, a watched folder of 20,000 files, 200 kills, a server under load for three minutes, full and read-only
+# disks (which need root): a quarter of an hour.
 soak: $(VENV)/.dev
 	UCE_EDGE_SOAK=$${UCE_EDGE_SOAK:-100000} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -s -rs tests/soak
 

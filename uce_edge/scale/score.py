@@ -113,8 +113,7 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its log files have all of it
     try:
         if started:
-            _reach(machines.address)
-            ray.init(address=machines.address, log_to_driver=False, include_dashboard=False, logging_level="error")
+            _start(machines.address)
         available = int(ray.cluster_resources().get("CPU", 1))
         workers = machines.workers or max(1, int(available * _SHARE_OF_MODELS) // machines.cpus)
         rows = [
@@ -141,6 +140,18 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
     finally:
         if started:
             ray.shutdown()
+
+
+def _start(address: str | None) -> None:
+    """Start Ray, or join a cluster."""
+    _reach(address)
+    try:
+        ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level="error")
+    except (OSError, RayError):
+        raise
+    except Exception as error:  # Ray raises bare ones: for a raylet that is not there in time, for one
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UceEdgeError(f"Ray did not start ({said}). If the machine is busy, start it again later.") from None
 
 
 def _reach(address: str | None) -> None:
