@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from uce_edge import contract
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.laplace import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.novelty import cutoff_for
-from uce_edge.calibration.promises import NoveltyPromise, Promise
+from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -146,7 +147,9 @@ def _stored(
         p = probabilities(run.calibration, draw(held_out))
         try:
             wrong = p.argmax(-1) != held_out.labels
-            guarantee.find(normalized_entropy(p), wrong, promise.target_error, promise.confidence)
+            by_confidence = promise.score is RejectBy.CONFIDENCE
+            score = contract.doubt(p.max(-1)) if by_confidence else normalized_entropy(p)
+            guarantee.find(score, wrong, promise.target_error, promise.confidence)
         except NoGuaranteeError as error:
             run.save(folder)
             raise NoGuaranteeError(f"{error} The fitted map is kept in {folder}, without a promise.") from error

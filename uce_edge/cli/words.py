@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.promises import Guarantee, StoredRule
+    from uce_edge.calibration.promises import Guarantee, StoredRule, StoredThreshold
     from uce_edge.metadata import Metadata
     from uce_edge.monitor import LabelCheck
 
 
-def describe(guarantee: "Guarantee", rejected: str = "") -> str:
-    """What a threshold lets through, or what is promised of it, as a sentence; it may say what else is rejected."""
+def describe(guarantee: "Guarantee", rejected: str = "", at: str = "") -> str:
+    """What a threshold lets through, or what is promised of it, as a sentence.
+
+    Args:
+        guarantee: The threshold.
+        rejected: What else is rejected.
+        at: What the threshold rejects, if it is not about the uncertainty.
+    """
     from uce_edge.report.words import at_most, percent
 
-    start = f"Rejecting {rejected}above {guarantee.threshold:.4g} accepts"
+    start = f"Rejecting {rejected}{at or f'above {guarantee.threshold:.4g}'} accepts"
     if guarantee.error is None:
         return f"{start} none of {guarantee.images:,} held-out images."
     bound = guarantee.error_bound if guarantee.target_error is None else guarantee.target_error
@@ -26,8 +32,8 @@ def describe(guarantee: "Guarantee", rejected: str = "") -> str:
     )
 
 
-def describe_rule(rule: "StoredRule") -> str:
-    """What `--reject auto` does, and both promises, as sentences."""
+def describe_rule(rule: "StoredRule", doubt: "StoredThreshold | None" = None) -> str:
+    """What `--reject auto` does, and both promises, as sentences; `doubt` stands for the threshold of the rule."""
     from uce_edge.report.words import at_most, percent
 
     foreign = rule.foreign
@@ -35,13 +41,22 @@ def describe_rule(rule: "StoredRule") -> str:
         f"What is foreign is rejected, and with it at most {at_most(foreign.level)} of the images that are like those "
         f"of the calibration, with {percent(foreign.confidence, 0)} confidence ({foreign.images:,} reference images)."
     )
+    if doubt is not None:
+        return f"{gate}\n{describe_doubt(doubt, 'these and what has ')}"
     return gate if rule.uncertain is None else f"{gate}\n{describe(rule.uncertain, 'these and what is ')}"
+
+
+def describe_doubt(doubt: "StoredThreshold", rejected: str = "what has ") -> str:
+    """What is promised of a threshold on the confidence."""
+    return describe(doubt, rejected, f"a confidence below {100 * (1 - doubt.threshold):.4g} %")
 
 
 def describe_auto(metadata: "Metadata") -> str | None:
     """What `--reject auto` does with a file; None when nothing is stored."""
     if metadata.rule is not None:
-        return describe_rule(metadata.rule)
+        return describe_rule(metadata.rule, metadata.doubt)
+    if metadata.doubt is not None:
+        return describe_doubt(metadata.doubt)
     return None if metadata.reject is None else describe(metadata.reject)
 
 
