@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import GOLDEN, Call
+from port_cases import variant
 
 from uce_edge import contract
 from uce_edge.calibration import guarantee
@@ -13,9 +14,13 @@ from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import Method
 from uce_edge.datasets.splits import Dataset, load
 from uce_edge.errors import UsageError
+from uce_edge.evaluation import rejection
+from uce_edge.evaluation.answers import Answers
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
-from uce_edge.prediction import Limits, Prediction
+from uce_edge.prediction import Decision, Limits, Prediction
+from uce_edge.report import words
+from uce_edge_export.gating import add_gate
 from uce_edge_export.promise import Known, chosen_score
 from uce_edge_export.recalibrating import recalibrate
 
@@ -52,6 +57,31 @@ def test_the_promise_is_about_the_confidence_of_what_is_familiar(file: Path, dat
     assert [decision == "accept" for decision in said.decisions] == accepted.tolist()
     assert accepted.sum() == metadata.doubt.accepted
     assert metadata.promised is metadata.doubt
+
+
+def test_an_evaluation_is_about_what_is_applied(file: Path, dataset: Dataset) -> None:
+    model, test = Model(file, "cpu"), dataset.splits["test"]
+    metadata, said = model.metadata, model.predict(test.images, reject="auto")
+    assert metadata.doubt is not None
+    answers = Answers(said.probabilities, said.uncertainty, said.model_uncertainty, said.novelty, said.novelty_score)
+    wrong = said.class_ids != test.labels
+    kept = rejection.kept(answers, wrong, metadata)
+    assert kept is not None
+    assert kept.accepted.tolist() == [decision == "accept" for decision in said.decisions]
+    (point,) = rejection.operating_points(answers, wrong, None, metadata.reject)
+    gated = rejection.gated(answers, wrong, rejection.gate_of(metadata, point), metadata.rule)
+    assert gated is not None
+    assert (gated.threshold, gated.doubt, gated.coverage) == (None, metadata.doubt.threshold, kept.coverage)
+    assert words.limit(gated.threshold, gated.doubt).startswith("confidence at least")
+
+
+def test_a_gate_that_is_added_later_keeps_the_promise_about_the_confidence(dataset: Dataset, tmp_path: Path) -> None:
+    source = variant(tmp_path, lambda about: about.update(doubt=about["reject"]))
+    calibration, held_out = dataset.splits["calibration"], dataset.splits["guarantee"]
+    metadata = add_gate(source, tmp_path / "gated.onnx", calibration, held_out)
+    assert metadata.doubt is not None
+    said = Model(tmp_path / "gated.onnx", "cpu").predict(held_out.images, reject="auto")
+    assert said.decisions.count(Decision.ACCEPT) == metadata.doubt.accepted
 
 
 def test_a_reader_that_does_not_know_it_has_the_promises_about_the_uncertainty(file: Path) -> None:
