@@ -115,7 +115,7 @@ def measure(name: str, folder: str) -> Measured:
         passes, rule = model.metadata.samples, model.metadata.rule
         wrong = own.table.predicted != test.labels
         point = rejection.operating_points(own, wrong, None, model.metadata.reject)[0]
-        threshold, gate = point.measured.threshold, rejection.gate_of(rule, point)
+        threshold, gate = point.measured.threshold, rejection.gate_of(model.metadata, point)
         shift = sweep(
             model, test.images, test.labels, own, limit=DAMAGED, threshold=threshold, samples=None, seed=0, gate=gate
         )

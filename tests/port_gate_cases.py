@@ -108,6 +108,27 @@ class GateTests:
         file = variant(tmp_path, lambda about: about["reject"].update(samples=30), source=GATED)
         assert port(file, IMAGE, "--reject", "auto").stderr == ""
 
+    @pytest.mark.parametrize("model", [MODEL, GATED], ids=lambda path: path.stem)
+    def test_a_threshold_on_the_confidence_is_applied_instead_of_that_on_the_uncertainty(
+        self, port: Port, tmp_path: Path, model: Path
+    ) -> None:
+        image = np.frombuffer(IMAGE.read_bytes(), np.uint8).reshape(1, 8, 8, 1)
+        doubt = 1 - float(Model(model, "cpu").predict(image).probabilities.max())
+        for share, decision in ((1.01, "accept"), (0.99, "reject")):
+            stored = {"threshold": share * doubt}
+            file = variant(tmp_path, lambda about: about.update(doubt=about["reject"] | stored), source=model)  # noqa: B023
+            said = answer(port, file, IMAGE, "--reject", "auto")
+            assert (said["decision"], said["why"]) == (decision, words_of_python(file, IMAGE, "auto"))
+            assert "confidence is" in said["why"]
+        assert said["reason"] == "uncertain"
+        if model == GATED:  # the gate of the rule stays
+            raw = GOLDEN / "black.raw"
+            said = answer(port, file, raw, "--reject", "auto")
+            assert (said["decision"], said["why"]) == ("reject", words_of_python(file, raw, "auto"))
+            assert said["reason"] in ("foreign", "both")
+        file = variant(tmp_path, lambda about: about.update(doubt=about["reject"] | {"threshold": 2}), source=model)
+        assert refusal(port, file, IMAGE).endswith(" has damaged metadata: its threshold is not between 0 and 1.")
+
     @pytest.mark.parametrize(("change", "sentence"), wrong_rules().values(), ids=wrong_rules())
     def test_a_rule_that_cannot_be_applied_is_refused_as_python_does(
         self, port: Port, tmp_path: Path, change: Change, sentence: str

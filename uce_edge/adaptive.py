@@ -18,7 +18,7 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.prediction import summarise
+from uce_edge.prediction import Limits, summarise
 
 STEP = 5
 _TINY = 1e-30
@@ -33,12 +33,12 @@ def looks(most: int) -> list[int]:
     return [*counts, most]
 
 
-def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: float, most: int) -> npt.NDArray[np.bool_]:
+def settled(passes: npt.NDArray[np.float32], limits: Limits, error: float, most: int) -> npt.NDArray[np.bool_]:
     """Which images are decided.
 
     Args:
         passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
-        threshold: What the uncertainty is compared with; None when only the label counts.
+        limits: What uncertainty or confidence are compared with; with neither only the label counts.
         error: The probability, over all looks, that more passes would change the outcome.
         most: The number of all passes.
     """
@@ -52,11 +52,15 @@ def settled(passes: npt.NDArray[np.float32], threshold: float | None, error: flo
     first, second = (np.take_along_axis(values, order[None, :, k, None], -1)[..., 0] for k in (-1, -2))
     margin = first - second
     done: npt.NDArray[np.bool_] = margin.mean(0) > limit * margin.std(0, ddof=1) * remaining
-    if threshold is not None:
+    if limits.doubt is not None:
+        spare = 1 - first.mean(0) - limits.doubt
+        needed = limit * first.std(0, ddof=1) * remaining
+        done = (spare > needed) | (done & (spare < -needed))
+    if limits.threshold is not None:
         summary = summarise(passes)
         spread = (values.var(axis=0, ddof=1) / np.maximum(mean, _TINY)).sum(-1) / math.log(mean.shape[-1])
         bias = spread / 2 * (1 / n - 1 / most)
-        distance = summary.uncertainty.astype(np.float64) - threshold
+        distance = summary.uncertainty.astype(np.float64) - limits.threshold
         needed = limit * summary.standard_error * math.sqrt(n) * remaining
         done = (distance > needed) | (done & (distance < -needed - bias))
     return done

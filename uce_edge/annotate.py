@@ -115,7 +115,7 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     if not usable:
         raise ImageError("No image could be used, so there is no sheet to draw.")
     shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
-    limits = Limits(shown[0].threshold, shown[0].cutoff)
+    limits = shown[0].limits
     groups = {
         outcome: [annotated(answer, 144) for answer in shown if answer.decision == outcome] for outcome in COLOURS
     }
@@ -147,4 +147,6 @@ def _title(outcome: Decision | None, count: int, limits: Limits) -> str:
     rules = [] if limits.cutoff is None else ["foreign" if rejected else "familiar"]
     if limits.threshold is not None:
         rules.append(f"uncertainty {'above' if rejected else 'at most'} {limits.threshold:.4g}")
+    if limits.doubt is not None:
+        rules.append(f"confidence {'below' if rejected else 'at least'} {100 * (1 - limits.doubt):.4g} %")
     return f"{count} {word}: {(' or ' if rejected else ', ').join(rules)}" if rules else f"{count} {word}"

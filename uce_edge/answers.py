@@ -26,8 +26,8 @@ _AHEAD = 2 * CHUNK  # images that are read while the model runs: a bound on what
 
 _FIELDS = (
     "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "decision", "reason",
-    "samples", "seed",
+    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "doubt", "decision",
+    "reason", "samples", "seed",
 )  # fmt: skip
 
 
@@ -62,6 +62,13 @@ class Answer:
     """The bytes of the image, where they were read and kept."""
     cutoff: float | None = None
     """What the novelty was compared with."""
+    doubt: float | None = None
+    """What 1 - confidence was compared with, where the file rejects by that."""
+
+    @property
+    def limits(self) -> Limits:
+        """What the decision compared."""
+        return Limits(self.threshold, self.cutoff, self.doubt)
 
     @property
     def ok(self) -> bool:
@@ -78,7 +85,7 @@ class Answer:
         """What the decision rests on, in words that follow "reject:" or "accept:"; empty without a decision."""
         if self.prediction is None or self.decision is None:
             return ""
-        return Limits(self.threshold, self.cutoff).why(self.prediction.reason)
+        return self.limits.why(self.prediction.reason)
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
@@ -106,7 +113,7 @@ class Answer:
         values: dict[str, Any] = dict.fromkeys(_FIELDS)
         if self.prediction is not None:
             values |= self.prediction.as_dict() | {"top": [likely._asdict() for likely in self.top]}
-        values |= {"threshold": self.threshold, "cutoff": self.cutoff}
+        values |= self.limits._asdict()
         return {"path": self.path, "status": "ok" if self.ok else "error"} | values | {"error": self.error}
 
 
@@ -134,7 +141,7 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
                 )
             for image in chunk:
                 if image.pixels is None:
-                    yield Answer(image.path, None, image.error, limits.threshold, (), image.content, limits.cutoff)
+                    yield refused(image.path, image.error, limits, image.content)
                 else:
                     yield answer_of(model, image.path, next(predictions), limits, request.top, image.content)
 
@@ -158,18 +165,29 @@ def answer_of(
         content: The bytes of the image, to keep.
     """
     if not _is_finite(prediction):
-        error = _overflow(path, model.path)
-        return Answer(path, None, error, limits.threshold, (), content, limits.cutoff)
+        return refused(path, _overflow(path, model.path), limits, content)
     likeliest = prediction.top(model.classes, top)
-    return Answer(path, prediction, None, limits.threshold, likeliest, content, limits.cutoff)
+    return Answer(path, prediction, None, limits.threshold, likeliest, content, limits.cutoff, limits.doubt)
+
+
+def refused(path: str, error: str, limits: Limits, content: bytes | None = None) -> Answer:
+    """The answer about an image that nothing can be said of.
+
+    Args:
+        path: What the image is called.
+        error: What is wrong with it.
+        limits: What the decision would have compared.
+        content: The bytes of the image, to keep.
+    """
+    return Answer(path, None, error, limits.threshold, (), content, limits.cutoff, limits.doubt)
 
 
 class _Opened(NamedTuple):
-    """An image as the model takes it, or what is wrong with it."""
+    """An image as the model takes it, or what is wrong with it, which is empty for a good one."""
 
     path: str
     pixels: Pixels | None
-    error: str | None
+    error: str
     content: bytes | None
 
 
@@ -178,7 +196,7 @@ def _open(path: str, spec: ImageSpec, keep: bool) -> _Opened:
     try:
         if keep or path == STDIN:
             content = read_stream(sys.stdin.buffer, _name(path)) if path == STDIN else read(path)
-        return _Opened(path, load(path if content is None else content, spec, _name(path)), None, content)
+        return _Opened(path, load(path if content is None else content, spec, _name(path)), "", content)
     except ImageError as error:
         return _Opened(path, None, str(error), content)
 

@@ -12,7 +12,7 @@ from uce_edge.contract import Inference, Merge, Output, Per
 from uce_edge.errors import ModelFileError, UsageError, argument, expected
 from uce_edge.fields import Rule, checked
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import seed_averages, summarise
+from uce_edge.prediction import Limits, seed_averages, summarise
 from uce_edge.runner import Runner
 
 # One call holds this many image-passes at most: more make none of them faster.
@@ -70,14 +70,14 @@ class Calls:
         return _joined([self._run(batch[i : i + step], seeds) for i in range(0, len(batch), step)], self._per_image)
 
     def run_until_settled(
-        self, batch: Pixels, seeds: Seeds, reject: float | None, error: float
+        self, batch: Pixels, seeds: Seeds, limits: Limits, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
         """As `run`, of those passes of each image that settle what becomes of it; and their number.
 
         Args:
             batch: The images.
             seeds: The passes to draw at most.
-            reject: What the uncertainty will be compared with; None when only the label counts.
+            limits: What the answers will be compared with; without a threshold only the label counts.
             error: The probability of another outcome than that of all passes, as in `uce_edge.adaptive`.
         """
         contract.check_adaptive(error)
@@ -87,7 +87,7 @@ class Calls:
                 f"leave {argument('adaptive')} out."
             )
         starts = range(0, len(batch), self._rows)
-        parts = [self._settled(batch[i : i + self._rows], seeds, reject, error) for i in starts]
+        parts = [self._settled(batch[i : i + self._rows], seeds, limits, error) for i in starts]
         return _joined([part for part, _ in parts], self._per_image), np.concatenate([drawn for _, drawn in parts])
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
@@ -103,7 +103,7 @@ class Calls:
         return values | self._computed(passes)
 
     def _settled(
-        self, batch: Pixels, seeds: Seeds, reject: float | None, error: float
+        self, batch: Pixels, seeds: Seeds, limits: Limits, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
         drawn = np.zeros(len(batch), np.int32)
         settled: list[tuple[npt.NDArray[np.intp], Values]] = []
@@ -119,7 +119,7 @@ class Calls:
             last = count == len(seeds)
             done = np.full(len(open_images), True)
             if not last:  # members are no draws: what varies is what they say together
-                done = adaptive.settled(seed_averages(passes, members), reject, error, len(seeds))
+                done = adaptive.settled(seed_averages(passes, members), limits, error, len(seeds))
             if done.any():
                 settled.append((open_images[done], self._computed(passes[:, done])))
             drawn[open_images[done]] = count

@@ -261,6 +261,13 @@ def accepts(uncertainty: "npt.ArrayLike", threshold: "npt.ArrayLike") -> "npt.ND
     return np.asarray(np.asarray(uncertainty, np.float32) <= np.asarray(threshold, np.float32))
 
 
+def doubt(confidence: "npt.ArrayLike") -> "npt.NDArray[np.float32]":
+    """1 - max p, in float32: what a stored threshold on the confidence is compared with, by `accepts`."""
+    import numpy as np
+
+    return np.asarray(np.float32(1) - np.asarray(confidence, np.float32))
+
+
 def is_foreign(novelty: "npt.ArrayLike", cutoff: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":
     """Whether an image is unlike those of the calibration: its novelty is at most the cutoff, or not a number.
 

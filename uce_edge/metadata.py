@@ -274,6 +274,9 @@ class Metadata(Record):
     """A stored rejection threshold with its guarantee, when one was fitted."""
     rule: Annotated[StoredRule | None, OPTIONAL] = None
     """When to reject by novelty and uncertainty together, with both promises; None for a file without novelty."""
+    doubt: Annotated[StoredThreshold | None, OPTIONAL] = None
+    """A threshold on 1 - max p, to apply instead of those of `reject` and `rule`; with the cutoff of a rule, whose
+    gate its promise counts on. Readers before 1.2 do not know it: the promises of the others hold without it."""
     held_out: HeldOut | None = None
     """What thresholds do to images that nothing was fitted on."""
     monitor: Annotated[StoredReference | None, OPTIONAL] = None
@@ -312,6 +315,8 @@ class Metadata(Record):
     @property
     def promised(self) -> StoredThreshold | None:
         """The threshold that `--reject auto` applies, with its promise about the error."""
+        if self.doubt is not None:
+            return self.doubt
         return self.reject if self.rule is None else self.rule.uncertain
 
     def to_properties(self) -> dict[str, str]:

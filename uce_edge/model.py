@@ -232,12 +232,12 @@ class Model:
         if adaptive is None:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
         else:
-            values, drawn = self._calls.run_until_settled(batch, seeds, limits.threshold, adaptive)
+            values, drawn = self._calls.run_until_settled(batch, seeds, limits, adaptive)
         uncertainty, novelty = values[contract.UNCERTAINTY], values.get(contract.NOVELTY)
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
         if limits.decide:
-            reasons = limits.reasons(uncertainty, novelty)
+            reasons = limits.reasons(uncertainty, novelty, values[contract.PROBABILITIES].max(-1))
             decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
         return Prediction(
             class_ids=values[contract.CLASS_ID],
@@ -303,18 +303,16 @@ class Model:
         return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
 
     def limits(self, reject: float | Literal["auto"] | None) -> Limits:
-        """What uncertainty and novelty are compared with, "auto" being the stored rule, or else the threshold."""
+        """What an answer is compared with, "auto" being what the file stores: its rule, or else its threshold."""
         if reject != "auto":
             return Limits(reject)
-        rule = self.metadata.rule
-        if rule is not None:
-            return Limits(None if rule.uncertain is None else rule.uncertain.threshold, rule.foreign.cutoff)
-        if self.metadata.reject is None:
+        stored = Limits.stored(self.metadata)
+        if not stored.decide:
             raise UsageError(
                 f"{self.path} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a "
                 "promise about the error: uce-edge calibrate --target-error 0.05"
             )
-        return Limits(self.metadata.reject.threshold)
+        return stored
 
     def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
         """What the uncertainty is compared with, as in `limits`."""

@@ -16,6 +16,8 @@ from uce_edge import contract
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from uce_edge.metadata import Metadata
+
 FloatArray = npt.NDArray[np.float32]
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
 """What a user gives as one image."""
@@ -34,7 +36,7 @@ class Reason(StrEnum):
     """Why a prediction is rejected."""
 
     UNCERTAIN = "uncertain"
-    """The uncertainty is above the threshold."""
+    """The uncertainty is above the threshold; or the confidence is too low, where the file rejects by that."""
     FOREIGN = "foreign"
     """The image is unlike those that the model was calibrated on."""
     BOTH = "both"
@@ -55,25 +57,41 @@ class Limits(NamedTuple):
     """The uncertainty may be at most this."""
     cutoff: float | None = None
     """The novelty must be above this."""
+    doubt: float | None = None
+    """1 - confidence may be at most this."""
+
+    @classmethod
+    def stored(cls, metadata: "Metadata") -> "Limits":
+        """What `--reject auto` compares; nothing for a file without a threshold and a rule."""
+        cutoff = None if metadata.rule is None else metadata.rule.foreign.cutoff
+        threshold = None if metadata.promised is None else metadata.promised.threshold
+        return cls(threshold, cutoff) if metadata.doubt is None else cls(None, cutoff, threshold)
 
     @property
     def decide(self) -> bool:
         """Whether there is anything to decide."""
         return self != Limits()
 
-    def reasons(self, uncertainty: FloatArray, novelty: FloatArray | None) -> list[Reason | None]:
+    def reasons(
+        self, uncertainty: FloatArray, novelty: FloatArray | None, confidence: FloatArray | None = None
+    ) -> list[Reason | None]:
         """Why each image is rejected; None for one that is accepted."""
-        uncertain, foreign = self._turned_away(uncertainty, novelty)
+        uncertain, foreign = self._turned_away(uncertainty, novelty, confidence)
         return [_REASONS[bool(u), bool(f)] for u, f in zip(uncertain, foreign, strict=True)]
 
-    def accept(self, uncertainty: FloatArray, novelty: FloatArray | None) -> npt.NDArray[np.bool_]:
+    def accept(
+        self, uncertainty: FloatArray, novelty: FloatArray | None, confidence: FloatArray | None = None
+    ) -> npt.NDArray[np.bool_]:
         """Which images are accepted."""
-        uncertain, foreign = self._turned_away(uncertainty, novelty)
+        uncertain, foreign = self._turned_away(uncertainty, novelty, confidence)
         return ~(uncertain | foreign)
 
     def why(self, reason: Reason | None) -> str:
         """What a decision rests on, in words that follow "reject:" or "accept:"; the reason is that of a rejection."""
         above, at_most = (f"its uncertainty is {rule} {self.threshold or 0:.4g}" for rule in ("above", "at most"))
+        if self.doubt is not None:
+            least = f"{100 * (1 - self.doubt):.4g} %"
+            above, at_most = (f"its confidence is {rule} {least}" for rule in ("below", "at least"))
         foreign = "unlike anything it was calibrated on"
         match reason:
             case Reason.UNCERTAIN:
@@ -85,15 +103,18 @@ class Limits(NamedTuple):
         familiar = "like what it was calibrated on"
         if self.cutoff is None:
             return at_most
-        return familiar if self.threshold is None else f"{familiar}, and {at_most}"
+        return familiar if self.threshold is self.doubt is None else f"{familiar}, and {at_most}"
 
     def _turned_away(
-        self, uncertainty: FloatArray, novelty: FloatArray | None
+        self, uncertainty: FloatArray, novelty: FloatArray | None, confidence: FloatArray | None
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which images are uncertain, and which are foreign."""
         uncertain, foreign = np.isnan(uncertainty), np.zeros(len(uncertainty), np.bool_)  # no limit accepts NaN
         if self.threshold is not None:
             uncertain = ~contract.accepts(uncertainty, self.threshold)
+        if self.doubt is not None:
+            assert confidence is not None  # whoever applies what a file stores has its probabilities
+            uncertain = uncertain | ~contract.accepts(contract.doubt(confidence), self.doubt)
         if self.cutoff is not None:
             assert novelty is not None  # a file whose metadata has a rule without it is refused
             foreign = contract.is_foreign(novelty, self.cutoff)

@@ -19,7 +19,7 @@ from uce_edge.model import Model
 TOLERANCE = 1e-4
 """How far a number may be from the logged one: processors round otherwise, and no decision hangs on it."""
 
-_EXACT = ("status", "label", "class_id", "decision", "reason", "threshold", "cutoff", "samples", "seed")
+_EXACT = ("status", "label", "class_id", "decision", "reason", "threshold", "cutoff", "doubt", "samples", "seed")
 _CLOSE = (
     "confidence", "uncertainty", "model_uncertainty", "standard_error", "error_probability", "novelty", "novelty_score",
 )  # fmt: skip

@@ -125,7 +125,7 @@ void run(const std::vector<std::string>& arguments) {
   const auto seeds = model.seeds(samples, seed);
   const auto passes = static_cast<std::int64_t>(seeds.size());
   std::optional<uce_edge::Limits> limits;
-  if (given) limits = uce_edge::Limits{static_cast<float>(*given), {}};
+  if (given) limits = uce_edge::Limits{static_cast<float>(*given), {}, {}};
   if (reject == "auto") {
     limits = metadata.limits();
     if (!limits) throw uce_edge::UsageError(files[0] + " has no stored threshold: give one, such as --reject 0.3.");

@@ -78,6 +78,7 @@ struct Rule {
 struct Limits {
   std::optional<float> threshold;  // the uncertainty may be at most this
   std::optional<float> cutoff;     // the novelty must be above this
+  std::optional<float> doubt;      // 1 - confidence may be at most this
 };
 
 // A synthetic image, and what the file answered to it when it was published.
@@ -110,6 +111,7 @@ struct Metadata {
   std::vector<const char*> optional;  // those of `optional_outputs` that the file has
   std::optional<Threshold> reject;
   std::optional<Rule> rule;  // what to apply instead of `reject`
+  std::optional<Threshold> doubt;  // on 1 - confidence, to apply instead of the thresholds of both
   std::vector<Probe> probes;
   bool exact = true;  // the network computes in float32
 
@@ -117,12 +119,13 @@ struct Metadata {
   std::optional<Limits> limits() const {
     const auto& stored = promised();
     const auto threshold = stored ? std::optional<float>(stored->value) : std::nullopt;
-    if (rule) return Limits{threshold, rule->cutoff};
-    return threshold ? std::optional<Limits>(Limits{threshold, {}}) : std::nullopt;
+    const auto cutoff = rule ? std::optional<float>(rule->cutoff) : std::nullopt;
+    if (doubt) return Limits{{}, cutoff, threshold};
+    return threshold || cutoff ? std::optional<Limits>(Limits{threshold, cutoff, {}}) : std::nullopt;
   }
 
   // The threshold of these limits, with the passes that its promise holds for.
-  const std::optional<Threshold>& promised() const { return rule ? rule->uncertain : reject; }
+  const std::optional<Threshold>& promised() const { return doubt ? doubt : rule ? rule->uncertain : reject; }
 
   std::size_t image_bytes() const { return std::size_t(height * width * channels) * (float32 ? 4 : 1); }
 
@@ -186,6 +189,7 @@ struct Metadata {
       }
     }
     if (document.has("reject")) result.reject = threshold(document.at("reject", Kind::object));
+    if (document.has("doubt")) result.doubt = threshold(document.at("doubt", Kind::object));
     if (document.has("rule")) {
       if (!result.has_output("novelty")) document.damaged("its rule needs the output novelty");
       result.rule = stored_rule(document.at("rule", Kind::object));
@@ -263,7 +267,8 @@ struct Prediction {
   // Why the answer may not be used. Comparisons are in float32; an uncertainty that is not a number is never accepted,
   // and a novelty that is none, or absent, is foreign.
   Reason reason(const Limits& limits) const {
-    const bool uncertain = std::isnan(uncertainty) || (limits.threshold && !(uncertainty <= *limits.threshold));
+    const bool unsure = limits.doubt && !(1 - confidence() <= *limits.doubt);
+    const bool uncertain = unsure || std::isnan(uncertainty) || (limits.threshold && !(uncertainty <= *limits.threshold));
     const bool foreign = limits.cutoff && !(novelty.value_or(0) > *limits.cutoff);
     return Reason((uncertain ? int(Reason::uncertain) : 0) + (foreign ? int(Reason::foreign) : 0));
   }
@@ -279,29 +284,39 @@ struct Prediction {
     return {};
   }
 
+  // The largest probability; 0 without any.
+  float confidence() const {
+    return probabilities.empty() ? 0 : *std::max_element(probabilities.begin(), probabilities.end());
+  }
+
   bool rejected(const Limits& limits) const { return reason(limits) != Reason::none; }
-  bool rejected(float threshold) const { return rejected(Limits{threshold, {}}); }
+  bool rejected(float threshold) const { return rejected(Limits{threshold, {}, {}}); }
 
   // What the decision rests on, in words that follow "reject:" or "accept:".
   std::string why(const Limits& limits) const {
     const Reason reason = this->reason(limits);
     if (reason == Reason::foreign) return unlike;
-    const std::string measured = compared(limits.threshold, reason == Reason::none);
+    const std::string measured = compared(limits, reason == Reason::none);
     if (reason == Reason::uncertain) return measured;
     if (reason == Reason::both) return std::string(unlike) + ", and " + measured;
     if (!limits.cutoff) return measured;
-    return limits.threshold ? std::string(like) + ", and " + measured : like;
+    return limits.threshold || limits.doubt ? std::string(like) + ", and " + measured : like;
   }
 
  private:
   static constexpr const char* like = "like what it was calibrated on";
   static constexpr const char* unlike = "unlike anything it was calibrated on";
 
-  std::string compared(std::optional<float> threshold, bool at_most) const {
+  std::string compared(const Limits& limits, bool accepted) const {
     if (std::isnan(uncertainty)) return "its uncertainty is not a number";
     std::ostringstream out;
     out.imbue(std::locale::classic());
-    out << "its uncertainty is " << (at_most ? "at most " : "above ") << std::setprecision(4) << threshold.value_or(0);
+    out << std::setprecision(4);
+    if (limits.doubt) {
+      out << "its confidence is " << (accepted ? "at least " : "below ") << 100 * (1 - double(*limits.doubt)) << " %";
+    } else {
+      out << "its uncertainty is " << (accepted ? "at most " : "above ") << limits.threshold.value_or(0);
+    }
     return out.str();
   }
 };

@@ -88,6 +88,7 @@ function checkRejection(about, damaged) {
 
   if (has(about, 'outputs')) member(about, 'outputs', 'array');
   if (has(about, 'reject')) threshold(member(about, 'reject', 'object'));
+  if (has(about, 'doubt')) threshold(member(about, 'doubt', 'object'));
   if (!has(about, 'rule')) return;
   if (!about.outputs?.includes('novelty')) damaged('its rule needs the output novelty');
   const rule = member(about, 'rule', 'object');

@@ -10,14 +10,20 @@ export function rejected(uncertainty, threshold) {
   return !(Math.fround(uncertainty) <= Math.fround(threshold));
 }
 
+/** 1 - confidence in float32, which a stored threshold on the confidence is compared with. */
+export function doubtOf(probabilities) {
+  return Math.fround(1 - Math.fround(Math.max(...probabilities)));
+}
+
 /** Whether an image is unlike those of the calibration: float32 on both sides; NaN and null are foreign. */
 export function isForeign(novelty, cutoff) {
   return !(Math.fround(novelty ?? 0) > Math.fround(cutoff));
 }
 
 /** Why an answer may not be used; null when it may. A limit that is null compares nothing. */
-export function reasonToReject({ uncertainty, novelty }, { threshold, cutoff }) {
-  const uncertain = Number.isNaN(uncertainty) || (threshold !== null && rejected(uncertainty, threshold));
+export function reasonToReject({ uncertainty, novelty, probabilities }, { threshold, cutoff, doubt = null }) {
+  const unsure = doubt !== null && rejected(doubtOf(probabilities), doubt);
+  const uncertain = unsure || Number.isNaN(uncertainty) || (threshold !== null && rejected(uncertainty, threshold));
   const foreign = cutoff !== null && isForeign(novelty, cutoff);
   if (uncertain && foreign) return 'both';
   return uncertain ? 'uncertain' : foreign ? 'foreign' : null;
@@ -26,14 +32,19 @@ export function reasonToReject({ uncertainty, novelty }, { threshold, cutoff }) 
 /** What the decision rests on, in words that follow "reject:" or "accept:". */
 export function why(answer, limits) {
   const reason = reasonToReject(answer, limits);
-  const { threshold, cutoff } = limits;
-  const above = Number.isNaN(answer.uncertainty) ? 'its uncertainty is not a number' : `its uncertainty is above ${short(threshold)}`;
+  const { threshold, cutoff, doubt = null } = limits;
+  const compared = (uncertain) => {
+    if (Number.isNaN(answer.uncertainty)) return 'its uncertainty is not a number';
+    if (doubt !== null) return `its confidence is ${uncertain ? 'below' : 'at least'} ${short(100 * (1 - doubt))} %`;
+    return `its uncertainty is ${uncertain ? 'above' : 'at most'} ${short(threshold)}`;
+  };
+  const above = compared(true);
   if (reason === 'uncertain') return above;
   if (reason === 'foreign') return UNLIKE;
   if (reason === 'both') return `${UNLIKE}, and ${above}`;
-  const atMost = `its uncertainty is at most ${short(threshold)}`;
+  const atMost = compared(false);
   if (cutoff === null) return atMost;
-  return threshold === null ? LIKE : `${LIKE}, and ${atMost}`;
+  return threshold === null && doubt === null ? LIKE : `${LIKE}, and ${atMost}`;
 }
 
 /** Four digits. */

@@ -37,18 +37,19 @@ export class Model {
     refuse(`${this.path} breaks the contract: its graph is not what its metadata says.`);
   }
 
-  /** What the file itself rejects by: its rule, or else its threshold; null when it has neither. */
+  /** What the file itself rejects by: its rule, or else its threshold, on the confidence where it has one; null without any. */
   get limits() {
-    const { rule } = this.about;
+    const { rule, doubt } = this.about;
+    const cutoff = rule ? rule.foreign.cutoff : null;
+    if (doubt) return { threshold: null, cutoff, doubt: doubt.threshold };
     const threshold = this.promised?.threshold ?? null;
-    if (rule) return { threshold, cutoff: rule.foreign.cutoff };
-    return threshold === null ? null : { threshold, cutoff: null };
+    return threshold === null && cutoff === null ? null : { threshold, cutoff, doubt: null };
   }
 
   /** The threshold of these limits, with the passes that its promise holds for; null when there is none. */
   get promised() {
-    const { reject, rule } = this.about;
-    return (rule ? rule.uncertain : reject) ?? null;
+    const { reject, rule, doubt } = this.about;
+    return doubt ?? (rule ? rule.uncertain : reject) ?? null;
   }
 
   /**

@@ -114,6 +114,7 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
         calibration=Calibration(),
         reject=None,
         rule=None,
+        doubt=None,
         held_out=None,
         costs=_costs([member.costs for member in members]),
         metrics={},

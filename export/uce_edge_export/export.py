@@ -19,12 +19,11 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.metrics import nll
-from uce_edge.model import Model
 from uce_edge_export import gate, graph, laplace, moments_fit, novelty, precision, sigma, third_party
 from uce_edge_export.baking import bake_seeds
 from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
-from uce_edge_export.promise import NOTHING, Measured, measure
+from uce_edge_export.promise import NOTHING, Known, Measured, measure
 from uce_edge_export.publish import check_name, publish
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, factored, in_order, select, sites_by_rule, sites_of_marks
@@ -151,9 +150,9 @@ def write(
             if isinstance(gated, NoveltyError):
                 notes = (*notes, f"the file cannot tell what is foreign. {str(gated).removesuffix('.')}")
                 gated = None
-            said = Model(draft.path, "cpu").predict(labelled.calibration.images)
-            file_nll = nll(said.probabilities, labelled.calibration.labels)
-            measured = measure(draft, labelled.held_out, labelled.promise, gated, said)
+            known = Known.of(draft, labelled.calibration)
+            file_nll = nll(known.said.probabilities, known.labels)
+            measured = measure(draft, labelled.held_out, labelled.promise, gated, known)
     return Exported(out, draft.metadata, parity, judgements, file_nll, measured, notes)
 
 

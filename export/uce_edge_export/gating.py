@@ -8,14 +8,14 @@ import onnx_ir as ir
 
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.novelty import NoveltyError
-from uce_edge.calibration.promises import NoveltyPromise, Promise
+from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge_export import novelty
 from uce_edge_export.gate import ParityError
-from uce_edge_export.promise import rule_for
+from uce_edge_export.promise import doubt_for, rule_for
 from uce_edge_export.publish import check_name, publish
 
 _COMPARED = 64  # images whose answers must stay
@@ -43,10 +43,11 @@ def add_gate(
     """
     check_name(out)
     old = Model(source, "cpu")
-    stored = old.metadata.reject
+    stored = old.metadata.reject or old.metadata.doubt
     promise = None
     if stored is not None and stored.target_error is not None:
-        promise = Promise(stored.target_error, stored.confidence)
+        score = RejectBy.UNCERTAINTY if old.metadata.doubt is None else RejectBy.CONFIDENCE
+        promise = Promise(stored.target_error, stored.confidence, score)
     guarantee = guarantee.one_per_group()
     with publish(ir.load(source), old.metadata, out) as draft:
         foreign = novelty.add(draft, calibration, wanted)
@@ -54,10 +55,13 @@ def add_gate(
             raise foreign
         fresh = Model(draft.path, "cpu")
         _check(fresh, old, guarantee.at_most(_COMPARED))
-        rule = rule_for(fresh.predict(guarantee.images), guarantee, promise, foreign)
+        said = fresh.predict(guarantee.images)
+        rule, doubt = rule_for(said, guarantee, promise, foreign), doubt_for(said, guarantee, promise, foreign)
         if isinstance(rule, NoGuaranteeError):
             raise rule
-        draft.describe(replace(draft.metadata, rule=rule))
+        if isinstance(doubt, NoGuaranteeError):
+            raise doubt
+        draft.describe(replace(draft.metadata, rule=rule, doubt=doubt))
     return draft.metadata
 
 

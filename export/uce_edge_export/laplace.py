@@ -238,6 +238,7 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
         noise=drawn.noise.written,
         samples=drawn.samples,
         reject=None,  # what is known of the error holds for one pass
+        doubt=None,
         held_out=None,
         costs=costs,
     )

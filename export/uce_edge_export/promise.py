@@ -2,20 +2,41 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import contract
+from uce_edge import contract, metrics
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import NoGuaranteeError
-from uce_edge.calibration.promises import Guarantee, HeldOut, Promise, StoredCutoff, StoredRule, StoredThreshold
+from uce_edge.calibration.promises import (
+    Guarantee,
+    HeldOut,
+    Promise,
+    RejectBy,
+    StoredCutoff,
+    StoredRule,
+    StoredThreshold,
+)
 from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.model import Model
 from uce_edge.monitor import reference
 from uce_edge.prediction import Prediction
 from uce_edge_export.publish import Draft
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a file says of images that its map was fitted on, and their labels."""
+
+    said: Prediction
+    labels: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, draft: Draft, data: Split) -> "Known":
+        """Ask the file as it ships."""
+        return cls(Model(draft.path, "cpu").predict(data.images), data.labels)
 
 
 @dataclass(frozen=True)
@@ -26,11 +47,15 @@ class Measured:
     """On the uncertainty alone, with its promise; None when nothing was to be promised."""
     rule: StoredRule | NoGuaranteeError | None = None
     """With novelty; None for a file that cannot tell what is foreign."""
+    doubt: StoredThreshold | NoGuaranteeError | None = None
+    """On the confidence, which is then what is applied; None when the uncertainty is."""
 
     @property
     def refused(self) -> NoGuaranteeError | None:
         """Why what was asked for is not promised by what `--reject auto` applies."""
-        applied = self.threshold if self.rule is None else self.rule
+        applied: object = self.threshold if self.rule is None else self.rule
+        if self.doubt is not None:
+            applied = self.doubt
         return applied if isinstance(applied, NoGuaranteeError) else None
 
 
@@ -44,7 +69,7 @@ def measure(
     data: Split,
     promise: Promise | None,
     foreign: StoredCutoff | None = None,
-    usual: Prediction | None = None,
+    known: Known | None = None,
 ) -> Measured:
     """Count what thresholds let through and which answers are usual, find what keeps a promise, and store it all.
 
@@ -55,7 +80,8 @@ def measure(
         data: Labelled images that nothing was fitted on; of each group, one is counted.
         promise: What the threshold shall keep; None when nothing shall be promised.
         foreign: What turns foreign images away before the threshold does; None for a file that cannot tell.
-        usual: What the file says of other images, which set the bins that the monitor counts in; None counts nothing.
+        known: Other images, which choose what is promised about, where that is left open, and set the bins that the
+            monitor counts in; None for neither.
     """
     data = data.one_per_group()
     model = Model(draft.path, "cpu")
@@ -66,19 +92,37 @@ def measure(
     metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts.to_document() | how))
     threshold: Guarantee | NoGuaranteeError | None = None
     rule: StoredRule | NoGuaranteeError | None = None
+    if promise is not None and promise.score is RejectBy.AUTO:
+        promise = replace(promise, score=RejectBy.UNCERTAINTY if known is None else chosen_score(known))
+    doubt = doubt_for(said, data, promise, foreign)
     if promise is not None:
         threshold = _tried(said.uncertainty, wrong, promise)
-        if isinstance(threshold, Guarantee):
-            metadata = replace(metadata, reject=StoredThreshold.from_document(threshold.to_document() | how))
     if foreign is not None:
         rule = rule_for(said, data, promise, foreign)
-    if isinstance(rule, StoredRule):
-        metadata = replace(metadata, rule=rule)
-    if usual is not None:
+        if isinstance(rule, NoGuaranteeError) and isinstance(doubt, StoredThreshold):
+            rule = StoredRule(foreign)  # whose gate the promise about the confidence counts on
+    if not isinstance(doubt, NoGuaranteeError):
+        if isinstance(threshold, Guarantee):
+            metadata = replace(metadata, reject=StoredThreshold.from_document(threshold.to_document() | how))
+        if isinstance(rule, StoredRule):
+            metadata = replace(metadata, rule=rule)
+        metadata = replace(metadata, doubt=doubt)
+    if known is not None:
         with suppress(reference.UsualError):  # too few images: the file has no monitor, and says so when it is asked
-            metadata = replace(metadata, monitor=reference.of(usual, said, data.sha256()))
+            metadata = replace(metadata, monitor=reference.of(known.said, said, data.sha256()))
     draft.describe(metadata)
-    return Measured(_told(threshold, data), _told(rule, data))
+    return Measured(_told(threshold, data), _told(rule, data), _told(doubt, data))
+
+
+def chosen_score(known: Known) -> RejectBy:
+    """The confidence, if its risk-coverage curve has the smaller area with 95 % confidence; else the uncertainty."""
+
+    def gain(table: Any, labels: Any) -> float:
+        by_entropy, by_confidence = (metrics.aurc(table, labels, score=name) for name in ("uncertainty", "confidence"))
+        return by_entropy - by_confidence
+
+    found = metrics.bootstrap(gain, known.said.probabilities, known.labels)
+    return RejectBy.CONFIDENCE if found.low > 0 else RejectBy.UNCERTAINTY
 
 
 def rule_for(
@@ -94,10 +138,17 @@ def rule_for(
     """
     if promise is None:
         return StoredRule(foreign)
-    joint = _joint(said, said.class_ids != data.labels, promise, foreign)
-    if isinstance(joint, NoGuaranteeError):
-        return joint
-    return StoredRule(foreign, StoredThreshold.from_document(joint.to_document() | _how(said, data)))
+    joint = _joint(said, data, promise, foreign, said.uncertainty)
+    return joint if isinstance(joint, NoGuaranteeError) else StoredRule(foreign, joint)
+
+
+def doubt_for(
+    said: Prediction, data: Split, promise: Promise | None, foreign: StoredCutoff | None
+) -> StoredThreshold | NoGuaranteeError | None:
+    """The threshold on 1 - max p that keeps a promise; None for a promise about the uncertainty. As in `rule_for`."""
+    if promise is None or promise.score is not RejectBy.CONFIDENCE:
+        return None
+    return _joint(said, data, promise, foreign, contract.doubt(said.probabilities.max(-1)))
 
 
 def _how(said: Prediction, data: Split) -> dict[str, int | str]:
@@ -114,33 +165,36 @@ def _how(said: Prediction, data: Split) -> dict[str, int | str]:
 def _told(found: Found, data: Split) -> Found | NoGuaranteeError:
     """A refusal also says that images were left out, where they are grouped."""
     if isinstance(found, NoGuaranteeError) and data.groups is not None:
-        return NoGuaranteeError(f"{found} {ONE_EACH}")
+        return NoGuaranteeError(f"{found} {ONE_EACH}", found.curve)
     return found
 
 
 def _tried(
-    uncertainty: npt.NDArray[np.float32], wrong: npt.NDArray[np.bool_], promise: Promise
+    scores: npt.NDArray[np.float32], wrong: npt.NDArray[np.bool_], promise: Promise
 ) -> Guarantee | NoGuaranteeError:
     try:
-        return guarantee.find(uncertainty, wrong, promise.target_error, promise.confidence)
+        return guarantee.find(scores, wrong, promise.target_error, promise.confidence)
     except NoGuaranteeError as error:
         return error
 
 
 def _joint(
-    said: Prediction, wrong: npt.NDArray[np.bool_], promise: Promise, foreign: StoredCutoff
-) -> Guarantee | NoGuaranteeError:
+    said: Prediction, data: Split, promise: Promise, foreign: StoredCutoff | None, scores: npt.NDArray[np.float32]
+) -> StoredThreshold | NoGuaranteeError:
     """The threshold for what is not foreign: the cutoff was fixed before, so those are independent draws, too."""
-    assert said.novelty is not None
-    familiar = ~contract.is_foreign(said.novelty, foreign.cutoff)
+    wrong = said.class_ids != data.labels
+    familiar = np.ones(len(wrong), np.bool_)
+    if foreign is not None:
+        assert said.novelty is not None
+        familiar = ~contract.is_foreign(said.novelty, foreign.cutoff)
     if not familiar.any():
         return NoGuaranteeError(
             f"All {len(wrong)} guarantee images are foreign to the calibration images. Calibrate on images like them."
         )
-    joint = _tried(said.uncertainty[familiar], wrong[familiar], promise)
+    joint = _tried(scores[familiar], wrong[familiar], promise)
     if isinstance(joint, NoGuaranteeError):
         return NoGuaranteeError(str(joint), tuple(_of_all(row, len(wrong)) for row in joint.curve))
-    return _of_all(joint, len(wrong))
+    return StoredThreshold.from_document(_of_all(joint, len(wrong)).to_document() | _how(said, data))
 
 
 def _of_all(found: Guarantee, images: int) -> Guarantee:

@@ -12,7 +12,7 @@ from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
-from uce_edge.calibration.promises import NoveltyPromise, Promise, StoredCutoff, StoredRule
+from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy, StoredCutoff, StoredRule
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -27,7 +27,7 @@ from uce_edge_export.graph import checked
 from uce_edge_export.novelty import add as add_novelty
 from uce_edge_export.novelty import detach
 from uce_edge_export.plain import raw_logits
-from uce_edge_export.promise import NOTHING, Measured, measure
+from uce_edge_export.promise import NOTHING, Known, Measured, measure
 from uce_edge_export.publish import check_name, publish
 
 _BINNED = 1000
@@ -109,6 +109,7 @@ def recalibrate(
         samples=n,
         reject=None,  # what is known of the error holds for the map it was measured with
         rule=None,
+        doubt=None,
         held_out=None,
         monitor=None,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
@@ -120,8 +121,8 @@ def recalibrate(
         added = None if novelty is None else add_novelty(draft, data, novelty)
         foreign = added if isinstance(added, StoredCutoff) else None
         if kept is not None:
-            usual = Model(draft.path, "cpu").predict(data.at_most(_BINNED).images)
-            measured = measure(draft, kept, promise, foreign, usual)
+            usual = data if promise is not None and promise.score is RejectBy.AUTO else data.at_most(_BINNED)
+            measured = measure(draft, kept, promise, foreign, Known.of(draft, usual))
         elif foreign is not None:
             rule = StoredRule(foreign)
             measured = Measured(rule=rule)

@@ -175,7 +175,7 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
     record = json.loads(call("predict", "--model", out, tmp_path / "one.png", "--reject", "auto", "--json").out)
     accepted = record[0]["uncertainty"] <= stored.threshold and record[0]["novelty"] > rule.foreign.cutoff
     assert record[0]["decision"] == ("accept" if accepted else "reject")
-    shown = call("info", out).out
+    shown = call("info", out, "--all").out
     assert "reject auto" in shown
     assert "the search is paid for out of the confidence" in shown
     again = tmp_path / "again.onnx"

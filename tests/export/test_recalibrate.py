@@ -68,7 +68,7 @@ def follows(old: Path, new: Path, data: Split) -> None:
     logits = fresh.logits(data.images)
     assert np.array_equal(logits, Model(old, "cpu").logits(data.images, len(logits)))
     kept = {contract.VARIANCE_SCALE} if fresh.metadata.inference is Inference.MOMENTS else set()
-    assert set(initializers(new)) == PARAMETERS[fitted.method] | {"calibration.error"} | kept
+    assert set(initializers(new)) == PARAMETERS[fitted.method] | {"calibration.confidence_error"} | kept
     assert np.allclose(fresh.predict(data.images).probabilities, probabilities(fitted, ArrayLogits(logits)), atol=1e-5)
 
 

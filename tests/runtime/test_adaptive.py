@@ -12,7 +12,7 @@ from scipy.stats import t
 from uce_edge import adaptive
 from uce_edge.errors import UsageError
 from uce_edge.model import Model, SamplesWarning
-from uce_edge.prediction import Summary, summarise
+from uce_edge.prediction import Limits, Summary, summarise
 
 
 def test_looks_end_with_the_last() -> None:
@@ -35,49 +35,52 @@ def draw(rng: np.random.Generator, images: int, passes: int, classes: int = 10, 
     return (shifted / shifted.sum(-1, keepdims=True)).astype(np.float32)
 
 
-def outcome(said: Summary, threshold: float) -> np.ndarray:
+def outcome(said: Summary, limits: Limits) -> np.ndarray:
     """The label of what is accepted; -1 for what is rejected."""
-    return np.where(said.uncertainty > threshold, -1, said.probabilities.argmax(-1))
+    accepted = limits.accept(said.uncertainty, None, said.probabilities.max(-1))
+    return np.where(accepted, said.probabilities.argmax(-1), -1)
 
 
 @pytest.mark.parametrize("spread", [0.4, 0.8, 1.5])
 @pytest.mark.parametrize("error", [0.2, 0.05])
+@pytest.mark.parametrize("limits", [Limits(0.3), Limits(doubt=0.3)], ids=["uncertainty", "confidence"])
 def test_stopping_early_hardly_ever_changes_an_outcome_near_the_threshold_too(
-    rng: np.random.Generator, error: float, spread: float
+    rng: np.random.Generator, limits: Limits, error: float, spread: float
 ) -> None:
     """At every distance from the threshold, and over all looks together."""
-    images, most, threshold = 4000, 100, 0.3
+    images, most = 4000, 100
     passes = draw(rng, images, most, spread=spread)
     everything = summarise(passes)
-    truth, distance = outcome(everything, threshold), np.abs(everything.uncertainty - threshold)
+    score = everything.uncertainty if limits.doubt is None else 1 - everything.probabilities.max(-1)
+    truth, distance = outcome(everything, limits), np.abs(score - 0.3)
     stopped, drawn, waiting = truth.copy(), np.full(images, most), np.arange(images)
     for count in adaptive.looks(most)[:-1]:
-        done = adaptive.settled(passes[:count, waiting], threshold, error, most)
+        done = adaptive.settled(passes[:count, waiting], limits, error, most)
         chosen = waiting[done]
-        stopped[chosen], drawn[chosen] = outcome(summarise(passes[:count, chosen]), threshold), count
+        stopped[chosen], drawn[chosen] = outcome(summarise(passes[:count, chosen]), limits), count
         waiting = waiting[~done]
     for low, high in itertools.pairwise((0, 0.01, 0.02, 0.04, 0.08, 1)):
         near = (low <= distance) & (distance < high)
         differs = (stopped != truth)[near]
         assert differs.mean() < error + 2 * np.sqrt(error / len(differs)), (low, high)
-    assert drawn.mean() < 20  # and most images need few
-    assert (drawn[distance > 0.3] < 15).mean() > 0.6
+    assert drawn.mean() < (20 if limits.doubt is None else 30)  # and most images need few
+    assert (drawn[distance > 0.3] < 15).mean() > (0.6 if limits.doubt is None else 0.5)
 
 
 def test_a_smaller_error_settles_less(rng: np.random.Generator) -> None:
     passes = draw(rng, 1000, 10)
-    settled = [adaptive.settled(passes, 0.3, error, 100).sum() for error in (5e-324, 1e-300, 0.01, 0.1)]
+    settled = [adaptive.settled(passes, Limits(0.3), error, 100).sum() for error in (5e-324, 1e-300, 0.01, 0.1)]
     assert settled == sorted(settled)
     assert 0 == settled[0] == settled[1] < settled[2] < settled[3]
 
 
 def test_all_passes_settle_everything(rng: np.random.Generator) -> None:
-    assert adaptive.settled(draw(rng, 100, 25), 0.3, 0.01, 25).all()
+    assert adaptive.settled(draw(rng, 100, 25), Limits(0.3), 0.01, 25).all()
 
 
 def test_a_label_alone_needs_no_threshold(rng: np.random.Generator) -> None:
     passes = draw(rng, 500, 16)
-    label, with_threshold = adaptive.settled(passes, None, 0.1, 100), adaptive.settled(passes, 0.3, 0.1, 100)
+    label, with_threshold = (adaptive.settled(passes, limits, 0.1, 100) for limits in (Limits(), Limits(0.3)))
     accepted = summarise(passes).uncertainty <= 0.3
     assert (label | ~with_threshold)[accepted].all()  # what is accepted needs its label, too
     assert (~label & with_threshold)[~accepted].any()  # what is rejected does not

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from uce_edge import contract
 from uce_edge.calibration import guarantee
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.laplace import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.novelty import cutoff_for
-from uce_edge.calibration.promises import NoveltyPromise, Promise
+from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
@@ -171,7 +172,7 @@ def _calibrate_laplace(
         calibration = fit_map(method, logits_of(file, data.images, samples, seed), data.labels, seed)
         laplace_fit.store(drawn, model, folder)
         run = replace(run, calibration=calibration, laplace=drawn.fit)
-        held_out = None if promise is None else dataset.splits["guarantee"]
+        held_out = None if promise is None else dataset.splits["guarantee"].one_per_group()
 
         def answers(images: Split) -> Answers:
             return _answers(run, logits_of(file, images.images, samples, seed), images)
@@ -205,8 +206,9 @@ def _stored(
     said = answers(held_out)
     assert said is not None
     memory.keep(run, said, held_out)
+    score = contract.doubt(said.confidence) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
     try:
-        guarantee.find(said.uncertainty, said.wrong, promise.target_error, promise.confidence)
+        guarantee.find(score, said.wrong, promise.target_error, promise.confidence)
     except NoGuaranteeError as error:
         counted = "" if held_out.groups is None else f" {ONE_EACH}"
         kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."

@@ -1,6 +1,7 @@
 """What is promised about rejection, and what is known of it: records without the arithmetic, which is `guarantee`'s."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
@@ -18,6 +19,17 @@ _RISING = Rule(
 )
 
 
+class RejectBy(StrEnum):
+    """What `--reject auto` of a file shall compare with its threshold."""
+
+    UNCERTAINTY = "uncertainty"
+    """The entropy of all probabilities, which ranks foreign images better."""
+    CONFIDENCE = "confidence"
+    """The largest probability, which often ranks the errors among familiar images a little better."""
+    AUTO = "auto"
+    """The confidence if it ranks the errors among the calibration images better beyond doubt, else the uncertainty."""
+
+
 @dataclass(frozen=True)
 class Promise(Record):
     """What is asked of a threshold: the error among the accepted images, and how sure that shall be."""
@@ -26,6 +38,8 @@ class Promise(Record):
     """The largest share of wrong labels among accepted images."""
     confidence: Annotated[float, strictly_between(0.5, 1)] = 0.95
     """The probability of keeping it, over the draw of the guarantee images."""
+    score: Annotated[RejectBy, OPTIONAL] = RejectBy.UNCERTAINTY
+    """What the threshold is about."""
 
     REMEDY: ClassVar[str] = "For example: an error of 0.05 with confidence 0.95"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from uce_edge.calibration.promises import RejectBy
 from uce_edge.cli.calibrating import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
 from uce_edge.cli.options import GroupOption, JsonOption
 from uce_edge.cli.parts import need_onnx, need_torch, need_torch_export
@@ -57,6 +58,10 @@ def calibrate(
     confidence: Annotated[
         float | None, typer.Option(help="How sure promises shall be, of --target-error and --foreign; default: 0.95.")
     ] = None,
+    score: Annotated[
+        RejectBy | None,
+        typer.Option(help="What the threshold of --target-error is about; auto: what ranks errors better."),
+    ] = None,
     novelty: Annotated[
         bool, typer.Option(help="Also learn which images are foreign, so that --reject auto rejects them.")
     ] = True,
@@ -81,9 +86,9 @@ def calibrate(
     training run, and a new file is written. Images that the network was trained on are refused.
 
     With --target-error, images that nothing is fitted on (a run's guarantee images, half of --data for a model file)
-    decide at which uncertainty to reject: the promise is that no larger share of the accepted images is wrong. When
-    they cannot promise it, the map is kept, a table says what they can promise, and the command exits with 1. Of a run,
-    another --target-error then needs no new passes.
+    decide at which uncertainty to reject: the promise is that no larger share of the accepted images is wrong. With
+    --score confidence they decide at which confidence. When they cannot promise it, the map is kept, a table says what
+    they can promise, and the command exits with 1. Of a run, another --target-error then needs no new passes.
 
     Half of the calibration images also show what familiar images look like inside the network, and the other half how
     far from that a familiar image may be: what is farther is foreign, and --reject auto rejects it.
@@ -97,7 +102,7 @@ def calibrate(
     Example: uce-edge calibrate runs/digits --posterior laplace
     """
     show_log()
-    promise = _promise(target_error, confidence if foreign is None or target_error is not None else None)
+    promise = _promise(target_error, confidence if foreign is None or target_error is not None else None, score)
     wanted = _novelty(novelty, foreign, confidence)
     if prior is not None and posterior is None:
         raise UsageError("--prior is that of a posterior: add --posterior laplace")
@@ -132,15 +137,17 @@ def calibrate(
         raise typer.Exit(1)
 
 
-def _promise(target_error: float | None, confidence: float | None) -> "Promise | None":
+def _promise(target_error: float | None, confidence: float | None, score: RejectBy | None) -> "Promise | None":
     """What shall be promised, checked before anything slow happens."""
     if target_error is None:
         if confidence is not None:
             raise UsageError("--confidence is that of a promised error: add --target-error 0.05")
+        if score is not None:
+            raise UsageError("--score is that of a promised error: add --target-error 0.05")
         return None
     from uce_edge.calibration.promises import Promise
 
-    return Promise(target_error) if confidence is None else Promise(target_error, confidence)
+    return Promise(target_error, 0.95 if confidence is None else confidence, score or RejectBy.UNCERTAINTY)
 
 
 def _novelty(novelty: bool, foreign: float | None, confidence: float | None) -> "NoveltyPromise | None":

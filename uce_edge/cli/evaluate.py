@@ -92,7 +92,7 @@ def evaluate(
 
     loaded = Model(model, device, threads=threads, max_memory=max_memory, verify=not no_verify)
     if threshold == "auto":
-        if loaded.metadata.reject is None:
+        if loaded.metadata.reject is None and loaded.metadata.doubt is None:
             raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")
         threshold = None
     spec = loaded.metadata.image
@@ -165,7 +165,7 @@ def _print(result: "Evaluation") -> None:
             ("with the gate against foreign images", "own images lost", "promised", "accepted", "error"),
             [
                 (
-                    f"uncertainty at most {words.threshold(result.gated.threshold)}",
+                    words.limit(result.gated.threshold, result.gated.doubt),
                     words.percent(result.gated.foreign),
                     words.at_most(result.gated.level),
                     words.percent(result.gated.coverage),

@@ -76,7 +76,7 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
 
 def _decision(answer: "Answer") -> str:
     if answer.decision == "reject":
-        return f"reject: {answer.why.replace('its uncertainty is ', '')}"
+        return f"reject: {answer.why.replace('its uncertainty is ', '').replace('its confidence is ', 'confidence ')}"
     return answer.decision or "-"
 
 

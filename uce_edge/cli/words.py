@@ -14,11 +14,18 @@ if TYPE_CHECKING:
     from uce_edge.monitor import LabelCheck
 
 
-def describe(guarantee: "Guarantee", rejected: str = "", *, grouped: bool = False) -> str:
-    """What a threshold lets through, or what is promised of it, as a sentence; it may say what else is rejected."""
+def describe(guarantee: "Guarantee", rejected: str = "", at: str = "", *, grouped: bool = False) -> str:
+    """What a threshold lets through, or what is promised of it, as a sentence.
+
+    Args:
+        guarantee: The threshold.
+        rejected: What else is rejected.
+        at: What the threshold rejects, if it is not about the uncertainty.
+        grouped: Whether the images are one of each group.
+    """
     from uce_edge.report.words import at_most, percent
 
-    start = f"Rejecting {rejected}above {guarantee.threshold:.4g} accepts"
+    start = f"Rejecting {rejected}{at or f'above {guarantee.threshold:.4g}'} accepts"
     if guarantee.error is None:
         return f"{start} none of {guarantee.images:,} held-out images."
     bound = guarantee.error_bound if guarantee.target_error is None else guarantee.target_error
@@ -34,8 +41,8 @@ def _of_groups(grouped: bool) -> str:
     return ", one of each group" if grouped else ""
 
 
-def describe_rule(rule: "StoredRule") -> str:
-    """What `--reject auto` does, and both promises, as sentences."""
+def describe_rule(rule: "StoredRule", doubt: "StoredThreshold | None" = None) -> str:
+    """What `--reject auto` does, and both promises, as sentences; `doubt` stands for the threshold of the rule."""
     from uce_edge.report.words import at_most, percent
 
     foreign = rule.foreign
@@ -44,17 +51,24 @@ def describe_rule(rule: "StoredRule") -> str:
         f"of the calibration, with {percent(foreign.confidence, 0)} confidence ({foreign.images:,} reference "
         f"images{_of_groups(foreign.grouped)})."
     )
-    return gate if rule.uncertain is None else f"{gate}\n{_uncertain(rule.uncertain)}"
+    if doubt is not None:
+        return f"{gate}\n{describe_doubt(doubt, 'these and what has ')}"
+    if rule.uncertain is None:
+        return gate
+    return f"{gate}\n{describe(rule.uncertain, 'these and what is ', grouped=rule.uncertain.grouped)}"
 
 
-def _uncertain(found: "StoredThreshold") -> str:
-    return describe(found, "these and what is ", grouped=found.grouped)
+def describe_doubt(doubt: "StoredThreshold", rejected: str = "what has ") -> str:
+    """What is promised of a threshold on the confidence."""
+    return describe(doubt, rejected, f"a confidence below {100 * (1 - doubt.threshold):.4g} %", grouped=doubt.grouped)
 
 
 def describe_auto(metadata: "Metadata") -> str | None:
     """What `--reject auto` does with a file; None when nothing is stored."""
     if metadata.rule is not None:
-        return describe_rule(metadata.rule)
+        return describe_rule(metadata.rule, metadata.doubt)
+    if metadata.doubt is not None:
+        return describe_doubt(metadata.doubt)
     return None if metadata.reject is None else describe(metadata.reject, grouped=metadata.reject.grouped)
 
 

@@ -51,7 +51,8 @@ class Operating:
 class Gated:
     """The threshold in use and the gate against foreign images together, on these images."""
 
-    threshold: float
+    threshold: float | None
+    """Of the uncertainty; None where the file rejects by the confidence."""
     cutoff: float
     """Images whose novelty is at most this are foreign."""
     foreign: float
@@ -62,6 +63,8 @@ class Gated:
     """The share of the own images that both let through."""
     error: float | None
     """Of these; None when there are none."""
+    doubt: float | None = None
+    """What 1 - confidence is compared with, where the file rejects by the confidence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +115,13 @@ def operating_points(
     return tuple(_at(answers, wrong, *one) for one in chosen or [(Origin.EXAMPLE, EXAMPLE, None)])
 
 
-def gate_of(rule: StoredRule | None, point: Operating) -> Limits | None:
+def gate_of(metadata: Metadata, point: Operating) -> Limits | None:
     """What is compared in a file that can tell what is foreign; of a stored threshold, the rule has its own."""
+    rule = metadata.rule
     if rule is None:
         return None
+    if metadata.doubt is not None and point.origin is not Origin.ASKED:
+        return Limits.stored(metadata)
     threshold = point.measured.threshold
     if point.origin is Origin.STORED and rule.uncertain is not None:
         threshold = rule.uncertain.threshold
@@ -124,11 +130,12 @@ def gate_of(rule: StoredRule | None, point: Operating) -> Limits | None:
 
 def gated(answers: Answers, wrong: npt.NDArray[np.bool_], gate: Limits | None, rule: StoredRule | None) -> Gated | None:
     """What threshold and gate do to the own images; None for a file that cannot tell what is foreign."""
-    if rule is None or gate is None or gate.threshold is None or gate.cutoff is None or answers.novelty is None:
+    if rule is None or gate is None or gate.cutoff is None or answers.novelty is None:
         return None
-    accepted = gate.accept(answers.uncertainty, answers.novelty)
+    accepted = gate.accept(answers.uncertainty, answers.novelty, answers.confidence)
     return Gated(
         threshold=gate.threshold,
+        doubt=gate.doubt,
         cutoff=gate.cutoff,
         foreign=float(contract.is_foreign(answers.novelty, gate.cutoff).mean()),
         level=rule.foreign.level,
@@ -139,12 +146,10 @@ def gated(answers: Answers, wrong: npt.NDArray[np.bool_], gate: Limits | None, r
 
 def kept(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> Kept | None:
     """What `--reject auto` accepts; None for a file that promises no error."""
-    rule = metadata.rule
-    stored = metadata.reject if rule is None else rule.uncertain
+    stored = metadata.promised
     if stored is None or stored.target_error is None:
         return None
-    gate = Limits(stored.threshold, None if rule is None else rule.foreign.cutoff)
-    accepted = gate.accept(answers.uncertainty, answers.novelty)
+    accepted = Limits.stored(metadata).accept(answers.uncertainty, answers.novelty, answers.confidence)
     count, errors = int(accepted.sum()), int((wrong & accepted).sum())
     return Kept(
         target_error=stored.target_error,

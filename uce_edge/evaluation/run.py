@@ -86,7 +86,7 @@ def evaluate(
     points = rejection.operating_points(answers, wrong, reject, model.metadata.reject)
     threshold = points[0].measured.threshold
     rule = model.metadata.rule
-    gate = rejection.gate_of(rule, points[0])
+    gate = rejection.gate_of(model.metadata, points[0])
     seen = model.metadata.seen
     shifted = timing = None
     foreign = []
@@ -125,7 +125,11 @@ def evaluate(
         latency=timing,
         most_uncertain=_examples(model, images, names, answers, truth, unsure),
         confidently_wrong=_examples(model, images, names, answers, truth, surely[wrong[surely]]),
-        notes=(*notes, *_notes(model, truth, passes, seed)),
+        notes=(
+            *notes,
+            *_notes(model, truth, passes, seed),
+            *_by_confidence(model, rejection.kept(answers, wrong, model.metadata)),
+        ),
         metadata=model.metadata,
         answers=answers,
         truth=truth,
@@ -206,12 +210,25 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
         notes.append("The model is not calibrated: fit a map with uce-edge calibrate.")
     elif fitted != passes:
         notes.append(f"Calibrated at {fitted} passes and evaluated at {passes}: its probabilities are a little off.")
-    stored = metadata.reject
+    stored = metadata.promised
     if stored is not None and (passes, seed) != (stored.samples, stored.seed):
         notes.append("The stored threshold is promised for other passes than these: the promise does not hold here.")
     if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
         notes.append("The file draws its noise from the runtime: a second evaluation gives slightly other numbers.")
     return notes
+
+
+def _by_confidence(model: Model, kept: "rejection.Kept | None") -> list[str]:
+    """What `--reject auto` does here in a file that rejects by its confidence, for which thresholds say nothing."""
+    doubt = model.metadata.doubt
+    if doubt is None or kept is None:
+        return []
+    least = f"{100 * (1 - doubt.threshold):.4g} %"
+    wrong = "none is accepted" if kept.error is None else f"of which {kept.error:.2%} are wrong"
+    return [
+        f"`--reject auto` of this file rejects what has a confidence below {least}: it accepts {kept.coverage:.1%} of "
+        f"these images, {wrong}, and promises at most {kept.target_error:g}."
+    ]
 
 
 def _sha256(path: Path) -> str:

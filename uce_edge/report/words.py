@@ -171,6 +171,13 @@ def threshold(value: float) -> str:
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.3f}"
 
 
+def limit(uncertainty: float | None, doubt: float | None) -> str:
+    """What is accepted by a threshold on the uncertainty, or by one on 1 - confidence."""
+    if doubt is not None:
+        return f"confidence at least {100 * (1 - doubt):.4g} %"
+    return f"uncertainty at most {threshold(1 if uncertainty is None else uncertainty)}"
+
+
 def count(value: int, noun: str) -> str:
     """A number of things in words: 1 image, 1,000 images, 2 passes."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"

@@ -37,6 +37,7 @@ SCHEMA = pa.schema(
         ("novelty_score", pa.float64()),
         ("threshold", pa.float64()),
         ("cutoff", pa.float64()),
+        ("doubt", pa.float64()),
         ("decision", pa.string()),
         ("reason", pa.string()),
         ("samples", pa.int32()),

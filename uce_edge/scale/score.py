@@ -23,7 +23,7 @@ import ray.data
 from ray.exceptions import RayError
 
 from uce_edge import __version__, images
-from uce_edge.answers import Answer, Request, answer_of
+from uce_edge.answers import Request, answer_of, refused
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
@@ -228,6 +228,6 @@ class _Score:
                 answer = answer_of(self._model, path, next(predictions), limits, request.top)
                 failed = None if answer.ok else "not finite"
             else:
-                answer, failed = Answer(path, None, error, limits.threshold, cutoff=limits.cutoff), kind
+                answer, failed = refused(path, error, limits), kind
             rows.append(answer.as_dict() | {"sha256": digest, "error_kind": failed} | self._same)
         return self._folder.write(int(number), rows)

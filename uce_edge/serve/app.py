@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from uce_edge import __version__, images
-from uce_edge.answers import Answer
+from uce_edge.answers import Answer, refused
 from uce_edge.answers import Request as Asked
 from uce_edge.audit import Audit
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
@@ -188,7 +188,7 @@ class Service:
             answer = await hosted.answer(pixels, asked, path)
         except ImageError as error:
             limits = hosted.model.limits(asked.reject)
-            answer = Answer(path, None, str(error), limits.threshold, cutoff=limits.cutoff)
+            answer = refused(path, str(error), limits)
         answer = Answer(**{**vars(answer), "content": content})
         if self._audit is not None or self._watching is not None:
             async with self._logging:  # one line after the other

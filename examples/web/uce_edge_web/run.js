@@ -27,7 +27,7 @@ export async function* draw(engine, pixels, seeds, seed) {
     const passes = all.subarray(0, done * each);
     // Every call gives the same novelty.
     const { novelty = null, novelty_score: noveltyScore = null } = numbers;
-    const merged = summarise(passes, classes, { error: metadata.calibration?.error, deterministic, members });
+    const merged = summarise(passes, classes, { calibration: metadata.calibration ?? {}, deterministic, members });
     const summary = { ...merged, novelty, noveltyScore };
     const complete = done === samples;
     yield { metadata, seeds, seed, samples, passes, fresh, steps, summary, complete, device: engine.name };

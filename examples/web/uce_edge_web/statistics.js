@@ -6,10 +6,10 @@ const EDGE = 1e-6; // the error map keeps this far from 0 and 1
 /**
  * Merges calibrated probabilities of passes that were split over several calls.
  *
- * `passes` is [samples * members, classes] in one flat array, seed by seed. `error` are the three parameters of the error
- * map, or null. The members of an ensemble are no draws: the standard error is that of the seeds' averages over them.
+ * `passes` is [samples * members, classes] in one flat array, seed by seed. `calibration` is that of the metadata, whose
+ * error map counts. The members of an ensemble are no draws: the standard error is that of the seeds' averages over them.
  */
-export function summarise(passes, classes, { error = null, deterministic = false, members = 1 } = {}) {
+export function summarise(passes, classes, { calibration = {}, deterministic = false, members = 1 } = {}) {
   const rows = passes.length / classes;
   const samples = rows / members;
   const scale = -1 / Math.log(classes);
@@ -41,7 +41,7 @@ export function summarise(passes, classes, { error = null, deterministic = false
     uncertainty: Math.fround(uncertainty),
     modelUncertainty: Math.fround(clip(uncertainty - data)),
     standardError: Math.fround(standardError),
-    errorProbability: Math.fround(error ? errorAt(uncertainty, error) : 1 - probabilities[classId]),
+    errorProbability: Math.fround(errorAt(uncertainty, Math.fround(1 - probabilities[classId]), calibration)),
   };
 }
 
@@ -61,9 +61,15 @@ export function running(passes, classes, members, points = 40) {
   });
 }
 
-/** The expected probability of a wrong label: sigmoid(a + b log H - c log(1 - H)). */
-function errorAt(uncertainty, [a, b, c]) {
-  const inside = Math.min(Math.max(uncertainty, EDGE), 1 - EDGE);
+/**
+ * The expected probability of a wrong label: sigmoid(a + b log e - c log(1 - e)).
+ *
+ * e is the doubt, 1 - confidence, and c is b; in older files e is the uncertainty. Without a map it is the doubt itself.
+ */
+function errorAt(uncertainty, doubt, { error = null, confidence_error: ofConfidence = null }) {
+  if (!ofConfidence && !error) return doubt;
+  const [a, b, c = b] = ofConfidence ?? error;
+  const inside = Math.min(Math.max(ofConfidence ? doubt : uncertainty, EDGE), 1 - EDGE);
   return 1 / (1 + Math.exp(-(a + b * Math.log(inside) - c * Math.log1p(-inside))));
 }
 

@@ -44,7 +44,7 @@ export function showAnswer(answer, limits, earlier) {
   put("uncertainty", summary.uncertainty, decimal(summary.uncertainty));
   put("standard-error", summary.standardError, standardError(summary, deterministic));
   put("model-uncertainty", summary.modelUncertainty, deterministic && metadata.members === 1 ? "none: one pass" : decimal(summary.modelUncertainty));
-  // The map from uncertainty to error was fitted on familiar images.
+  // The map to the error was fitted on familiar images.
   const supposed = isForeignBy(reason) ? " if it were familiar" : "";
   put("error-probability", summary.errorProbability, `${percent(summary.errorProbability)}${supposed}`);
   element("novelty-view").hidden = summary.novelty === null;

@@ -30,8 +30,8 @@ from uce_edge_train.choices import Architecture, Experiment, Optimiser, Rates, S
 
 FIELDS = [
     "path", "status", "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "decision", "reason", "samples", "seed",
-    "error",
+    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "doubt", "decision", "reason",
+    "samples", "seed", "error",
 ]  # fmt: skip
 COMMANDS = sorted(str(command.name) for command in cli.app.registered_commands)
 
