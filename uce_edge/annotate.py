@@ -78,7 +78,7 @@ def annotated(answer: Answer, size: int) -> Image.Image:
     if answer.prediction is None:
         raise ImageError(str(answer.error))
     colour = COLOURS[answer.decision]
-    image = picture(answer.content or answer.path, size)
+    image = picture(answer.content or answer.path, size, answer.path, answer.shown)
     text = max(11, size // 18)
     lines = _lines(answer.prediction, text)
     fonts = [ImageFont.load_default(points) for _, points, _ in lines]

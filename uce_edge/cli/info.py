@@ -50,7 +50,7 @@ def info(
     rows = {
         "file": f"{model} ({model.stat().st_size / 1e6:.2f} MB), contract {metadata.contract}",
         "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes)}",
-        "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
+        "image": spec.words,
         "network": _network(metadata),
         "inference": passes + ("" if metadata.precision is Precision.FP32 else f", {metadata.precision}"),
         "noise": _noise(metadata),

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DownloadOption, RootOption, SizeOption, parse_size
+from uce_edge.cli.options import (
+    DataOption,
+    DownloadOption,
+    RangeOption,
+    RootOption,
+    SizeOption,
+    parse_range,
+    parse_size,
+)
 from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Sigma
@@ -44,6 +52,7 @@ def train(
     root: RootOption = None,
     download: DownloadOption = False,
     size: SizeOption = None,
+    range_: RangeOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
     dropout: Annotated[
@@ -154,8 +163,10 @@ def train(
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip
-    dataset = datasets.load(data, root, parse_size(size), download)
+    dataset = datasets.load(data, root, parse_size(size), download, parse_range(range_))
     leads = os.environ.get("RANK", "0") == "0"
+    if leads and dataset.gray.words is not None:
+        say(dataset.gray.words)
     if members > 1:
         for folder in folders:  # all at once: an ensemble that lacks a member is not finished
             writable_folder(folder)

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.datasets.downloads import Public
+from uce_edge.depth import UNDECIDED, Decided
 from uce_edge.errors import UceEdgeWarning, UsageError, expected
 from uce_edge.metadata import ImageSpec
+from uce_edge.ranges import Choice
 
 Part = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 """Images [n, height, width, channels] and labels [n]."""
@@ -28,6 +30,8 @@ class Source:
     class_names: tuple[str, ...]
     held_out: float = 0.1
     """The share of a part without others that calibration and guarantee get each."""
+    gray: Decided = UNDECIDED
+    """Which gray values of more than 8 bits became black and white, where that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Wanted:
     """The names of the classes where labels are numbers; None for the numbers themselves."""
     labels: bool = True
     """Whether labels matter; if not, all are 0 and none needs to be there."""
+    range: Choice = None
+    """Which gray values of more than 8 bits shall become black and white, if no model says it already."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from uce_edge.datasets.resolve import resolve
 from uce_edge.datasets.sources import Source, Wanted
+from uce_edge.depth import UNDECIDED, Decided, decide
 from uce_edge.errors import UsageError, expected
+from uce_edge.ranges import Choice, Range
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
@@ -65,6 +67,8 @@ class Dataset:
     splits: dict[str, Split] = field(repr=False)
     root: str | None = None
     """Where a dataset that has a name was found."""
+    gray: Decided = UNDECIDED
+    """Which gray values of more than 8 bits became black and white, where that was asked for."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -78,7 +82,11 @@ class Dataset:
 
 
 def load(
-    name: str, root: str | Path | None = None, size: tuple[int, int] | None = None, download: bool = False
+    name: str,
+    root: str | Path | None = None,
+    size: tuple[int, int] | None = None,
+    download: bool = False,
+    range_: Choice = None,
 ) -> Dataset:
     """A dataset with its splits.
 
@@ -88,10 +96,15 @@ def load(
         root: Where datasets lie; None for the environment variable UCE_EDGE_DATA, or else the current folder.
         size: Height and width that a folder's images are resized to; None for 32x32.
         download: Fetch a public dataset that is not under `root`.
+        range_: Which gray values of a folder's images of more than 8 bits become black and white; `auto` looks at the
+            images, None takes what the number type or the window of every file says.
     """
-    wanted = Wanted() if size is None else Wanted(size=size)
+    wanted = Wanted(range=range_) if size is None else Wanted(size=size, range=range_)
     resolved = resolve(name, root, wanted, download=download)
-    return replace(from_source(resolved.name, resolved.source), root=resolved.root)
+    decided = resolved.source.gray
+    if decided == UNDECIDED and isinstance(range_, Range):  # of images of 8 bits: for those that come later
+        decided = decide(range_, ())
+    return replace(from_source(resolved.name, resolved.source), root=resolved.root, gray=decided)
 
 
 def from_source(name: str, source: Source) -> Dataset:

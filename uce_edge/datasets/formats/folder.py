@@ -1,27 +1,30 @@
 """Folders of images: one sub-folder per class, maybe inside `train`, `val` and `test`."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from uce_edge import images
+from uce_edge.datasets import gray
 from uce_edge.datasets.sources import Format, Part, SkippedImagesWarning, Source, Wanted
+from uce_edge.depth import UNDECIDED, Decided, Notes
 from uce_edge.errors import ImageError, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 
 _NAMED_AT_MOST = 10  # images that could not be read, in the warning about them
 _UNLEARNABLE = "a class without images cannot be learned. Add some, or remove the folder."
-_GRAY = {"1", "L", "LA", "I", "I;16", "F"}
 
 
 def read(path: Path, wanted: Wanted) -> Source:
     """All images, resized to one shape; without labels, also those of a folder that has no sub-folders."""
     spec = wanted.image or ImageSpec(*wanted.size, 1 if _is_gray(path) else 3)
+    decided = _decided(path, wanted)
+    spec = replace(spec, range=decided.range or spec.range)
     folders = _subfolders(path)
     if not wanted.labels:
         pixels, _ = _read_images(path, images.collect(map(str, folders or [path])), spec)
@@ -34,22 +37,28 @@ def read(path: Path, wanted: Wanted) -> Source:
     for name in names:
         if "train" in roots and not (roots["train"] / name).is_dir():
             raise UsageError(f"{roots['train']} has no sub-folder {name}, which another part has. Add it with images.")
-    return Source({name: _read_classes(root, names, spec) for name, root in roots.items()}, tuple(names))
+    read_parts = {name: _read_classes(root, names, spec) for name, root in roots.items()}
+    return Source(read_parts, tuple(names), gray=decided)
+
+
+def _decided(path: Path, wanted: Wanted) -> Decided:
+    """Which gray values become black and white, by the training images if they are a part of their own."""
+    if wanted.range is None:
+        return UNDECIDED
+    training = path / "train" if (path / "train").is_dir() else path
+    return gray.decided([file for file in sorted(training.rglob("*")) if images.is_image(file)], wanted.range)
 
 
 def _is_gray(path: Path) -> bool:
     """Whether the images are gray, judged by the first of every sub-folder."""
     outer = _subfolders(path)
-    modes = set()
+    found = set()
     for folder in [path, *outer, *(inner for one in outer for inner in _subfolders(one))]:
         first = next((file for file in sorted(folder.iterdir()) if images.is_image(file)), None)
-        try:
-            if first is not None:
-                with warnings.catch_warnings(action="ignore"), Image.open(first, formats=images.FORMATS) as image:
-                    modes.add(image.mode)
-        except Exception:  # damaged or far too large: the reader says so, and another image tells the mode
-            continue
-    return bool(modes) and modes <= _GRAY
+        if first is not None:
+            found.add(images.is_gray(first))
+    found.discard(None)  # damaged or far too large: the reader says so, and another image tells
+    return found == {True}
 
 
 def _read_classes(root: Path, names: list[str], spec: ImageSpec) -> Part:
@@ -65,10 +74,12 @@ def _read_classes(root: Path, names: list[str], spec: ImageSpec) -> Part:
 def _read_images(root: Path, files: list[str], spec: ImageSpec) -> tuple[npt.NDArray[Any], list[int]]:
     """What can be read, and which of the files that is; the others are counted and named."""
     pixels, kept, failed = [], [], []
-    with progress("reading images", len(files)) as advance:
+    with progress("reading images", len(files)) as advance, Notes() as notes:
         for index, file in enumerate(files):
+            odd: list[str] = []
             try:
-                pixels.append(images.load(file, spec))
+                pixels.append(images.load(file, spec, note=odd.append))
+                notes.add(*odd)
                 kept.append(index)
             except ImageError as error:
                 failed.append((Path(file).relative_to(root).as_posix(), error))
