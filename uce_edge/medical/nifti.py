@@ -1,6 +1,10 @@
 """One slice of a NIfTI volume, in the units of the file, seen as an axial DICOM image is."""
 
 import gzip
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -14,6 +18,24 @@ from uce_edge.medical.opened import Bounded, Opened, need, told
 from uce_edge.ranges import Range
 
 _AXES = "xyz"
+_mute = threading.local()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Inside the block, this thread does not log what nibabel mends in a header: it is refused here, or harmless."""
+    log = logging.getLogger("nibabel.global")
+    if not any(told is _is_heard for told in log.filters):
+        log.addFilter(_is_heard)
+    _mute.on = True
+    try:
+        yield
+    finally:
+        _mute.on = False
+
+
+def _is_heard(_: logging.LogRecord) -> bool:
+    return not getattr(_mute, "on", False)
 
 
 class Nifti(Opened):
@@ -38,7 +60,8 @@ class Nifti(Opened):
             self._check(part)
             second = self._is_second()
             kind = nibabel.Nifti2Image if second else nibabel.Nifti1Image
-            self._volume = kind.from_stream(self._stream)
+            with _quiet():
+                self._volume = kind.from_stream(self._stream)
             self._turn = nibabel.io_orientation(self._volume.affine)
             self._choose(part)
 
