@@ -17,7 +17,8 @@ MAX_BYTES = 800_000_000
 """What decoding may hold. A file of a few kilobytes can ask for gigabytes."""
 
 # Bytes per pixel, measured: Pillow's own image has up to 4, and some decoders hold it several times.
-_PLAIN, _PROGRESSIVE, _BY_FORMAT = 5, 13, {"WEBP": 17, "JPEG2000": 25, "DICOM": 24, "NIFTI": 24}
+_PLAIN, _PROGRESSIVE = 5, 13
+_BY_FORMAT = {"WEBP": 17, "JPEG2000": 25, "DICOM": 20, "DICOM in colour": 32, "NIFTI": 16}
 
 
 class Sized(Protocol):

@@ -20,7 +20,7 @@ from medical_files import dataset, dicom, written
 from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
-from uce_edge import Model, images, room
+from uce_edge import Model, images
 from uce_edge.depth import RangeWarning
 from uce_edge.errors import ImageError
 from uce_edge.metadata import ImageSpec
@@ -75,6 +75,19 @@ def table(entries: np.ndarray, first: int, bits: int) -> pydicom.Dataset:
 
 
 GAMMA = table((4095 * (np.arange(4096) / 4095) ** 2).astype(int), 0, 12)
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_modality_table_gives_the_units_and_its_ends_beside_it(as_bytes: bool) -> None:
+    entries = np.arange(500, 1500, dtype=np.uint16)[::-1]
+    item = table(entries, 1000, 12)
+    if as_bytes:
+        item.add_new("LUTData", "OW", entries.astype("<u2").tobytes())
+    content = dicom(VALUES, ModalityLUTSequence=[item])
+    expected = entries[np.clip(VALUES.astype(int) - 1000, 0, 999)]
+    np.testing.assert_array_equal(loaded(content), in_bytes(expected, 0, 4095))
+    ranged = ImageSpec(20, 30, 1, range=Range(500, 1499))
+    np.testing.assert_array_equal(loaded(content, ranged), in_bytes(expected, 500, 1499))
 
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
@@ -237,7 +250,8 @@ def test_other_colour_spaces_are_refused_by_name() -> None:
 
 def test_a_header_that_asks_for_too_much_is_refused_before_anything_is_decoded() -> None:
     assert "megapixels" in refusal(dicom(VALUES, Rows=60000, Columns=60000))
-    assert room.MAX_BYTES // 24 > 30_000_000  # the largest mammograms have 28 million pixels
+    with pytest.raises(ImageError, match="48 megapixels, and at most 40"):
+        images.load(dicom(VALUES, Rows=6000, Columns=8000), SPEC)
 
 
 def test_without_the_packages_the_command_to_install_them_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

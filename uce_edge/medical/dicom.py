@@ -36,8 +36,6 @@ _GROUPS = {
 class Dicom(Opened):
     """A frame of a DICOM file."""
 
-    format = "DICOM"
-
     def __init__(self, stream: BinaryIO, name: str, part: Part) -> None:
         """Read the header; the arguments are those of `open_`."""
         pydicom = need("pydicom", "Reading DICOM")
@@ -79,6 +77,7 @@ class Dicom(Opened):
         self.size = (int(data.Columns), int(data.Rows))
         self._colours = str(data.get("PhotometricInterpretation", "MONOCHROME2")).strip().upper()
         self.gray = self._colours in _GRAY
+        self.format = "DICOM" if self.gray else "DICOM in colour"
         samples = int(data.get("SamplesPerPixel") or 1)
         if not self.gray and self._colours not in _COLOURS:
             known = ", ".join(_GRAY + _COLOURS)
@@ -157,11 +156,8 @@ class Dicom(Opened):
         values, full = self._rescaled(stored)
         tables = self._data.get("VOILUTSequence")
         if tables:
-            from pydicom.pixels import apply_voi
-
-            bits = int(tables[0].LUTDescriptor[2])
-            looked_up = apply_voi(np.rint(values).astype(np.int32), self._data)
-            return looked_up, Display(Range(0, 2**bits - 1), True, inverted)
+            looked_up, full = _looked_up(values, tables[0])
+            return looked_up, Display(full, True, inverted)
         window = self._window()
         if window is None:
             return values, Display(full, False, inverted)
@@ -177,10 +173,7 @@ class Dicom(Opened):
     def _rescaled(self, stored: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Range | None]:
         """The values in the units that they stand for, and the range of all that there could be."""
         if self._data.get("ModalityLUTSequence"):
-            from pydicom.pixels import apply_modality_lut
-
-            bits = int(self._data.ModalityLUTSequence[0].LUTDescriptor[2])
-            return apply_modality_lut(stored, self._data), Range(0, 2**bits - 1)
+            return _looked_up(stored, self._data.ModalityLUTSequence[0])
         slope, intercept = self._number("RescaleSlope", 1.0), self._number("RescaleIntercept", 0.0)
         if slope == 0:
             raise ImageError(f"{self._name} has a rescale slope of 0, which makes all pixels the same. Save it again.")
@@ -222,6 +215,19 @@ class Dicom(Opened):
     def _group(self, keyword: str, index: int) -> list[Any]:
         groups = self._data.get(keyword) or []
         return [groups[index]] if index < len(groups) else []
+
+
+def _looked_up(values: npt.NDArray[Any], item: Any) -> tuple[npt.NDArray[Any], Range]:
+    """What a look-up table makes of values, and the range of what is in it; values beside it get its ends."""
+    count, first, bits = (int(number) for number in item.LUTDescriptor)
+    count, data = count or 65536, item.LUTData
+    if isinstance(data, bytes):
+        table = np.frombuffer(data, "<u2" if bits > 8 or len(data) >= 2 * count else "u1")
+    else:
+        table = np.asarray(data, np.uint16)
+    places = np.rint(values).astype(np.int32) if values.dtype.kind == "f" else values.astype(np.int32)
+    places -= first
+    return table[np.clip(places, 0, min(count, len(table)) - 1, out=places)], Range(0, 2**bits - 1)
 
 
 def _transfer_syntax(stream: BinaryIO) -> str:
