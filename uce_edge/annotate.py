@@ -79,7 +79,7 @@ def annotated(answer: Answer, size: int) -> Image.Image:
     if answer.prediction is None:
         raise ImageError(str(answer.error))
     colour = COLOURS[answer.decision]
-    image = picture(answer.content or answer.path, size)
+    image = picture(answer.content or answer.path, size, answer.path, answer.shown)
     text = max(11, size // 18)
     lines = _lines(answer.prediction, text)
     fonts = [font_for(line, points) or ImageFont.load_default(points) for line, points, _ in lines]

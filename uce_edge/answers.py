@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from uce_edge.ahead import cores, done_ahead
+from uce_edge.depth import Notes
 from uce_edge.errors import ImageError
 from uce_edge.images import STDIN, load, read, read_stream
 from uce_edge.metadata import ImageSpec
 from uce_edge.prediction import ClassProbability, Decision, ImagePrediction, Limits
+from uce_edge.ranges import Range
 from uce_edge.view import Pixels
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ class Answer:
     """What the novelty was compared with."""
     doubt: float | None = None
     """What 1 - confidence was compared with, where the file rejects by that."""
+    shown: Range | None = None
+    """The gray values that the model took for black and white, if it says so."""
 
     @property
     def limits(self) -> Limits:
@@ -128,8 +132,11 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
         return _open(str(path), model.metadata.image, request.keep)
 
     threads = model.threads or cores()
-    with closing(done_ahead(opened, paths, ahead=_AHEAD, threads=threads, at_most=CHUNK)) as chunks:
+    notes = Notes()
+    with closing(done_ahead(opened, paths, ahead=_AHEAD, threads=threads, at_most=CHUNK)) as chunks, notes:
         for chunk in chunks:
+            for image in chunk:
+                notes.add(*image.notes)
             usable = [image for image in chunk if image.pixels is not None]
             predictions: Iterator[ImagePrediction] = iter(())
             if usable:
@@ -167,7 +174,8 @@ def answer_of(
     if not _is_finite(prediction):
         return refused(path, _overflow(path, model.path), limits, content)
     likeliest = prediction.top(model.classes, top)
-    return Answer(path, prediction, None, limits.threshold, likeliest, content, limits.cutoff, limits.doubt)
+    shown = model.metadata.image.range
+    return Answer(path, prediction, None, limits.threshold, likeliest, content, limits.cutoff, limits.doubt, shown)
 
 
 def refused(path: str, error: str, limits: Limits, content: bytes | None = None) -> Answer:
@@ -189,16 +197,18 @@ class _Opened(NamedTuple):
     pixels: Pixels | None
     error: str
     content: bytes | None
+    notes: list[str]
 
 
 def _open(path: str, spec: ImageSpec, keep: bool) -> _Opened:
-    content = None
+    content, notes = None, list[str]()
     try:
         if keep or path == STDIN:
             content = read_stream(sys.stdin.buffer, _name(path)) if path == STDIN else read(path)
-        return _Opened(path, load(path if content is None else content, spec, _name(path)), "", content)
+        pixels = load(path if content is None else content, spec, _name(path), notes.append)
+        return _Opened(path, pixels, "", content, notes)
     except ImageError as error:
-        return _Opened(path, None, str(error), content)
+        return _Opened(path, None, str(error), content, notes)
 
 
 def _name(path: str) -> str:

@@ -5,7 +5,7 @@ import io
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -14,15 +14,21 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from uce_edge import room
+from uce_edge import depth, medical, room
+from uce_edge.depth import Survey
 from uce_edge.errors import ImageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.pillow_warnings import silenced
-from uce_edge.view import Pixels, View, damage
+from uce_edge.ranges import Range
+from uce_edge.view import Pixels, View, damage, is_wide
 
 # A closed list: Pillow would also hand PostScript to Ghostscript, which no classifier needs.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000")
-SUFFIXES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+SUFFIXES = (
+    ".bmp", ".dcm", ".dicom", ".gif", ".jp2", ".jpeg", ".jpg", ".nii", ".nii.gz", ".pgm", ".png", ".ppm", ".tif",
+    ".tiff", ".webp",
+)  # fmt: skip
+_GRAY = {"1", "L", "LA", "I", "I;16", "F"}
 
 MAX_FILE = 1 << 30
 """Bytes of a file that is read as a whole: the largest image without compression is smaller."""
@@ -96,29 +102,69 @@ def _download_first(address: str) -> str:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file of a folder is meant: by its ending, and not hidden."""
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    """Whether a file of a folder is meant: by its ending, or as DICOM without one; and not hidden."""
+    if path.name.startswith(".") or not path.is_file():
+        return False
+    return is_image_name(path.name) or medical.is_dicom(path)
 
 
-def load(source: str | Path | bytes, spec: ImageSpec, name: str = "The image data") -> Pixels:
+def is_image_name(name: str) -> bool:
+    """Whether a file is meant to be an image, by its ending."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def is_gray(path: Path) -> bool | None:
+    """Whether an image has no colours; None when it cannot be read."""
+    try:
+        with _opened(path) as stream:
+            image = _decode(stream, str(path))
+            return image.gray if isinstance(image, medical.Opened) else image.mode in _GRAY
+    except ImageError:
+        return None
+
+
+def survey(path: str | Path) -> Survey | None:
+    """What the gray values of an image file are like; None for 8 bits, for colours, and when it cannot be read."""
+    try:
+        with _opened(Path(path)) as stream:
+            image = _decode(stream, str(path))
+            wide = image.gray if isinstance(image, medical.Opened) else is_wide(image)
+            if not wide:
+                return None
+            with room.taken(image, str(path)):
+                return _view(image, str(path)).survey()
+    except ImageError:
+        return None
+
+
+def load(
+    source: str | Path | bytes,
+    spec: ImageSpec,
+    name: str = "The image data",
+    note: Callable[[str], None] = depth.warn,
+) -> Pixels:
     """Read one image file, or its bytes, and `prepare` it; of several frames or pages the first is used.
+
+    Of a DICOM file, `study.dcm#3` is the third frame; of a NIfTI volume, `volume.nii.gz#z=40` is a slice, and without
+    such an ending the middle one is used.
 
     Args:
         source: A path, or the content of a file.
         spec: What the model takes.
-        name: What messages call bytes.
+        name: What messages call bytes; an ending like those counts.
+        note: Is told what is odd about it: gray values far from those of the model, or other frames.
 
     Raises:
         ImageError: Whatever is wrong with it, in one sentence with the remedy.
     """
     if isinstance(source, bytes):
-        return _prepared(_decode(io.BytesIO(source), name), spec, name)
+        return _prepared(_decode(io.BytesIO(source), name), spec, name, note)
     if not isinstance(source, str | Path):
         raise ImageError(
             expected("`source`", "a path or bytes", source, "For pixels or Pillow images, call prepare instead.")
         )
     with _opened(source) as stream:
-        return _prepared(_decode(stream, str(source)), spec, str(source))
+        return _prepared(_decode(stream, str(source)), spec, str(source), note)
 
 
 def read(path: str | Path) -> bytes:
@@ -127,27 +173,36 @@ def read(path: str | Path) -> bytes:
         return read_stream(stream, str(path))
 
 
-def picture(source: str | Path | bytes | Image.Image | Pixels, size: int) -> Image.Image:
+def picture(
+    source: str | Path | bytes | Image.Image | Pixels, size: int, name: str | None = None, shown: Range | None = None
+) -> Image.Image:
     """An image as a person sees it: upright, RGB, on white, its longer side so many pixels.
 
     Small images are enlarged without smoothing, so that their pixels show.
+
+    Args:
+        source: A path, or the content of a file.
+        size: Pixels of the longer side.
+        name: What bytes are called, as in `load`.
+        shown: The gray values that a model takes for black and white, if it says so.
     """
     if isinstance(source, bytes):
-        return _pictured(_decode(io.BytesIO(source), "The image data"), size, "The image data")
+        name = name or "The image data"
+        return _pictured(_decode(io.BytesIO(source), name), size, name, shown)
     if isinstance(source, np.ndarray | Image.Image):
-        return _pictured(_from_array(source) if isinstance(source, np.ndarray) else source, size, "The image")
+        return _pictured(_from_array(source) if isinstance(source, np.ndarray) else source, size, "The image", shown)
     with _opened(source) as stream:
-        return _pictured(_decode(stream, str(source)), size, str(source))
+        return _pictured(_decode(stream, str(source)), size, str(source), shown)
 
 
-def _pictured(image: Image.Image, size: int, name: str) -> Image.Image:
+def _pictured(image: Image.Image | medical.Opened, size: int, name: str, shown: Range | None) -> Image.Image:
     with room.taken(image, name):
-        view = View(image, name)
+        view = _view(image, name)
         factor = size / max(view.width, view.height)
         method = Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BILINEAR
         width, height = (max(1, round(side * factor)) for side in (view.width, view.height))
-        (drawn,) = view.resized(ImageSpec(height, width, 3), method)
-    return drawn
+        (drawn,) = view.resized(ImageSpec(height, width, 3, range=shown), method)
+    return drawn.convert("RGB")
 
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:
@@ -167,8 +222,8 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
 
 @contextmanager
 def _opened(given: str | Path) -> Iterator[BinaryIO]:
-    """A file that can be rewound."""
-    path = Path(given)
+    """A file that can be rewound; of a frame or slice, the file that it is in."""
+    path = medical.split(Path(given))[0]
     try:
         with path.open("rb") as file:
             # A pipe, such as the shell's <(...), cannot be rewound.
@@ -188,11 +243,13 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
     """Bring pixels into the model's shape, [height, width, channels], and dtype.
 
     Upright by EXIF, transparent parts on white, gray repeated or colour made gray, then resized.
-    A uint8 model gets 16-bit gray divided by 257, and float gray times 255, which must be within 0..1.
-    A float32 model gets the values of the file unchanged: 0..255 from 8 bits, 0..65535 from 16.
+    Gray of more than 8 bits is scaled from the range of the model to 0..255, if it has one. Otherwise, a uint8 model
+    gets 16-bit gray divided by 257, and float gray times 255, which must be within 0..1; a float32 model gets the
+    values of the file unchanged: 0..255 from 8 bits, 0..65535 from 16.
 
     Args:
-        image: A Pillow image (its current frame), or uint8 [h, w], [h, w, 1], [h, w, 3] or [h, w, 4].
+        image: A Pillow image (its current frame), or uint8 [h, w], [h, w, 1], [h, w, 3] or [h, w, 4]; or uint16
+            [h, w] or [h, w, 1].
         spec: What the model takes.
 
     Raises:
@@ -202,7 +259,7 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
         image = _from_array(image)
     elif not isinstance(image, Image.Image):
         raise ImageError(expected("`image`", "a Pillow image or an array", image, "For a file, call load instead."))
-    return _prepared(image, spec, "The image")
+    return _prepared(image, spec, "The image", depth.warn)
 
 
 def _is_folder(path: Path) -> bool:
@@ -212,7 +269,12 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _decode(stream: BinaryIO, name: str) -> Image.Image:
+def _decode(stream: BinaryIO, name: str) -> Image.Image | medical.Opened:
+    kind = medical.sniff(stream, name)
+    if kind is not None and stream.seek(0, io.SEEK_END) > 0:
+        stream.seek(0)
+        return medical.open_(kind, stream, name, medical.split(Path(name))[1])
+    stream.seek(0)
     try:
         with silenced():
             return Image.open(stream, formats=FORMATS)
@@ -230,20 +292,30 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image:
         raise ImageError(damage(name, error)) from None
 
 
-def _prepared(image: Image.Image, spec: ImageSpec, name: str) -> Pixels:
+def _prepared(image: Image.Image | medical.Opened, spec: ImageSpec, name: str, note: Callable[[str], None]) -> Pixels:
     with room.taken(image, name):
-        bands = View(image, name).resized(spec, Image.Resampling.BILINEAR)
+        view = _view(image, name)
+        bands = view.resized(spec, Image.Resampling.BILINEAR)
+    for said in (image.note if isinstance(image, medical.Opened) else None, view.note):
+        if said is not None:
+            note(said)
     pixels = np.dstack([np.asarray(band) for band in bands])
     return pixels if pixels.shape[2] == spec.channels else np.repeat(pixels, spec.channels, axis=2)
 
 
+def _view(image: Image.Image | medical.Opened, name: str) -> View:
+    """The image, decoded."""
+    return View(*image.decoded(), name=name) if isinstance(image, medical.Opened) else View(image, name=name)
+
+
 def _from_array(array: Pixels) -> Image.Image:
     channels = array.shape[2] if array.ndim == 3 else 1
-    if array.dtype != np.uint8 or array.ndim not in (2, 3) or channels not in (1, 3, 4) or array.size == 0:
+    known = {"uint8": (1, 3, 4), "uint16": (1,)}.get(str(array.dtype), ())
+    if array.ndim not in (2, 3) or channels not in known or array.size == 0:
         raise ImageError(
             expected(
                 "`image`",
-                "a non-empty uint8 array of shape [h, w], [h, w, 1], [h, w, 3] or [h, w, 4]",
+                "a non-empty uint8 array of shape [h, w], [h, w, 1], [h, w, 3] or [h, w, 4], or uint16 [h, w]",
                 f"{array.dtype} {list(array.shape)}",
                 "Scale its values to 0..255, put the channels last and convert it with .astype(np.uint8).",
             )

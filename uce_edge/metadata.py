@@ -37,6 +37,7 @@ from uce_edge.fields import (
 )
 from uce_edge.monitor.records import StoredReference
 from uce_edge.probe import Probe
+from uce_edge.ranges import Range
 from uce_edge.records import DocumentError, Record, parse
 
 __all__ = [
@@ -70,6 +71,8 @@ class ImageSpec(Record):
     scale: Annotated[float, ABOVE_ZERO] = 255.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[Annotated[float, ABOVE_ZERO], ...] = (1.0,)
+    range: Annotated[Range | None, OPTIONAL] = None
+    """The raw gray values of more than 8 bits that become 0 and 255; None for those that a file's type can hold."""
 
     REMEDY: ClassVar[str] = "docs/contract.md says what an image is."
 
@@ -78,6 +81,12 @@ class ImageSpec(Record):
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
                 raise self.wrong(name, "one number" if self.channels == 1 else f"one number or {self.channels}")
+
+    @property
+    def words(self) -> str:
+        """What two models that take the same images have in common."""
+        of = "" if self.range is None else f", gray values {self.range}"
+        return f"{self.height} x {self.width} x {self.channels} {self.dtype}{of}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Silence for what Pillow warns of while it decodes: harmless, or refused elsewhere with a sentence.
+"""Silence for what Pillow, pydicom and nibabel warn of: harmless, or refused elsewhere with a sentence.
 
 `warnings.catch_warnings` is not for threads: two that overlap leave the filters of one to the other. Here one narrow
 filter is put in front while any thread decodes, and taken away when none does; all other warnings stay as they are.
@@ -12,14 +12,15 @@ from contextlib import contextmanager
 
 __all__ = ["silenced"]
 
-_FILTER = ("ignore", None, Warning, re.compile(r"(PIL|uce_edge\.images|uce_edge\.view)\b"), 0)
+_MODULES = re.compile(r"(PIL|pydicom|nibabel|uce_edge\.(images|view|medical))\b")
+_FILTER = ("ignore", None, Warning, _MODULES, 0)
 _lock = threading.Lock()
 _decoding = 0
 
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Inside the block, Pillow's warnings are ignored, in every thread."""
+    """Inside the block, the decoders' warnings are ignored, in every thread."""
     global _decoding  # noqa: PLW0603 (the filters are the process's, and so is the count)
     with _lock:
         _decoding += 1

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from uce_edge import chain
+from uce_edge import chain, medical
 from uce_edge.answers import CHUNK, Request
 from uce_edge.chain import Line, Seal
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, argument, expected
@@ -145,11 +145,11 @@ def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set
         return Finding(Outcome.UNCHECKED, *place, "its image could not be read then either")
     found = by_hash.get(str(document["sha256"]))
     if found is None:
-        changed = path is not None and Path(path).name in names
+        changed = path is not None and medical.split(Path(path))[0].name in names
         return Finding(
             Outcome.MISSING, *place, "the image of that name has another content" if changed else "no such image"
         )
-    return found
+    return Path(f"{found}{medical.fragment(path or '')}")
 
 
 def _path(document: dict[str, Any]) -> str | None:

@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from PIL import Image
+from typing import Any, Protocol
 
 from uce_edge.errors import ImageError
 
@@ -18,14 +17,32 @@ MAX_BYTES = 800_000_000
 """What decoding may hold. A file of a few kilobytes can ask for gigabytes."""
 
 # Bytes per pixel, measured: Pillow's own image has up to 4, and some decoders hold it several times.
-_PLAIN, _PROGRESSIVE, _BY_FORMAT = 5, 13, {"WEBP": 17, "JPEG2000": 25}
+_PLAIN, _PROGRESSIVE = 5, 13
+_BY_FORMAT = {"WEBP": 17, "JPEG2000": 25, "DICOM": 20, "DICOM in colour": 32, "NIFTI": 16}
+
+
+class Sized(Protocol):
+    """An image that was opened, and not loaded."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+
+    @property
+    def format(self) -> str | None:
+        """Which decoder reads it."""
+
+    @property
+    def info(self) -> dict[Any, Any]:
+        """`progressive` for a JPEG of several scans; `held`, bytes that decoding holds beside the image."""
+
 
 _change = threading.Condition()
 _held = 0
 
 
 @contextmanager
-def taken(image: Image.Image, name: str) -> Iterator[None]:
+def taken(image: Sized, name: str) -> Iterator[None]:
     """Inside the block there is room to decode an image; until there is, the thread waits for others.
 
     Args:
@@ -38,7 +55,13 @@ def taken(image: Image.Image, name: str) -> Iterator[None]:
     global _held  # noqa: PLW0603 (the memory is the process's)
     width, height = image.size
     each = _PROGRESSIVE if image.info.get("progressive") else _BY_FORMAT.get(image.format or "", _PLAIN)
-    limit = min(MAX_PIXELS, MAX_BYTES // each)
+    held = int(image.info.get("held", 0))
+    if held > MAX_BYTES // 2:
+        raise ImageError(
+            f"{name} lies across a volume of {held / 1e6:.0f} MB, and at most {MAX_BYTES // 2_000_000} are read for "
+            "one slice. Choose slices across the last axis."
+        )
+    limit = min(MAX_PIXELS, (MAX_BYTES - held) // each)
     if width * height > limit:
         raise ImageError(too_large(name, width * height, limit))
     if max(width, height) > MAX_SIDE:
@@ -47,7 +70,7 @@ def taken(image: Image.Image, name: str) -> Iterator[None]:
         )
     if width * height == 0:
         raise ImageError(f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.")
-    needed = width * height * each
+    needed = width * height * each + held
     with _change:
         _change.wait_for(lambda: _held + needed <= MAX_BYTES)
         _held += needed

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from uce_edge.depth import Display, Extent, Survey
 from uce_edge.errors import ImageError
 from uce_edge.metadata import ImageSpec
 from uce_edge.pillow_warnings import silenced
+from uce_edge.ranges import FULL, UNIT, Range
 
-__all__ = ["Pixels", "View", "damage"]
+__all__ = ["Pixels", "View", "damage", "is_wide"]
 
 BACKGROUND = "white"
 """What shows through transparent pixels: the paper a browser and a print put behind them."""
@@ -32,6 +35,8 @@ _ON_ITS_SIDE = {_UPRIGHT[number] for number in (5, 6, 7, 8)}
 _FROM_THE_END = {_UPRIGHT[number] for number in (3, 4, 7, 8)}
 """The upright image begins where the stored one ends."""
 _STRIP = 4_000_000  # pixels that are converted at a time
+_SURVEYED = 100_000  # of a whole image, pixels that tell what its values are like
+_BLOCK = 500_000  # of these, pixels that are scaled at a time, in float64
 
 Pixels = npt.NDArray[Any]
 
@@ -39,9 +44,18 @@ Pixels = npt.NDArray[Any]
 class View:
     """An image, upright. It is converted in strips, because whole copies of it would fill the memory."""
 
-    def __init__(self, image: Image.Image, name: str) -> None:
-        """Decode all of it; a truncated file fails here."""
+    def __init__(self, image: Image.Image, display: Display | None = None, *, name: str) -> None:
+        """Decode all of it; a truncated file fails here.
+
+        Args:
+            image: The image.
+            display: How its gray values want to be shown, where the file says so.
+            name: What messages call it.
+        """
         self._image, self._name = image, name
+        self._display = display or Display(None)
+        self.note: str | None = None
+        """What is odd about its gray values, once it was resized."""
         with self._told():
             # Not at a fraction of the size, as Pillow's draft mode does for JPEGs: its pixels are others, and so are
             # the answers (docs/contract.md).
@@ -52,13 +66,20 @@ class View:
     def resized(self, spec: ImageSpec, method: Image.Resampling) -> list[Image.Image]:
         """What a model takes: one L or RGB image for uint8, one F image per channel for float32."""
         with self._told():
-            range_ = self._range() if _is_wide(self._image) else None
+            scale = self._scale(spec) if is_wide(self._image) else None
             narrow = [
-                [band.resize((spec.width, band.height), method) for band in _bands(strip, spec, range_, self._name)]
+                [band.resize((spec.width, band.height), method) for band in _bands(strip, spec, scale)]
                 for strip in self._strips()
             ]
             # Pillow resizes the rows, rounds, and then resizes the columns, so this gives the very same pixels.
             return [_stacked(parts).resize((spec.width, spec.height), method) for parts in zip(*narrow, strict=True)]
+
+    def survey(self) -> Survey:
+        """What its gray values are like, which must be of more than 8 bits."""
+        with self._told():
+            step = max(1, self.width * self.height // _SURVEYED)
+            parts = [_values(strip).ravel()[::step] for strip in self._strips()]
+            return Survey.of(np.concatenate(parts), windowed=self._display.windowed)
 
     def _strips(self) -> Iterator[Image.Image]:
         """The image from top to bottom, upright."""
@@ -74,9 +95,30 @@ class View:
             top, bottom = self.height - bottom, self.height - top
         return (top, 0, bottom, self.width) if self._turn in _ON_ITS_SIDE else (0, top, self.width, bottom)
 
-    def _range(self) -> tuple[float, float]:
-        ends = [(values.min(), values.max()) for values in map(_values, self._strips())]
-        return float(np.min(ends)), float(np.max(ends))  # NaN if there is one
+    def _scale(self, spec: ImageSpec) -> "_Scale":
+        """How its gray values become those that a model takes; refuses those without a defined brightness."""
+        is_float = self._image.mode == "F"
+        given = spec.range or self._display.range
+        applied = given or (UNIT if is_float else FULL)
+        extent = self._extent(applied)
+        if not np.isfinite(extent[:2]).all():
+            raise ImageError(f"{self._name} has pixels that are not finite numbers. Replace NaN and infinity first.")
+        if given is None and spec.dtype == "uint8" and not applied.low <= extent.low <= extent.high <= applied.high:
+            raise ImageError(
+                f"{self._name} has {'float' if is_float else '32-bit'} pixels from {extent.low:g} to {extent.high:g}, "
+                f"and only 0 to {applied.high} has a defined brightness. Scale them, save the image with 8 or 16 bits, "
+                "or train the model with --range LOW..HIGH."
+            )
+        if spec.range is not None or (spec.dtype == "uint8" and not self._display.windowed):
+            self.note = extent.note(self._name, applied, stored=spec.range is not None)
+        unchanged = given is None and spec.dtype != "uint8"
+        return _Scale(None if unchanged else applied, self._display.inverted)
+
+    def _extent(self, applied: Range) -> Extent:
+        """The smallest and the largest of its gray values, NaN if there is one, and how many a range cuts off."""
+        strips = [(values.min(), values.max(), applied.outside(values)) for values in map(_values, self._strips())]
+        lows, highs, outside = zip(*strips, strict=True)
+        return Extent(float(np.min(lows)), float(np.max(highs)), sum(outside) / (self.width * self.height))
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -109,9 +151,32 @@ def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
     return whole
 
 
-def _bands(image: Image.Image, spec: ImageSpec, range_: tuple[float, float] | None, name: str) -> list[Image.Image]:
+@dataclass(frozen=True)
+class _Scale:
+    """How gray values of more than 8 bits become those that a model takes."""
+
+    range: Range | None
+    """What becomes 0 and 255; None leaves them as they are."""
+    inverted: bool
+
+    def of(self, values: Pixels, dtype: str) -> Pixels:
+        """The values, scaled; block by block, because float64 takes room."""
+        if self.range is None:
+            return values.astype(np.float32)
+        if self.range is UNIT and dtype == "uint8":  # as ever, to the bit: float32, and halves to the even number
+            return np.rint(values * np.float32(255)).astype(np.uint8)
+        flat, scaled = values.ravel(), np.empty(values.size, dtype)
+        for start in range(0, values.size, _BLOCK):
+            block = self.range.shown(flat[start : start + _BLOCK])
+            if self.inverted:
+                np.subtract(255, block, out=block)
+            scaled[start : start + _BLOCK] = np.floor(block + 0.5, out=block) if dtype == "uint8" else block
+        return scaled.reshape(values.shape)
+
+
+def _bands(image: Image.Image, spec: ImageSpec, scale: _Scale | None) -> list[Image.Image]:
     """The image as one of L or RGB; for a float32 model as one of F per channel, whatever its depth."""
-    image = _to_mode(image, spec) if range_ is None else Image.fromarray(_wide(image, spec, range_, name))
+    image = _to_mode(image, spec) if scale is None else Image.fromarray(scale.of(_values(image), spec.dtype))
     return [image] if spec.dtype == "uint8" else [band.convert("F") for band in image.split()]
 
 
@@ -123,7 +188,7 @@ def _to_mode(image: Image.Image, spec: ImageSpec) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)  # which copies even what has the mode already
 
 
-def _is_wide(image: Image.Image) -> bool:
+def is_wide(image: Image.Image) -> bool:
     """Whether it is gray of more than 8 bits."""
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
@@ -135,30 +200,6 @@ def _values(image: Image.Image) -> Pixels:
     if isinstance(transparent, int):  # 16-bit PNG marks transparent pixels by one gray value
         values[values == transparent] = np.uint16(65535)
     return values
-
-
-def _wide(image: Image.Image, spec: ImageSpec, range_: tuple[float, float], name: str) -> Pixels:
-    """Gray of more than 8 bits, as float32 unchanged or as uint8 by its full range.
-
-    Args:
-        image: The image, or a strip of it.
-        spec: What the model takes.
-        range_: The smallest and the largest value of all the image.
-        name: What messages call it.
-    """
-    (low, high), values = range_, _values(image)
-    top = 1 if image.mode == "F" else 65535
-    if spec.dtype != "uint8":
-        if not np.isfinite(range_).all():
-            raise ImageError(f"{name} has pixels that are not finite numbers. Replace NaN and infinity first.")
-        return values.astype(np.float32)
-    if not (low >= 0 and high <= top):  # also catches NaN
-        raise ImageError(
-            f"{name} has {'float' if top == 1 else '32-bit'} pixels from {low:g} to {high:g}, and only "
-            f"0 to {top} has a defined brightness. Scale them, or save the image with 8 or 16 bits."
-        )
-    scaled = np.rint(values * np.float32(255)) if top == 1 else (values.astype(np.uint32) + 128) // 257
-    return scaled.astype(np.uint8)
 
 
 def damage(name: str, error: Exception) -> str:

@@ -26,6 +26,7 @@
 
 #include "uce_edge_json.hpp"
 #include "uce_edge_merge.hpp"
+#include "uce_edge_range.hpp"
 #include "uce_edge_session.hpp"
 
 namespace uce_edge {
@@ -102,6 +103,7 @@ struct Metadata {
   std::int64_t height = 0, width = 0, channels = 0;
   bool float32 = false;  // pixels are float32 rather than uint8
   bool deterministic = false, moments = false;
+  std::optional<Range> range;  // of gray values of more than 8 bits, for `to_8_bits`
   bool takes_seeds = true;  // a deterministic model does not, nor one whose passes are baked in
   std::int64_t samples = 0;
   std::int64_t members = 1;                   // networks of an ensemble
@@ -161,6 +163,11 @@ struct Metadata {
     const std::string dtype = image.at("dtype", Kind::string).text;
     if (dtype != "uint8" && dtype != "float32") document.damaged("its pixels are " + dtype);
     result.float32 = dtype == "float32";
+    if (image.has("range")) {
+      const detail::Json& stored = image.at("range", Kind::object);
+      result.range = Range{stored.at("low", Kind::number).number, stored.at("high", Kind::number).number};
+      if (!(result.range->low < result.range->high)) document.damaged("its range ends before it starts");
+    }
     const std::string inference = document.at("inference", Kind::string).text;
     if (std::find(std::begin(inferences), std::end(inferences), inference) == std::end(inferences)) {
       document.damaged("its inference is " + inference);

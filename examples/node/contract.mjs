@@ -61,6 +61,8 @@ export function describe(model) {
   const missing = REQUIRED.find((key) => !(key in about));
   if (missing) damaged(`it lacks the key ${missing}`);
   if (!INFERENCE.includes(about.inference)) damaged(`its inference is ${about.inference}`);
+  const { range } = about.image ?? {};
+  if (range != null && !(Number.isFinite(range.low) && Number.isFinite(range.high) && range.low < range.high)) damaged('its range ends before it starts');
   checkRejection(about, damaged);
   checkDigests(model, path, text, about);
   return about;

@@ -7,6 +7,7 @@ import { allowedDifference, differenceFrom, probeImage } from './probe.mjs';
 
 export * from './contract.mjs';
 export * from './decision.mjs';
+export { to8Bits } from './range.mjs';
 
 /** A model file, ready to predict. */
 export class Model {

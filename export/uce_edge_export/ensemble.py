@@ -223,8 +223,7 @@ def _agree(members: Sequence[Metadata], names: Sequence[str], what: str, told: C
 
 
 def _image(metadata: Metadata) -> str:
-    spec = metadata.image
-    return f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}"
+    return metadata.image.words
 
 
 def _refuse_twice(members: Sequence[Metadata], names: Sequence[str]) -> None:

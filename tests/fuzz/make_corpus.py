@@ -1,5 +1,6 @@
 """Writes the sound files that fuzzing starts from: python tests/fuzz/make_corpus.py"""
 
+import io
 import json
 from pathlib import Path
 
@@ -49,6 +50,45 @@ def images() -> None:
         image.save(folder / name, **options)
 
 
+def medical() -> None:
+    """DICOM of several kinds, and volumes."""
+    import gzip
+    import sys
+
+    import nibabel
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import JPEG2000Lossless, RLELossless
+
+    sys.path.insert(0, str(CORPUS.parents[1]))
+    from medical_files import dataset, written
+
+    folder = CORPUS / "medical"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 4096, (2, 9, 7)).astype(np.uint16)
+    window = {"RescaleSlope": 2, "RescaleIntercept": -1024, "WindowCenter": 40, "WindowWidth": 400}
+    files = {
+        "window": dataset(values[0], **window),
+        "sigmoid": dataset(values[0], "MONOCHROME1", VOILUTFunction="SIGMOID", **window),
+        "frames": dataset(values),
+        "colour": dataset(rng.integers(0, 256, (9, 7, 3)).astype(np.uint8), "RGB", 8),
+        "ybr": dataset(rng.integers(0, 256, (9, 7, 3)).astype(np.uint8), "YBR_FULL", 8),
+        "runs": dataset(values[0]),
+        "jpeg2000": dataset((values[0] >> 4).astype(np.uint8), bits=8),
+    }
+    files["runs"].compress(RLELossless)
+    with io.BytesIO() as file:
+        Image.fromarray((values[0] >> 4).astype(np.uint8)).save(file, "JPEG2000")
+        files["jpeg2000"].PixelData = encapsulate([file.getvalue()])
+    files["jpeg2000"]["PixelData"].VR = "OB"
+    files["jpeg2000"].file_meta.TransferSyntaxUID = JPEG2000Lossless
+    for name, data in files.items():
+        (folder / f"{name}.dcm").write_bytes(written(data))
+    volume = nibabel.Nifti1Image(rng.integers(0, 900, (7, 9, 3)).astype(np.int16), np.diag([1, -1, 2, 1])).to_bytes()
+    (folder / "volume.nii").write_bytes(volume)
+    (folder / "volume.nii.gz").write_bytes(gzip.compress(volume, mtime=0))
+
+
 def names() -> None:
     """Lists of class names."""
     folder = CORPUS / "names"
@@ -85,5 +125,6 @@ def runs() -> None:
 
 if __name__ == "__main__":
     images()
+    medical()
     names()
     runs()

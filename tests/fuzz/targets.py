@@ -37,6 +37,18 @@ def _image(data: bytes) -> str:
     return "read"
 
 
+def _medical(data: bytes) -> str:
+    from uce_edge import images
+    from uce_edge.metadata import ImageSpec
+    from uce_edge.ranges import Range
+
+    name = "study.nii" if data[:2] == b"\x1f\x8b" or data[344:347] == b"n+1" else "study.dcm"
+    images.load(data, ImageSpec(8, 8, 3, range=Range(-1000, 400)), name)
+    images.load(data, ImageSpec(8, 8, 1, "float32", range=Range(0, 4095)), name)
+    images.picture(data, 16, name, Range(0, 4095))
+    return "read"
+
+
 def _goldens() -> list[bytes]:
     return [(GOLDEN / f"digits-{kind}.onnx").read_bytes() for kind in ("mc", "moments", "novelty")]
 
@@ -164,6 +176,7 @@ def _log(data: bytes) -> str:
 
 TARGETS = {
     "images": Target(_files("images/*"), _image, 3000),
+    "medical": Target(_files("medical/*"), _medical, 3000),
     "models": Target(_goldens, _model, 4000, _weights),
     "archives": Target(_npz_corpus, _npz, 1500),
     "runs": Target(_files("runs/*.json"), _run, 6000),

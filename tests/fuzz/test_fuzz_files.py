@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limit
     ("kind", "few", "most"),
     [
         ("images", 300, 100),
+        ("medical", 100, 100),
         ("models", 60, 200),
         ("archives", 200, 100),
         ("logs", 25, 50),

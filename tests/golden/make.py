@@ -8,11 +8,13 @@
     python tests/golden/make.py novelty
     python tests/golden/make.py ensemble MEMBERS
     python tests/golden/make.py monitor
+    python tests/golden/make.py range
 
 The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
 others write the named files and their cases, and leave those of other files alone. `novelty` writes digits-novelty:
 digits-mc with the gate against foreign images, and otherwise with its answers. `ensemble` writes digits-ensemble, with
-the gate and a promise. `monitor` writes monitor.json: made scores, of which those from 120 on are larger, and the
+the gate and a promise. `range` writes range.json: 16-bit gray values and the bytes that a range makes of them, absent
+ranges included. `monitor` writes monitor.json: made scores, of which those from 120 on are larger, and the
 evidence after each. A run is a calibrated digits run:
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
@@ -32,6 +34,8 @@ Every port's test reads the same files: image as bytes, seeds as numbers, output
 import json
 import sys
 from collections.abc import Callable
+from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +110,18 @@ def _edges(*limits: float) -> list[tuple[np.float32, float]]:
 def write_contract() -> None:
     """Write contract.json."""
     (HERE / "contract.json").write_text(json.dumps(contract_document(), indent=1) + "\n")
+
+
+def write_range() -> None:
+    """Write range.json: the formula of the contract in exact fractions, which no rounding of floats can change."""
+    cases = []
+    for low, high in (None, None), (0, 4095), (0, 65535), (100, 1123), (0.5, 1000.25), (-1024, 3071), (30000, 30255):
+        first, last = (Fraction(0), Fraction(65535)) if low is None else (Fraction(low), Fraction(high))
+        values = sorted({round(most * step / 40) for most in (4095, 65535) for step in range(41)})
+        scaled = [floor((value - first) * 255 / (last - first) + Fraction(1, 2)) for value in values]
+        document = None if low is None else {"low": low, "high": high}
+        cases.append({"range": document, "values": values, "bytes": [min(255, max(0, value)) for value in scaled]})
+    (HERE / "range.json").write_text(json.dumps({"cases": cases}) + "\n")
 
 
 def images(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -268,6 +284,8 @@ if __name__ == "__main__":
             write_ensemble(Path(folder))
         case ["monitor"]:
             write_monitor()
+        case ["range"]:
+            write_range()
         case [folder, *wanted]:
             write_exported(Path(folder), wanted)
         case _:

@@ -67,6 +67,28 @@ def test_every_encoding_gives_the_same_pixels(
     assert found.dtype == np.uint8
 
 
+@pytest.mark.parametrize("encoding", ["mono16", "16UC1"])
+@pytest.mark.parametrize("big", [0, 1])
+def test_16_bits_are_read_in_the_order_of_the_message(rng: np.random.Generator, encoding: str, big: int) -> None:
+    values = rng.integers(0, 65536, (5, 7)).astype(np.uint16)
+    sent = message(values.astype(">u2" if big else "<u2").view(np.uint8).reshape(5, 7, 2), encoding, 6)
+    sent.is_bigendian = big
+    np.testing.assert_array_equal(pixels(sent)[..., 0], values)
+
+
+def test_a_camera_of_12_bits_is_answered_by_the_range_of_the_model(tmp_path: Path) -> None:
+    def ranged(document: dict[str, Any]) -> None:
+        document["image"]["range"] = {"low": 0, "high": 4095}
+
+    model = Model(variant(tmp_path, ranged), "cpu", threads=1)
+    digit = golden("digit-0.raw")
+    deep = np.rint(digit * (4095 / 255)).astype("<u2").view(np.uint8).reshape(8, 8, 2)
+    sent = message(deep, "mono16", 2)
+    sent.is_bigendian = 0
+    asked = Classifier(model, 25)
+    assert asked.answer(sent) == asked.answer(message(digit, "mono8"))
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, lambda data: np.frombuffer(data, np.uint8), memoryview])
 def test_data_may_be_any_buffer(kind: Callable[[bytes], Any]) -> None:
     image = message(golden("digit-0.raw"), "mono8", 3)
@@ -102,7 +124,8 @@ def test_a_colour_image_of_any_size_is_fitted_to_the_model(models: dict[str, Mod
 
 BAD = {
     "unknown encoding": ({"encoding": "yuv422"}, "but got 'yuv422'"),
-    "16 bits": ({"encoding": "mono16"}, "but got 'mono16'"),
+    "16 bits": ({"encoding": "mono16"}, "step is 8 bytes, and a row of 8 mono16 takes 16"),
+    "colour of 16 bits": ({"encoding": "rgb16"}, "but got 'rgb16'"),
     "no encoding": ({"encoding": ""}, "but got ''"),
     "data too short": ({"data": bytes(63)}, "has 63 bytes of data, and 8 rows take 64"),
     "no data": ({"data": b""}, "has 0 bytes of data, and 8 rows take 64"),

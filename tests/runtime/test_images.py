@@ -134,7 +134,7 @@ def test_mode_is_converted_to_defined_values(kind, image, spec, pixel):
         ("I", -1, GRAY, "from -1 to -1"),
         ("I", 70000, GRAY, "from 70000 to 70000"),
         ("F", 255.0, GRAY, "from 255 to 255"),
-        ("F", float("nan"), GRAY, "from nan to nan"),
+        ("F", float("nan"), GRAY, "not finite"),
         ("F", float("nan"), FLOAT_GRAY, "not finite"),
     ],
 )
@@ -229,7 +229,7 @@ def test_preparing_neither_changes_nor_shares_its_input():
     ("image", "reason"),
     [
         (np.zeros((2, 3, 3), np.float32), "float32 [2, 3, 3]"),
-        (np.zeros((2, 3), np.uint16), "uint16 [2, 3]"),
+        (np.zeros((2, 3, 3), np.uint16), "uint16 [2, 3, 3]"),
         (np.zeros((3, 2, 5), np.uint8), "uint8 [3, 2, 5]"),
         (np.zeros((1, 2, 3, 3), np.uint8), "uint8 [1, 2, 3, 3]"),
         (np.zeros(6, np.uint8), "uint8 [6]"),

@@ -87,7 +87,8 @@ class Run(Record):
 
     def dataset(self) -> Dataset:
         """The data this run was trained on, from where they were then."""
-        return splits.load(self.data, self.root, (self.image.height, self.image.width), group=self.group)
+        size = (self.image.height, self.image.width)
+        return splits.load(self.data, self.root, size, group=self.group, range_=self.image.range)
 
     def save(self, folder: str | Path) -> None:
         """Write the description."""

@@ -62,7 +62,7 @@ def train(
     """
     out = Path(out)
     mean, std = channel_statistics(dataset.splits["train"].images)
-    image = ImageSpec(*dataset.image_shape, mean=mean, std=std)
+    image = ImageSpec(*dataset.image_shape, mean=mean, std=std, range=dataset.gray.range)
     augment = recipe.augmentation(image)
     model = recipe.build(len(dataset.class_names), image.channels)
     hashes = dataset.hashes()

@@ -73,9 +73,9 @@ class Destinations:
         return {option: path for option, path in options.items() if path is not None}
 
     def _would_arrive(self, written: Path | None, watched: Path) -> bool:
-        from uce_edge.images import SUFFIXES
+        from uce_edge.images import is_image_name
 
-        return written is not None and written.suffix.lower() in SUFFIXES and same_place(written.parent, watched)
+        return written is not None and is_image_name(written.name) and same_place(written.parent, watched)
 
     def _refusal(self, option: str, rule: str) -> UsageError:
         return UsageError(expected(f"`{option}`", rule, str(self._given()[option]), _REMEDIES[option]))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli import ensembles, exporting, packaging
-from uce_edge.cli.options import GroupOption
+from uce_edge.cli.options import RANGE, GroupOption
 from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say, show_log
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -116,6 +116,15 @@ def export(
         typer.Option(help="Colours as the network takes them; default: rgb.", rich_help_panel=_FOREIGN),
     ] = None,
     layout: Annotated[Layout, typer.Option(help="Order of its dimensions.", rich_help_panel=_FOREIGN)] = Layout.AUTO,
+    range_: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            metavar=RANGE,
+            help="Gray values of more than 8 bits that become black and white; default: auto, by the images of --data.",
+            rich_help_panel=_FOREIGN,
+        ),
+    ] = None,
     size: Annotated[
         str | None, typer.Option(help="HEIGHTxWIDTH, if the model leaves it open.", rich_help_panel=_FOREIGN)
     ] = None,
@@ -162,7 +171,9 @@ def export(
     if source is None and untrained is None and packaging.is_file(runs):
         packaging.package(context, runs, forms)
         return
-    reading = exporting.Reading(classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group)
+    reading = exporting.Reading(
+        classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group, range_
+    )
     sources = [] if source is None else [source, *runs]
     mixed = any(path.is_dir() or path.suffix != ".onnx" for path in sources[1:])
     if mixed or (untrained is not None and (runs or sources)):
@@ -174,8 +185,8 @@ def export(
     known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
     if source is None and reading != known:
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --output-is, --data, --group go with "
-            "--from, and --target-error with it or with several runs."
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group go "
+            "with --from, and --target-error with it or with several runs."
         )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell, tell_curve
 from uce_edge.cli.feeding import fit_preprocessing, tell_price
-from uce_edge.cli.options import parse_names, parse_numbers, parse_size
+from uce_edge.cli.options import parse_names, parse_numbers, parse_range, parse_size
 from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from uce_edge.calibration.promises import Promise
     from uce_edge.datasets.splits import Split
     from uce_edge.metadata import Metadata
+    from uce_edge.ranges import Range
     from uce_edge_export.export import Exported
     from uce_edge_export.third_party import ThirdParty
     from uce_edge_train.runs import Run
@@ -38,6 +39,7 @@ class Reading:
     data: str | None = None
     target_error: float | None = None
     group: str | None = None
+    range: str | None = None
 
     @property
     def feeds(self) -> bool:
@@ -236,7 +238,21 @@ def read(source: Path, wanted: Wanted, reading: Reading) -> "tuple[ThirdParty, M
     )
     if reading.channels is ChannelOrder.BGR:
         classifier = third_party.take_bgr(classifier)
-    return classifier, replace(metadata, precision=wanted.precision)
+    image = replace(metadata.image, range=_range(reading))
+    return classifier, replace(metadata, precision=wanted.precision, image=image)
+
+
+def _range(reading: Reading) -> "Range | None":
+    """Which gray values of more than 8 bits become black and white: by --range, and by the images of --data."""
+    from uce_edge.datasets import gray
+    from uce_edge.images import is_image
+
+    folder = Path(reading.data or "")
+    files = [path for path in sorted(folder.rglob("*")) if is_image(path)] if reading.data else []
+    chosen = gray.decided(files, parse_range(reading.range))
+    if chosen.words is not None:
+        say(chosen.words)
+    return chosen.range
 
 
 def labelled_images(reading: Reading, metadata: "Metadata") -> "tuple[Split | None, Metadata]":

@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -10,6 +10,9 @@ from uce_edge.contract import Inference
 from uce_edge.datasets.named import names
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
+
+if TYPE_CHECKING:
+    from uce_edge.ranges import Choice
 
 
 def variable(option: str) -> str:
@@ -88,6 +91,24 @@ ForeignOption = Annotated[
 RootOption = Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch a public dataset that is not there.")]
 SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for images in files of their own; default: 32x32.")]
+
+RANGE = "auto|full|12bit|LOW..HIGH"
+RangeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--range",
+        metavar=RANGE,
+        help="Gray values of more than 8 bits that become black and white; the model stores it. auto, the default, "
+        "looks at the images of a folder.",
+    ),
+]
+
+
+def parse_range(text: str | None) -> "Choice":
+    """The value of --range."""
+    from uce_edge.ranges import parse
+
+    return "auto" if text is None else parse(text)
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli.datasets import tell_dataset
-from uce_edge.cli.options import DataOption, DownloadOption, GroupOption, RootOption, SizeOption, parse_size
+from uce_edge.cli.options import (
+    DataOption,
+    DownloadOption,
+    GroupOption,
+    RangeOption,
+    RootOption,
+    SizeOption,
+    parse_range,
+    parse_size,
+)
 from uce_edge.cli.parts import need_torch
 from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Sigma
@@ -47,6 +56,7 @@ def train(
     root: RootOption = None,
     download: DownloadOption = False,
     size: SizeOption = None,
+    range_: RangeOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if any.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
     init: Annotated[
@@ -201,9 +211,11 @@ def train(
     leads = os.environ.get("RANK", "0") == "0"
     if leads:
         show_log()
-    dataset = datasets.load(data, root, parse_size(size), download, group)
+    dataset = datasets.load(data, root, parse_size(size), download, group, parse_range(range_))
     if leads:
         tell_dataset(dataset)
+        if dataset.gray.words is not None:
+            say(dataset.gray.words)
     if members > 1:
         for folder in folders:  # all at once: an ensemble that lacks a member is not finished
             writable_folder(folder)

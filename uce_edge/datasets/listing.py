@@ -3,15 +3,17 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from uce_edge import images
+from uce_edge.datasets import gray
 from uce_edge.datasets import groups as grouping
 from uce_edge.datasets.sources import PARTS, Origin, Part, SkippedImagesWarning, Source, Wanted
+from uce_edge.depth import UNDECIDED, Decided, Notes
 from uce_edge.errors import ImageError, UsageError
 from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
@@ -21,7 +23,6 @@ LOG = logging.getLogger("uce_edge.datasets")
 """What was found where, for people; the command line shows it on stderr."""
 UNLEARNABLE = "a class without images cannot be learned. Add some, or remove it."
 _NAMED_AT_MOST = 10  # images that could not be read, in the warning about them
-_GRAY = {"1", "L", "LA", "I", "I;16", "F"}
 
 
 class Listed(NamedTuple):
@@ -56,7 +57,9 @@ def read(
     """
     numbers = None if groups is None else grouping.numbered(groups, [one.part for one in listed], where)
     channels = 1 if wanted.image is None and _are_gray(listed) else 3
-    pixels = _read(listed, where, wanted.image or ImageSpec(*wanted.size, channels))
+    spec = wanted.image or ImageSpec(*wanted.size, channels)
+    decided = _decided(listed, wanted)
+    pixels = _read(listed, where, replace(spec, range=decided.range or spec.range))
     label_of = {name: label for label, name in enumerate(class_names)}
     parts: dict[str, Part] = {}
     origins: dict[str, Origin] = {}
@@ -68,17 +71,19 @@ def read(
         parts[key] = np.stack([pixels[i] for i in index]), np.array([label_of[one.label] for one in chosen], np.int64)
         names = np.array([one.name for one in chosen], object)
         origins[key] = Origin(names, None if numbers is None else numbers[index])
-    return Source(parts, tuple(class_names), origins=origins, group=group)
+    return Source(parts, tuple(class_names), origins=origins, group=group, gray=decided)
 
 
 def _read(listed: Sequence[Listed], where: Path, spec: ImageSpec) -> dict[int, Pixels]:
     """What can be read, by its place in the list."""
     pixels: dict[int, Pixels] = {}
     failed = []
-    with progress("reading images", len(listed)) as advance:
+    with progress("reading images", len(listed)) as advance, Notes() as notes:
         for index, one in enumerate(listed):
+            odd: list[str] = []
             try:
-                pixels[index] = images.load(one.file, spec)
+                pixels[index] = images.load(one.file, spec, note=odd.append)
+                notes.add(*odd)
             except ImageError as error:
                 failed.append((one.name, error))
             advance(1)
@@ -103,14 +108,17 @@ def _read(listed: Sequence[Listed], where: Path, spec: ImageSpec) -> dict[int, P
     return pixels
 
 
+def _decided(listed: Sequence[Listed], wanted: Wanted) -> Decided:
+    """Which gray values become black and white, by the training images if they are a part of their own."""
+    if wanted.range is None:
+        return UNDECIDED
+    training = [one.file for one in listed if one.part == "train"]
+    return gray.decided(training or [one.file for one in listed], wanted.range)
+
+
 def _are_gray(listed: Sequence[Listed]) -> bool:
     """Whether images are gray, judged by the first one of every class in every folder."""
     first = {(Path(one.file).parent, one.part, one.label): one.file for one in reversed(listed)}
-    modes = set()
-    for file in first.values():
-        try:
-            with warnings.catch_warnings(action="ignore"), Image.open(file, formats=images.FORMATS) as image:
-                modes.add(image.mode)
-        except Exception:  # damaged or far too large: the reader says so, and another image tells the mode
-            continue
-    return bool(modes) and modes <= _GRAY
+    found = {images.is_gray(Path(file)) for file in first.values()}
+    found.discard(None)  # damaged or far too large: the reader says so, and another image tells
+    return found == {True}

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.datasets.downloads import Public
+from uce_edge.depth import UNDECIDED, Decided
 from uce_edge.errors import UceEdgeWarning, UsageError, expected
 from uce_edge.metadata import ImageSpec
+from uce_edge.ranges import Choice
 
 Part = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 """Images [n, height, width, channels] and labels [n]."""
@@ -68,6 +70,8 @@ class Source:
     """By part; empty where images have no files of their own."""
     group: str | None = None
     """What groups the images: a column, or a pattern."""
+    gray: Decided = UNDECIDED
+    """Which gray values of more than 8 bits became black and white, where that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Wanted:
     """What groups the images: a column of a manifest, or a pattern for file names with one capture group."""
     must_group: bool = True
     """Whether images that cannot be grouped so are refused, rather than announced."""
+    range: Choice = None
+    """Which gray values of more than 8 bits shall become black and white, if no model says it already."""
 
 
 @dataclass(frozen=True)

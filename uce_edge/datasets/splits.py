@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from uce_edge.datasets.resolve import resolve
 from uce_edge.datasets.sources import Source, Wanted
+from uce_edge.depth import UNDECIDED, Decided, decide
 from uce_edge.errors import UsageError, expected
+from uce_edge.ranges import Choice, Range
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
@@ -109,6 +111,8 @@ class Dataset:
     """Where a dataset that has a name was found."""
     group: str | None = None
     """What groups the images, so that no group is in two splits: a column, or a pattern."""
+    gray: Decided = UNDECIDED
+    """Which gray values of more than 8 bits became black and white, where that was asked for."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -127,6 +131,7 @@ def load(
     size: tuple[int, int] | None = None,
     download: bool = False,
     group: str | None = None,
+    range_: Choice = None,
 ) -> Dataset:
     """A dataset with its splits.
 
@@ -137,10 +142,15 @@ def load(
         size: Height and width that images are resized to which lie in files of their own; None for 32x32.
         download: Fetch a public dataset that is not under `root`.
         group: What groups the images: a column of a manifest, or a pattern for file names with one capture group.
+        range_: Which gray values of a folder's images of more than 8 bits become black and white; `auto` looks at the
+            images, None takes what the number type or the window of every file says.
     """
-    wanted = Wanted(group=group) if size is None else Wanted(size=size, group=group)
+    wanted = Wanted(group=group, range=range_) if size is None else Wanted(size=size, group=group, range=range_)
     resolved = resolve(name, root, wanted, download=download)
-    return replace(from_source(resolved.name, resolved.source), root=resolved.root)
+    decided = resolved.source.gray
+    if decided == UNDECIDED and isinstance(range_, Range):  # of images of 8 bits: for those that come later
+        decided = decide(range_, ())
+    return replace(from_source(resolved.name, resolved.source), root=resolved.root, gray=decided)
 
 
 def part_of(source: Source, key: str) -> Split:

@@ -133,7 +133,7 @@ def check_alike(described: Mapping[str, Metadata]) -> None:
             remedy = "Compare files that were trained for the same classes"
             raise UsageError(expected(f"the classes of {name}", f"those of {names[0]}", what, remedy))
         images = first.image, other.image
-        sizes = [f"{image.height}x{image.width}x{image.channels}, {image.dtype}" for image in images]
+        sizes = [image.words for image in images]
         if sizes[0] != sizes[1]:
             remedy = "Compare files that take the same images"
             raise UsageError(expected(f"the image of {name}", f"that of {names[0]} ({sizes[0]})", sizes[1], remedy))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from uce_edge import lists
 from uce_edge.errors import UsageError, expected
-from uce_edge.images import SUFFIXES
+from uce_edge.images import SUFFIXES, is_image_name
 
 _CONTENT = ("image", "bytes", "content")
 _NAMES = ("path", "name", "id")
@@ -73,7 +73,7 @@ def blocks(given: str, images: int) -> list[Block]:
     else:
         files = [place]
     tables = [file for file in files if Path(file).suffix.lower() == ".parquet"]
-    pictures = [file for file in files if Path(file).suffix.lower() in SUFFIXES]
+    pictures = [file for file in files if is_image_name(file)]
     if tables and pictures:
         rule = "images or Parquet files, not both"
         raise UsageError(expected("the input", rule, given, "Name one of them by a pattern: 'photos/**/*.jpg'"))

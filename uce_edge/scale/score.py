@@ -24,6 +24,7 @@ from ray.exceptions import RayError
 
 from uce_edge import __version__, images
 from uce_edge.answers import Request, answer_of, refused
+from uce_edge.depth import Notes
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
@@ -181,16 +182,19 @@ class _Decode:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         block = Block(int(row["number"]), Kind(row["kind"]), tuple(row["addresses"]), int(row["group"]))
-        pixels, notes = [], []
+        pixels, notes, odd = [], [], list[str]()
         for entry in entries(block):
             error, kind, digest = entry.error, "unreadable", None
             if entry.content is not None:
                 digest = hashlib.sha256(entry.content).hexdigest()
                 try:
-                    pixels.append(images.load(entry.content, self._spec, entry.path))
+                    pixels.append(images.load(entry.content, self._spec, entry.path, odd.append))
                 except ImageError as failure:
                     error, kind = str(failure), "not an image"
             notes.append([entry.path, digest, error, kind if error else None])
+        with Notes() as warned:
+            for note in odd:
+                warned.add(note)
         raw = np.stack(pixels).tobytes() if pixels else b""
         return {"number": block.number, "pixels": raw, "notes": json.dumps(notes)}
 

@@ -11,21 +11,26 @@ from uce_edge import Model
 from uce_edge.contract import check_threshold
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 
-ENCODINGS = {"rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "mono8": (0,)}
+ENCODINGS = {
+    "rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "mono8": (0,), "mono16": (0,),
+    "16UC1": (0,),
+}  # fmt: skip
 """Where red, green and blue, or gray, lie in a pixel. Alpha is left out: cameras leave anything in it."""
-_BYTES = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1}
+_BYTES = {"rgb8": 3, "bgr8": 3, "rgba8": 4, "bgra8": 4, "mono8": 1, "mono16": 2, "16UC1": 2}
+_DEEP = ("mono16", "16UC1")
 
 ERROR = "error"
 """What is decided of an image that cannot be used."""
 
 
 class ImageMessage(Protocol):
-    """The fields of sensor_msgs/Image that are read; one byte per value, so `is_bigendian` says nothing."""
+    """The fields of sensor_msgs/Image that are read; `is_bigendian` is about values of two bytes."""
 
     encoding: str
     height: int
     width: int
     step: int
+    is_bigendian: Any
     data: Any
 
 
@@ -49,8 +54,10 @@ class Answer:
     """Why the image cannot be used, in one sentence."""
 
 
-def pixels(message: ImageMessage) -> npt.NDArray[np.uint8]:
-    """The image as uint8 [height, width, 3 or 1], RGB or gray, without the padding of its rows.
+def pixels(message: ImageMessage) -> npt.NDArray[Any]:
+    """The image as uint8 [height, width, 3 or 1], RGB or gray, without the padding of its rows; 16 bits as uint16.
+
+    The model brings 16 bits to 8 by its range: a 12-bit camera wants one that was trained with `--range 12bit`.
 
     Raises:
         ImageError: The message is not an image in one of `ENCODINGS`.
@@ -67,6 +74,9 @@ def pixels(message: ImageMessage) -> npt.NDArray[np.uint8]:
     if len(message.data) < step * height:
         raise ImageError(f"The image has {len(message.data)} bytes of data, and {height} rows take {step * height}.")
     rows = np.frombuffer(message.data, np.uint8, step * height).reshape(height, step)
+    if message.encoding in _DEEP:
+        order = ">u2" if message.is_bigendian else "<u2"
+        return np.ascontiguousarray(rows[:, :row]).view(order).astype(np.uint16)[..., None]
     return rows[:, :row].reshape(height, width, -1)[..., list(ENCODINGS[message.encoding])]
 
 

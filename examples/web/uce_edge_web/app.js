@@ -144,7 +144,7 @@ async function takeFile(file) {
   if (file.name.endsWith(".raw")) {
     take(raw(await file.arrayBuffer(), image, file.name), null, file.name);
   } else {
-    await takeBitmap(await decode(file), file.name);
+    await takeBitmap(await decode(file, image), file.name);
   }
   closeCamera();
   await run();

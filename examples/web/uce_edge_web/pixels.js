@@ -7,8 +7,15 @@ const MAX_PIXELS = 100_000_000;
 const TILE = 4096; // canvases of phones have limits that photos reach
 
 /** Decodes an image file, upright by its EXIF orientation. */
-export async function decode(file) {
+export async function decode(file, spec) {
   if (file.size === 0) throw new Refusal(`${file.name} is empty (0 bytes). Copy or download it again.`);
+  if (spec.range && (await isDeep(file))) {
+    const { low, high } = spec.range;
+    throw new Refusal(
+      `${file.name} has 16 bits a value, of which a browser keeps 8, and this model takes ${low} to ${high} for black ` +
+        "and white. Ask uce-edge predict, or save it with 8 bits.",
+    );
+  }
   let bitmap;
   try {
     // As Pillow: neither colour profiles nor anything else changes the values in the file.
@@ -26,6 +33,12 @@ export async function decode(file) {
     throw new Refusal(`${file.name} has ${size} megapixels, and at most ${MAX_PIXELS / 1e6} are read. Make it smaller first.`);
   }
   return bitmap;
+}
+
+/** Whether a file is a PNG of 16 bits a value: its header says so in byte 24. */
+async function isDeep(file) {
+  const head = new Uint8Array(await file.slice(0, 25).arrayBuffer());
+  return String.fromCharCode(...head.slice(1, 4)) === "PNG" && head[24] === 16;
 }
 
 /** Brings a bitmap into the model's shape, [height, width, channels]: transparent parts on white, then resized. */

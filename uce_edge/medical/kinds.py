@@ -1,0 +1,115 @@
+"""Which files are DICOM or NIfTI, and which frame or slice of one is meant."""
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from uce_edge.errors import ImageError
+
+__all__ = ["Kind", "Part", "fragment", "is_dicom", "part_of", "sniff", "split"]
+
+_INDEX = "DICOMDIR"  # a table of contents, without pixels
+_HEAD = 544  # bytes that tell which it is
+_SELECTION = re.compile(r"(.+)#(\d+|[xyzt]=\d+(?:,[xyzt]=\d+)*)", re.DOTALL)
+
+
+class Kind(StrEnum):
+    """What a medical file is."""
+
+    DICOM = "DICOM"
+    NIFTI = "NIfTI"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is meant of a file with several images: `#3` is a frame of DICOM, `#z=40,t=2` a slice of NIfTI."""
+
+    frame: int | None = None
+    """From 1, as DICOM counts."""
+    axis: str = "z"
+    """Across which the slices of a volume lie."""
+    slice: int | None = None
+    """From 0, as NIfTI counts; None for the middle one."""
+    volume: int = 0
+    """Of a series in time, from 0."""
+
+    @property
+    def chosen(self) -> bool:
+        """Whether somebody named one."""
+        return self != Part()
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file whose name has no ending, or ends in a number as DICOM's identifiers do, is DICOM."""
+    if path.name.upper() == _INDEX or not (path.suffix == "" or path.suffix[1:].isdecimal()):
+        return False
+    try:
+        with path.open("rb") as file:
+            return sniff(file) is Kind.DICOM
+    except OSError:
+        return False
+
+
+def split(path: Path) -> tuple[Path, Part]:
+    """The file, and what is meant of it. A file whose own name has such an ending is that file."""
+    found = _SELECTION.fullmatch(str(path))
+    try:
+        itself = found is None or path.exists()
+    except OSError:  # such as a name that is too long: whoever opens it says so
+        itself = True
+    return (path, Part()) if found is None or itself else (Path(found[1]), part_of(str(path)))
+
+
+def fragment(name: str) -> str:
+    """The end of a name that says which frame or slice is meant, with its `#`; empty without one."""
+    found = _SELECTION.fullmatch(name)
+    return "" if found is None else f"#{found[2]}"
+
+
+def part_of(name: str) -> Part:
+    """What a name says after `#`.
+
+    Raises:
+        ImageError: It names one axis twice, or two axes.
+    """
+    found = _SELECTION.fullmatch(name)
+    if found is None:
+        return Part()
+    if found[2].isdecimal():
+        return Part(frame=int(found[2]))
+    pairs = [pair.split("=") for pair in found[2].split(",")]
+    given = {axis: int(number) for axis, number in pairs}
+    axes = [axis for axis, _ in pairs if axis != "t"]
+    if len(given) != len(pairs) or len(axes) > 1:
+        raise ImageError(f"{name} names more than one slice. Name one across x, y or z: {found[1]}#z=40, or #z=40,t=2.")
+    return Part(axis=(axes or ["z"])[0], slice=given[axes[0]] if axes else None, volume=given.get("t", 0))
+
+
+def sniff(stream: BinaryIO, name: str = "") -> Kind | None:
+    """What a stream holds, by its first bytes or else by the ending of its name; it is rewound."""
+    head = stream.read(_HEAD)
+    stream.seek(0)
+    if head[128:132] == b"DICM":
+        return Kind.DICOM
+    if head[:2] == b"\x1f\x8b":
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)
+        except zlib.error:
+            head = b""
+    if _is_nifti(head):
+        return Kind.NIFTI
+    name = split(Path(name))[0].name.lower()
+    if name.endswith((".nii", ".nii.gz")):
+        return Kind.NIFTI
+    return Kind.DICOM if name.endswith((".dcm", ".dicom")) else None
+
+
+def _is_nifti(head: bytes) -> bool:
+    if len(head) < 348:
+        return False
+    sizes = {struct.unpack(order, head[:4])[0] for order in ("<i", ">i")}
+    return (348 in sizes and head[344:348] == b"n+1\0") or (540 in sizes and head[4:8] == b"n+2\0")
