@@ -27,7 +27,6 @@ static unsigned char *read_file(const char *path, size_t *size) {
     }
   }
   if (file != NULL) fclose(file);
-  if (bytes == NULL) fprintf(stderr, "error: %s cannot be read.\n", path);
   return bytes;
 }
 
@@ -90,9 +89,12 @@ int main(int count, char **words) {
   options.provider = getenv("UCE_EDGE_PROVIDER");
 
   bytes = read_file(words[1], &size);
-  if (bytes == NULL) return UCE_EDGE_FAILED;
-  status = uce_edge_load_bytes(bytes, size, words[1], &options, &model, &error);
-  free(bytes);
+  if (bytes == NULL) {
+    snprintf(error.text, sizeof error.text, "%s cannot be read.", words[1]);
+  } else {
+    status = uce_edge_load_bytes(bytes, size, words[1], &options, &model, &error);
+    free(bytes);
+  }
   if (status == UCE_EDGE_OK) status = uce_edge_warm_up(model, 1, NULL, 1, &error);
   if (status == UCE_EDGE_OK) {
     uce_edge_describe(model, &info);
@@ -100,13 +102,17 @@ int main(int count, char **words) {
     views = calloc((size_t)images, sizeof *views);
     answers = calloc((size_t)images, sizeof *answers);
     probabilities = calloc((size_t)(images * info.classes), sizeof *probabilities);
-    if (views == NULL || answers == NULL || probabilities == NULL) return UCE_EDGE_FAILED;
+    if (views == NULL || answers == NULL || probabilities == NULL) {
+      status = UCE_EDGE_FAILED;
+      snprintf(error.text, sizeof error.text, "The memory is full.");
+    }
   }
   for (i = 0; i < images && status == UCE_EDGE_OK; ++i) {
     views[i].pixels = read_file(words[4 + i], &size);
     if (views[i].pixels == NULL || size != info.image_bytes) {
-      fprintf(stderr, "error: %s has not %lu bytes.\n", words[4 + i], (unsigned long)info.image_bytes);
-      return UCE_EDGE_FAILED;
+      status = UCE_EDGE_FAILED;
+      snprintf(error.text, sizeof error.text, "%s is not a file of %lu bytes.", words[4 + i],
+               (unsigned long)info.image_bytes);
     }
   }
   if (status == UCE_EDGE_OK) {

@@ -44,6 +44,8 @@ int guarded(uce_edge_error* error, Work work) {
     return told(Failure::failed("The memory is full."), error);
   } catch (const std::exception& caught) {
     return told(Failure::failed(caught.what()), error);
+  } catch (...) {  // from a caller's own `configure`
+    return told(Failure::failed("Something was thrown that is no std::exception."), error);
   }
 #else
   return told(work(), error);
