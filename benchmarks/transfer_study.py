@@ -30,14 +30,13 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "transfer.md"
 START, END = "<!-- measured: written by benchmarks/transfer_study.py -->", "<!-- end of what was measured -->"
 EPOCHS, BATCH = {100: 15, 500: 8}, {100: 16, 500: 32}
 """By the number of training images."""
-SUBSETS, RATES, PASSES = 3, (0.01, 0.003), 5
+SUBSETS, PASSES = 3, 5
 STARTS = {
-    "random": "",
-    "trained": "--init runs/cifar10",
-    "trained, frozen": f"--init runs/cifar10 --freeze {ALL_BUT_HEAD}",
-    "trained, slower below": "--init runs/cifar10 --layer-decay 0.7",
+    "random": ("", (0.01, 0.003)),
+    "trained": ("--init runs/cifar10", (0.01, 0.003)),
+    "trained, frozen": (f"--init runs/cifar10 --freeze {ALL_BUT_HEAD}", (0.1, 0.03, 0.01, 0.003)),
 }
-"""What is compared, and what it adds to the command."""
+"""What is compared: what it adds to the command, and the learning rates that are tried. One layer alone wants more."""
 SHOWN = {
     "guarantee accuracy": "same source: accuracy",
     "guarantee nll": "NLL",
@@ -57,11 +56,11 @@ def main() -> None:
     dataset, out = splits.load(arguments.data, arguments.root), Path(arguments.out)
     start = pretrained.start_from(arguments.init)
     results: dict[tuple[int, str], list[dict[str, float]]] = {}
-    for name in STARTS:
+    for name, (_, rates) in STARTS.items():
         first = min(EPOCHS)
         tried = [
             trial(part_of(dataset, first, 0), recipe(name, start, first, 0, rate), out) | {"rate": rate}
-            for rate in RATES
+            for rate in rates
         ]
         rate = min(tried, key=lambda found: found["calibration nll"])["rate"]
         for images in EPOCHS:
@@ -86,20 +85,14 @@ def recipe(name: str, start: Start, images: int, subset: int, rate: float) -> Re
         arch="resnet8", p=0.05, sigma=Sigma.FACTORED, epochs=EPOCHS[images], batch_size=BATCH[images],
         learning_rate=rate, seed=subset,
     )  # fmt: skip
-    match name:
-        case "random":
-            return plain
-        case "trained":
-            return replace(plain, init=start)
-        case "trained, slower below":
-            return replace(plain, init=start, layer_decay=0.7)
-        case _:
-            return replace(plain, init=start, freeze=(ALL_BUT_HEAD,))
+    if name == "random":
+        return plain
+    return replace(plain, init=start, freeze=(ALL_BUT_HEAD,) if "frozen" in name else ())
 
 
 def trial(dataset: Dataset, how: Recipe, out: Path) -> dict[str, float]:
     """Train one network and score it, or read the scores."""
-    start = "random" if how.init is None else f"trained-{how.layer_decay:g}-{'-'.join(how.freeze) or 'free'}"
+    start = "random" if how.init is None else f"trained-{'-'.join(how.freeze) or 'free'}"
     folder = out / f"{len(dataset.splits['train'])}-{start}-{how.seed}-{how.learning_rate:g}"
     scores = folder / "scores.json"
     if not scores.exists():
@@ -132,11 +125,11 @@ def row(images: int, name: str, results: dict[tuple[int, str], list[dict[str, fl
 
 def write(data: str, dataset: Dataset, source: Run, results: dict[tuple[int, str], list[dict[str, float]]]) -> None:
     """The measured part of the page."""
-    rates = {name: results[min(EPOCHS), name][0]["rate"] for name in STARTS}
-    options = "\n".join(
-        f"| {name} | `{' '.join(filter(None, [added, f'--learning-rate {rates[name]}']))}` |"
-        for name, added in STARTS.items()
-    )
+    lines = []
+    for name, (added, rates) in STARTS.items():
+        command = f"{added} --learning-rate {results[min(EPOCHS), name][0]['rate']:g}".strip()
+        lines.append(f"| {name} | `{command}` | {', '.join(map(str, rates))} |")
+    options = "\n".join(lines)
     trained = ", and ".join(
         f"{images} images for {count} epochs of batches of {BATCH[images]}" for images, count in EPOCHS.items()
     )
@@ -151,12 +144,12 @@ The trained start is resnet8 after {source.recipe.epochs} epochs of {given}. It 
 
     uce-edge train --data few.npz --arch resnet8 --p 0.05 --sigma factored --epochs N --batch-size B --out runs/few
 
-| start | added to the command |
-| --- | --- |
+| start | added to the command | learning rates tried |
+| --- | --- | --- |
 {options}
 
-The learning rate is that of {" and ".join(map(str, RATES))} with the lower NLL on {sizes["calibration"]} calibration
-images, tried on the first subset of {min(EPOCHS)} images. Figures are means over {SUBSETS} subsets of the training
+The learning rate is the one with the lowest NLL on {sizes["calibration"]} calibration images, tried on the first subset
+of {min(EPOCHS)} images. Figures are means over {SUBSETS} subsets of the training
 images, and in brackets those of each; a subset has one seed, for its images and for its training. They are of {PASSES}
 averaged passes, without a calibration map, on {sizes["guarantee"]} guarantee images, which come from the same source as
 the training images and served nothing else, and on the {sizes["test"]} test images.
