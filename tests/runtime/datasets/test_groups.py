@@ -150,4 +150,4 @@ def test_a_promise_from_one_image_of_each_group_is_kept_where_images_of_a_group_
                 continue
             broken[name] += found.threshold > 0.5
     assert broken["one"] <= 0.05 * redraws
-    assert broken["all"] > 0.15 * redraws, "counting every image by itself breaks it far more often than promised"
+    assert broken["all"] > 0.1 * redraws, "counting every image by itself breaks it at least twice as often as promised"
