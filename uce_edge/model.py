@@ -31,7 +31,7 @@ from uce_edge.providers import CPU, Device, open_session
 from uce_edge.runner import Runner
 from uce_edge.wire import WireError
 
-ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
+ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | Image.Image
 
 
 __all__ = ["GuaranteeWarning", "Model", "SamplesWarning"]
@@ -174,7 +174,7 @@ class Model:
 
         Args:
             images: uint8 [batch, height, width, channels] of the model's size, or a sequence of paths, encoded
-                bytes, Pillow images or uint8 arrays of any size.
+                bytes, Pillow images or arrays of any size: uint8, or uint16 gray.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
             reject: Reject what has a higher uncertainty than this; "auto" for what the file stores: its rule, which
