@@ -137,7 +137,7 @@ def decide(choice: Choice, surveys: Iterable[Survey]) -> Decided:
 def _by_images(seen: Sequence[Survey]) -> Decided:
     """What `auto` chooses."""
     if all(survey.windowed for survey in seen):
-        return Decided(words="Every DICOM file is shown by its own window. One range for all: --range LOW..HIGH")
+        return Decided(words="Every file is shown by its own window. One range for all: --range LOW..HIGH")
     low = min(float(survey.quantiles[_ROBUST].min()) for survey in seen)
     high = max(float(survey.quantiles[_ROBUST].max()) for survey in seen)
     found = f"The images have gray values from {low:g} to {high:g}"
@@ -148,7 +148,7 @@ def _by_images(seen: Sequence[Survey]) -> Decided:
     if chosen == FULL:
         return Decided(words=f"{found}: all 16 bits become black to white.")
     others = " Windows of DICOM files are not used." if any(survey.windowed for survey in seen) else ""
-    words = f"{found}: {chosen} becomes black to white, and the model stores that.{others} Another one: --range"
+    words = f"{found}: {chosen} becomes black to white, and the model stores that.{others} Another: --range LOW..HIGH"
     return Decided(_with_usual(chosen, seen), words)
 
 

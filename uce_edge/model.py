@@ -205,7 +205,8 @@ class Model:
 
         Args:
             images: uint8 [batch, height, width, channels] of the model's size, or a sequence of paths, encoded
-                bytes, Pillow images or uint8 arrays of any size. Or one path, encoded image or Pillow image.
+                bytes, Pillow images or arrays of any size: uint8, or uint16 gray. Or one path, encoded image or Pillow
+                image.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Which 4096 passes to draw from; the same seed gives the same answer.
             reject: Reject what has a higher uncertainty than this; "auto" for what the file stores: its rule, which

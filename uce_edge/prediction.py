@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
 
 FloatArray = npt.NDArray[np.float32]
-ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | Image.Image
+ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | Image.Image
 """What a user gives as one image."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import GOLDEN
+from conftest import GOLDEN, Call
 from PIL import Image
 
 pytest.importorskip("pydicom", reason="pydicom is not installed: the extra medical brings it")
@@ -367,3 +367,16 @@ def test_many_odd_files_are_warned_of_once_and_counted(tmp_path: Path) -> None:
     assert len(said) == 2
     assert "2 frames" in said[0]
     assert "2 other images" in said[1]
+
+
+def test_a_frame_is_logged_and_computed_again(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    path = tmp_path / "studies" / "cine.dcm"
+    path.write_bytes(dicom(np.stack([VALUES, VALUES[::-1], VALUES // 2])))
+    model, log = GOLDEN / "digits-mc.onnx", tmp_path / "log.jsonl"
+    frames = (f"{path}#2", f"{path}#3")
+    said = call("predict", "--model", model, *frames, "--reject", 0.3, "--audit", log, "--save", tmp_path)
+    assert said.code == 0, said.err
+    assert {file.name for file in tmp_path.glob("*.png")} == {"cine.png", "cine-2.png"}
+    again = call("replay", log, "--images", path.parent, "--model", model)
+    assert again.code == 0, again.out + again.err

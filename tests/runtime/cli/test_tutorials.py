@@ -1,8 +1,11 @@
 """The tutorials do what they say: every command of theirs is run, on small data and for few epochs."""
 
+import csv
 import json
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +36,11 @@ def run_all(page: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> list[str]
         if name == "export":
             monkeypatch.setenv(*arguments[0].split("="))
             continue
+        if name == "python":
+            script = ROOT / arguments[0]
+            monkeypatch.setattr(sys, "argv", [str(script), *arguments[1:]])
+            runpy.run_path(str(script), run_name="__main__")
+            continue
         assert name == "uce-edge"
         done = call(*arguments)
         assert done.code == 0, done.err
@@ -45,16 +53,23 @@ def test_pneumonia(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     rng = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
     parts = {}
-    for part, count in (("train", 120), ("val", 160), ("test", 60)):
+    for part, count in (("train", 120), ("val", 240), ("test", 60)):
         parts[f"{part}_images"] = np.concatenate([images(rng, count // 2, 28, bright) for bright in (False, True)])
         parts[f"{part}_labels"] = np.repeat([0, 1], count // 2)
     np.savez(tmp_path / "data" / "pneumoniamnist.npz", **parts)
-    (tmp_path / "incoming").mkdir()
-    for index in range(3):
-        Image.fromarray(images(rng, 1, 28, index > 0)[0]).save(tmp_path / "incoming" / f"{index}.png")
     run_all("tutorial-pneumonia.md", call, monkeypatch)
     assert "</html>" in (tmp_path / "xray.html").read_text()
-    assert len((tmp_path / "decisions.jsonl").read_text().splitlines()) == 3
+    assert len((tmp_path / "decisions.jsonl").read_text().splitlines()) == 50
+    assert json.loads((tmp_path / "xray.json").read_text())["image"]["range"] == {"low": 0, "high": 4095}
+    with (tmp_path / "xrays" / "manifest.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    assert len(rows) == 420
+    assert all((tmp_path / "xrays" / row["path"]).is_file() for row in rows)
+    assert (
+        len({row["patient"] for row in rows})
+        == len({(row["patient"], row["label"], row["split"]) for row in rows})
+        < 420
+    )
 
 
 def test_photos(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

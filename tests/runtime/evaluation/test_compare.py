@@ -311,5 +311,5 @@ def test_files_that_take_other_images_are_refused(evaluations):
     described = {name: one.metadata for name, one in evaluations.items()}
     large = dataclasses.replace(described["moments"].image, height=16)
     described["moments"] = dataclasses.replace(described["moments"], image=large)
-    with pytest.raises(UsageError, match=r"the image of moments to be that of mc \(8x8x1, uint8\), but got '16x8x1"):
+    with pytest.raises(UsageError, match=r"image of moments to be that of mc \(8 x 8 x 1 uint8\), but got '16 x 8 x 1"):
         comparison.check_alike(described)
