@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE, START, END = ROOT / "docs" / "scale.md", "<!-- benchmarks/scale.py -->", "<!-- end -->"
 BLOCK, LARGE_BLOCK = 64, 4096
 MACHINES, CORES = (1, 10, 1000), 32
+DRIVER, MODELS, DECODING, RAY = "the driver", "models", "decoding", "Ray itself"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,8 +41,8 @@ class Run:
     seconds: float
     processor: float
     """Seconds of processor time of all its processes."""
-    driver: float
-    """Those of the first process alone."""
+    parts: dict[str, float]
+    """The same by what the processes do."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,10 @@ class Cost:
         """Seconds of processor time before the first image."""
         return max(self.small.processor - self.each * self.small.images, 0.0)
 
-    @property
-    def driver_each(self) -> float:
-        """Seconds of processor time of the first process per image."""
-        return (self.large.driver - self.small.driver) / (self.large.images - self.small.images)
+    def part(self, name: str) -> float:
+        """Seconds of processor time per image of some of the processes."""
+        more = self.large.parts.get(name, 0) - self.small.parts.get(name, 0)
+        return more / (self.large.images - self.small.images)
 
     @property
     def rate(self) -> float:
@@ -85,10 +86,25 @@ def processes() -> dict[int, tuple[int, float]]:
     return found
 
 
+def kind(pid: int, first: int, before: str) -> str:
+    """What a process does, by the title that Ray gives it."""
+    if pid == first:
+        return DRIVER
+    try:
+        title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return before
+    if "MapWorker" in title:
+        return MODELS
+    # One that decodes is called so while it does, and idle in between.
+    return DECODING if title.startswith(("ray::Map", "ray::IDLE", "ray::ReadImage")) else before
+
+
 def run(command: list[str], images: int) -> Run:
     """Run a command, and look again and again at what it and its children have taken so far."""
     start = time.perf_counter()
     taken: dict[int, float] = {}
+    kinds: dict[int, str] = {}
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as process:
             known = {process.pid}
@@ -96,13 +112,18 @@ def run(command: list[str], images: int) -> Run:
                 seen = processes()
                 while more := {pid for pid, (parent, _) in seen.items() if parent in known} - known:
                     known |= more
-                taken |= {pid: seen[pid][1] for pid in known & seen.keys()}
+                alive = known & seen.keys()
+                taken |= {pid: seen[pid][1] for pid in alive}
+                kinds |= {pid: kind(pid, process.pid, kinds.get(pid, RAY)) for pid in alive}
                 time.sleep(0.05)
             seconds = time.perf_counter() - start
         if process.returncode:
             said.seek(0)
             sys.exit(f"{' '.join(command)} failed:\n{said.read().decode()[-3000:]}")
-    return Run(images, seconds, sum(taken.values()), taken[process.pid])
+    parts = dict.fromkeys((DRIVER, MODELS, DECODING, RAY), 0.0)
+    for pid, each in taken.items():
+        parts[kinds[pid]] += each
+    return Run(images, seconds, sum(taken.values()), parts)
 
 
 def folders(place: Path, small: int, large: int) -> dict[int, Path]:
@@ -165,6 +186,10 @@ def overhead(costs: dict[str, Cost], passes: str) -> str:
     return f"{1000 * more:+.2f} ms an image or {100 * more / theirs.each:+.0f} % ({passes})"
 
 
+def _parts(cost: Cost) -> str:
+    return ", ".join(f"{name} {1000 * cost.part(name):.2f} ms" for name in (MODELS, DECODING, DRIVER, RAY))
+
+
 def plan(each: float, driver_block: float, address: float) -> list[str]:
     """On paper: what machines of so many cores would do."""
     rows = [
@@ -224,10 +249,10 @@ def main() -> None:
         "",
         *costs_table(costs),
         "",
-        f"`score` takes {', and '.join(differences)} more than `predict`.",
+        f"`score` takes {', and '.join(differences)} more than `predict`. By process, per image: {_parts(own)}.",
         "",
         *lines,
-        *plan(own.each, own.driver_each * BLOCK, bytes_per_address()),
+        *plan(own.each, own.part(DRIVER) * BLOCK, bytes_per_address()),
     ]
     print("\n".join(text))
     if options.write:

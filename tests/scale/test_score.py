@@ -152,3 +152,15 @@ def test_another_model_and_a_missing_cluster_are_told(photos: Path, tmp_path: Pa
     assert (done.returncode, "another model" in done.stderr) == (2, True)
     done = run(photos, tmp_path / "other", "--address", "127.0.0.1:1")
     assert (done.returncode, "no Ray cluster" in done.stderr) == (1, True), done.stderr
+
+
+def test_a_ray_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from uce_edge import UceEdgeError
+    from uce_edge.scale import score
+
+    def slow(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.\nMore of it.")
+
+    monkeypatch.setattr(score.ray, "init", slow)
+    with pytest.raises(UceEdgeError, match=r"Ray did not start \(The current node timed out during startup\)\. If"):
+        score._start(None)

@@ -151,7 +151,7 @@ def _start(address: str | None) -> None:
     except (OSError, RayError):
         raise
     except Exception as error:  # Ray raises bare ones: for a raylet that is not there in time, for one
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
         raise UceEdgeError(f"Ray did not start ({said}). If the machine is busy, start it again later.") from None
 
 
