@@ -165,7 +165,7 @@ def _how(said: Prediction, data: Split) -> dict[str, int | str]:
 def _told(found: Found, data: Split) -> Found | NoGuaranteeError:
     """A refusal also says that images were left out, where they are grouped."""
     if isinstance(found, NoGuaranteeError) and data.groups is not None:
-        return NoGuaranteeError(f"{found} {ONE_EACH}", found.curve)
+        return NoGuaranteeError(f"{found} {ONE_EACH}", found.curve, found.score)
     return found
 
 
@@ -193,7 +193,7 @@ def _joint(
         )
     joint = _tried(scores[familiar], wrong[familiar], promise)
     if isinstance(joint, NoGuaranteeError):
-        return NoGuaranteeError(str(joint), tuple(_of_all(row, len(wrong)) for row in joint.curve))
+        return NoGuaranteeError(str(joint), tuple(_of_all(row, len(wrong)) for row in joint.curve), promise.score)
     return StoredThreshold.from_document(_of_all(joint, len(wrong)).to_document() | _how(said, data))
 
 

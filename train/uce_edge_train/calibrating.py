@@ -212,7 +212,7 @@ def _stored(
     except NoGuaranteeError as error:
         counted = "" if held_out.groups is None else f" {ONE_EACH}"
         kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."
-        raise NoGuaranteeError(kept, error.curve) from error
+        raise NoGuaranteeError(kept, error.curve, promise.score) from error
     run = replace(run, promise=promise)
     run.save(folder)
     return run

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract
-from uce_edge.calibration.promises import STEPS, Counts, Guarantee, Promise
+from uce_edge.calibration.promises import STEPS, Counts, Guarantee, Promise, RejectBy
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metrics.checks import Booleans, Floats, Integers, array, vector, whole
 
@@ -43,10 +43,12 @@ Uncertainties = npt.NDArray[np.float32]
 class NoGuaranteeError(UceEdgeError):
     """These images cannot prove the promise at any threshold."""
 
-    def __init__(self, message: str, curve: tuple[Guarantee, ...] = ()) -> None:
+    def __init__(self, message: str, curve: tuple[Guarantee, ...] = (), score: RejectBy = RejectBy.UNCERTAINTY) -> None:
         super().__init__(message)
         self.curve = curve
         """What they can prove instead, as `curve` tells."""
+        self.score = score
+        """What the thresholds are about: the uncertainty, or 1 - confidence."""
 
 
 def count(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> Counts:

@@ -122,20 +122,27 @@ def tell(done: Done) -> None:
 
 def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | None]) -> None:
     """Say what can be promised instead of what was refused, and the command that does, given the error."""
+    from uce_edge.calibration.promises import RejectBy
     from uce_edge.report.words import at_most, percent, threshold
 
     if not refused.curve:
         say("These images cannot promise any error up to 50 %: give more images, or a better model.")
         return
     sure = percent(refused.curve[0].confidence, 0)
+    by_confidence = refused.score is RejectBy.CONFIDENCE
     say(f"What the same images can promise, each with {sure} confidence:")
     table(
-        ("error at most", "accepted", "uncertainty at most", "wrong among the accepted"),
+        (
+            "error at most",
+            "accepted",
+            "confidence at least" if by_confidence else "uncertainty at most",
+            "wrong among the accepted",
+        ),
         [
             (
                 at_most(row.target_error),
                 percent(row.coverage),
-                threshold(row.threshold),
+                percent(1 - row.threshold) if by_confidence else threshold(row.threshold),
                 f"{round((row.error or 0) * row.accepted):,} of {row.accepted:,}",
             )
             for row in refused.curve

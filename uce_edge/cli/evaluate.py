@@ -105,6 +105,7 @@ def evaluate(
         split.labels,
         data=called(data),
         part=part,
+        names=None if split.names is None else list(split.names),
         outside={called(name): foreign_images(name, spec, root) for name in ood or ()},
         kinds={far.NAME: far.kinds()} if far.NAME in (ood or ()) else {},
         samples=samples,

@@ -99,7 +99,7 @@ def _promising(folder: Path, run: "Run", target_error: float) -> str:
     if run.tuned_rates is not None:
         parts += f" --rates {Rates.MODEL if len(set(run.tuned_rates.values())) == 1 else Rates.LAYER}"
     if run.promise is not None:
-        parts += f" --confidence {run.promise.confidence:g}"
+        parts += f" --confidence {run.promise.confidence:g} --score {run.promise.score}"
     return f"{parts} --target-error {target_error:g}   and export it again"
 
 
