@@ -220,6 +220,13 @@ def test_jpeg_inside_is_read_and_may_not_be_larger_than_the_header_says() -> Non
     assert "300 x 200 pixels inside" in refusal(written(bomb))
 
 
+def test_a_jpeg_2000_picture_without_end_is_refused() -> None:
+    data = encapsulated(Image.fromarray((VALUES >> 4).astype(np.uint8)), JPEG2000Lossless, "JPEG2000", "MONOCHROME2")
+    picture = pydicom.encaps.get_frame(data.PixelData, 0, number_of_frames=1)
+    data.PixelData = pydicom.encaps.encapsulate([picture[:12] + bytes(4) + picture[16:]])
+    assert "damaged JPEG 2000" in refusal(written(data))
+
+
 def test_an_absent_codec_is_named_with_its_package() -> None:
     data = encapsulated(Image.fromarray((VALUES >> 4).astype(np.uint8)), JPEGLSLossless, "JPEG", "MONOCHROME2")
     said = refusal(written(data))

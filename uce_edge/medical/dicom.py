@@ -17,6 +17,7 @@ from uce_edge.ranges import Range
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _PILLOW = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51, 90, 91)}  # what Pillow decodes for pydicom
+_JP2 = b"\0\0\0\x0cjP  "
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
 _COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT", "PALETTE COLOR")
 _CODECS = {
@@ -115,7 +116,7 @@ class Dicom(Opened):
                 f"{self._name} is compressed with {uid.name}, which no installed package decodes. "
                 f"Run: pip install {package}"
             )
-        if self._syntax in _PILLOW:
+        if uid.is_encapsulated:
             self._check_inside()
         self._stream.seek(0)
         array: npt.NDArray[Any] = pixel_array(self._stream, index=self._frame)
@@ -124,13 +125,17 @@ class Dicom(Opened):
         return array
 
     def _check_inside(self) -> None:
-        """Refuse a compressed picture of another size than the header's: it may ask for gigabytes."""
+        """Refuse a compressed picture of another size than the header says, or without an end."""
         from pydicom.encaps import get_frame
         from pydicom.pixels.utils import _array_common
 
         self._stream.seek(0)
         _array_common(self._stream, [])
         frame = get_frame(self._stream, self._frame, number_of_frames=self._frames)
+        if frame.startswith(_JP2) and not _boxes_end(frame):
+            raise ImageError(f"{self._name} has a damaged JPEG 2000 picture inside. Copy or save it again.")
+        if self._syntax not in _PILLOW:
+            return
         with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as inside:
             if inside.size != self.size:
                 raise ImageError(
@@ -215,6 +220,19 @@ class Dicom(Opened):
     def _group(self, keyword: str, index: int) -> list[Any]:
         groups = self._data.get(keyword) or []
         return [groups[index]] if index < len(groups) else []
+
+
+def _boxes_end(frame: bytes) -> bool:
+    """Whether the boxes of a JP2 file follow each other; pydicom would look at one of length 0 for ever."""
+    place = 12
+    while place < len(frame):
+        length = int.from_bytes(frame[place : place + 4], "big")
+        if frame[place + 4 : place + 8] == b"jp2c":
+            return True
+        if length == 0:
+            return False
+        place += length
+    return True
 
 
 def _looked_up(values: npt.NDArray[Any], item: Any) -> tuple[npt.NDArray[Any], Range]:
