@@ -252,7 +252,7 @@ def test_unusable_images_are_refused(model, images, message):
             ask(images)
 
 
-@pytest.mark.parametrize("image", ["digit.png", b"png", Image.new("L", (8, 8))], ids=str)
+@pytest.mark.parametrize("image", ["digit.png", b"png", Image.new("L", (8, 8))], ids=["path", "bytes", "image"])
 def test_logits_are_those_of_a_list(model, image):
     with pytest.raises(ImageError, match=r"Put it into a list: \[image\]"):
         model.logits(image)

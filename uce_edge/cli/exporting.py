@@ -1,6 +1,7 @@
 """What `uce-edge export` does with each kind of source, and what it says about it."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -245,10 +246,15 @@ def read(source: Path, wanted: Wanted, reading: Reading) -> "tuple[ThirdParty, M
 def _range(reading: Reading) -> "Range | None":
     """Which gray values of more than 8 bits become black and white: by --range, and by the images of --data."""
     from uce_edge.datasets import gray
+    from uce_edge.datasets.formats import manifest
     from uce_edge.images import is_image
 
-    folder = Path(reading.data or "")
-    files = [path for path in sorted(folder.rglob("*")) if is_image(path)] if reading.data else []
+    source = Path(reading.data or "")
+    files: Sequence[str | Path] = []
+    if reading.data and manifest.FORMAT.takes(source):
+        files = manifest.files(source)
+    elif reading.data:
+        files = [path for path in sorted(source.rglob("*")) if is_image(path)]
     chosen = gray.decided(files, parse_range(reading.range))
     if chosen.words is not None:
         say(chosen.words)

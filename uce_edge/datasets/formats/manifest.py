@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from uce_edge import lists
+from uce_edge import lists, medical
 from uce_edge.datasets import groups as grouping
 from uce_edge.datasets import listing
 from uce_edge.datasets.listing import LOG, Listed
@@ -18,11 +18,7 @@ _SUFFIXES = (".csv", ".tsv", ".jsonl", _PARQUET)
 
 def read(path: Path, wanted: Wanted) -> Source:
     """The images that a manifest names, relative to its folder."""
-    if not path.is_file():
-        raise UsageError(f"There is no file {path}. Check the path given to --data.")
-    rows = _parquet(path) if path.suffix.lower() == _PARQUET else _text(path)
-    if not rows:
-        raise UsageError(expected(f"{path}", "a manifest with a row per image", "no row", "Add some"))
+    rows = _rows(path)
     columns = list(dict.fromkeys(column for row in rows for column in row.cells))
     for column in (PATH, _LABEL) if wanted.labels else (PATH,):
         if column not in columns:
@@ -43,6 +39,21 @@ def read(path: Path, wanted: Wanted) -> Source:
         LOG.info("%s: columns that are not used: %s.", path, ", ".join(unused))
     listed, classes = _classes(listed, path, wanted.classes)
     return listing.read(listed, classes, path, wanted, groups, group)
+
+
+def files(path: Path) -> list[str]:
+    """The files that a manifest names, whether they are there or not."""
+    names = (row.cells.get(PATH, "") for row in _rows(path))
+    return [lists.beside(name, str(path.parent)) for name in names if name.strip()]
+
+
+def _rows(path: Path) -> list[Row]:
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}. Check the path given to --data.")
+    rows = _parquet(path) if path.suffix.lower() == _PARQUET else _text(path)
+    if not rows:
+        raise UsageError(expected(f"{path}", "a manifest with a row per image", "no row", "Add some"))
+    return rows
 
 
 def _text(path: Path) -> list[Row]:
@@ -125,7 +136,7 @@ def _refuse_missing(rows: Sequence[Row], listed: Sequence[Listed], path: Path) -
 
 def _is_file(path: str) -> bool:
     try:
-        return Path(path).is_file()
+        return medical.split(Path(path))[0].is_file()  # of a frame or slice, the file that it is in
     except (OSError, ValueError):  # such as a name that is too long
         return False
 
