@@ -123,11 +123,12 @@ def make(arguments: argparse.Namespace) -> None:
     options = ["--threads", str(arguments.threads)]
     options += [word for name in arguments.ood for word in ("--ood", name)]
     options += ["--images", str(arguments.images)] if arguments.images else []
+    timed = options if arguments.latency else [*options, "--no-latency"]
     # Twelve files fit into one comparison; networks that were trained with noise and run without it are told apart.
     main = [path for path in [*files, *threes[:1], five] if path is not None and "without noise" not in path.stem]
     plain = [path for path in files if path is not None and (path in singles or "without noise" in path.stem)]
-    study.compared("posteriors", main, options)
-    study.compared("without-noise", plain, options)
+    study.compared("posteriors", main, timed)
+    study.compared("without-noise", plain, timed)
     study.compared("trainings", [*singles, *threes, five], [*options, "--no-latency"])
     (study.folder / "study.json").write_text(
         json.dumps({"data": study.data, "target_error": study.target, "left_out": study.left_out}, indent=2)
@@ -348,6 +349,7 @@ def main() -> None:
     files.add_argument("--target-error", type=float, default=0.1)
     files.add_argument("--images", type=int)
     files.add_argument("--threads", type=int, default=2)
+    files.add_argument("--no-latency", dest="latency", action="store_false", help="on a machine that is not quiet")
     files.set_defaults(call=make)
     page = commands.add_parser("page", help="write docs/posteriors.md from finished studies")
     page.add_argument("studies", nargs="+")

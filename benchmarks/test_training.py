@@ -67,10 +67,12 @@ def step(arch: str, kind: str) -> dict[str, float]:
     recipe = Recipe(arch=arch, batch_size=128, learning_rate=1e-4, sigma=Sigma(sigma))
     model = recipe.build(10, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     training = Training(model, recipe.optimiser_for(model, []), [])
+    image = ImageSpec(32, 32, 3)
     loop = _Loop(
         training,
         recipe,
-        ImageSpec(32, 32, 3),
+        recipe.augmentation(image),
+        image,
         dataset,
         "",
         Group(torch.device("cpu")),
@@ -78,13 +80,14 @@ def step(arch: str, kind: str) -> dict[str, float]:
         Journal(Path(), 1, None),
     )
     generator = torch.Generator().manual_seed(0)
+    noise = NoisePool(generator)
     batch = torch.arange(128)
     model.train()
-    with noise_from(model, NoisePool(generator)), deterministic(model) if kind == "deterministic" else nullcontext():
+    with noise_from(model, noise), deterministic(model) if kind == "deterministic" else nullcontext():
         times = []
         for _ in range(6):
             started = time.perf_counter()
-            loop._step(model, batch, generator)
+            loop._step(model, batch, generator, noise)
             times.append(time.perf_counter() - started)
     return {"seconds": min(times[1:])}
 
