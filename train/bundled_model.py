@@ -227,8 +227,8 @@ def _times(m: Measurement, kind: Inference) -> str:
 
 PAGE = """# Model card: the model in the box
 
-Written by `python train/bundled_model.py card`, which evaluates the committed files. `uce-edge info` shows the same
-from inside a file; `uce-edge evaluate --data cifar10 --ood cifar100` measures it again.
+Written by `python train/bundled_model.py card`, which evaluates the committed files. `uce-edge info --all` shows the
+same from inside a file; `uce-edge evaluate --data cifar10 --ood cifar100` measures it again.
 
 **What.** A ResNet-9 (262,000 weights, 32x32 pixels) that tells airplane, automobile, bird, cat, deer, dog, frog, horse,
 ship and truck apart, with Gaussian dropout in every weight layer but the first (p = {p}). Two files, one network:

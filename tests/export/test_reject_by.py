@@ -1,6 +1,7 @@
 """Rejecting by the confidence: the promise is about what is compared, and older readers keep one of their own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -148,7 +149,8 @@ def test_auto_takes_the_confidence_only_where_it_is_better_beyond_doubt(rng: np.
 
 def test_a_confidence_that_cannot_promise_promises_nothing(dataset: Dataset, tmp_path: Path) -> None:
     few = dataset.splits["guarantee"].at_most(100)
-    promise = Promise(0.02, score=RejectBy.CONFIDENCE)
+    few = replace(few, labels=(few.labels + 1) % 10)  # every answer is wrong
+    promise = Promise(0.1, score=RejectBy.CONFIDENCE)
     source, calibration = GOLDEN / "digits-mc.onnx", dataset.splits["calibration"].at_most(60)
     done = recalibrate(source, tmp_path / "m.onnx", calibration, Method.TEMPERATURE, None, 0, promise, None, few)
     assert done.measured.refused is not None

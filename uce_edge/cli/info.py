@@ -90,7 +90,7 @@ def _essential(model: Path, metadata: Metadata, shown: int) -> dict[str, str]:
     return {
         "file": f"{model} ({model.stat().st_size / 1e6:.2f} MB), contract {metadata.contract}",
         "classes": f"{len(metadata.classes)}: {', '.join(metadata.classes[:shown])}{others}",
-        "image": f"{spec.height} x {spec.width} x {spec.channels} {spec.dtype}",
+        "image": spec.words,
         "network": f"{_network(metadata)}; noise: {_noise(metadata)}",
         "inference": passes + ("" if metadata.precision is Precision.FP32 else f", {metadata.precision}"),
         "calibration": fitted,

@@ -212,6 +212,7 @@ def train(
     if leads:
         show_log()
     dataset = datasets.load(data, root, parse_size(size), download, group, parse_range(range_))
+    recipe.build(len(dataset.class_names), dataset.image_shape[2])  # refuses what cannot be, before anything is told
     if leads:
         tell_dataset(dataset)
         if dataset.gray.words is not None:

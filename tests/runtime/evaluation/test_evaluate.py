@@ -503,7 +503,8 @@ def test_wrong_files_are_named(digits, evaluating, archive, tmp_path):
     assert "has no stored threshold" in evaluating(digits.model, "--data", "digits", "--reject", "auto").err
     done = evaluating(digits.model, "--data", archive(), "--ood", "absent")
     assert done.code == 2
-    assert "svhn, a folder of images, or an .npz file, but got 'absent'" in done.err
+    assert "svhn, a folder of images, a manifest (" in done.err
+    assert "or an .npz file, but got 'absent'" in done.err
     assert "Example: uce-edge evaluate" in evaluating("--help").out
 
 
