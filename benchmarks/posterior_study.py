@@ -266,16 +266,19 @@ def foreign(found: dict[str, Any], at: int, called: str) -> str:
 
 def costs(found: dict[str, Any]) -> str:
     """What one image costs."""
+    timed = any(one["price"]["measured"] for one in found["files"])
     rows = []
     for one in found["files"]:
-        paid, timed = one["price"], one["price"]["measured"]
-        times = ["", ""] if timed is None else [f"{timed['ratio']:.3g}x", f"{timed['ratio_best']:.3g}x"]
+        paid, measured = one["price"], one["price"]["measured"]
+        times = [f"{measured['ratio']:.3g}x", f"{measured['ratio_best']:.3g}x"] if measured else ["", ""]
         macs = "" if paid["macs"] is None else f"{paid['macs'] / 1e6:,.1f}"
         share = "" if one["macs_ratio"] is None else f"{one['macs_ratio']:.3g}x"
-        rows.append([Path(one["name"]).stem, str(paid["passes"]), *times, macs, share, f"{paid['file_mb']:.2f}"])
+        cells = [macs, share, f"{paid['file_mb']:.2f}"]
+        rows.append([Path(one["name"]).stem, str(paid["passes"]), *(times if timed else []), *cells])
     cores = count(found["threads"], "thread") if found["threads"] else "all cores"
-    head = ["file", "passes", "time, median", "time, best", "million MACs", "ratio", "MB"]
-    return f"One image, {cores}, the files taking turns:\n\n" + table(head, rows)
+    how = f"One image, {cores}, the files taking turns" if timed else "One image; times were not measured"
+    head = ["file", "passes", *(["time, median", "time, best"] if timed else []), "million MACs", "ratio", "MB"]
+    return f"{how}:\n\n" + table(head, rows)
 
 
 def spread(found: dict[str, Any]) -> str:
@@ -333,6 +336,16 @@ INTRODUCTION = """# Which posterior?
 What a file can draw its passes from, and whether that is worth its price. Everything below was measured by
 `benchmarks/posterior_study.py` with `uce-edge compare`, which does the same for files and images of yours:
 [the guide](guide.md#comparing-files) says how to read it.
+
+The runs are a pool of deterministic trainings with different seeds (`det0`, `det1`, ...) and one training for each kind
+of noise, all by `uce-edge train --data DATA --arch resnet8 --epochs 12 --out RUN` with
+
+| run | options |
+| --- | --- |
+| `det0` to `det4` | `--dropout none --seed 0` to `4` |
+| `plain`, `gaussian20` | `--p 0.05 --sigma factored`, `--p 0.2 --sigma factored` |
+| `bernoulli` | `--dropout bernoulli --p 0.1` |
+| `overconfident` | `--p 0.2 --sigma factored --shift 0 --weight-decay 0 --epochs 30` |
 
 """
 
