@@ -283,6 +283,21 @@ class PortTests:
         if wanted.novelty_score is not None:
             assert said["novelty_score"] == pytest.approx(float(wanted.novelty_score[0]), rel=1e-5)
 
+    @pytest.mark.parametrize(
+        ("error", "of_confidence"), [(None, [0.3, 0.8]), ([0.1, 1.2, 0.4], [0.3, 0.8]), ([0.1, 1.2, 0.4], None)]
+    )
+    def test_split_passes_have_the_error_probability_of_either_map(
+        self, port: Port, tmp_path: Path, error: list[float] | None, of_confidence: list[float] | None
+    ) -> None:
+        """Calls that are merged compute it from the metadata alone."""
+        maps = {"error": error, "confidence_error": of_confidence}
+        file, image = variant(tmp_path, lambda about: about["calibration"].update(maps)), GOLDEN / "noise.raw"
+        said = answer(port, file, image, "--samples", 101)
+        pixels = np.frombuffer(image.read_bytes(), np.uint8).reshape(1, 8, 8, 1)
+        with warnings.catch_warnings(action="ignore"):
+            wanted = Model(file, "cpu").predict(pixels, samples=101)
+        assert said["error_probability"] == pytest.approx(float(wanted.error_probability[0]), rel=0, abs=1e-6)
+
     def test_a_file_of_a_later_minor_version_is_answered_as_today(self, port: Port, tmp_path: Path) -> None:
         request = (IMAGE, "--reject", "auto")
         later, today = port(from_the_future(tmp_path), *request), port(MODEL, *request)

@@ -59,7 +59,7 @@ def words_of_python(model: Path, image: Path, reject: float | Literal["auto"]) -
     """What Python says of the decision about a golden image."""
     opened = Model(model, "cpu", threads=1)
     (prediction,) = opened.predict(np.frombuffer(image.read_bytes(), np.uint8).reshape(1, 8, 8, 1), reject=reject)
-    return opened.limits(reject).why(prediction.reason)
+    return prediction.why
 
 
 class GateTests:
@@ -128,6 +128,41 @@ class GateTests:
             assert said["reason"] in ("foreign", "both")
         file = variant(tmp_path, lambda about: about.update(doubt=about["reject"] | {"threshold": 2}), source=model)
         assert refusal(port, file, IMAGE).endswith(" has damaged metadata: its threshold is not between 0 and 1.")
+
+    @pytest.mark.parametrize("model", [MODEL, GATED], ids=lambda path: path.stem)
+    def test_a_limit_for_every_class_is_applied_instead_of_one_for_all(
+        self, port: Port, tmp_path: Path, model: Path
+    ) -> None:
+        image = np.frombuffer(IMAGE.read_bytes(), np.uint8).reshape(1, 8, 8, 1)
+        (plain,) = Model(model, "cpu").predict(image)
+
+        def limits(own: float, others: float, classes: int = 10) -> Change:
+            some = {"target_error": 0.1, "error_bound": 0.1, "error": 0, "coverage": 1, "accepted": 9, "images": 9}
+            listed = [some | {"threshold": own if index == plain.class_id else others} for index in range(classes)]
+            how = {"confidence": 0.95, "tested": 10, "samples": 25, "seed": 0, "data": ""}
+            return lambda about: about.update(per_class={"limits": listed, **how})
+
+        for own, others, decision in (
+            (1.01 * plain.uncertainty, 0, "accept"), (0.99 * plain.uncertainty, 1, "reject"), (-1, 1, "reject"),
+        ):  # fmt: skip
+            file = variant(tmp_path, limits(own, others), source=model)
+            said = answer(port, file, IMAGE, "--reject", "auto")
+            assert (said["decision"], said["why"]) == (decision, words_of_python(file, IMAGE, "auto"))
+        assert (said["reason"], said["why"]) == ("uncertain", f"nothing that is labelled {plain.label} is accepted")
+        if model == GATED:  # the gate of the rule stays
+            raw = GOLDEN / "black.raw"
+            said = answer(port, file, raw, "--reject", "auto")
+            assert (said["decision"], said["why"]) == ("reject", words_of_python(file, raw, "auto"))
+            assert said["reason"] in ("foreign", "both")
+        assert "promise" in port(file, IMAGE, "--reject", "auto", "--seed", 1).stderr
+        for change, sentence in (
+            (limits(2, 1), "the limit of a class is not between -1 and 1"),
+            (limits(0, 0, 9), "it has not one limit for every class"),
+        ):
+            file = variant(tmp_path, change, source=model)
+            assert refusal(port, file, IMAGE).endswith(f" has damaged metadata: {sentence}.")
+            with pytest.raises(ModelFileError):
+                Model(file, "cpu")
 
     @pytest.mark.parametrize(("change", "sentence"), wrong_rules().values(), ids=wrong_rules())
     def test_a_rule_that_cannot_be_applied_is_refused_as_python_does(

@@ -6,7 +6,8 @@ that the outcome differs from that of all N passes is at most the chosen error.
 After n = 5, 10, 15, ... passes an image is done when the distance of its uncertainty from the threshold, and the mean
 margin between its two likeliest classes, are larger than what the other N - n passes can take back: so many times
 s sqrt(1/n - 1/N), by Student's t. The error is spent over the looks, an equal part at each, and halved for the two
-questions. What is rejected needs no label; without a threshold, only the label counts.
+questions. What is rejected needs no label; without a threshold, only the label counts. Where every class has a
+threshold of its own, what is above all of them needs no label.
 
 The entropy of a mean of few passes is too small, by about (1/2n) sum_c var_c / p_c. The distance must be larger than
 that as well, or an image would be accepted for having been looked at briefly.
@@ -56,13 +57,16 @@ def settled(passes: npt.NDArray[np.float32], limits: Limits, error: float, most:
         spare = 1 - first.mean(0) - limits.doubt
         needed = limit * first.std(0, ddof=1) * remaining
         done = (spare > needed) | (done & (spare < -needed))
-    if limits.threshold is not None:
+    if limits.threshold is not None or limits.per_class is not None:
+        own = np.array([limits.threshold] if limits.per_class is None else limits.per_class, np.float64)
+        own, loosest = own[order[:, -1] if limits.per_class else 0], own.max()
         summary = summarise(passes)
         spread = (values.var(axis=0, ddof=1) / np.maximum(mean, _TINY)).sum(-1) / math.log(mean.shape[-1])
         bias = spread / 2 * (1 / n - 1 / most)
-        distance = summary.uncertainty.astype(np.float64) - limits.threshold
+        uncertainty = summary.uncertainty.astype(np.float64)
         needed = limit * summary.standard_error * math.sqrt(n) * remaining
-        done = (distance > needed) | (done & (distance < -needed - bias))
+        apart = (uncertainty - own > needed) | (uncertainty - own < -needed - bias)
+        done = (uncertainty - loosest > needed) | (done & apart)
     return done
 
 

@@ -145,7 +145,9 @@ def _title(outcome: Decision | None, count: int, limits: Limits) -> str:
     word = _WORDS[outcome] or ("image" if count == 1 else "images")
     rejected = outcome is Decision.REJECT
     rules = [] if limits.cutoff is None else ["foreign" if rejected else "familiar"]
-    if limits.threshold is not None:
+    if limits.label is not None:
+        rules.append(f"uncertainty {'above' if rejected else 'at most'} the limit of the label")
+    elif limits.threshold is not None:
         rules.append(f"uncertainty {'above' if rejected else 'at most'} {limits.threshold:.4g}")
     if limits.doubt is not None:
         rules.append(f"confidence {'below' if rejected else 'at least'} {100 * (1 - limits.doubt):.4g} %")

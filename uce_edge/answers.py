@@ -68,11 +68,13 @@ class Answer:
     """What 1 - confidence was compared with, where the file rejects by that."""
     shown: Range | None = None
     """The gray values that the model took for black and white, if it says so."""
+    limit_of: str | None = None
+    """The class whose limit the threshold is, where every class has its own."""
 
     @property
     def limits(self) -> Limits:
         """What the decision compared."""
-        return Limits(self.threshold, self.cutoff, self.doubt)
+        return Limits(self.threshold, self.cutoff, self.doubt, label=self.limit_of)
 
     @property
     def ok(self) -> bool:
@@ -117,7 +119,7 @@ class Answer:
         values: dict[str, Any] = dict.fromkeys(_FIELDS)
         if self.prediction is not None:
             values |= self.prediction.as_dict() | {"top": [likely._asdict() for likely in self.top]}
-        values |= self.limits._asdict()
+        values |= {"threshold": self.threshold, "cutoff": self.cutoff, "doubt": self.doubt}
         return {"path": self.path, "status": "ok" if self.ok else "error"} | values | {"error": self.error}
 
 
@@ -175,7 +177,8 @@ def answer_of(
         return refused(path, _overflow(path, model.path), limits, content)
     likeliest = prediction.top(model.classes, top)
     shown = model.metadata.image.range
-    return Answer(path, prediction, None, limits.threshold, likeliest, content, limits.cutoff, limits.doubt, shown)
+    own = limits.of(prediction.class_id, prediction.label)
+    return Answer(path, prediction, None, own.threshold, likeliest, content, own.cutoff, own.doubt, shown, own.label)
 
 
 def refused(path: str, error: str, limits: Limits, content: bytes | None = None) -> Answer:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
-from uce_edge.calibration.promises import HeldOut, StoredRule, StoredThreshold
+from uce_edge.calibration.promises import HeldOut, StoredClasses, StoredRule, StoredThreshold
 from uce_edge.contract import (
     KEY,
     MAX_SAMPLES,
@@ -286,6 +286,9 @@ class Metadata(Record):
     doubt: Annotated[StoredThreshold | None, OPTIONAL] = None
     """A threshold on 1 - max p, to apply instead of those of `reject` and `rule`; with the cutoff of a rule, whose
     gate its promise counts on. Readers before 1.2 do not know it: the promises of the others hold without it."""
+    per_class: Annotated[StoredClasses | None, OPTIONAL] = None
+    """A threshold on the uncertainty for every class, to apply instead of those of `reject` and `rule`; with the cutoff
+    of a rule, as for `doubt`. Readers that do not know it keep the promises of the others."""
     held_out: HeldOut | None = None
     """What thresholds do to images that nothing was fitted on."""
     monitor: Annotated[StoredReference | None, OPTIONAL] = None
@@ -315,6 +318,8 @@ class Metadata(Record):
         super().__post_init__()
         if self.rule is not None and NOVELTY not in self.outputs:
             raise self.wrong("outputs", f"a list with {NOVELTY}, which the rule compares")
+        if self.per_class is not None and len(self.per_class.limits) != len(self.classes):
+            raise self.wrong("per_class", f"an object with {len(self.classes)} limits, one for every class")
 
     @property
     def takes_seeds(self) -> bool:
@@ -322,8 +327,10 @@ class Metadata(Record):
         return self.inference is not Inference.DETERMINISTIC and not self.baked
 
     @property
-    def promised(self) -> StoredThreshold | None:
-        """The threshold that `--reject auto` applies, with its promise about the error."""
+    def promised(self) -> StoredThreshold | StoredClasses | None:
+        """What `--reject auto` applies, with its promise about the error."""
+        if self.per_class is not None:
+            return self.per_class
         if self.doubt is not None:
             return self.doubt
         return self.reject if self.rule is None else self.rule.uncertain

@@ -238,7 +238,7 @@ class Model:
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
         if limits.decide:
-            reasons = limits.reasons(uncertainty, novelty, values[contract.PROBABILITIES].max(-1))
+            reasons = limits.reasons(uncertainty, novelty, values[contract.PROBABILITIES])
             decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
         return Prediction(
             class_ids=values[contract.CLASS_ID],
@@ -316,7 +316,7 @@ class Model:
         return stored
 
     def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
-        """What the uncertainty is compared with, as in `limits`."""
+        """What the uncertainty is compared with, as in `limits`; None where every class has a threshold of its own."""
         return self.limits(reject).threshold
 
     def logits(

@@ -59,13 +59,27 @@ class Limits(NamedTuple):
     """The novelty must be above this."""
     doubt: float | None = None
     """1 - confidence may be at most this."""
+    per_class: tuple[float, ...] | None = None
+    """The uncertainty may be at most that of its label; below 0, nothing with the label is accepted."""
+    label: str | None = None
+    """Whose limit the threshold is, where every class has its own."""
 
     @classmethod
     def stored(cls, metadata: "Metadata") -> "Limits":
         """What `--reject auto` compares; nothing for a file without a threshold and a rule."""
         cutoff = None if metadata.rule is None else metadata.rule.foreign.cutoff
-        threshold = None if metadata.promised is None else metadata.promised.threshold
-        return cls(threshold, cutoff) if metadata.doubt is None else cls(None, cutoff, threshold)
+        if metadata.per_class is not None:
+            return cls(None, cutoff, per_class=metadata.per_class.thresholds)
+        if metadata.doubt is not None:
+            return cls(None, cutoff, metadata.doubt.threshold)
+        stored = metadata.reject if metadata.rule is None else metadata.rule.uncertain
+        return cls(None if stored is None else stored.threshold, cutoff)
+
+    def of(self, class_id: int, label: str) -> "Limits":
+        """What an answer with this label is compared with."""
+        if self.per_class is None:
+            return self
+        return Limits(self.per_class[class_id], self.cutoff, label=label)
 
     @property
     def decide(self) -> bool:
@@ -73,22 +87,26 @@ class Limits(NamedTuple):
         return self != Limits()
 
     def reasons(
-        self, uncertainty: FloatArray, novelty: FloatArray | None, confidence: FloatArray | None = None
+        self, uncertainty: FloatArray, novelty: FloatArray | None, probabilities: FloatArray | None = None
     ) -> list[Reason | None]:
-        """Why each image is rejected; None for one that is accepted."""
-        uncertain, foreign = self._turned_away(uncertainty, novelty, confidence)
+        """Why each image is rejected; None for one that is accepted. What a file stores may need the probabilities."""
+        uncertain, foreign = self._turned_away(uncertainty, novelty, probabilities)
         return [_REASONS[bool(u), bool(f)] for u, f in zip(uncertain, foreign, strict=True)]
 
     def accept(
-        self, uncertainty: FloatArray, novelty: FloatArray | None, confidence: FloatArray | None = None
+        self, uncertainty: FloatArray, novelty: FloatArray | None, probabilities: FloatArray | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Which images are accepted."""
-        uncertain, foreign = self._turned_away(uncertainty, novelty, confidence)
+        """Which images are accepted; arguments as in `reasons`."""
+        uncertain, foreign = self._turned_away(uncertainty, novelty, probabilities)
         return ~(uncertain | foreign)
 
     def why(self, reason: Reason | None) -> str:
         """What a decision rests on, in words that follow "reject:" or "accept:"; the reason is that of a rejection."""
         above, at_most = (f"its uncertainty is {rule} {self.threshold or 0:.4g}" for rule in ("above", "at most"))
+        if self.label is not None:
+            above, at_most = (f"{text}, the limit for {self.label}" for text in (above, at_most))
+            if self.threshold is not None and self.threshold < 0:
+                above = f"nothing that is labelled {self.label} is accepted"
         if self.doubt is not None:
             least = f"{100 * (1 - self.doubt):.4g} %"
             above, at_most = (f"its confidence is {rule} {least}" for rule in ("below", "at least"))
@@ -106,15 +124,19 @@ class Limits(NamedTuple):
         return familiar if self.threshold is self.doubt is None else f"{familiar}, and {at_most}"
 
     def _turned_away(
-        self, uncertainty: FloatArray, novelty: FloatArray | None, confidence: FloatArray | None
+        self, uncertainty: FloatArray, novelty: FloatArray | None, probabilities: FloatArray | None
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which images are uncertain, and which are foreign."""
         uncertain, foreign = np.isnan(uncertainty), np.zeros(len(uncertainty), np.bool_)  # no limit accepts NaN
         if self.threshold is not None:
             uncertain = ~contract.accepts(uncertainty, self.threshold)
         if self.doubt is not None:
-            assert confidence is not None  # whoever applies what a file stores has its probabilities
-            uncertain = uncertain | ~contract.accepts(contract.doubt(confidence), self.doubt)
+            assert probabilities is not None  # whoever applies what a file stores has its probabilities
+            uncertain = uncertain | ~contract.accepts(contract.doubt(probabilities.max(-1)), self.doubt)
+        if self.per_class is not None:
+            assert probabilities is not None
+            own = np.array(self.per_class, np.float32)[probabilities.argmax(-1)]
+            uncertain = ~(uncertainty.astype(np.float32) <= own)
         if self.cutoff is not None:
             assert novelty is not None  # a file whose metadata has a rule without it is refused
             foreign = contract.is_foreign(novelty, self.cutoff)
@@ -265,7 +287,7 @@ class Prediction:
             novelty=None if self.novelty is None else _short(self.novelty[index]),
             novelty_score=None if self.novelty_score is None else _short(self.novelty_score[index]),
             reason=None if self.reasons is None else self.reasons[index],
-            limits=self.limits,
+            limits=self.limits.of(int(self.class_ids[index]), self.labels[index]),
             classes=self.classes,
             source=None if self.sources is None else self.sources[index],
         )

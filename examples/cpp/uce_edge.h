@@ -77,7 +77,9 @@ typedef struct uce_edge_limits {
   float cutoff;    /* the novelty must be above this */
 } uce_edge_limits;
 
-/* What the file itself rejects by: its rule, or else its threshold. Fails for a file that has neither. */
+/* What the file itself rejects by: its rule, or else its threshold. Fails for a file that has neither. Of a file that
+ * rejects by its confidence, or by a threshold for every class, it is the promise about the uncertainty of all classes
+ * that such a file may also have; fails where it has none. */
 int uce_edge_own_limits(const uce_edge_model *model, uce_edge_limits *limits, uce_edge_error *error);
 
 /* Pixels, read where they lie: height x width x channels, rows from the top, channels last, not normalised. They are

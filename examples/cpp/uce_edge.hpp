@@ -80,6 +80,13 @@ struct Limits {
   std::optional<float> threshold;  // the uncertainty may be at most this
   std::optional<float> cutoff;     // the novelty must be above this
   std::optional<float> doubt;      // 1 - confidence may be at most this
+  std::vector<float> per_class{};  // by class, the uncertainty may be at most this; below 0 nothing is accepted
+};
+
+// A stored threshold for every class, and the passes that their promises hold for.
+struct ClassLimits {
+  std::vector<float> thresholds;
+  Threshold promise;  // its value compares nothing
 };
 
 // A synthetic image, and what the file answered to it when it was published.
@@ -108,26 +115,38 @@ struct Metadata {
   std::int64_t samples = 0;
   std::int64_t members = 1;                   // networks of an ensemble
   std::optional<std::int64_t> calibrated_at;  // the number of passes that the calibration was fitted at
-  std::vector<double> error_map;              // its three parameters, or nothing
+  std::vector<double> error_map;  // two parameters, of the confidence; three, of the uncertainty, in an older file; or none
   std::optional<Costs> costs;
   std::vector<const char*> optional;  // those of `optional_outputs` that the file has
   std::optional<Threshold> reject;
   std::optional<Rule> rule;  // what to apply instead of `reject`
   std::optional<Threshold> doubt;  // on 1 - confidence, to apply instead of the thresholds of both
+  std::optional<ClassLimits> per_class;  // to apply instead of all of these
   std::vector<Probe> probes;
   bool exact = true;  // the network computes in float32
 
   // What the file itself rejects by: its rule, or else its threshold, if it has one.
   std::optional<Limits> limits() const {
-    const auto& stored = promised();
+    const auto cutoff = rule ? std::optional<float>(rule->cutoff) : std::nullopt;
+    if (per_class) return Limits{{}, cutoff, {}, per_class->thresholds};
+    if (doubt) return Limits{{}, cutoff, doubt->value};
+    return plain_limits();
+  }
+
+  // The same for a caller that can compare one threshold on the uncertainty: what files also promise that reject otherwise.
+  std::optional<Limits> plain_limits() const {
+    const auto& stored = rule ? rule->uncertain : reject;
+    if (!stored && (doubt || per_class)) return std::nullopt;  // the gate alone would promise nothing
     const auto threshold = stored ? std::optional<float>(stored->value) : std::nullopt;
     const auto cutoff = rule ? std::optional<float>(rule->cutoff) : std::nullopt;
-    if (doubt) return Limits{{}, cutoff, threshold};
     return threshold || cutoff ? std::optional<Limits>(Limits{threshold, cutoff, {}}) : std::nullopt;
   }
 
-  // The threshold of these limits, with the passes that its promise holds for.
-  const std::optional<Threshold>& promised() const { return doubt ? doubt : rule ? rule->uncertain : reject; }
+  // The threshold of these limits, with the passes that its promise holds for; by class, the passes alone.
+  std::optional<Threshold> promised() const {
+    if (per_class) return per_class->promise;
+    return doubt ? doubt : rule ? rule->uncertain : reject;
+  }
 
   std::size_t image_bytes() const { return std::size_t(height * width * channels) * (float32 ? 4 : 1); }
 
@@ -183,9 +202,13 @@ struct Metadata {
       const detail::Json* fitted = map->find("samples");
       const bool known = fitted != nullptr && fitted->kind == Kind::number;
       if (known) result.calibrated_at = map->whole("samples", 1, max_samples);
-      if (map->has("error")) {
-        for (const detail::Json& value : map->at("error", Kind::array).items) result.error_map.push_back(value.number);
-        if (result.error_map.size() != 3) map->damaged("its error map has not three numbers");
+      for (const auto& [key, count] : {std::pair{"confidence_error", 2}, std::pair{"error", 3}}) {
+        if (!map->has(key)) continue;
+        for (const detail::Json& value : map->at(key, Kind::array).items) result.error_map.push_back(value.number);
+        if (result.error_map.size() != std::size_t(count)) {
+          map->damaged("its error map has not " + std::string(count == 3 ? "three" : "two") + " numbers");
+        }
+        break;
       }
     }
     if (document.has("outputs")) {
@@ -197,6 +220,9 @@ struct Metadata {
     }
     if (document.has("reject")) result.reject = threshold(document.at("reject", Kind::object));
     if (document.has("doubt")) result.doubt = threshold(document.at("doubt", Kind::object));
+    if (document.has("per_class")) {
+      result.per_class = class_limits(document.at("per_class", Kind::object), result.classes.size());
+    }
     if (document.has("rule")) {
       if (!result.has_output("novelty")) document.damaged("its rule needs the output novelty");
       result.rule = stored_rule(document.at("rule", Kind::object));
@@ -245,6 +271,20 @@ struct Metadata {
     return Threshold{float(value), samples, stored.whole("seed", 0, max_seed)};
   }
 
+  static ClassLimits class_limits(const detail::Json& stored, std::size_t classes) {
+    ClassLimits result;
+    for (const detail::Json& limit : stored.at("limits", detail::Json::Kind::array).items) {
+      if (limit.kind != detail::Json::Kind::object) stored.damaged("the limit of a class has the wrong type");
+      const double value = limit.at("threshold", detail::Json::Kind::number).number;
+      if (!(value >= -1 && value <= 1)) stored.damaged("the limit of a class is not between -1 and 1");
+      result.thresholds.push_back(float(value));
+    }
+    if (result.thresholds.size() != classes) stored.damaged("it has not one limit for every class");
+    const std::int64_t samples = stored.whole("samples", 1, max_samples);
+    result.promise = Threshold{0, samples, stored.whole("seed", 0, max_seed)};
+    return result;
+  }
+
   static Rule stored_rule(const detail::Json& stored) {
     using Kind = detail::Json::Kind;
     const std::string score = stored.has("score") ? stored.at("score", Kind::string).text : scores[0];
@@ -275,7 +315,8 @@ struct Prediction {
   // and a novelty that is none, or absent, is foreign.
   Reason reason(const Limits& limits) const {
     const bool unsure = limits.doubt && !(1 - confidence() <= *limits.doubt);
-    const bool uncertain = unsure || std::isnan(uncertainty) || (limits.threshold && !(uncertainty <= *limits.threshold));
+    const auto threshold = own(limits);
+    const bool uncertain = unsure || std::isnan(uncertainty) || (threshold && !(uncertainty <= *threshold));
     const bool foreign = limits.cutoff && !(novelty.value_or(0) > *limits.cutoff);
     return Reason((uncertain ? int(Reason::uncertain) : 0) + (foreign ? int(Reason::foreign) : 0));
   }
@@ -307,12 +348,19 @@ struct Prediction {
     if (reason == Reason::uncertain) return measured;
     if (reason == Reason::both) return std::string(unlike) + ", and " + measured;
     if (!limits.cutoff) return measured;
-    return limits.threshold || limits.doubt ? std::string(like) + ", and " + measured : like;
+    return own(limits) || limits.doubt ? std::string(like) + ", and " + measured : like;
   }
 
  private:
   static constexpr const char* like = "like what it was calibrated on";
   static constexpr const char* unlike = "unlike anything it was calibrated on";
+
+  // What the uncertainty may be at most: where every class has a threshold of its own, that of the label.
+  std::optional<float> own(const Limits& limits) const {
+    if (limits.per_class.empty()) return limits.threshold;
+    const auto index = std::size_t(class_id);
+    return class_id >= 0 && index < limits.per_class.size() ? limits.per_class[index] : -1.0f;
+  }
 
   std::string compared(const Limits& limits, bool accepted) const {
     if (std::isnan(uncertainty)) return "its uncertainty is not a number";
@@ -321,8 +369,11 @@ struct Prediction {
     out << std::setprecision(4);
     if (limits.doubt) {
       out << "its confidence is " << (accepted ? "at least " : "below ") << 100 * (1 - double(*limits.doubt)) << " %";
+    } else if (const float limit = own(limits).value_or(0); !limits.per_class.empty() && limit < 0) {
+      out << "nothing that is labelled " << label << " is accepted";
     } else {
-      out << "its uncertainty is " << (accepted ? "at most " : "above ") << limits.threshold.value_or(0);
+      out << "its uncertainty is " << (accepted ? "at most " : "above ") << limit;
+      if (!limits.per_class.empty()) out << ", the limit for " << label;
     }
     return out.str();
   }

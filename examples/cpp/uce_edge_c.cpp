@@ -119,7 +119,7 @@ void uce_edge_describe(const uce_edge_model* model, uce_edge_info* info) {
   info->samples = number(m.samples);
   info->calibrated_at = number(m.calibrated_at.value_or(0));
   info->has_novelty = std::any_of(m.optional.begin(), m.optional.end(), can_tell);
-  info->has_limits = m.limits().has_value();
+  info->has_limits = m.plain_limits().has_value();
   info->image_bytes = m.image_bytes();
 }
 
@@ -130,7 +130,7 @@ const char* uce_edge_class_name(const uce_edge_model* model, int32_t class_id) {
 
 int uce_edge_own_limits(const uce_edge_model* model, uce_edge_limits* limits, uce_edge_error* error) {
   return guarded(error, [&] {
-    const auto stored = model->model.metadata().limits();
+    const auto stored = model->model.metadata().plain_limits();
     if (!stored) return Failure::usage("The model has no stored threshold: give one, such as 0.3.");
     *limits = {stored->threshold.value_or(nothing), stored->cutoff.value_or(nothing)};
     return Failure{};

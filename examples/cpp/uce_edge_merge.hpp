@@ -51,8 +51,8 @@ struct Summary {
   float uncertainty = 0, model_uncertainty = 0, standard_error = 0, error_probability = 0;
 };
 
-// `passes` is [seeds * members, classes], seed by seed; `error` has the parameters of the error map, or nothing. The
-// members of an ensemble are no draws: the standard error is that of the seeds' averages over them.
+// `passes` is [seeds * members, classes], seed by seed; `error` has the parameters of the error map: two of the
+// confidence, three of the uncertainty in an older file, or nothing. The members of an ensemble are no draws: the standard error is that of the seeds' averages over them.
 inline Summary summarise(const std::vector<float>& passes, std::size_t classes, std::size_t members,
                          const std::vector<double>& error) {
   const std::size_t rows = passes.size() / classes, seeds = rows / members;
@@ -78,11 +78,12 @@ inline Summary summarise(const std::vector<float>& passes, std::size_t classes, 
   result.uncertainty = float(total);
   result.model_uncertainty = float(std::clamp(total - data, 0.0, 1.0));
   result.standard_error = float(std::min(spread, 1.0));
+  const float doubt = 1 - *std::max_element(result.probabilities.begin(), result.probabilities.end());
   if (error.empty()) {
-    result.error_probability = 1 - *std::max_element(result.probabilities.begin(), result.probabilities.end());
+    result.error_probability = doubt;
   } else {
-    const double inside = std::clamp(double(result.uncertainty), 1e-6, 1 - 1e-6);
-    const double logit = error[0] + error[1] * std::log(inside) - error[2] * std::log1p(-inside);
+    const double inside = std::clamp(double(error.size() == 2 ? doubt : result.uncertainty), 1e-6, 1 - 1e-6);
+    const double logit = error[0] + error[1] * std::log(inside) - error.back() * std::log1p(-inside);
     result.error_probability = float(1 / (1 + std::exp(-logit)));
   }
   return result;

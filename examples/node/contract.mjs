@@ -91,6 +91,17 @@ function checkRejection(about, damaged) {
   if (has(about, 'outputs')) member(about, 'outputs', 'array');
   if (has(about, 'reject')) threshold(member(about, 'reject', 'object'));
   if (has(about, 'doubt')) threshold(member(about, 'doubt', 'object'));
+  if (has(about, 'per_class')) {
+    const stored = member(about, 'per_class', 'object');
+    const limits = member(stored, 'limits', 'array');
+    if (limits.length !== about.classes.length) damaged('it has not one limit for every class');
+    for (const limit of limits) {
+      const value = member(limit ?? {}, 'threshold', 'number');
+      if (!(value >= -1 && value <= 1)) damaged('the limit of a class is not between -1 and 1');
+    }
+    whole(stored, 'samples', 1, MAX_SAMPLES);
+    whole(stored, 'seed', 0, MAX_SEED);
+  }
   if (!has(about, 'rule')) return;
   if (!about.outputs?.includes('novelty')) damaged('its rule needs the output novelty');
   const rule = member(about, 'rule', 'object');

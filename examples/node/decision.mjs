@@ -20,8 +20,17 @@ export function isForeign(novelty, cutoff) {
   return !(Math.fround(novelty ?? 0) > Math.fround(cutoff));
 }
 
+/** What an answer is compared with: where every class has a threshold of its own, that of its label. */
+function limitsOf({ class_id, label }, { threshold, cutoff, doubt = null, perClass = null }) {
+  return perClass === null
+    ? { threshold, cutoff, doubt, ofLabel: null }
+    : { threshold: perClass[class_id], cutoff, doubt: null, ofLabel: label };
+}
+
 /** Why an answer may not be used; null when it may. A limit that is null compares nothing. */
-export function reasonToReject({ uncertainty, novelty, probabilities }, { threshold, cutoff, doubt = null }) {
+export function reasonToReject(answer, limits) {
+  const { uncertainty, novelty, probabilities } = answer;
+  const { threshold, cutoff, doubt } = limitsOf(answer, limits);
   const unsure = doubt !== null && rejected(doubtOf(probabilities), doubt);
   const uncertain = unsure || Number.isNaN(uncertainty) || (threshold !== null && rejected(uncertainty, threshold));
   const foreign = cutoff !== null && isForeign(novelty, cutoff);
@@ -32,11 +41,13 @@ export function reasonToReject({ uncertainty, novelty, probabilities }, { thresh
 /** What the decision rests on, in words that follow "reject:" or "accept:". */
 export function why(answer, limits) {
   const reason = reasonToReject(answer, limits);
-  const { threshold, cutoff, doubt = null } = limits;
+  const { threshold, cutoff, doubt, ofLabel } = limitsOf(answer, limits);
   const compared = (uncertain) => {
     if (Number.isNaN(answer.uncertainty)) return 'its uncertainty is not a number';
     if (doubt !== null) return `its confidence is ${uncertain ? 'below' : 'at least'} ${short(100 * (1 - doubt))} %`;
-    return `its uncertainty is ${uncertain ? 'above' : 'at most'} ${short(threshold)}`;
+    if (ofLabel !== null && threshold < 0) return `nothing that is labelled ${ofLabel} is accepted`;
+    const whose = ofLabel === null ? '' : `, the limit for ${ofLabel}`;
+    return `its uncertainty is ${uncertain ? 'above' : 'at most'} ${short(threshold)}${whose}`;
   };
   const above = compared(true);
   if (reason === 'uncertain') return above;
@@ -47,5 +58,9 @@ export function why(answer, limits) {
   return threshold === null && doubt === null ? LIKE : `${LIKE}, and ${atMost}`;
 }
 
-/** Four digits. */
-const short = (value) => String(Number((value ?? 0).toPrecision(4)));
+/** Four digits, small numbers as C and Python write them: 1.234e-05. */
+function short(value) {
+  const number = Number((value ?? 0).toPrecision(4));
+  const small = number !== 0 && Math.abs(number) < 1e-4;
+  return small ? number.toExponential().replace(/e-(\d)$/, 'e-0$1') : String(number);
+}

@@ -49,13 +49,19 @@ export function summarise(passes, { classes: { length: classes }, members, calib
     uncertainty,
     model_uncertainty: Math.fround(clip(total - data)),
     standard_error: Math.fround(seeds === 1 ? 1 : Math.min(Math.sqrt(variance / seeds), 1)),
-    error_probability: Math.fround(calibration?.error ? errorAt(uncertainty, calibration.error) : 1 - probabilities[class_id]),
+    error_probability: Math.fround(errorAt(uncertainty, Math.fround(1 - probabilities[class_id]), calibration ?? {})),
   };
 }
 
-/** The expected probability of a wrong label: sigmoid(a + b log H - c log(1 - H)). */
-function errorAt(uncertainty, [a, b, c]) {
-  const inside = Math.min(Math.max(uncertainty, EDGE), 1 - EDGE);
+/**
+ * The expected probability of a wrong label: sigmoid(a + b log e - c log(1 - e)).
+ *
+ * e is the doubt, 1 - confidence, and c is b; in older files e is the uncertainty. Without a map it is the doubt itself.
+ */
+function errorAt(uncertainty, doubt, { error = null, confidence_error: ofConfidence = null }) {
+  if (!ofConfidence && !error) return doubt;
+  const [a, b, c = b] = ofConfidence ?? error;
+  const inside = Math.min(Math.max(ofConfidence ? doubt : uncertainty, EDGE), 1 - EDGE);
   return 1 / (1 + Math.exp(-(a + b * Math.log(inside) - c * Math.log1p(-inside))));
 }
 

@@ -38,19 +38,20 @@ export class Model {
     refuse(`${this.path} breaks the contract: its graph is not what its metadata says.`);
   }
 
-  /** What the file itself rejects by: its rule, or else its threshold, on the confidence where it has one; null without any. */
+  /** What the file itself rejects by: its rule, or else its threshold, on the confidence or by label where it has such; null without any. */
   get limits() {
-    const { rule, doubt } = this.about;
+    const { rule, doubt, per_class: classes } = this.about;
     const cutoff = rule ? rule.foreign.cutoff : null;
+    if (classes) return { threshold: null, cutoff, doubt: null, perClass: classes.limits.map(({ threshold }) => threshold) };
     if (doubt) return { threshold: null, cutoff, doubt: doubt.threshold };
     const threshold = this.promised?.threshold ?? null;
     return threshold === null && cutoff === null ? null : { threshold, cutoff, doubt: null };
   }
 
-  /** The threshold of these limits, with the passes that its promise holds for; null when there is none. */
+  /** What these limits are of, with the passes that its promise holds for; null when there is none. */
   get promised() {
-    const { reject, rule, doubt } = this.about;
-    return doubt ?? (rule ? rule.uncertain : reject) ?? null;
+    const { reject, rule, doubt, per_class: classes } = this.about;
+    return classes ?? doubt ?? (rule ? rule.uncertain : reject) ?? null;
   }
 
   /**

@@ -115,6 +115,7 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
         reject=None,
         rule=None,
         doubt=None,
+        per_class=None,
         held_out=None,
         costs=_costs([member.costs for member in members]),
         metrics={},

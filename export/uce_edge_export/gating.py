@@ -8,14 +8,14 @@ import onnx_ir as ir
 
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.novelty import NoveltyError
-from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
+from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy, StoredRule
 from uce_edge.contract import NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge_export import novelty
 from uce_edge_export.gate import ParityError
-from uce_edge_export.promise import doubt_for, rule_for
+from uce_edge_export.promise import classes_for, doubt_for, rule_for
 from uce_edge_export.publish import check_name, publish
 
 _COMPARED = 64  # images whose answers must stay
@@ -44,8 +44,11 @@ def add_gate(
     check_name(out)
     old = Model(source, "cpu")
     stored = old.metadata.reject or old.metadata.doubt
-    promise = None
-    if stored is not None and stored.target_error is not None:
+    promise, per_class = None, old.metadata.per_class
+    if per_class is not None:
+        targets = (limit.target_error for limit in per_class.limits)
+        promise = Promise.of_classes(dict(zip(old.classes, targets, strict=True)), per_class.confidence)
+    elif stored is not None and stored.target_error is not None:
         score = RejectBy.UNCERTAINTY if old.metadata.doubt is None else RejectBy.CONFIDENCE
         promise = Promise(stored.target_error, stored.confidence, score)
     guarantee = guarantee.one_per_group()
@@ -57,11 +60,16 @@ def add_gate(
         _check(fresh, old, guarantee.at_most(_COMPARED))
         said = fresh.predict(guarantee.images)
         rule, doubt = rule_for(said, guarantee, promise, foreign), doubt_for(said, guarantee, promise, foreign)
+        classes = classes_for(said, guarantee, promise, foreign)
+        if isinstance(rule, NoGuaranteeError) and classes is not None:
+            rule = StoredRule(foreign)  # one threshold for all classes is what older readers have, if it can be
         if isinstance(rule, NoGuaranteeError):
             raise rule
         if isinstance(doubt, NoGuaranteeError):
             raise doubt
-        draft.describe(replace(draft.metadata, rule=rule, doubt=doubt))
+        if isinstance(classes, NoGuaranteeError):
+            raise classes
+        draft.describe(replace(draft.metadata, rule=rule, doubt=doubt, per_class=classes))
     return draft.metadata
 
 

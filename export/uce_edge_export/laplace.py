@@ -239,6 +239,7 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
         samples=drawn.samples,
         reject=None,  # what is known of the error holds for one pass
         doubt=None,
+        per_class=None,
         held_out=None,
         costs=costs,
     )

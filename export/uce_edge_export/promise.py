@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract, metrics
-from uce_edge.calibration import guarantee
+from uce_edge.calibration import guarantee, per_class
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.promises import (
     Guarantee,
     HeldOut,
     Promise,
     RejectBy,
+    StoredClasses,
     StoredCutoff,
     StoredRule,
     StoredThreshold,
@@ -50,10 +51,15 @@ class Measured:
     doubt: StoredThreshold | NoGuaranteeError | None = None
     """On the confidence, which is then what is applied; None when the uncertainty is."""
 
+    per_class: StoredClasses | NoGuaranteeError | None = None
+    """A threshold for every class, which are then what is applied; None when all have the same."""
+
     @property
     def refused(self) -> NoGuaranteeError | None:
         """Why what was asked for is not promised by what `--reject auto` applies."""
         applied: object = self.threshold if self.rule is None else self.rule
+        if self.per_class is not None:
+            applied = self.per_class
         if self.doubt is not None:
             applied = self.doubt
         return applied if isinstance(applied, NoGuaranteeError) else None
@@ -95,23 +101,24 @@ def measure(
     if promise is not None and promise.score is RejectBy.AUTO:
         promise = replace(promise, score=RejectBy.UNCERTAINTY if known is None else chosen_score(known))
     doubt = doubt_for(said, data, promise, foreign)
+    classes = classes_for(said, data, promise, foreign)
     if promise is not None:
         threshold = _tried(said.uncertainty, wrong, promise)
     if foreign is not None:
         rule = rule_for(said, data, promise, foreign)
-        if isinstance(rule, NoGuaranteeError) and isinstance(doubt, StoredThreshold):
-            rule = StoredRule(foreign)  # whose gate the promise about the confidence counts on
-    if not isinstance(doubt, NoGuaranteeError):
+        if isinstance(rule, NoGuaranteeError) and isinstance(doubt or classes, StoredThreshold | StoredClasses):
+            rule = StoredRule(foreign)  # whose gate what is applied instead counts on
+    if not isinstance(doubt, NoGuaranteeError) and not isinstance(classes, NoGuaranteeError):
         if isinstance(threshold, Guarantee):
             metadata = replace(metadata, reject=StoredThreshold.from_document(threshold.to_document() | how))
         if isinstance(rule, StoredRule):
             metadata = replace(metadata, rule=rule)
-        metadata = replace(metadata, doubt=doubt)
+        metadata = replace(metadata, doubt=doubt, per_class=classes)
     if known is not None:
         with suppress(reference.UsualError):  # too few images: the file has no monitor, and says so when it is asked
             metadata = replace(metadata, monitor=reference.of(known.said, said, data.sha256()))
     draft.describe(metadata)
-    return Measured(_told(threshold, data), _told(rule, data), _told(doubt, data))
+    return Measured(_told(threshold, data), _told(rule, data), _told(doubt, data), _told(classes, data))
 
 
 def chosen_score(known: Known) -> RejectBy:
@@ -151,7 +158,37 @@ def doubt_for(
     return _joint(said, data, promise, foreign, contract.doubt(said.probabilities.max(-1)))
 
 
-def _how(said: Prediction, data: Split) -> dict[str, int | str]:
+def classes_for(
+    said: Prediction, data: Split, promise: Promise | None, foreign: StoredCutoff | None
+) -> StoredClasses | NoGuaranteeError | None:
+    """A threshold for every class that keeps a promise of its own; None where all have the same. As in `rule_for`."""
+    targets = () if promise is None else promise.targets(said.classes)
+    if promise is None or not targets:
+        return None
+    familiar = _familiar(said, foreign)
+    if not familiar.any():
+        return _all_foreign(len(familiar))
+    wrong = said.class_ids != data.labels
+    try:
+        found = per_class.find(
+            said.uncertainty[familiar],
+            wrong[familiar],
+            said.class_ids[familiar],
+            targets,
+            promise.confidence,
+            said.classes,
+        )
+    except NoGuaranteeError as error:
+        return NoGuaranteeError(str(error), tuple(_of_all(row, len(wrong)) for row in error.curve))
+    images = np.bincount(said.class_ids, minlength=len(targets)).tolist()
+    limits = tuple(
+        replace(limit, images=count, coverage=limit.accepted / max(1, count))
+        for limit, count in zip(found.limits, images, strict=True)
+    )
+    return StoredClasses(limits, promise.confidence, found.tested, **_how(said, data))
+
+
+def _how(said: Prediction, data: Split) -> dict[str, Any]:
     """What a promise was found with, and when."""
     return {
         "samples": said.samples,
@@ -182,19 +219,27 @@ def _joint(
     said: Prediction, data: Split, promise: Promise, foreign: StoredCutoff | None, scores: npt.NDArray[np.float32]
 ) -> StoredThreshold | NoGuaranteeError:
     """The threshold for what is not foreign: the cutoff was fixed before, so those are independent draws, too."""
-    wrong = said.class_ids != data.labels
-    familiar = np.ones(len(wrong), np.bool_)
-    if foreign is not None:
-        assert said.novelty is not None
-        familiar = ~contract.is_foreign(said.novelty, foreign.cutoff)
+    wrong, familiar = said.class_ids != data.labels, _familiar(said, foreign)
     if not familiar.any():
-        return NoGuaranteeError(
-            f"All {len(wrong)} guarantee images are foreign to the calibration images. Calibrate on images like them."
-        )
+        return _all_foreign(len(wrong))
     joint = _tried(scores[familiar], wrong[familiar], promise)
     if isinstance(joint, NoGuaranteeError):
         return NoGuaranteeError(str(joint), tuple(_of_all(row, len(wrong)) for row in joint.curve), promise.score)
     return StoredThreshold.from_document(_of_all(joint, len(wrong)).to_document() | _how(said, data))
+
+
+def _familiar(said: Prediction, foreign: StoredCutoff | None) -> npt.NDArray[np.bool_]:
+    """What the gate lets through."""
+    if foreign is None:
+        return np.ones(len(said), np.bool_)
+    assert said.novelty is not None
+    return ~contract.is_foreign(said.novelty, foreign.cutoff)
+
+
+def _all_foreign(images: int) -> NoGuaranteeError:
+    return NoGuaranteeError(
+        f"All {images} guarantee images are foreign to the calibration images. Calibrate on images like them."
+    )
 
 
 def _of_all(found: Guarantee, images: int) -> Guarantee:

@@ -93,6 +93,8 @@ def recalibrate(
     given = len(data) if held_out is None else None
     if kept is None and (promise is not None or monitor):
         data, kept = data.halves()
+    if promise is not None:
+        promise.targets(model.classes)  # refuses classes that do not exist
     if kept is not None and promise is not None:
         guarantee.check_possible(len(kept), promise, given)
     members = model.metadata.members
@@ -110,6 +112,7 @@ def recalibrate(
         reject=None,  # what is known of the error holds for the map it was measured with
         rule=None,
         doubt=None,
+        per_class=None,
         held_out=None,
         monitor=None,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from uce_edge import contract
+from uce_edge.calibration.promises import StoredClasses
 from uce_edge.contract import Output, Per
 from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Metadata
@@ -148,7 +149,15 @@ def _decision(metadata: Metadata) -> str:
     lines = []
     if promised is not None:
         error = "" if promised.target_error is None else f": at most {promised.target_error:.3g} of them are wrong"
-        lines.append(f"accepted = uncertainty <= np.float32({promised.threshold!r})  # as promised{error}")
+        if isinstance(promised, StoredClasses):
+            lines.append(f"limits = np.array({list(promised.thresholds)!r}, np.float32)  # by label")
+            compared, limit = contract.UNCERTAINTY, "limits[label]"
+        elif metadata.doubt is not None:
+            lines.append(f'doubt = np.float32(1) - result.as_numpy("{contract.PROBABILITIES}").max(-1).reshape(-1)')
+            compared, limit = "doubt", f"np.float32({promised.threshold!r})"
+        else:
+            compared, limit = contract.UNCERTAINTY, f"np.float32({promised.threshold!r})"
+        lines.append(f"accepted = {compared} <= {limit}  # as promised{error}")
     elif rule is None:
         lines.append("accepted = uncertainty <= np.float32(0.3)  # your threshold")
     else:

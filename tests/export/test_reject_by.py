@@ -119,7 +119,7 @@ def test_people_are_told_that_it_is_the_confidence(file: Path, dataset: Dataset,
 def test_thresholds_are_compared_in_float32() -> None:
     confidence = np.array([0.75, np.nextafter(np.float32(0.75), np.float32(0)), np.nan], np.float32)
     limits = Limits(doubt=0.25)
-    assert limits.accept(np.zeros(3, np.float32), None, confidence).tolist() == [True, False, False]
+    assert limits.accept(np.zeros(3, np.float32), None, confidence[:, None]).tolist() == [True, False, False]
     assert (limits.why(None), limits.decide) == ("its confidence is at least 75 %", True)
 
 

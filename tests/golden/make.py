@@ -214,8 +214,8 @@ def case_of(file: Path, image: str, pixels: np.ndarray, seed: int, count: int | 
     names = [output.name for output in contract.outputs_of(model.metadata.outputs)]
     session = onnxruntime().InferenceSession(file, providers=["CPUExecutionProvider"])
     values = dict(zip(names, session.run(names, feed), strict=True))
-    confidence = values[contract.PROBABILITIES].max(-1)
-    (reason,) = limits.reasons(values[contract.UNCERTAINTY], values.get(contract.NOVELTY), confidence)
+    compared = (values[contract.UNCERTAINTY], values.get(contract.NOVELTY), values[contract.PROBABILITIES])
+    (reason,) = limits.reasons(*compared)
     return {
         "model": file.name,
         "image": image,

@@ -37,7 +37,7 @@ def draw(rng: np.random.Generator, images: int, passes: int, classes: int = 10, 
 
 def outcome(said: Summary, limits: Limits) -> np.ndarray:
     """The label of what is accepted; -1 for what is rejected."""
-    accepted = limits.accept(said.uncertainty, None, said.probabilities.max(-1))
+    accepted = limits.accept(said.uncertainty, None, said.probabilities)
     return np.where(accepted, said.probabilities.argmax(-1), -1)
 
 

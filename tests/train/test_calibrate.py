@@ -139,8 +139,14 @@ def test_another_error_needs_no_new_passes(digits: Digits, tmp_path: Path, monke
     assert (done.promise, done.novelty, done.calibration) == (possible, NoveltyPromise(), fitted)
     assert calibrating.calibrate(folder, samples=3).promise is None
     calibrating.calibrate(folder, samples=3, promise=replace(possible, confidence=0.9))
+    # Nor do errors of classes.
+    by_label = Promise.of_classes({"3": 0.001, "other": 0.4})
+    assert calibrating.calibrate(folder, samples=3, promise=by_label).promise == by_label
+    assert Run.load(folder).promise == by_label
+    with pytest.raises(UsageError, match="The classes are: 0, 1, 2"):
+        calibrating.calibrate(folder, samples=3, promise=Promise.of_classes({"x": 0.2, "other": 0.4}))
     assert len(passes.images) == 3
-    assert (folder / remembered.FILE).stat().st_size < 1000 + 10 * len(held_out)
+    assert (folder / remembered.FILE).stat().st_size < 1000 + 14 * len(held_out)
 
 
 def test_what_decides_a_map_decides_whether_passes_are_reused(

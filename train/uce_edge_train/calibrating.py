@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge import contract
-from uce_edge.calibration import guarantee
+from uce_edge.calibration import guarantee, per_class
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.laplace import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.novelty import cutoff_for
-from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
+from uce_edge.calibration.promises import ClassLimit, NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
@@ -79,6 +79,8 @@ def calibrate(
     """
     before = Run.load(folder)
     run = replace(before, tuned_rates=None, laplace=None)
+    if promise is not None:
+        promise.targets(run.class_names)  # refuses classes that do not exist
     own = None if data is not None and promise is None and posterior is None else run.dataset()
     if data is None:
         assert own is not None
@@ -184,7 +186,8 @@ def _answers(run: Run, logits: Logits, images: Split) -> Answers:
     """What the calibrated passes say of some images."""
     p = probabilities(run.calibration, logits)
     uncertainty, confidence = (values.astype(np.float32) for values in (normalized_entropy(p), p.max(-1)))
-    return Answers(uncertainty, confidence, p.argmax(-1) != images.labels)
+    labels = p.argmax(-1)
+    return Answers(uncertainty, confidence, labels != images.labels, labels.astype(np.int32))
 
 
 def _stored(
@@ -207,8 +210,13 @@ def _stored(
     assert said is not None
     memory.keep(run, said, held_out)
     score = contract.doubt(said.confidence) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
+    targets = promise.targets(run.class_names)
     try:
-        guarantee.find(score, said.wrong, promise.target_error, promise.confidence)
+        if targets:
+            found = per_class.find(score, said.wrong, said.class_ids, targets, promise.confidence, run.class_names)
+            _tell_hopeless(run.class_names, found.limits)
+        else:
+            guarantee.find(score, said.wrong, promise.target_error, promise.confidence)
     except NoGuaranteeError as error:
         counted = "" if held_out.groups is None else f" {ONE_EACH}"
         kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."
@@ -216,6 +224,15 @@ def _stored(
     run = replace(run, promise=promise)
     run.save(folder)
     return run
+
+
+def _tell_hopeless(classes: Sequence[str], limits: Sequence[ClassLimit]) -> None:
+    for name, limit in zip(classes, limits, strict=True):
+        if not limit.is_promised:
+            _log.info(
+                "Nothing labelled %s will be accepted: its %d guarantee images cannot prove an error of at most %g.",
+                name, limit.images, limit.target_error,
+            )  # fmt: skip
 
 
 def fit(

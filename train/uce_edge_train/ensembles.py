@@ -61,6 +61,7 @@ def export_ensemble(
     data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"].one_per_group()
     promise = promise or plan.promise
     if promise is not None:
+        promise.targets(runs[0].class_names)
         guarantee.check_possible(len(held_out), promise)
     if wanted.noise is NoiseKind.INPUT:
         raise UsageError("Noise as graph inputs goes with one network: export the runs one by one.")

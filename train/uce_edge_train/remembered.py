@@ -19,7 +19,7 @@ from uce_edge_train.runs import LAPLACE, WEIGHTS, Run, tool_versions
 
 FILE = "calibrated.safetensors"
 _MAP, _GUARANTEE = "map", "guarantee"
-_TENSORS = ("uncertainty", "confidence", "wrong")
+_TENSORS = ("uncertainty", "confidence", "wrong", "class_ids")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Answers:
     """The largest probability, which orders images otherwise than the entropy."""
     wrong: npt.NDArray[np.bool_]
     """Whether the label is not the true one."""
+    class_ids: npt.NDArray[np.int32]
+    """The labels."""
 
 
 @dataclass(frozen=True)

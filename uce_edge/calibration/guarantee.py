@@ -27,6 +27,7 @@ __all__ = [
     "error_at",
     "find",
     "images_needed",
+    "search",
     "upper_bound",
 ]
 
@@ -142,6 +143,13 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
     )
 
 
+def search(
+    uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, confidence: float
+) -> Guarantee | None:
+    """As `find`; None, without saying why, when nothing can be promised."""
+    return _loosest(_candidates(*_inputs(uncertainty, wrong)), _target(target_error), _confidence(confidence))
+
+
 def curve(
     uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, confidence: float, above: float = 0.0
 ) -> tuple[Guarantee, ...]:
@@ -171,7 +179,8 @@ def check_possible(images: int, promise: Promise, given: int | None = None) -> N
         promise: What is asked for.
         given: How many there are in all, when the others serve something else.
     """
-    needed = images_needed(promise.target_error, promise.confidence)
+    target = promise.easiest
+    needed = images_needed(target, promise.confidence)
     if images >= needed:
         return
     whole = ""
@@ -182,7 +191,7 @@ def check_possible(images: int, promise: Promise, given: int | None = None) -> N
         least = math.ceil(upper_bound(0, images, promise.confidence) * 1000) / 1000
         remedy += f"; {images} could promise {least:g} at best"
     raise UsageError(
-        f"{images} guarantee images cannot promise {_spelled(promise.target_error, promise.confidence)}, even if none "
+        f"{images} guarantee images cannot promise {_spelled(target, promise.confidence)}, even if none "
         f"is wrong: that takes at least {needed}{whole}. Nothing was computed. {remedy}."
     )
 

@@ -1,16 +1,20 @@
 """What is promised about rejection, and what is known of it: records without the arithmetic, which is `guarantee`'s."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
 from uce_edge.contract import MAX_SAMPLES, MAX_SEED, Score
+from uce_edge.errors import UsageError, expected
 from uce_edge.fields import OPTIONAL, Count, Positive, Rule, Share, between, strictly_between
 from uce_edge.records import Record
 
 STEPS = 100
 """The thresholds 0/STEPS, 1/STEPS, ..., 1 are counted."""
+OTHER = "other"
+"""Stands for every class without an error of its own."""
 
 _AGAIN = "Find it again from the guarantee images."
 _RISING = Rule(
@@ -40,8 +44,47 @@ class Promise(Record):
     """The probability of keeping it, over the draw of the guarantee images."""
     score: Annotated[RejectBy, OPTIONAL] = RejectBy.UNCERTAINTY
     """What the threshold is about."""
+    per_class: Annotated[dict[str, Annotated[float, strictly_between(0, 1)]], OPTIONAL] = field(default_factory=dict)
+    """An error for every class that the model names, by its name; `other` stands for those without one of their own.
+    `target_error` is then what is promised of all classes together, to readers that have one threshold."""
 
     REMEDY: ClassVar[str] = "For example: an error of 0.05 with confidence 0.95"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.per_class and self.score is not RejectBy.UNCERTAINTY:
+            raise self.wrong("score", f"{RejectBy.UNCERTAINTY} where every class has an error of its own")
+
+    @classmethod
+    def of_classes(cls, per_class: Mapping[str, float], confidence: float = 0.95) -> "Promise":
+        """An error for every class; of all together, the smallest one."""
+        return cls(min(per_class.values()), confidence, per_class=dict(per_class))
+
+    @property
+    def easiest(self) -> float:
+        """The largest error that is asked for: what takes the fewest images."""
+        return max((self.target_error, *self.per_class.values()))
+
+    def targets(self, classes: Sequence[str]) -> tuple[float, ...]:
+        """The error of every class of a model, in its order; none where all have the same.
+
+        Raises:
+            UsageError: A class does not exist, or has no error.
+        """
+        if not self.per_class:
+            return ()
+        listed = ", ".join(classes)
+        unknown = [name for name in self.per_class if name not in (*classes, OTHER)]
+        if unknown:
+            rule, remedy = f"about classes of the model, or {OTHER}", f"The classes are: {listed}"
+            raise UsageError(expected("`target_error`", rule, ", ".join(unknown), remedy))
+        rest = self.per_class.get(OTHER)
+        errors = [self.per_class.get(name, rest) for name in classes]
+        missing = [name for name, error in zip(classes, errors, strict=True) if error is None]
+        if missing:
+            remedy = f"Add those that are not named: {OTHER}=0.1"
+            raise UsageError(expected("`target_error`", "an error for every class", f"none for {missing[0]}", remedy))
+        return tuple(error for error in errors if error is not None)
 
 
 @dataclass(frozen=True)
@@ -86,6 +129,89 @@ class StoredThreshold(Guarantee):
     """When it was promised; None in older files."""
     grouped: Annotated[bool, OPTIONAL] = False
     """Whether the images are one of each group: the promise is then about a random image of a random group."""
+
+
+@dataclass(frozen=True)
+class ClassLimit(Record):
+    """The threshold of what is labelled as one class, and what is promised of it."""
+
+    threshold: Annotated[float, between(-1, 1)]
+    """An image with this label is accepted when its uncertainty, in float32, is at most this; below 0, none is."""
+    target_error: Annotated[float, strictly_between(0, 1)]
+    """What was asked for: of the accepted images with this label, at most this share is wrong."""
+    error_bound: Share
+    """The upper bound that met it; 1 where nothing is promised, because nothing is accepted."""
+    error: Share | None
+    """What was observed among the accepted images with this label; None when none is accepted."""
+    coverage: Share
+    """The share of the guarantee images with this label that is accepted."""
+    accepted: Count
+    images: Count
+    """The guarantee images with this label."""
+
+    REMEDY: ClassVar[str] = _AGAIN
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.accepted > self.images:
+            raise self.wrong("accepted", f"at most {self.images}, the images")
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether anything with this label is accepted."""
+        return self.threshold >= 0
+
+
+@dataclass(frozen=True)
+class StoredClasses(Record):
+    """A threshold for every class that a model file names; all of their promises hold together."""
+
+    limits: tuple[ClassLimit, ...]
+    """In the order of the classes."""
+    confidence: Annotated[float, strictly_between(0, 1)]
+    """The probability, over the draw of the guarantee set, that every promise holds."""
+    tested: Positive
+    """The classes that were tested, each at the confidence 1 - (1 - confidence) / tested."""
+    samples: Annotated[int, between(1, MAX_SAMPLES)]
+    """The passes."""
+    seed: Annotated[int, between(0, MAX_SEED)]
+    data: str
+    """SHA-256 of the guarantee images."""
+    date: Annotated[str | None, OPTIONAL] = None
+    grouped: Annotated[bool, OPTIONAL] = False
+    """Whether the images are one of each group."""
+
+    REMEDY: ClassVar[str] = _AGAIN
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not any(limit.is_promised for limit in self.limits):
+            raise self.wrong("limits", "a list that promises something of at least one class")
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """Of every class, in their order."""
+        return tuple(limit.threshold for limit in self.limits)
+
+    @property
+    def target_error(self) -> float:
+        """What follows for all accepted images together: no more of them are wrong than of the worst class."""
+        return max(limit.target_error for limit in self.limits if limit.is_promised)
+
+    @property
+    def error_bound(self) -> float:
+        """The same of the bounds."""
+        return max(limit.error_bound for limit in self.limits if limit.is_promised)
+
+    @property
+    def images(self) -> int:
+        """The size of the guarantee set."""
+        return sum(limit.images for limit in self.limits)
+
+    @property
+    def coverage(self) -> float:
+        """The share of it that is accepted."""
+        return sum(limit.accepted for limit in self.limits) / self.images
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from uce_edge.cli import exporting
 from uce_edge.cli.calibrating import Done, calibrate_file, tell
 from uce_edge.cli.exporting import Reading, say_written
 from uce_edge.cli.feeding import fit_preprocessing
+from uce_edge.cli.options import parse_promise
 from uce_edge.cli.words import describe_auto, quote, say
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError, expected
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _NAME = "ensemble.onnx"
 
 
-def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_error: float | None) -> tuple[Path, str]:
+def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_error: str | None) -> tuple[Path, str]:
     """Export a run, or several as one ensemble; returns the file and the next command.
 
     Args:
@@ -32,7 +33,6 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
         wanted: Its kind.
         target_error: What an ensemble shall promise, if it is not what its runs were calibrated with.
     """
-    from uce_edge.calibration.promises import Promise
     from uce_edge_train.runs import members_of, newest
 
     if not given:
@@ -43,13 +43,13 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
         if target_error is not None:
             raise UsageError(
                 f"What a run promises is found when it is calibrated: uce-edge calibrate {quote(folders[0])} "
-                f"--target-error {target_error:g}"
+                f"--target-error {target_error}"
             )
         return exporting.export_run(folders[0], out, wanted)
     from uce_edge_train.ensembles import export_ensemble
 
     out = out or Path(f"{given[0].resolve().name}{wanted.suffix}.onnx" if len(given) == 1 else _NAME)
-    done = export_ensemble(folders, out, wanted, None if target_error is None else Promise(target_error))
+    done = export_ensemble(folders, out, wanted, None if target_error is None else parse_promise(target_error))
     for folder, member in zip(folders, done.members, strict=True):
         say(f"{folder}:")
         say_written(member)
@@ -99,6 +99,8 @@ def export_files(
             images = labelled.load(reading.data, first.image, first.classes, own, reading.group)
     else:
         images, first = exporting.labelled_images(reading, prepared[sources[0]][1])
+    if promise is not None:
+        promise.targets(first.classes)
     exporting.check_possible(images, promise, wanted)
     fitted_on = images.halves()[0] if images is not None and promise is not None else images
     if prepared:

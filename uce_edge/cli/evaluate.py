@@ -92,7 +92,7 @@ def evaluate(
 
     loaded = Model(model, device, threads=threads, max_memory=max_memory, verify=not no_verify)
     if threshold == "auto":
-        if loaded.metadata.reject is None and loaded.metadata.doubt is None:
+        if (loaded.metadata.reject or loaded.metadata.doubt or loaded.metadata.per_class) is None:
             raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")
         threshold = None
     spec = loaded.metadata.image
@@ -159,6 +159,8 @@ def _print(result: "Evaluation") -> None:
             for point in result.rejection
         ],
     )
+    if result.per_class:
+        table(words.LIMITS, words.limits(result.per_class))
     _print_classes(result.classes)
     reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.gated is not None:
@@ -166,7 +168,7 @@ def _print(result: "Evaluation") -> None:
             ("with the gate against foreign images", "own images lost", "promised", "accepted", "error"),
             [
                 (
-                    words.limit(result.gated.threshold, result.gated.doubt),
+                    words.limit(result.gated.threshold, result.gated.doubt, per_class=result.gated.per_class),
                     words.percent(result.gated.foreign),
                     words.at_most(result.gated.level),
                     words.percent(result.gated.coverage),

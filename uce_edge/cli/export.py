@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli import ensembles, exporting, packaging
-from uce_edge.cli.options import RANGE, GroupOption
+from uce_edge.cli.options import RANGE, TARGETS, GroupOption
 from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say, show_log
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -137,9 +137,11 @@ def export(
     ] = None,
     group: GroupOption = None,
     target_error: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            help="With --data, or of several runs: promise this error, for --reject auto.", rich_help_panel=_FOREIGN
+            metavar=TARGETS,
+            help="With --data, or of several runs: promise this error, for --reject auto; or one for every label.",
+            rich_help_panel=_FOREIGN,
         ),
     ] = None,
     output_is: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell, tell_curve
 from uce_edge.cli.feeding import fit_preprocessing, tell_price
-from uce_edge.cli.options import parse_names, parse_numbers, parse_range, parse_size
+from uce_edge.cli.options import parse_names, parse_numbers, parse_promise, parse_range, parse_size
 from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
@@ -38,7 +38,7 @@ class Reading:
     size: str | None = None
     output_is: OutputIs = OutputIs.AUTO
     data: str | None = None
-    target_error: float | None = None
+    target_error: str | None = None
     group: str | None = None
     range: str | None = None
 
@@ -130,6 +130,8 @@ def export_third_party(
     options = replace(wanted.options, bake=False) if bake else wanted.options
     export.refuse(metadata, options, labelled=reading.data is not None)
     images, metadata = labelled_images(reading, metadata)
+    if promise is not None:
+        promise.targets(metadata.classes)
     check_possible(images, promise, wanted)
     rates = rates_of(p, wanted)
     if images is None:
@@ -198,13 +200,11 @@ def tell_default(wanted: Wanted) -> None:
 
 def promise_of(reading: Reading) -> "Promise | None":
     """What shall be promised, which needs images."""
-    from uce_edge.calibration.promises import Promise
-
     if reading.target_error is None:
         return None
     if reading.data is None:
         raise UsageError("An error is promised from labelled images: add --data FOLDER")
-    return Promise(reading.target_error)
+    return parse_promise(reading.target_error)
 
 
 def rates_of(p: list[str] | None, wanted: Wanted) -> list[str]:

@@ -9,9 +9,11 @@ from uce_edge import contract, models
 from uce_edge.contract import Inference
 from uce_edge.datasets.named import names
 from uce_edge.errors import UsageError, expected
+from uce_edge.fields import RecordError
 from uce_edge.providers import Device
 
 if TYPE_CHECKING:
+    from uce_edge.calibration.promises import Promise, RejectBy
     from uce_edge.ranges import Choice
 
 
@@ -142,6 +144,37 @@ def parse_names(argument: str, text: str | None) -> list[str] | None:
     except (OSError, ValueError):  # not a file: the names themselves, which may be no file name, such as a long one
         return [name.strip() for name in text.split(",")]
     return [line.strip() for line in lines if line.strip()]
+
+
+TARGETS = "ERROR|CLASS=ERROR,..."
+
+
+def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" = None) -> "Promise":
+    """The value of --target-error: an error, or one for every label, such as `glioma=0.02,other=0.1`."""
+    from uce_edge.calibration.promises import OTHER, Promise, RejectBy
+
+    example = f"For example: --target-error 0.05, or --target-error cat=0.02,{OTHER}=0.1"
+    rule = "a number, or CLASS=NUMBER with commas between"
+    per_class: dict[str, float] = {}
+    try:
+        if "=" not in text:
+            return Promise(float(text), confidence, score or RejectBy.UNCERTAINTY)
+        for part in text.split(","):
+            name, _, error = part.rpartition("=")
+            name = name.strip()
+            if not name or name in per_class:
+                raise UsageError(expected("`target_error`", "one error for each class", text, example))
+            per_class[name] = float(error)
+    except ValueError:
+        raise UsageError(expected("`target_error`", rule, text, example)) from None
+    if score not in (None, RejectBy.UNCERTAINTY):
+        raise UsageError(
+            f"Errors of classes are promised by the uncertainty: leave --score {score} out, or give one error for all."
+        )
+    try:
+        return Promise.of_classes(per_class, confidence)
+    except RecordError as error:
+        raise UsageError(expected(f"`{error.key}`", error.rule, error.value, example)) from None
 
 
 def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":

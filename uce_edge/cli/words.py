@@ -9,7 +9,7 @@ import typer
 from uce_edge import progress
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.promises import Guarantee, StoredRule, StoredThreshold
+    from uce_edge.calibration.promises import Guarantee, StoredClasses, StoredRule, StoredThreshold
     from uce_edge.metadata import Metadata
     from uce_edge.monitor import LabelCheck
 
@@ -41,8 +41,13 @@ def _of_groups(grouped: bool) -> str:
     return ", one of each group" if grouped else ""
 
 
-def describe_rule(rule: "StoredRule", doubt: "StoredThreshold | None" = None) -> str:
-    """What `--reject auto` does, and both promises, as sentences; `doubt` stands for the threshold of the rule."""
+def describe_rule(rule: "StoredRule", instead: str | None = None) -> str:
+    """What `--reject auto` does, and both promises, as sentences.
+
+    Args:
+        rule: What is stored.
+        instead: What is said of another threshold, which is applied instead of that of the rule.
+    """
     from uce_edge.report.words import at_most, percent
 
     foreign = rule.foreign
@@ -51,8 +56,8 @@ def describe_rule(rule: "StoredRule", doubt: "StoredThreshold | None" = None) ->
         f"of the calibration, with {percent(foreign.confidence, 0)} confidence ({foreign.images:,} reference "
         f"images{_of_groups(foreign.grouped)})."
     )
-    if doubt is not None:
-        return f"{gate}\n{describe_doubt(doubt, 'these and what has ')}"
+    if instead is not None:
+        return f"{gate}\n{instead}"
     if rule.uncertain is None:
         return gate
     return f"{gate}\n{describe(rule.uncertain, 'these and what is ', grouped=rule.uncertain.grouped)}"
@@ -63,12 +68,40 @@ def describe_doubt(doubt: "StoredThreshold", rejected: str = "what has ") -> str
     return describe(doubt, rejected, f"a confidence below {100 * (1 - doubt.threshold):.4g} %", grouped=doubt.grouped)
 
 
+def describe_classes(classes: Sequence[str], stored: "StoredClasses") -> str:
+    """What is promised of every class that a file names: a line for each."""
+    from uce_edge.report.words import at_most, percent
+
+    lines = [
+        f"Every label has a limit of its own, and all promises hold together with {percent(stored.confidence, 0)} "
+        f"confidence; {percent(stored.coverage)} of {stored.images:,} held-out images{_of_groups(stored.grouped)} are "
+        "accepted:"
+    ]
+    for name, limit in zip(classes, stored.limits, strict=True):
+        if limit.is_promised:
+            lines.append(
+                f"  {name}: uncertainty at most {limit.threshold:.4g}, of which at most {at_most(limit.target_error)} "
+                f"are wrong ({limit.accepted:,} of {limit.images:,} accepted, {percent(limit.error, 2)} wrong)"
+            )
+        else:
+            lines.append(
+                f"  {name}: always rejected, its {limit.images:,} images cannot prove an error of at most "
+                f"{at_most(limit.target_error)}"
+            )
+    return "\n".join(lines)
+
+
 def describe_auto(metadata: "Metadata") -> str | None:
     """What `--reject auto` does with a file; None when nothing is stored."""
-    if metadata.rule is not None:
-        return describe_rule(metadata.rule, metadata.doubt)
-    if metadata.doubt is not None:
-        return describe_doubt(metadata.doubt)
+    rule, instead = metadata.rule, None
+    if metadata.per_class is not None:
+        instead = describe_classes(metadata.classes, metadata.per_class)
+    elif metadata.doubt is not None:
+        instead = describe_doubt(metadata.doubt, "what has " if rule is None else "these and what has ")
+    if rule is not None:
+        return describe_rule(rule, instead)
+    if instead is not None:
+        return instead
     return None if metadata.reject is None else describe(metadata.reject, grouped=metadata.reject.grouped)
 
 

@@ -35,11 +35,6 @@ class Answers:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: value[rows] for name, value in values.items() if value is not None})
 
-    @property
-    def confidence(self) -> npt.NDArray[np.float32]:
-        """The largest probabilities, as a file compares them."""
-        return np.asarray(self.probabilities.max(-1), np.float32)
-
     @cached_property
     def table(self) -> Probabilities:
         """The probabilities as the metrics share them."""

@@ -115,7 +115,7 @@ def compare(
         for key, mine, theirs in zip(own, own.values(), foreign.values(), strict=True)
     }
     accepted = contract.accepts(outside.uncertainty, threshold)
-    kept = None if gate is None else gate.accept(outside.uncertainty, outside.novelty, outside.confidence)
+    kept = None if gate is None else gate.accept(outside.uncertainty, outside.novelty, outside.probabilities)
 
     def of_kind(called: str, rows: npt.NDArray[np.bool_], known: bool | None) -> ForeignKind:
         return ForeignKind(

@@ -52,7 +52,7 @@ class Gated:
     """The threshold in use and the gate against foreign images together, on these images."""
 
     threshold: float | None
-    """Of the uncertainty; None where the file rejects by the confidence."""
+    """Of the uncertainty; None where the file rejects by the confidence, or every class has a threshold of its own."""
     cutoff: float
     """Images whose novelty is at most this are foreign."""
     foreign: float
@@ -65,6 +65,8 @@ class Gated:
     """Of these; None when there are none."""
     doubt: float | None = None
     """What 1 - confidence is compared with, where the file rejects by the confidence."""
+    per_class: bool = False
+    """Whether every class has a threshold of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +82,24 @@ class Kept:
     """Its 95 % upper bound on these images."""
     accepted: npt.NDArray[np.bool_] = field(repr=False, metadata={"json": False})
     """Which images these are."""
+
+
+@dataclass(frozen=True)
+class KeptClass:
+    """What a file with a threshold for every class accepts of the images that it labels as one, beside its promise."""
+
+    label: str
+    threshold: float
+    """Of the uncertainty; below 0, nothing is accepted."""
+    target_error: float | None
+    """The promise; None for a class that nothing is promised of, because nothing is accepted."""
+    images: int
+    """What has this label."""
+    accepted: int
+    error: float | None
+    """Of the accepted images; None when there are none."""
+    error_bound: float
+    """Its 95 % upper bound on these images, of this class alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +140,7 @@ def gate_of(metadata: Metadata, point: Operating) -> Limits | None:
     rule = metadata.rule
     if rule is None:
         return None
-    if metadata.doubt is not None and point.origin is not Origin.ASKED:
+    if (metadata.doubt or metadata.per_class) is not None and point.origin is not Origin.ASKED:
         return Limits.stored(metadata)
     threshold = point.measured.threshold
     if point.origin is Origin.STORED and rule.uncertain is not None:
@@ -132,10 +152,11 @@ def gated(answers: Answers, wrong: npt.NDArray[np.bool_], gate: Limits | None, r
     """What threshold and gate do to the own images; None for a file that cannot tell what is foreign."""
     if rule is None or gate is None or gate.cutoff is None or answers.novelty is None:
         return None
-    accepted = gate.accept(answers.uncertainty, answers.novelty, answers.confidence)
+    accepted = gate.accept(answers.uncertainty, answers.novelty, answers.probabilities)
     return Gated(
         threshold=gate.threshold,
         doubt=gate.doubt,
+        per_class=gate.per_class is not None,
         cutoff=gate.cutoff,
         foreign=float(contract.is_foreign(answers.novelty, gate.cutoff).mean()),
         level=rule.foreign.level,
@@ -149,7 +170,7 @@ def kept(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> 
     stored = metadata.promised
     if stored is None or stored.target_error is None:
         return None
-    accepted = Limits.stored(metadata).accept(answers.uncertainty, answers.novelty, answers.confidence)
+    accepted = Limits.stored(metadata).accept(answers.uncertainty, answers.novelty, answers.probabilities)
     count, errors = int(accepted.sum()), int((wrong & accepted).sum())
     return Kept(
         target_error=stored.target_error,
@@ -158,6 +179,30 @@ def kept(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> 
         error_bound=guarantee.upper_bound(errors, count, CONFIDENCE),
         accepted=accepted,
     )
+
+
+def kept_classes(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> tuple[KeptClass, ...]:
+    """What `--reject auto` accepts of every label; nothing for a file with one threshold for all."""
+    stored = metadata.per_class
+    if stored is None:
+        return ()
+    accepted = Limits.stored(metadata).accept(answers.uncertainty, answers.novelty, answers.probabilities)
+    labels, rows = answers.probabilities.argmax(-1), []
+    for index, (name, limit) in enumerate(zip(metadata.classes, stored.limits, strict=True)):
+        among = wrong[accepted & (labels == index)]
+        count, errors = len(among), int(among.sum())
+        rows.append(
+            KeptClass(
+                label=name,
+                threshold=limit.threshold,
+                target_error=limit.target_error if limit.is_promised else None,
+                images=int((labels == index).sum()),
+                accepted=count,
+                error=errors / count if count else None,
+                error_bound=guarantee.upper_bound(errors, count, CONFIDENCE),
+            )
+        )
+    return tuple(rows)
 
 
 def against_threshold(answers: Answers, wrong: npt.NDArray[np.bool_]) -> Thresholds:

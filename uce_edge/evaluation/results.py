@@ -13,7 +13,7 @@ from uce_edge.evaluation.answers import Answers
 from uce_edge.evaluation.classes import Classes
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection import Gated, Operating, RiskCurve, Thresholds
+from uce_edge.evaluation.rejection import Gated, KeptClass, Operating, RiskCurve, Thresholds
 from uce_edge.evaluation.scores import Score
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import Metadata
@@ -75,6 +75,8 @@ class Evaluation:
     """Of confidence and of uncertainty."""
     gated: Gated | None
     """What the gate against foreign images changes; None for a file without one."""
+    per_class: tuple[KeptClass, ...]
+    """What the stored rule does to every label, of a file with a threshold for each; otherwise nothing."""
     ood: tuple[OutOfDistribution, ...]
     """One for every set of foreign images."""
     shift: Shift | None

@@ -120,6 +120,7 @@ def evaluate(
         risk_coverage=rejection.risk_curves(answers, truth, passes),
         reliability=_reliability(answers, truth),
         gated=rejection.gated(answers, wrong, gate, rule),
+        per_class=rejection.kept_classes(answers, wrong, model.metadata),
         ood=tuple(foreign),
         shift=shifted,
         latency=timing,
@@ -128,7 +129,7 @@ def evaluate(
         notes=(
             *notes,
             *_notes(model, truth, passes, seed),
-            *_by_confidence(model, rejection.kept(answers, wrong, model.metadata)),
+            *_applied(model, rejection.kept(answers, wrong, model.metadata)),
         ),
         metadata=model.metadata,
         answers=answers,
@@ -218,15 +219,17 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
     return notes
 
 
-def _by_confidence(model: Model, kept: "rejection.Kept | None") -> list[str]:
-    """What `--reject auto` does here in a file that rejects by its confidence, for which thresholds say nothing."""
+def _applied(model: Model, kept: "rejection.Kept | None") -> list[str]:
+    """What `--reject auto` does here in a file that rejects otherwise than by one threshold on the uncertainty."""
     doubt = model.metadata.doubt
-    if doubt is None or kept is None:
+    if kept is None or (doubt is None and model.metadata.per_class is None):
         return []
-    least = f"{100 * (1 - doubt.threshold):.4g} %"
+    rejects = "an uncertainty above the limit of its label"
+    if doubt is not None:
+        rejects = f"a confidence below {100 * (1 - doubt.threshold):.4g} %"
     wrong = "none is accepted" if kept.error is None else f"of which {kept.error:.2%} are wrong"
     return [
-        f"`--reject auto` of this file rejects what has a confidence below {least}: it accepts {kept.coverage:.1%} of "
+        f"`--reject auto` of this file rejects what has {rejects}: it accepts {kept.coverage:.1%} of "
         f"these images, {wrong}, and promises at most {kept.target_error:g}."
     ]
 

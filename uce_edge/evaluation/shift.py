@@ -149,7 +149,7 @@ def _condition(
 ) -> Condition:
     accepted = contract.accepts(answers.uncertainty, threshold)
     wrong = answers.table.predicted != truth
-    kept = None if gate is None else gate.accept(answers.uncertainty, answers.novelty, answers.confidence)
+    kept = None if gate is None else gate.accept(answers.uncertainty, answers.novelty, answers.probabilities)
     return Condition(
         severity=severity,
         accuracy=float(1 - wrong.mean()),

@@ -141,7 +141,8 @@ def _rejection(evaluation: Evaluation) -> Markup:
     ]
     head = ["uncertainty at most", "accepted", "coverage", "error", "95 % upper bound"]
     drawn = [charts.thresholds(evaluation.thresholds, points), charts.risk_coverage(evaluation.risk_coverage, points)]
-    return join([card_table(head, rows), chart_grid(drawn)])
+    per_class = card_table(words.LIMITS, words.limits(evaluation.per_class)) if evaluation.per_class else Markup()
+    return join([card_table(head, rows), per_class, chart_grid(drawn)])
 
 
 def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Section:

@@ -1,10 +1,12 @@
 """How numbers are written and what they mean, for the tables on the terminal and in the report."""
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from uce_edge.evaluation.ood import Detection
+    from uce_edge.evaluation.rejection import KeptClass
     from uce_edge.metrics import Proportion
 
 MISSING = "–"
@@ -171,8 +173,29 @@ def threshold(value: float) -> str:
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.3f}"
 
 
-def limit(uncertainty: float | None, doubt: float | None) -> str:
-    """What is accepted by a threshold on the uncertainty, or by one on 1 - confidence."""
+LIMITS = ("stored limit of the label", "uncertainty at most", "promised error", "accepted", "error", "95 % bound")
+"""The columns of `limits`."""
+
+
+def limits(kept: Iterable["KeptClass"]) -> list[list[str]]:
+    """A table of the stored thresholds of classes, and what they do to images."""
+    return [
+        [
+            one.label,
+            threshold(one.threshold) if one.target_error is not None else "never accepted",
+            MISSING if one.target_error is None else at_most(one.target_error),
+            f"{one.accepted:,} of {one.images:,}",
+            percent(one.error),
+            at_most(one.error_bound) if one.accepted else MISSING,
+        ]
+        for one in kept
+    ]
+
+
+def limit(uncertainty: float | None, doubt: float | None, *, per_class: bool = False) -> str:
+    """What is accepted by a threshold on the uncertainty, by one on 1 - confidence, or by one for every class."""
+    if per_class:
+        return "uncertainty at most the limit of the label"
     if doubt is not None:
         return f"confidence at least {100 * (1 - doubt):.4g} %"
     return f"uncertainty at most {threshold(1 if uncertainty is None else uncertainty)}"

@@ -101,7 +101,6 @@ class Classifier:
         """
         self._model = model
         self._request: dict[str, Any] = {"samples": samples, "seed": seed, "reject": parse_reject(reject)}
-        self._limits = model.limits(self._request["reject"])
         spec = model.metadata.image
         model.predict(np.zeros((1, spec.height, spec.width, spec.channels), spec.dtype), **self._request)
 
@@ -119,7 +118,7 @@ class Classifier:
         return Answer(
             decision=str(prediction.decision),
             reason=str(prediction.reason or ""),
-            why=self._limits.why(prediction.reason),
+            why=prediction.why,
             uncertainty=prediction.uncertainty,
             novelty=prediction.novelty,
             novelty_score=prediction.novelty_score,

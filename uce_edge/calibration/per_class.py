@@ -1,0 +1,100 @@
+"""A threshold for every class that a model names, so that each keeps an error of its own, all at once.
+
+The guarantee images with one label are independent draws of the images that get this label. So `guarantee.find` holds
+for each class by itself. With K classes, each is tested with the risk (1 - confidence) / K: all promises together
+then hold with the confidence, however they depend on each other (Bonferroni). K counts the classes whose images could
+prove their error at all; the labels that the model gives decide that, and no true label is looked at.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.calibration import guarantee
+from uce_edge.calibration.guarantee import NoGuaranteeError
+from uce_edge.calibration.promises import ClassLimit
+from uce_edge.errors import UsageError, expected
+from uce_edge.metrics.checks import Integers
+
+_LISTED = 5  # classes in a sentence
+
+
+class Found(NamedTuple):
+    """What was found."""
+
+    limits: tuple[ClassLimit, ...]
+    """In the order of the classes."""
+    tested: int
+    """How many classes share the risk."""
+
+
+def find(
+    uncertainty: npt.ArrayLike,
+    wrong: npt.ArrayLike,
+    class_ids: npt.ArrayLike,
+    targets: Sequence[float],
+    confidence: float,
+    classes: Sequence[str],
+) -> Found:
+    """For every class, the loosest threshold that keeps its error; all hold together with this confidence.
+
+    Args:
+        uncertainty: H of each image of the guarantee set, in [0, 1].
+        wrong: Whether its label is wrong.
+        class_ids: Its label.
+        targets: The error that is promised among the accepted images with each label, by class.
+        confidence: The probability with which all promises hold, over the draw of the guarantee set.
+        classes: The names of the classes.
+
+    Returns:
+        A limit per class; nothing is accepted of a class whose images cannot prove its error.
+
+    Raises:
+        NoGuaranteeError: Nothing can be promised of any class. Its curve is about all classes together.
+    """
+    found = search(uncertainty, wrong, class_ids, targets, confidence)
+    if any(limit.is_promised for limit in found.limits):
+        return found
+    flags, given = np.asarray(wrong, np.bool_), np.asarray(class_ids, np.int64)
+    shown = sorted(range(len(targets)), key=lambda index: (-found.limits[index].images, index))[:_LISTED]
+    told = ", ".join(
+        f"{classes[index]} ({found.limits[index].images} images, {int(flags[given == index].sum())} wrong, for "
+        f"{targets[index]})"
+        for index in shown
+    )
+    more = "" if len(shown) == len(targets) else ", ..."
+    raise NoGuaranteeError(
+        f"No class can be promised its error, all together with confidence {confidence}: {told}{more}. Give more "
+        "guarantee images, larger targets or a better model. For one error of all classes together, give one number.",
+        guarantee.curve(uncertainty, flags, confidence, above=0.999 * min(targets)),
+    )
+
+
+def search(
+    uncertainty: npt.ArrayLike,
+    wrong: npt.ArrayLike,
+    class_ids: npt.ArrayLike,
+    targets: Sequence[float],
+    confidence: float,
+) -> Found:
+    """As `find`, where it may be that nothing can be promised of any class."""
+    values, flags = np.asarray(uncertainty, np.float32), np.asarray(wrong, np.bool_)
+    given: Integers = np.asarray(class_ids, np.int64)
+    if given.shape != flags.shape or ((given < 0) | (given >= len(targets))).any():
+        rule = f"one class of {len(targets)} per image"
+        raise UsageError(expected("`class_ids`", rule, list(given.shape), "Give the labels as a model predicts them"))
+    images = np.bincount(given, minlength=len(targets)).tolist()
+    needed = [guarantee.images_needed(target, confidence) for target in targets]
+    possible = [index for index in range(len(targets)) if images[index] >= needed[index]]
+    each = 1 - (1 - confidence) / max(1, len(possible))
+    limits = [ClassLimit(-1.0, target, 1.0, None, 0.0, 0, count) for target, count in zip(targets, images, strict=True)]
+    for index in possible:
+        rows = given == index
+        one = guarantee.search(values[rows], flags[rows], targets[index], each)
+        if one is not None:
+            limits[index] = ClassLimit(
+                one.threshold, targets[index], one.error_bound, one.error, one.coverage, one.accepted, one.images
+            )
+    return Found(tuple(limits), len(possible))
