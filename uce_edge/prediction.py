@@ -82,6 +82,11 @@ class Limits(NamedTuple):
         return Limits(self.per_class[class_id], self.cutoff, label=label)
 
     @property
+    def only_foreign(self) -> bool:
+        """Whether nothing is rejected but what is foreign."""
+        return self.decide and self == Limits(cutoff=self.cutoff)
+
+    @property
     def decide(self) -> bool:
         """Whether there is anything to decide."""
         return self != Limits()
@@ -267,6 +272,8 @@ class Prediction:
         Raises:
             IndexError: There is no such image, or a mask has another length.
         """
+        if isinstance(index, bool | np.bool_):  # such as a comparison of a whole list
+            raise IndexError("Expected a number, a slice, numbers or a mask with one value per image, but got a bool.")
         if isinstance(index, int | np.integer):
             return self._image(range(len(self))[index])
         return self._images(np.arange(len(self))[index if isinstance(index, slice) or len(index) else slice(0)])

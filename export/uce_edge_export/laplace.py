@@ -162,7 +162,8 @@ def give(
         raise UsageError(f"{source} is an ensemble, and a Laplace posterior is that of one network. Give one member.")
     curved_on, held_out, rest = parts(data, promise)
     if promise is not None:
-        guarantee.check_possible(len(rest) - len(held_out), promise, len(data))
+        counted = len(rest.one_per_group()) - len(held_out.one_per_group())
+        guarantee.check_possible(counted, promise, len(data), grouped=data.groups is not None)
     model = ir.load(source)
     posterior, told = fit(model, curved_on, held_out, PriorFrom.HELD_OUT_NLL, samples)
     with publish(model, metadata, out) as draft:

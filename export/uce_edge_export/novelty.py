@@ -97,7 +97,9 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | Nov
     """
     model = ir.load(draft.path)
     try:
-        cutoff = novelty.cutoff_for(len(parts(data)[1]), wanted)  # before anything slow happens
+        cutoff = novelty.cutoff_for(
+            len(parts(data)[1]), wanted, grouped=data.groups is not None
+        )  # before anything slow happens
         fitted = fit(model, data)
     except UceEdgeError as error:
         if wanted.level is not None:

@@ -96,7 +96,7 @@ def recalibrate(
     if promise is not None:
         promise.targets(model.classes)  # refuses classes that do not exist
     if kept is not None and promise is not None:
-        guarantee.check_possible(len(kept), promise, given)
+        guarantee.check_possible(len(kept.one_per_group()), promise, given, grouped=kept.groups is not None)
     members = model.metadata.members
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)

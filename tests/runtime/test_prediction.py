@@ -74,6 +74,11 @@ def test_one_image_is_counted_from_either_end(prediction: Prediction) -> None:
         prediction[[True, False]]
 
 
+def test_a_comparison_of_a_whole_list_is_no_index(prediction: Prediction) -> None:
+    with pytest.raises(IndexError, match="but got a bool"):
+        prediction[prediction.decisions == "accept"]
+
+
 def test_what_is_sure_is_taken_by_a_mask(prediction: Prediction) -> None:
     sure = prediction[prediction.uncertainty < 0.3]
     assert 0 < len(sure) < len(prediction)

@@ -95,7 +95,7 @@ def calibrate(
     held_out = None
     if promise is not None and own is not None:
         held_out = own.splits["guarantee"].one_per_group()
-        guarantee.check_possible(len(held_out), promise)
+        guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
     if novelty is not None and novelty.level is not None:
         cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # refuses a level that so few images cannot keep
     samples = _samples(run, folder, samples, tune, posterior)

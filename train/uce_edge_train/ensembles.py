@@ -62,7 +62,7 @@ def export_ensemble(
     promise = promise or plan.promise
     if promise is not None:
         promise.targets(runs[0].class_names)
-        guarantee.check_possible(len(held_out), promise)
+        guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
     if wanted.noise is NoiseKind.INPUT:
         raise UsageError("Noise as graph inputs goes with one network: export the runs one by one.")
     inference, options = wanted.inference, wanted.options

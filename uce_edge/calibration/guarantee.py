@@ -171,28 +171,31 @@ def curve(
     return _curve(_candidates(*_inputs(uncertainty, wrong)), _confidence(confidence), above)
 
 
-def check_possible(images: int, promise: Promise, given: int | None = None) -> None:
+def check_possible(images: int, promise: Promise, given: int | None = None, *, grouped: bool = False) -> None:
     """Refuse what so few images cannot prove even if none is wrong, before anything is computed.
 
     Args:
         images: How many the promise would be made from.
         promise: What is asked for.
         given: How many there are in all, when the others serve something else.
+        grouped: Whether they are one of each group.
     """
     target = promise.easiest
     needed = images_needed(target, promise.confidence)
     if images >= needed:
         return
     whole = ""
-    if given is not None and given > images > 0:
+    if given is not None and given > images > 0 and not grouped:
         whole = f", so {math.ceil(needed * given / images)} in all: {images} of these {given} prove it, others fit"
-    remedy = "Give more images, or leave the promise out"
+    what, more = ("groups", "images of more groups") if grouped else ("images", "more images")
+    remedy = f"Give {more}, or leave the promise out"
     if images:
         least = math.ceil(upper_bound(0, images, promise.confidence) * 1000) / 1000
         remedy += f"; {images} could promise {least:g} at best"
     raise UsageError(
-        f"{images} guarantee images cannot promise {_spelled(target, promise.confidence)}, even if none "
+        f"{images} guarantee {what} cannot promise {_spelled(target, promise.confidence)}, even if none "
         f"is wrong: that takes at least {needed}{whole}. Nothing was computed. {remedy}."
+        + (" Of the images of one group, one counts." if grouped else "")
     )
 
 

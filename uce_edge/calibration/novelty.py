@@ -188,20 +188,22 @@ def cutoff(images: int, level: float = 0.01, confidence: float = 0.95) -> Cutoff
     return Cutoff((rank + 0.5) / (images + 1), level, confidence, images)
 
 
-def cutoff_for(images: int, wanted: NoveltyPromise) -> Cutoff:
+def cutoff_for(images: int, wanted: NoveltyPromise, *, grouped: bool = False) -> Cutoff:
     """The cutoff that keeps a promise, with the level that the images allow where none is asked for.
 
     Args:
         images: The size of the reference.
         wanted: The promise.
+        grouped: Whether the images are one of each group.
     """
     if wanted.level is not None:
         return cutoff(images, wanted.level, wanted.confidence)
     smallest = smallest_level(images, wanted.confidence)
     if smallest > _LOOSEST:
+        what = "groups" if grouped else "images"
         raise NoveltyError(
-            f"{images} reference images can promise no less than {smallest:.1%} of familiar images turned away: "
-            f"{2 * images_needed(_LOOSEST, wanted.confidence)} calibration images allow {_LOOSEST:.0%}, "
+            f"{images} reference {what} can promise no less than {smallest:.1%} of familiar images turned away: "
+            f"{2 * images_needed(_LOOSEST, wanted.confidence)} calibration {what} allow {_LOOSEST:.0%}, "
             f"{2 * images_needed(_USUAL, wanted.confidence)} allow {_USUAL:.0%}."
         )
     return cutoff(images, max(_USUAL, math.ceil(1000 * smallest) / 1000), wanted.confidence)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from uce_edge.cli.words import say, warn
 
 if TYPE_CHECKING:
-    from uce_edge.datasets.splits import Dataset
+    from uce_edge.datasets.splits import Dataset, Split
 
 _FEW = 20  # classes whose images are counted one by one
 
@@ -30,10 +30,23 @@ def tell_dataset(dataset: "Dataset") -> None:
         say("  ".join([head.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))]))
     if dataset.group is not None:
         say(f"No group ({dataset.group}) is in two splits.")
+        _tell_groups(splits["guarantee"])
     lacking = [name for label, name in enumerate(names) if not counts["train"][label]]
     if lacking:
         warn(f"no training image is of the class {', '.join(lacking[:5])}: it cannot be learned.")
     _tell_overlaps(dataset)
+
+
+def _tell_groups(split: "Split") -> None:
+    """Say what so few groups can promise at best, while it can still be changed."""
+    from uce_edge.calibration.guarantee import images_needed, upper_bound
+
+    groups, needed = len(split.one_per_group()), images_needed(0.05, 0.95)
+    if groups < needed:
+        warn(
+            f"a promise counts one image of each group: {groups} guarantee groups can promise an error of "
+            f"{upper_bound(0, groups, 0.95):.0%} at best; 5 % takes {needed} groups."
+        )
 
 
 def _tell_overlaps(dataset: "Dataset") -> None:

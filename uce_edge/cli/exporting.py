@@ -166,7 +166,8 @@ def check_possible(images: "Split | None", promise: "Promise | None", wanted: Wa
 
     if images is not None and promise is not None:
         rest = images if wanted.posterior is None else laplace.parts(images, promise)[2]
-        guarantee.check_possible(len(rest) // 2, promise, len(images))
+        counted = len(rest.one_per_group()) // 2
+        guarantee.check_possible(counted, promise, len(images), grouped=images.groups is not None)
 
 
 def _fitted_on(images: "Split", promise: "Promise | None", wanted: Wanted) -> "Split":

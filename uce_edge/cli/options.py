@@ -25,7 +25,10 @@ def variable(option: str) -> str:
 _MODEL = (
     "A model file made by `uce-edge export`, or the name of a model in the box (`uce-edge models`); default: cifar10."
 )
-_REJECT = "Reject images with a higher uncertainty than this (0 to 1); auto: the model's own rule."
+_REJECT = (
+    "Reject images with a higher uncertainty than this (0 to 1), and nothing else; auto: the model's own rule, which "
+    "may also reject what is foreign."
+)
 
 
 def reject_option(text: str = _REJECT) -> Any:

@@ -29,7 +29,7 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import detail, fail, say
+from uce_edge.cli.words import UNPROMISED, detail, fail, say, warn
 from uce_edge.cli.writer import Form, Printer, Writer
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
@@ -140,7 +140,8 @@ def predict(
     destinations = Destinations(save, sheet, audit, monitor, _bytes(audit, audit_size))
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
-    loaded.limits(threshold)  # one that is not stored is told before a log is opened
+    if loaded.limits(threshold).only_foreign:  # a threshold that is not stored is told before a log is opened
+        warn(UNPROMISED)
     tally = _Tally()
     kept: list[Answer] = []
     at_once = watch is not None or (form.flows and sort is Sort.GIVEN)

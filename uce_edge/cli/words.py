@@ -41,6 +41,13 @@ def _of_groups(grouped: bool) -> str:
     return ", one of each group" if grouped else ""
 
 
+UNPROMISED = (
+    "No error is promised: --reject auto rejects what is foreign, and nothing for its uncertainty. A promise is made by "
+    "calibrate --target-error; a threshold of yours is --reject 0.3."
+)
+"""What must be said of a rule that only turns foreign images away."""
+
+
 def describe_rule(rule: "StoredRule", instead: str | None = None) -> str:
     """What `--reject auto` does, and both promises, as sentences.
 
@@ -59,7 +66,7 @@ def describe_rule(rule: "StoredRule", instead: str | None = None) -> str:
     if instead is not None:
         return f"{gate}\n{instead}"
     if rule.uncertain is None:
-        return gate
+        return f"{gate}\n{UNPROMISED}"
     return f"{gate}\n{describe(rule.uncertain, 'these and what is ', grouped=rule.uncertain.grouped)}"
 
 

@@ -70,6 +70,10 @@ def test_too_few_images_for_any_proof_are_refused_with_the_number_it_takes():
         check_possible(8, Promise(0.05), 16)
     with pytest.raises(UsageError, match=r"Give more images, or leave the promise out\.$"):
         check_possible(0, Promise(0.05))
+    with pytest.raises(
+        UsageError, match=r"^58 guarantee groups cannot .* images of more groups.* one group, one counts"
+    ):
+        check_possible(58, Promise(0.05), grouped=True)
 
 
 def test_the_curve_says_of_every_error_what_is_found_for_it():
