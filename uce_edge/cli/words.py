@@ -42,8 +42,8 @@ def _of_groups(grouped: bool) -> str:
 
 
 UNPROMISED = (
-    "No error is promised: --reject auto rejects what is foreign, and nothing for its uncertainty. A promise is made by "
-    "calibrate --target-error; a threshold of yours is --reject 0.3."
+    "No error is promised: --reject auto rejects what is foreign, and nothing for its uncertainty. To promise one: "
+    "uce-edge calibrate --target-error; for a threshold of your own: --reject 0.3."
 )
 """What must be said of a rule that only turns foreign images away."""
 

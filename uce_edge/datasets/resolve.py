@@ -82,6 +82,8 @@ def _resolve(
             return Resolved(kind.read(path, wanted), str(path.resolve()))
     if resolved := _archive(given, Path(), archives, wanted):
         return resolved
+    if len(path.parts) > 1 and not path.exists():
+        raise UsageError(f"There is no folder or file {given}. Check the path given to {spelled(argument)}.")
     rules = [kind.rule if wanted.labels else kind.rule_unlabelled or kind.rule for kind in formats.all_formats()]
     if below_root:
         rules = [*named.names(), *rules]
