@@ -16,7 +16,7 @@ CASES = [case for case in json.loads((FOLDER / "cases.json").read_text()) if cas
 SCRIPT = """async ([name, data, spec]) => {
     const { decode, fit } = await import("/pixels.js");
     const file = new File([Uint8Array.from(atob(data), (c) => c.charCodeAt(0))], name);
-    const bitmap = await decode(file);
+    const bitmap = await decode(file, spec);
     return [...fit(bitmap, spec)];
 }"""
 
