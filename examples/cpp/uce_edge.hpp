@@ -79,7 +79,7 @@ struct Rule {
 struct Limits {
   std::optional<float> threshold;  // the uncertainty may be at most this
   std::optional<float> cutoff;     // the novelty must be above this
-  std::optional<float> doubt;      // 1 - confidence may be at most this
+  std::optional<float> doubt{};    // 1 - confidence may be at most this
   std::vector<float> per_class{};  // by class, the uncertainty may be at most this; below 0 nothing is accepted
 };
 
