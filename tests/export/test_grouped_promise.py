@@ -13,6 +13,7 @@ from uce_edge.cli.words import describe_auto
 from uce_edge.contract import Method
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
+from uce_edge.errors import UsageError
 from uce_edge.model import Model
 
 pytest.importorskip("onnx_ir")
@@ -61,12 +62,14 @@ def test_both_promises_count_each_group_once(data: Split, tmp_path: Path) -> Non
 def test_a_refusal_says_that_groups_are_counted(data: Split, tmp_path: Path) -> None:
     from uce_edge_export.recalibrating import recalibrate
 
-    strict = Promise(0.02, 0.95)
-    done = recalibrate(SOURCE, tmp_path / "m.onnx", data, Method.TEMPERATURE, 2, 0, strict, NoveltyPromise())
-    told = "90 images cannot promise .* Of the images of one group, one counts"
-    with pytest.raises(guarantee.NoGuaranteeError, match=told):
-        raise done.measured.refused or AssertionError
-    assert str(done.unfit).endswith("Of the images of one group, one counts.")
+    strict, possible = Promise(0.02, 0.95), Promise(0.04, 0.95)
+    told = "90 guarantee groups cannot promise .* takes at least 149.* Of the images of one group, one counts"
+    with pytest.raises(UsageError, match=told):
+        recalibrate(SOURCE, tmp_path / "m.onnx", data, Method.TEMPERATURE, 2, 0, strict, NoveltyPromise())
+    wrong = replace(data, labels=(data.labels + 1) % 10)
+    done = recalibrate(SOURCE, tmp_path / "m.onnx", wrong, Method.TEMPERATURE, 2, 0, possible, NoveltyPromise())
+    for refusal in (done.measured.refused, done.unfit):
+        assert str(refusal).endswith("Of the images of one group, one counts.")
     alone = replace(data, groups=None)
     done = recalibrate(SOURCE, tmp_path / "a.onnx", alone, Method.TEMPERATURE, 2, 0, strict)
     assert done.metadata.reject is None or not done.metadata.reject.grouped
