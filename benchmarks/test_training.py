@@ -17,7 +17,7 @@ from uce_edge.contract import Sigma
 from uce_edge_train.training import _Loop
 
 ROUNDS = 7
-LIMITS = {"exact": 2.3, "factored": 1.7}  # of a deterministic step; measured with factored sigma: 1.6
+LIMITS = {"exact": 2.3, "factored": 1.9}  # of a deterministic step; measured with factored sigma: 1.6 to 1.8
 
 
 def child(*arguments: str) -> dict[str, float]:
