@@ -10,6 +10,7 @@ that a killed study goes on. What cannot be made is left out, and the page says 
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -137,14 +138,20 @@ def make(arguments: argparse.Namespace) -> None:
 
 
 def write(arguments: argparse.Namespace) -> None:
-    """Write the measured part of the page from finished studies."""
+    """Write the measured part of the page from finished studies; a dataset that is not among them keeps its figures."""
     studies = [(folder, json.loads((folder / "study.json").read_text())) for folder in map(Path, arguments.studies)]
-    parts = [decision([(study["data"], load(folder, "posteriors")) for folder, study in studies])]
-    parts += [section(folder, study) for folder, study in studies]
-    measured = f"{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}"
     page = PAGE.read_text() if PAGE.exists() else INTRODUCTION
     before, _, rest = page.partition(START)
-    PAGE.write_text(before + measured + (rest.partition(END)[2] or "\n"))
+    known, _, after = rest.partition(END)
+    sections = {text.partition("\n")[0]: f"## {text}".rstrip() for text in re.split(r"^## ", known, flags=re.M)[1:]}
+    columns = decided(sections.pop(TAKE, ""))
+    for folder, study in studies:
+        sections[study["data"]] = section(folder, study)
+        found = load(folder, "posteriors")
+        if found is not None:
+            columns[study["data"]] = decision(found)
+    parts = [taken(columns), *(sections[data] for data in sorted(sections))]
+    PAGE.write_text(before + f"{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}" + (after or "\n"))
     print(f"Wrote {PAGE}")
 
 
@@ -154,6 +161,8 @@ def load(folder: Path, name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+TAKE = "What to take"
+NONE_BEATS = "the cheapest file that none beats in accuracy, NLL or AURC"
 QUESTIONS = {
     "accuracy": "the best labels",
     "nll": "the best probabilities",
@@ -163,27 +172,38 @@ QUESTIONS = {
 }
 
 
-def decision(found: list[tuple[str, dict[str, Any] | None]]) -> str:
-    """What to take for what: the cheapest file of every tie, and the price."""
-    there = [(data, one) for data, one in found if one is not None]
-    rows = [["the cheapest file that none beats in accuracy, NLL or AURC"]]
-    rows[0] += [cell(one, [one["winner"]]) if one["winner"] else "none" for _, one in there]
+def decision(found: dict[str, Any]) -> dict[str, str]:
+    """What to take for what, on one dataset: the cheapest file of every tie, and its price."""
+    column = {NONE_BEATS: cell(found, [found["winner"]]) if found["winner"] else "none"}
     for what, wish in QUESTIONS.items():
-        abouts = dict.fromkeys(s["about"] for _, one in there for s in one["standings"] if s["what"] == what)
-        for about in abouts:
-            told = f"{100 * float(about):g} %" if what == "coverage" else about
-            cells = [cell(one, tied(one, what, about)) for _, one in there]
-            rows.append([f"{wish}{f' ({told})' if told else ''}", *cells])
-    text = table(["you want", *(data for data, _ in there)], rows)
+        for standing in found["standings"]:
+            if standing["what"] == what:
+                about = standing["about"]
+                told = f"{100 * float(about):g} %" if what == "coverage" else about
+                column[f"{wish}{f' ({told})' if told else ''}"] = cell(found, standing["tied"])
+    return column
+
+
+def taken(columns: dict[str, dict[str, str]]) -> str:
+    """The table of what to take, a column for every dataset."""
+    datasets = sorted(columns)
+    wishes = dict.fromkeys(wish for data in datasets for wish in columns[data])
+    rows = [[wish, *(columns[data].get(wish, "") for data in datasets)] for wish in wishes]
     return (
-        f"## What to take\n\n{text}\n\nOf the files that tie for best (the paired 95 % interval holds 0), the "
-        "cheapest; in brackets its price as a multiple of the reference, and how many tie."
+        f"## {TAKE}\n\n{table(['you want', *datasets], rows)}\n\nOf the files that tie for best (the paired 95 % "
+        "interval holds 0), the table names the cheapest. In brackets stand its price as a multiple of the reference, "
+        "and how many tie."
     )
 
 
-def tied(found: dict[str, Any], what: str, about: str) -> list[str]:
-    """The files that are best at something, beyond what chance tells apart."""
-    return next((s["tied"] for s in found["standings"] if (s["what"], s["about"]) == (what, about)), [])
+def decided(text: str) -> dict[str, dict[str, str]]:
+    """The columns of a table of what to take."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return {
+        data: {line[0]: line[at] for line in lines[2:] if line[at : at + 1]}
+        for at, data in enumerate(lines[0] if lines else [])
+        if at
+    }
 
 
 def cell(found: dict[str, Any], names: Sequence[str]) -> str:
@@ -338,7 +358,8 @@ What a file can draw its passes from, and whether that is worth its price. Every
 [the guide](guide.md#comparing-files) says how to read it.
 
 The runs are a pool of deterministic trainings with different seeds (`det0`, `det1`, ...) and one training for each kind
-of noise, all by `uce-edge train --data DATA --arch resnet8 --epochs 12 --out RUN` with
+of noise. Each is made by `uce-edge train --data DATA --arch resnet8 --epochs 12 --out RUN`, for CIFAR-10 also with
+`--batch-size 128 --flip --precision bfloat16`, and with these options:
 
 | run | options |
 | --- | --- |

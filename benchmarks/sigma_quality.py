@@ -1,33 +1,27 @@
 """What does factored sigma do to the answers? Writes its part of docs/inference.md.
 
-    python benchmarks/sigma_quality.py NAME=RUN ... [NAME=bundled]
+    python benchmarks/sigma_quality.py NAME=RUN ...
 
 Every RUN is a calibrated training run. Its passes and its moments, with exact and with factored sigma, are compared on
 the same test images. A run that was trained with factored sigma has that form alone, and is compared with the run
-before it. "bundled" is the model in the box: its weights are read from its files.
+before it.
 """
 
 import re
 import sys
 import tempfile
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-import torch
-from torch import nn
 
 from uce_edge import metrics
 from uce_edge.contract import Inference, Sigma
-from uce_edge.datasets import Split, load
+from uce_edge.datasets import Split
 from uce_edge.metrics import bootstrap_difference
 from uce_edge.model import Model
-from uce_edge.models import bundled
 from uce_edge_export.options import Options
-from uce_edge_train import architectures, export_module, gaussianize
 from uce_edge_train.export import export_run
 from uce_edge_train.runs import Run
 
@@ -49,7 +43,7 @@ def main(arguments: list[str]) -> None:
     for argument in arguments:
         name, _, folder = argument.rpartition("=")
         with tempfile.TemporaryDirectory() as place:
-            forms, test = of_bundled(Path(place)) if folder == "bundled" else of_run(folder, Path(place))
+            forms, test = of_run(folder, Path(place))
             rows += compare(name, forms, test, exact)
             write(rows)
 
@@ -77,44 +71,6 @@ def of_run(folder: str, place: Path) -> tuple[Forms, Split]:
             export_run(folder, path, dataset, inference, options=Options(sigma=sigma))
             forms[inference, sigma] = Model(path, "cpu")
     return forms, dataset.splits["test"].at_most(IMAGES)
-
-
-def of_bundled(place: Path) -> tuple[Forms, Split]:
-    """The forms of the model in the box, and test images that it has not seen."""
-    data = load("cifar10")
-    test = data.splits["test"].at_most(IMAGES)
-    forms = {}
-    for inference in INFERENCES:
-        original = Model(bundled(inference), "cpu")
-        network = bundled_network(bundled(inference), original)
-        for sigma in Sigma:
-            path = place / f"{inference}-{sigma}.onnx"
-            metadata = replace(original.metadata, outputs=(), rule=None, tools={})
-            export_module(network, metadata, path, data.splits["calibration"].images, Options(sigma=sigma))
-            forms[inference, sigma] = Model(path, "cpu")
-    # Before anything is said of the box: it is the same network.
-    few = test.images[:50]
-    ours, theirs = (model.predict(few) for model in (forms[Inference.MC, Sigma.EXACT], Model(bundled(Inference.MC))))
-    np.testing.assert_allclose(ours.probabilities, theirs.probabilities, atol=1e-4)
-    return forms, test
-
-
-def bundled_network(path: Path, model: Model) -> nn.Module:
-    """PyTorch's form of a bundled file, whose weights have batch-norm folded into them."""
-    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
-    network = architectures.build(model.metadata.architecture, len(model.classes), model.metadata.image.channels)
-    modules = dict(network.named_modules())
-    with torch.no_grad():
-        for name, layer in modules.items():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                layer.weight.copy_(torch.from_numpy(held[f"{name}.weight"].copy()))
-        modules["classifier"].bias.copy_(torch.from_numpy(held["classifier.bias"].copy()))
-        for name, norm in modules.items():
-            if isinstance(norm, nn.BatchNorm2d):
-                place, _, number = name.rpartition(".")
-                norm.bias.copy_(torch.from_numpy(held[f"{place}.{int(number) - 1}.weight_bias"].copy()))
-                norm.weight.fill_((1 + norm.eps) ** 0.5)  # running mean 0 and variance 1 are the defaults
-    return gaussianize(network, model.metadata.layers[0].p).eval()
 
 
 def compare(name: str, forms: Forms, test: Split, exact: Answers) -> list[str]:
