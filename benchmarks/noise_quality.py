@@ -73,8 +73,8 @@ counts standard errors. The largest of m independent standard normals is expecte
 
 MASKS = """Between blocks and between passes, masks are as independent as those of NumPy's generator. Within a block
 they are nearly independent: a quantile lies inside one of the {levels} levels, whose values are dealt to rows at
-random. The fourth column says by how much the variance of a sum of {width} masked values of one block, with random weights, is off
-(one standard deviation over the weights). Over several blocks these errors average out."""
+random. The fourth column says by how much the variance of a sum of {width} masked values of one block, with random
+weights, is off (one standard deviation over the weights). Over several blocks these errors average out."""
 
 SUMS = """Rows that repeat within a pass add up most in a sum over one column of every block of a layer, with equal
 weights. "Repeats" is the share of the passes in which more than a quarter of the blocks have the row of another block.
