@@ -27,56 +27,58 @@ SEEDS = 60
 
 INTRODUCTION = """# The noise of a Monte Carlo pass
 
-Gaussian dropout needs one standard normal per output of every noisy layer and pass. `RandomNormalLike` cannot
-be seeded per call, is serial in ONNX Runtime, and differs between runtimes. So a uce-edge file carries a
-constant table of {rows} rows of {width} normals, and a pass copies rows. Which rows is decided by the pass's
-seed:
+This page says where the random numbers of a uce-edge file come from, and how close they are to ideal ones.
+
+Gaussian dropout needs one standard normal for every output of every noisy layer, anew in every pass. ONNX has
+`RandomNormalLike` for that, but it cannot be seeded per call, it runs serially in ONNX Runtime, and it differs between
+runtimes. A uce-edge file therefore carries a constant table of {rows} rows of {width} normals. A pass copies rows of
+this table. The seed of the pass decides which:
 
     row(b) = (u + j v) mod {rows}      for block b = {steps} i + j of {width} values of the model's noise
 
-with u and v hashed from the seed by network number i. Over all seeds, u and v take every pair of values once.
-So every row is equally frequent in every block, and neighbouring blocks have independent rows.
+Hash number i turns the seed into u and v. Over all seeds, (u, v) takes every pair of values exactly once. So every row
+is equally frequent in every block, and neighbouring blocks have independent rows.
 
-The table is made from an orthogonal array: any two of its columns have each of {levels} x {levels} pairs of levels
-equally often. So two values of a block are independent, not only without correlation. The
-columns have mean 0, variance 1 and no correlation, by construction. Between networks, layers and
-passes the noise is white as far as the hash is good; that is measured below.
+**The table.** It is made from an orthogonal array: in any two of its columns, each of the {levels} x {levels} pairs of
+levels is equally frequent. So two values of a block are not only uncorrelated but independent, up to the width of a
+level. By construction, the columns have mean 0, variance 1 and no correlation.
 
-The hash is a Feistel network of {rounds} rounds on the two 12-bit halves of the seed, in float32: add the
-square's middle bits and a key. Every network has its own keys. All numbers on the way are fractions with a denominator
-of 2^12 or 2^24 and exact, so that a runtime with fused multiply-add computes the same rows. All images of
-a pass share its noise, which makes an answer independent of its batch.
+**The hash.** It is a Feistel network of {rounds} rounds on the two 12-bit halves of the seed. A round adds a key and
+the middle bits of a square, in float32. Every hash has its own keys. All intermediate numbers are exact fractions with
+a denominator of 2^12 or 2^24, so a runtime with fused multiply-add computes the same rows. How white the noise is
+between hashes, layers and passes depends on the quality of the hash, which is measured below.
 
-Metadata calls this noise `table-2`. Files with `table` have 1021 rows of 256 normals at the index
-(a + b k + c k^2) mod 1021. They answer as they always did. A quadratic index comes back mirrored, so that rows
-repeat in some passes and not in others: a sum over a layer of 65,536 outputs with equal weights had an excess kurtosis
-of 0.30, and went beyond 3 standard deviations in 0.48 % of the passes instead of 0.27 %.
+**One noise for all images.** All images of a pass share its noise, so an answer does not depend on its batch.
 
-Bernoulli dropout needs masks: a value is kept when its normal is above the p-quantile, a float32 constant. So masks
-have the same seeds, blocks and rows, and dropout of whole channels takes one normal for a channel.
+**Masks.** Bernoulli dropout keeps a value when its normal is above the p-quantile, a float32 constant. Masks therefore
+use the same seeds, blocks and rows. Dropout of whole channels takes one normal per channel.
 
-What the table is not: its values end at {largest:.2f} standard deviations (an ideal sample of {rows} rows
-does), and two passes share the row of a given block once in {rows}.
+**Limits.** The values of the table end at {largest:.2f} standard deviations, as those of an ideal sample of {rows} rows
+do. Two passes have the same row in a given block once in {rows} times.
 
-`--noise randn` keeps the runtime's own generator (no pass can be replayed then), and `--noise input` makes the
-noise graph inputs.
+**Other noise.** The metadata calls this noise `table-2`. Older files have `table`: 1021 rows of 256 normals, at the
+index (a + b k + c k^2) mod 1021. Their answers have not changed. A quadratic index repeats its values in reverse
+order, so rows repeat in some passes and not in others. With that table, a sum over a layer of 65,536 outputs with equal
+weights had an excess kurtosis of 0.30 and exceeded 3 standard deviations in 0.48 % of the passes instead of 0.27 %.
+`--noise randn` uses the generator of the runtime instead; no pass can be replayed then. `--noise input` turns the noise
+into inputs of the graph.
 
 ## Measured
 
-All of it by `make noise`; this page is its output. "Control" is the same statistic for NumPy's generator. z is
-in standard errors; the largest of m independent standard normals is expected near sqrt(2 ln m).
+`make noise` measures everything below and writes this page. "Control" is the same statistic for NumPy's generator. z
+counts standard errors. The largest of m independent standard normals is expected near sqrt(2 ln m).
 
 """
 
 
-MASKS = """Between blocks and between passes, masks are as independent as NumPy's. Within a block they nearly are:
-a quantile lies inside of one of the {levels} levels, whose values are dealt to rows at random. The variance of a sum of
-{width} masked values of one block, with random weights, is off by the share in the table (one standard deviation over
-the weights); over several blocks the errors average out."""
+MASKS = """Between blocks and between passes, masks are as independent as those of NumPy's generator. Within a block
+they are nearly independent: a quantile lies inside one of the {levels} levels, whose values are dealt to rows at
+random. The fourth column says by how much the variance of a sum of {width} masked values of one block, with random
+weights, is off (one standard deviation over the weights). Over several blocks these errors average out."""
 
-SUMS = """A sum over one column of every block of a layer, with equal weights, is where rows that come back add up.
-"Twice" is the share of the passes in which more than a quarter of the blocks have the row of another block; the control
-of this column has independent, uniform rows."""
+SUMS = """Rows that repeat within a pass add up most in a sum over one column of every block of a layer, with equal
+weights. "Repeats" is the share of the passes in which more than a quarter of the blocks have the row of another block.
+The control of that column draws independent, uniform rows."""
 
 
 def largest_z(left: np.ndarray, right: np.ndarray | None) -> tuple[float, int]:
@@ -133,7 +135,7 @@ def moments() -> list[str]:
     for name, power, ideal in (("mean", 1, 0), ("variance", 2, 1), ("skewness", 3, 0), ("kurtosis", 4, 3)):
         ours, theirs = (float((x.astype(np.float64) ** power).mean()) for x in (values, control))
         lines.append(f"| {name} | {ideal} | {ours:+.5f} | {theirs:+.5f} |")
-    return [f"{values.size:,} values of 512 passes of ResNet-20.", "", *lines]
+    return [f"{values.size:,} values: the noise of 512 passes of ResNet-20.", "", *lines]
 
 
 def masks() -> list[str]:
@@ -171,7 +173,8 @@ def sums() -> list[str]:
     """Tails of sums with equal weights, and rows that come back."""
     rng = np.random.default_rng(5)
     lines = [
-        "| values of a layer | excess kurtosis | P(abs(z) > 3), ideal 0.0027 | P(abs(z) > 4), ideal 0.00006 | twice |",
+        "| values of a layer | excess kurtosis | P(abs(z) > 3), ideal 0.0027 | "
+        "P(abs(z) > 4), ideal 0.00006 | repeats |",
         "| --- | --- | --- | --- | --- |",
     ]
     for size in (4096, 16384, 65536, 262144):
@@ -268,8 +271,8 @@ def main() -> None:
         "",
         *moments(),
         "",
-        f"The table itself: largest |mean| of a column {np.abs(table.mean(0)).max():.0e}, largest deviation of its "
-        f"covariance from the identity {covariance:.0e}.",
+        f"In the table itself, the largest |mean| of a column is {np.abs(table.mean(0)).max():.0e}, and its covariance "
+        f"differs from the identity by at most {covariance:.0e}.",
         "",
         f"### Correlations over {PASSES} passes of ResNet-20",
         "",

@@ -172,14 +172,16 @@ def rows(taken: dict[str, list[float]]) -> list[str]:
 
 PAGE = """# Benchmarks
 
+What does uncertainty cost, beside the same network without it?
+
 Written by `make bench` (`benchmarks/report.py`) on {machine}; Python {python}, {versions}.
-Ratios are of engines that took turns in one run, each in a process of its own, 32x32 images, random weights;
-milliseconds are an illustration. "best" compares the best calls of each, "median" the medians.
+Images are 32x32, weights are random. The engines took turns in one run, each in a process of its own. Compare the
+ratios: "best" divides the best calls of two engines, "median" their medians. Milliseconds are only an illustration.
 
 ## Passes: one image at N = {n}
 
-Beside it, the deterministic network on {n} images. With exact sigma every noisy layer is two, so that 2.0x is the
-floor; factored sigma has a layer and a map of one channel.
+The baseline is the deterministic network on {n} images. With exact sigma every noisy layer is computed as two layers,
+so no ratio can be below 2.0x. With factored sigma it is computed as one layer and a map of one channel.
 
 | network | sigma | ms | deterministic, {n} images, ms | ratio, best | ratio, median |
 | --- | --- | --- | --- | --- | --- |
@@ -187,40 +189,49 @@ floor; factored sigma has a layer and a map of one channel.
 
 ![Milliseconds against N for the file, the deterministic one and other engines](benchmarks.png)
 
-How many times faster the file with factored sigma is than other engines with {n} passes, which compute sigma exactly:
+The file with factored sigma is faster than other engines with {n} passes by these factors. The other engines compute
+sigma exactly.
 
 | network | engine | ms | faster, best | faster, median |
 | --- | --- | --- | --- | --- |
 {engines}
 
-Where the rest goes, above 1.0x and above 2.0x: squaring, square root, noise, product, sum, ReLU, and the way out of
-ONNX Runtime's blocked layout and back, each of which reads and writes every activation. ResNet-20 has few channels, so
-that this is a quarter of its time; the deterministic file has ReLU and residual sums inside its convolutions.
+The time above 1.0x (factored) and 2.0x (exact) goes to squaring, square root, noise, product, sum, ReLU, and the
+conversion out of ONNX Runtime's blocked layout and back. Each of these steps reads and writes every activation. They
+take a quarter of the time of ResNet-20, which has few channels. The deterministic file computes ReLU and residual sums
+inside its convolutions.
 
-Tried, and not kept:
+These changes were tried and not kept:
 
-- Entering the blocked layout by an identity (a 1x1 depthwise convolution or a 1x1 pooling of the noise), so that sum,
-  residual sum and ReLU fuse into convolutions and the square stays blocked: three passes over memory fewer, 3 to 4 %
-  faster here; but runtimes without that layout, such as WebAssembly, would pay for a convolution more.
-- Calls of 5, 9 or 13 passes, to stay in the cache: slower on ResNet-20, no difference on ResNet-34, where 3 are slower.
-- Adding the residual to mu first; table rows of 128 or 512 numbers; ONNX Runtime's parallel execution mode (1.8 times
-  the time).
+- Entering the blocked layout through an identity, a 1x1 depthwise convolution or a 1x1 pooling of the noise. Sum,
+  residual sum and ReLU then fuse into convolutions, and the square stays blocked. This saves three passes over memory
+  and 3 to 4 % of the time here, but runtimes without that layout, such as WebAssembly, would pay for one more
+  convolution.
+- Calls of 5, 9 or 13 passes, which fit in the cache: slower on ResNet-20, no difference on ResNet-34. Calls of 3 passes
+  are slower on ResNet-34.
+- Adding the residual to mu first.
+- Table rows of 128 or 512 numbers.
+- ONNX Runtime's parallel execution mode, which takes 1.8 times the time.
 
 ## One pass: moments, 100 draws
 
-Beside it, the deterministic network on one image. "faster" compares with {n} passes with factored sigma.
+The baseline is the deterministic network on one image. "faster" compares with {n} passes with factored sigma.
 
 | network | moments with | ms | deterministic, one image, ms | ratio, best | ratio, median | faster, best | median |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 {moments}
 
-Beside the convolutions, a ReLU takes 11 small nodes and a ReLU6 19. They are what keeps ResNet-20, whose layers are
-small, from the ratio of larger networks, and three quarters of the time of the network like MobileNetV2, whose
-convolutions are few against the size of its maps; its depthwise layers gain nothing from factored sigma.
+Apart from the convolutions, a ReLU takes 11 small nodes and a ReLU6 takes 19. Because of these nodes ResNet-20, whose
+layers are small, has a higher ratio than larger networks. They take three quarters of the time of the network like
+MobileNetV2, whose convolutions are cheap for the size of its maps. Its depthwise layers gain nothing from factored
+sigma.
 
-Tried, and not kept: a k x k layer straight to one channel (slower than 1x1 to one channel and k x k on that channel);
-a = sqrt(m^2 + c v) for the mean of a ReLU (four nodes, but too slow a tail: uncertainties moved half as far again);
-clipping by the two ends of the uniform distribution (as many nodes).
+These changes were tried and not kept:
+
+- A k x k layer straight to one channel: slower than a 1x1 layer to one channel and a k x k layer on that channel.
+- a = sqrt(m^2 + c v) for the mean of a ReLU: only four nodes, but its tail falls too slowly, and uncertainties moved
+  half as far again.
+- Clipping by the two ends of the uniform distribution: as many nodes.
 
 ## Memory and the price of a pass
 
@@ -236,11 +247,12 @@ Loading {first}:
 | --- | --- | --- |
 {loads}
 
-Loading does not wait for squares of weights. It optimises some 400 nodes, against 90 of the deterministic file, and it
-plans their memory: for that it must know which values are equally large. The file says so, by one name for the leading
-dimension of everything that is sampled; without that name, planning took two thirds of the time.
+Loading time does not go to squaring the weights. It goes to the optimisation of some 400 nodes, against 90 of the
+deterministic file, and to planning their memory. For the plan ONNX Runtime must know which values are equally large.
+The file tells it by using one name for the leading dimension of everything that is sampled. Without that name, planning
+took two thirds of the time.
 
-ResNet-8, N = {n}, from the shell and back:
+Cold start of ResNet-8 at N = {n}, from the shell command to its end:
 
 | | best, ms | median, ms |
 | --- | --- | --- |
@@ -248,17 +260,17 @@ ResNet-8, N = {n}, from the shell and back:
 
 ## Folders
 
-`uce-edge predict FOLDER` with the bundled model decodes in threads while the model runs. Images per second, best of
-five rounds:
+`uce-edge predict FOLDER` decodes images in threads while the model runs. The table has images per second with the
+bundled model, best of five rounds. The last two columns divide the rate of both by that of the slower half, and by that
+of the two halves one after the other:
 
 | images | decoding alone, all cores | the model alone, all cores | both | of the slower half | of both halves in turn |
 | --- | --- | --- | --- | --- | --- |
 {folders}
 
-Where decoding and the model share the cores, one half cannot hide behind the other: the last column compares with the
-work itself, where 1.00 is a processor without a pause. Pillow's draft mode, which decodes a JPEG at half its size, is
-not used: its pixels are other ones than those of a full image that is resized, and the answer is a promise about
-pixels.
+Decoding and the model share the cores, so neither half can hide behind the other. In the last column, 1.00 is a
+processor that never pauses. Pillow's draft mode, which decodes a JPEG at half its size, is not used: its pixels differ
+from those of a full image that is resized, and what a file promises depends on the pixels.
 """
 
 if __name__ == "__main__":
