@@ -292,28 +292,31 @@ def main(arguments: list[str]) -> None:
     PAGE.write_text(re.sub(rf"{TITLE}\n.*", lambda _: f"{TITLE}\n\n{text}", page, flags=re.DOTALL), encoding="utf-8")
 
 
-TEXT = """`python benchmarks/monitor_study.py` makes these tables. Streams are drawn from the answers of the bundled
-moments file to CIFAR-10: the bins come from the calibration images; reference and quiet stream are independent draws
-from guarantee and test images.
+TEXT = """`python benchmarks/monitor_study.py` makes these tables. Its streams are drawn from the answers of the bundled
+moments file to CIFAR-10. The edges of the bins come from the calibration images. The reference and the quiet part of a
+stream, in which nothing changes, are independent draws from the guarantee and test images.
 
-**False alarms** at `--alpha 0.01`: the share of streams in which an alarm is ever raised although nothing changes.
+**False alarms** at `--alpha 0.01`: the share of streams that ever raise an alarm although nothing changes. A growing
+reference takes in the stream; a fixed one does not.
 
 | reference | its images | images in the stream | streams | false alarms |
 | --- | --- | --- | --- | --- |
 {false}
 
-**Delay**: the median number of images from the change to the alarm, and in brackets the share of 200 streams that got
-one within 3,000 images. 1,000 quiet images come first. *One start* is a simpler bet that begins at the first image and
-keeps no reserve. The rivals look at the last 200 images. Their limits were set so that 1 % of 2,000 quiet streams of
-4,000 images raise a false alarm; in longer streams they raise more. The monitor's 1 % is for ever. Where a change is
-small and only moves the uncertainty, such a limit, tuned for its window and its length of stream, may be sooner.
+**Delay**: the median number of images from the change to the alarm. In brackets is the share of 200 streams with an
+alarm within 3,000 images of the change. Every stream starts with 1,000 quiet images. *One start* is a simpler bet: all
+its money is at stake from the first image. *Windowed KS* (the Kolmogorov-Smirnov distance from the reference) and *mean
+uncertainty* look at the last 200 images. Their limits were set so that 1 % of 2,000 quiet streams of 4,000 images raise
+a false alarm; longer streams raise more. The monitor's 1 % holds for streams of any length. If a change is small and
+moves only the uncertainty, a limit that was tuned for its window and length of stream may find it
+sooner.
 
 | change | monitor | one start | windowed KS | mean uncertainty |
 | --- | --- | --- | --- | --- |
 {delays}
 
-**Another prevalence**: what the threshold of the bundled file accepts (promised: at most 5 % wrong) when cats and dogs,
-its hardest classes, come more or less often.
+**Another prevalence**: what the threshold of the bundled file accepts when its hardest classes, cats and dogs, are more
+or less frequent. The file promises that at most 5 % of the accepted images are wrong.
 
 | cats and dogs among the images | accepted | wrong among the accepted |
 | --- | --- | --- |

@@ -93,7 +93,7 @@ export const isForeignBy = (reason) => reason === "foreign" || reason === "both"
 export function aboutGate({ foreign }) {
   return (
     `Images unlike anything it was calibrated on. At most ${atMost(foreign.level)} of the images that are like those are ` +
-    `turned away with them, with ${percent(foreign.confidence, 0)} confidence.`
+    `rejected as well, with ${percent(foreign.confidence, 0)} confidence.`
   );
 }
 
