@@ -257,6 +257,8 @@ def source(name: str | None, every: int, frames: int | None) -> tuple[Pictures, 
 
 def run(words: argparse.Namespace) -> int:
     """Answer frame after frame until the source ends or Ctrl-C is pressed; gives the exit code."""
+    if not words.fps >= 0:
+        raise uce_edge.UsageError(f"--fps is {words.fps:g}, and must be at least 0.")
     model = uce_edge.load(words.model, threads=words.threads)
     frames = DEMO if words.source is None and words.frames is None else words.frames
     pictures, live = source(words.source, words.every, frames)
