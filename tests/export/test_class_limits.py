@@ -128,8 +128,8 @@ def test_people_are_told_the_limit_of_the_label(file: Path, pictures: Path, call
     shown = call("info", file).out
     for name, limit in enumerate(stored.limits):
         if name != 3:
-            assert f"{name}: uncertainty at most {limit.threshold:.4g}, of which at most" in shown
-    assert f"3: always rejected, its {stored.limits[3].images} images cannot prove an error of at most 1.0 %" in shown
+            assert f"{name}: accepted up to an uncertainty of {limit.threshold:.4g}, at most" in shown
+    assert f"3: always rejected, because its {stored.limits[3].images} images cannot prove" in shown
     log = tmp_path / "log.jsonl"
     told = call("predict", pictures, "--model", file, "--reject", "auto", "--audit", log, "--json")
     rows = json.loads(told.out)

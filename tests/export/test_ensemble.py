@@ -298,7 +298,7 @@ def test_the_command_line_makes_one_of_several_files(call: Call, tmp_path: Path)
     out = tmp_path / "e.onnx"
     said = call("export", "--from", *MC, "--data", "digits", "--samples", 2, "--target-error", 0.05, "--out", out)
     assert said.code == 0
-    assert "An ensemble of 2 networks, which all run every seed." in said.err
+    assert "The file is an ensemble of 2 networks, which all run every seed." in said.err
     assert "Temperature" in said.err
     assert "--reject auto" in said.err
     shown = call("info", out).out

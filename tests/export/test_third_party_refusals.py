@@ -274,5 +274,5 @@ def test_wrong_images_are_named_before_anything_slow(call, arguments: list[str],
 
 @pytest.mark.usefixtures("network")
 def test_labelled_images_go_with_somebody_else_s_file(call) -> None:
-    assert "go with --from" in call("export", "runs/digits", "--data", "data").err
+    assert "need --from" in call("export", "runs/digits", "--data", "data").err
     assert "add --data" in call("export", "--from", "net.onnx", "--target-error", "0.1").err

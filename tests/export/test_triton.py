@@ -104,11 +104,11 @@ def test_a_second_run_changes_nothing_and_another_model_is_not_written_over(tmp_
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["MODEL"], "say what to make of it with --triton DIR, --hub DIR or --ort"),
+        (["MODEL"], "Choose what to write with --triton DIR, --hub DIR or --ort"),
         (["MODEL", "--triton", "FILE"], "is a file, not a folder"),
         (["MODEL", "--triton", "x", "--hub", "x"], "different files"),
         (["MODEL", "--triton", "x", "--samples", "5"], "--samples cannot change it"),
-        (["MODEL", "MODEL", "--triton", "x"], "one is taken at a time"),
+        (["MODEL", "MODEL", "--triton", "x"], "only one can be given"),
         (["nobody.onnx", "--triton", "x"], "no model file"),
         (["a b.onnx", "--triton", "x"], "the name of the model"),
         (["--untrained", "resnet9", "--noise", "input", "--triton", "x"], "for experiments"),

@@ -107,7 +107,7 @@ def test_what_is_cut_off_the_end_shows_against_a_hash_that_was_kept(call: Call, 
     assert outcomes(call, log, images) == ["same"] * 5
     said = call("replay", log, "--images", images, "--model", MODEL, "--ends-with", kept)
     assert said.code == 1
-    assert "lines are gone from its end" in said.out
+    assert "lines are missing at its end" in said.out
 
 
 def test_a_changed_and_a_lost_image_are_told_apart(call: Call, log: Path, images: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_file_that_describes_itself_twice_is_refused(published: Path, tmp_path
 
 def test_an_older_file_loads_and_says_that_it_has_none(call: Call) -> None:
     assert Model(OLD, "cpu").digests is None
-    assert "none: the file is from before there were any" in call("info", OLD).out
+    assert "none: the file was written before digests existed" in call("info", OLD).out
     said = call("verify", OLD)
     assert (said.code, said.out) == (1, "")
     assert "has no digests" in said.err

@@ -136,7 +136,7 @@ OVERWRITING = {
     "--watch ../mixed --save images": FOLDER,
     "--watch ../mixed --audit image-name": IMAGE,
     "--watch ../mixed --audit m.onnx": MODEL,
-    "--watch ../mixed --audit images/later.png": "no image of the watched folder",
+    "--watch ../mixed --audit images/later.png": "not taken for an image of the watched folder",
 }
 
 
