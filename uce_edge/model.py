@@ -91,8 +91,8 @@ class Model:
             )
         if not Path(path).is_file():
             raise ModelFileError(
-                f"There is no model file {path}. Check its spelling; without a path, the bundled model answers; "
-                "one of your own is made with: uce-edge export"
+                f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
+                "model of your own with: uce-edge export"
             )
         check_memory(max_memory)
         try:

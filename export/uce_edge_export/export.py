@@ -148,7 +148,7 @@ def write(
         if labelled and labelled.held_out:
             gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else None
             if isinstance(gated, NoveltyError):
-                notes = (*notes, f"the file cannot tell what is foreign. {str(gated).removesuffix('.')}")
+                notes = (*notes, f"the file cannot recognise foreign images. {str(gated).removesuffix('.')}")
                 gated = None
             known = Known.of(draft, labelled.calibration)
             file_nll = nll(known.said.probabilities, known.labels)

@@ -86,7 +86,7 @@ def recalibrate(
     out = check_name(out)
     model = Model(source, "cpu")
     if out.exists() and out.samefile(source):
-        raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
+        raise UsageError(expected("`out`", "a new file", str(out), "The old file is kept: choose another --out"))
     n = model.metadata.samples if samples is None else samples
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
     kept = held_out

@@ -206,7 +206,7 @@ def _beside(net: Net) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("make", "p", "cause"),
     [
-        (lambda net: net.model(net.head(net.stem())), "1e-16", "the noise is too weak to be seen: 1,000 times"),
+        (lambda net: net.model(net.head(net.stem())), "1e-16", "the noise is too weak to be seen; 1,000 times"),
         (_dead, "body=0.2", "gives every image the same answer, .* check what it is fed"),
         (_beside, "beside=0.2", "does not reach the answer: the values that they take are 0"),
     ],

@@ -96,7 +96,7 @@ def test_a_second_run_changes_nothing_and_another_model_is_not_written_over(tmp_
     written = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in repository.rglob("*") if path.is_file()}
     assert call("export", model, "--triton", repository).code == 0
     said = call("export", other, "--triton", repository)
-    assert (said.code, "of another model, or edited" in said.err) == (2, True)
+    assert (said.code, "it belongs to another model, or was edited" in said.err) == (2, True)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in written} == written
     assert len([path for path in repository.rglob("*") if path.is_file()]) == len(written)
 

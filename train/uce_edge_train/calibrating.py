@@ -103,13 +103,13 @@ def calibrate(
     known = None if held_out is None else memory.answers(before, held_out)
     has_map = memory.has_map(before)
     if has_map and (promise is None or known is not None):
-        _log.info("Nothing that decides the map has changed: it is kept, and no pass is computed.")
+        _log.info("The stored map is kept and no pass is computed: nothing that it depends on has changed.")
         return _stored(before, folder, promise, novelty, memory, held_out, lambda _: known)
     if posterior is PostHoc.LAPLACE:
         assert own is not None
         return _calibrate_laplace(run, folder, own, data, method, samples, seed, promise, novelty, prior, memory)
     if has_map:
-        _log.info("Nothing that decides the map has changed: it is kept.")
+        _log.info("The stored map is kept: nothing that it depends on has changed.")
         run = before
     else:
         run = _fitted(run, load_model(run, folder), data, method, samples, seed, tune)
@@ -125,7 +125,7 @@ def calibrate(
 def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
     """The passes of the map; refuses rates that cannot be tuned."""
     if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
-        raise UsageError(f"{folder} has no Gaussian dropout, whose rates could be tuned: leave --rates out.")
+        raise UsageError(f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.")
     if posterior is PostHoc.LAPLACE:
         if tune is not Rates.FIXED:
             raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.")
@@ -230,7 +230,7 @@ def _tell_hopeless(classes: Sequence[str], limits: Sequence[ClassLimit]) -> None
     for name, limit in zip(classes, limits, strict=True):
         if not limit.is_promised:
             _log.info(
-                "Nothing labelled %s will be accepted: its %d guarantee images cannot prove an error of at most %g.",
+                "The label %s will always be rejected: its %d guarantee images cannot prove an error of at most %g.",
                 name, limit.images, limit.target_error,
             )  # fmt: skip
 

@@ -104,7 +104,7 @@ class Recipe(Record):
                     raise RecordError(name, f"{plain} with {self.dropout} dropout", str(getattr(self, name)), remedy)
         if self.freeze and self.init is None:
             remedy = "Name the weights to keep, as in --init weights.safetensors"
-            raise RecordError("freeze", "left out where weights start at random", ", ".join(self.freeze), remedy)
+            raise RecordError("freeze", "left out without `init`", ", ".join(self.freeze), remedy)
 
     def build(self, classes: int, channels: int) -> nn.Module:
         """The network with its dropout, with weights from the seed."""

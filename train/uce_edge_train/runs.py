@@ -158,7 +158,7 @@ def members_of(folder: str | Path) -> list[Path]:
     for path in members:
         if not (path / DESCRIPTION).is_file():
             raise UsageError(
-                f"{path} is not finished. Go on with the command that started it, and --resume: "
+                f"{path} is not finished. Continue with the command that started it and --resume: "
                 f"uce-edge train --members {len(members)} --out {folder} --resume"
             )
     return members or [Path(folder)]

@@ -264,7 +264,7 @@ class _Loop:
     def _diverged(self, loss: float) -> UceEdgeError:
         recipe, done = self.recipe, self.training.progress.epoch
         kept = (
-            f"{self.out / CHECKPOINT} holds the end of epoch {done}: go on from it with --resume and"
+            f"{self.out / CHECKPOINT} holds the end of epoch {done}. Continue from it with --resume and"
             if done
             else "No epoch was finished. Start again with"
         )

@@ -73,7 +73,9 @@ class Monitor:
         """A monitor that compares with a reference; `model` is the SHA-256 of the file that it is about."""
         if not 0 < alpha < 1:
             rule = "strictly between 0 and 1"
-            raise UsageError(expected("`alpha`", rule, alpha, "For example 0.01: one false alarm in a hundred lives"))
+            raise UsageError(
+                expected("`alpha`", rule, alpha, "For example 0.01: one monitor in a hundred ever raises a false alarm")
+            )
         nothing = (Bet(bets.NOTHING, 0.0, 0, ""),) * bets.BETS
         return cls(
             State(

@@ -349,7 +349,7 @@ def test_bench_makes_its_own_baseline(digits, call, refused, tmp_path, monkeypat
     nameless = tmp_path / "own.onnx"
     with_metadata(digits.model, nameless, architecture="somebody's own")
     said = refused(2, "bench", "--model", nameless, "--samples", 1, "--baseline")
-    assert "a file for a network that has no name here (somebody's own)" in said
+    assert "a file, because the network is not a built-in one (somebody's own)" in said
     assert "--baseline deterministic.onnx" in said
 
 

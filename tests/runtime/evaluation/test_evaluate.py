@@ -287,7 +287,7 @@ def test_notes_tell_what_a_reader_must_know(model, hard):
     assert found.notes[0] == "Mind the gap."
     assert found.samples == 5
     assert any("Only 50 images" in note for note in found.notes)
-    assert any("Calibrated at 25 passes and evaluated at 5" in note for note in found.notes)
+    assert any("Calibrated at 25 passes but evaluated at 5" in note for note in found.notes)
     few = evaluate(model, hard.images[hard.labels < 2], hard.labels[hard.labels < 2], resamples=2)
     assert "8 of the model's 10 classes have no image here." in few.notes
 
