@@ -190,9 +190,11 @@ def export_third_party(
         source: The classifier, as read by `third_party.load` with the same options.
         metadata: What the file says of itself, from `third_party.metadata`.
         out: The `.onnx` file.
-        p: Gaussian rates as "0.2" for all layers after the first, or "PATTERN=0.1" by weight name; the last match wins.
+        p: Rates of Gaussian dropout: "0.2" for all layers after the first, or "PATTERN=0.1" by weight name. The last
+            match counts.
         options: How the noise gets into the graph.
-        data: Labelled images, which smaller numbers need to find ranges and are judged on; the gate runs on them, too.
+        data: Labelled images. A lower precision needs them to find its ranges, and is judged on them. The parity gate
+            runs on them, too.
     """
     check_name(out)
     refuse(metadata, options, labelled=data is not None)

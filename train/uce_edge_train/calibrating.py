@@ -50,32 +50,32 @@ def calibrate(
     posterior: PostHoc | None = None,
     prior: PriorFrom = PriorFrom.MARGINAL_LIKELIHOOD,
 ) -> Run:
-    """Fit a map, and on request the dropout rates, and store them in the run.
+    """Fit a calibration map, and on request the dropout rates, and store them in the run.
 
-    What was computed is kept in the run: where nothing that decides it has changed, another promise needs no passes.
+    The run also keeps what was computed. Another promise then needs no new passes, unless something else has changed.
 
     Args:
         folder: The run.
-        data: Other images than those the run set aside; they must not be among its training images.
-        method: The map.
-        samples: The number of passes it is fitted for; None for 25, or for 100 draws of a posterior.
-        seed: Of the noise.
-        tune: Which dropout rates are optimised with it.
-        promise: What the threshold shall keep that the export stores. Whether the guarantee images allow it is tried
-            here.
-        novelty: What the gate against foreign images shall keep that the export fits, on the images that the run set
-            aside for calibration; None for none.
-        posterior: What the network is given to draw from, without dropout that it may have been trained with. It is
-            fitted on the training images and kept in the run. None for the run's own noise.
+        data: Labelled images to calibrate on, none of them a training image; None for those that the run set aside.
+        method: The calibration map.
+        samples: The number of passes that the map is fitted for; None for 25, or for 100 draws of a posterior.
+        seed: Seed of the noise.
+        tune: Which dropout rates are optimised with the map.
+        promise: The error that the exported threshold must keep. This function checks whether the guarantee images can
+            prove it.
+        novelty: What the gate against foreign images must keep. The export fits the gate, on the images that the run
+            set aside for calibration. None for no gate.
+        posterior: A posterior that replaces the run's own noise. It is fitted on the training images and kept in the
+            run. None keeps the noise.
         prior: What chooses the precision of the posterior's prior: the training images, or those of the map.
 
     Returns:
         The run's description with its calibration, as saved.
 
     Raises:
-        NoGuaranteeError: The guarantee images do not allow the promise. The run is saved with its map, without it. The
-            error knows what they allow.
-        UsageError: Among others, there are too few guarantee images for the promise: nothing is computed.
+        NoGuaranteeError: The guarantee images cannot prove the promise. The run is saved with its map and without the
+            promise. The error lists what they can prove.
+        UsageError: For example, there are too few guarantee images for the promise. Nothing is computed.
     """
     before = Run.load(folder)
     run = replace(before, tuned_rates=None, laplace=None)

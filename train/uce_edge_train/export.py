@@ -55,7 +55,7 @@ def export_module(
         out: The `.onnx` file; `NAME.json` is written beside it for runtimes that cannot read ONNX metadata.
         images: Images for the gate, as the file takes them; None for random pixels.
         options: How the noise gets into the graph.
-        dropout: "keep" for `nn.Dropout` and the like, and `F.dropout`, that stay random, as in training mode; None
+        dropout: "keep" lets `nn.Dropout`, similar layers and `F.dropout` stay random, as in training mode. None
             removes them.
     """
     check_name(out)
@@ -117,11 +117,11 @@ def export_run(
         dataset: The run's dataset; its calibration images feed the gate.
         inference: The kind of graph.
         noise: Where the noise comes from.
-        samples: The default number of passes, used when the run is not calibrated at one; None for 25, or for the
-            draws of a moments graph.
+        samples: The default number of passes for a run that is not calibrated; None for 25, or for 100 draws of a
+            moments graph.
         options: How the noise gets into the graph.
         numbers: The precision of the network.
-        member: Whether the file is one of an ensemble, which is calibrated and measured as a whole: this one is not.
+        member: Whether the file is a member of an ensemble. A member is not calibrated or measured; the ensemble is.
     """
     check_name(out)
     # A choice may be given by its name: a text is no member, and would be taken for another choice below.

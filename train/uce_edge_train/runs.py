@@ -43,7 +43,7 @@ class TrainingScores(Record):
 
 @dataclass(frozen=True)
 class Run(Record):
-    """What was trained, on what, and how it was calibrated since."""
+    """The description of a training run: its network, its data and its calibration."""
 
     data: str
     root: str | None
@@ -86,7 +86,7 @@ class Run(Record):
         return model
 
     def dataset(self) -> Dataset:
-        """The data this run was trained on, from where they were then."""
+        """The data that this run was trained on, loaded from the same place."""
         size = (self.image.height, self.image.width)
         return splits.load(self.data, self.root, size, group=self.group, range_=self.image.range)
 
@@ -97,7 +97,7 @@ class Run(Record):
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
-        """Read the description of a run, or say what the folder lacks."""
+        """Read the description of a run."""
         path = Path(folder) / DESCRIPTION
         if not path.is_file():
             if numbered(folder):
