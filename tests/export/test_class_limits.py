@@ -169,7 +169,7 @@ def test_classes_that_do_not_exist_are_refused_with_those_that_do(call: Call, tm
     assert "strictly between 0 and 1" in refused("3=2,other=0.1")
     assert "a number, or CLASS=NUMBER" in refused("3=x,other=0.1")
     assert "one error for each class" in refused("3=0.1,3=0.2,other=0.1")
-    assert "leave --score confidence out" in refused("3=0.1,other=0.1", "--score", "confidence")
+    assert "needs --score uncertainty, but got confidence" in refused("3=0.1,other=0.1", "--score", "confidence")
     with pytest.raises(UsageError, match="score"):
         Promise(0.1, score=RejectBy.CONFIDENCE, per_class={"other": 0.1})
     assert not list(tmp_path.iterdir())

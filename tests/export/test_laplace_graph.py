@@ -132,7 +132,7 @@ def test_a_run_is_given_a_posterior_and_exported(digits: Digits, call: Call, tmp
     shutil.copytree(digits.run, run)
     said = call("calibrate", run, "--posterior", "laplace", "--prior", "held-out-nll", "--samples", 20)
     assert said.code == 0, said.err
-    assert "The posterior of the last layer is that of 898 images" in said.err
+    assert "Fitted the posterior of the last layer to 898 images" in said.err
     said = call("export", run, "--out", out, "--bake-samples", 20)
     assert said.code == 0, said.err
     assert "the gaussian dropout of its training is not in the file" in said.err

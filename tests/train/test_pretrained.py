@@ -198,7 +198,7 @@ def test_a_run_starts_from_another_with_other_classes_and_channels(
     assert after["classifier.weight"].shape[0] == 10
     said = caplog.messages[0]
     assert "The head is new: the file has 2 classes, the network 10." in said
-    assert "1 channel: its kernels for 3 are summed" in said
+    assert "1 channel: the kernels for 3 are summed" in said
     assert "lacks" not in said
     stored = Run.load(tmp_path)
     assert stored.recipe == run.recipe == recipe

@@ -211,7 +211,7 @@ def test_all_right():
 
 def test_all_wrong():
     with pytest.raises(
-        NoGuaranteeError, match=r"of the 299 most certain of 500 images, 299 are wrong\. It takes 299 without"
+        NoGuaranteeError, match=r"of the 299 most certain of 500 images, 299 are wrong\. A promise needs 299 images"
     ):
         find(np.linspace(0, 1, 500), np.ones(500, bool), 0.01, 0.95)
 

@@ -478,7 +478,7 @@ WRONG = {
     "bench -m --samples 1,,5": "whole numbers separated by commas",
     "bench -m --samples 1,0": "between 1 and 4096, but got 0",
     "bench -m --batch 0": "Expected `batch` to be at least 1",
-    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be a list that has 1 in it, but got '2'",
+    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be a list with 1 in it for --compare and --plot",
     "bench -m --compare tensorrt": "Choose among pytorch, pytorch-loop, naive, openvino",
     "bench -m --threads 0": "Expected `threads` to be an integer between 1 and 1024",
     "bench -m --plot latency.xyz": "ending in .png",

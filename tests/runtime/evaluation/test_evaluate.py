@@ -570,7 +570,7 @@ def test_of_the_training_folder_only_the_test_images_are_taken(tmp_path):
 def test_training_images_are_announced(digits, evaluating, archive):
     train = digits.dataset.splits["train"]
     done = evaluating(digits.model, "--data", archive(x=train.images[:100], y=train.labels[:100]), "--json")
-    assert "warning: About 100 of these images were used to train the network" in done.err
+    assert "warning: The network was trained on about 100 of these images" in done.err
     assert any("used to train" in note for note in json.loads(done.out)["notes"])
 
 
