@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a model says of one image, or why it says nothing: of `prediction` and `error` one is None."""
+    """The answer for one image: its prediction, or why there is none. One of `prediction` and `error` is None."""
 
     path: str
     """The file; `-` is standard input."""
@@ -73,7 +73,7 @@ class Answer:
 
     @property
     def limits(self) -> Limits:
-        """What the decision compared."""
+        """The limits that the decision was made with."""
         return Limits(self.threshold, self.cutoff, self.doubt, label=self.limit_of)
 
     @property
@@ -100,10 +100,10 @@ class Answer:
         return answer_card(self)
 
     def as_row(self, top: int = 3) -> dict[str, Any]:
-        """The same values flat, for tables: the likeliest classes but the first are label_2, probability_2, ...
+        """The values as one flat row, for tables. The second likeliest class is label_2, probability_2, and so on.
 
         Args:
-            top: How many of the likeliest classes the row has a place for.
+            top: The number of likeliest classes that the row has columns for.
         """
         row = self.as_dict()
         del row["top"]

@@ -94,7 +94,7 @@ class Audit:
         except OSError:
             os.close(file)
             raise UceEdgeError(
-                f"Another process writes the log {self._path}, and two would break its chain. {_NAME}"
+                f"Another process is writing the log {self._path}, which only one process may do. {_NAME}"
             ) from None
         flush_folder(self._path.parent)
         return file
@@ -120,12 +120,12 @@ class Audit:
     def _check_is_log(self) -> None:
         """Refuse to append to what is no log."""
         if not (self._path.is_file() or self._path.is_dir()):  # a pipe would wait for ever; a folder is told below
-            raise UceEdgeError(f"{self._path} is no regular file. {_NAME}")
+            raise UceEdgeError(f"{self._path} is not a regular file. {_NAME}")
         with self._path.open("rb") as file:
             start = file.read(1)
         last = chain.last_line(self._path)
         if start not in (b"", b"{") or (last[:1] not in (b"", b"{", b"\0") and chain.parsed(last) is None):
-            raise UceEdgeError(f"{self._path} is there, and is no log of decisions. {_NAME}")
+            raise UceEdgeError(f"{self._path} exists, but it is not a log of decisions. {_NAME}")
 
     def _whole_lines(self) -> int:
         """The size of the file without what a power cut left of a line."""
@@ -140,7 +140,9 @@ class Audit:
         if chain.parsed(last) is not None:  # only its end is missing
             self._append(b"\n")
             return self._size
-        warnings.warn(f"the last line of {self._path} was torn, and is removed", UceEdgeWarning, stacklevel=4)
+        warnings.warn(
+            f"the last line of {self._path} was incomplete and has been removed", UceEdgeWarning, stacklevel=4
+        )
         os.ftruncate(self._file, size - len(last))
         return size - len(last)
 

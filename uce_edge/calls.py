@@ -31,7 +31,7 @@ Values = dict[str, npt.NDArray[Any]]
 
 
 def check_memory(max_memory: int | None) -> None:
-    """Refuse a budget that cannot be."""
+    """Refuse a memory budget of less than 1 MB."""
     checked("max_memory", _Megabytes, max_memory, f"Leave it out for {MAX_MEMORY}")
 
 

@@ -79,7 +79,7 @@ class Notes:
     def __exit__(self, *_: object) -> None:
         others = self._count - 1
         if others > 0:
-            warn(f"{others} other {'image is' if others == 1 else 'images are'} like the one that was warned of")
+            warn(f"the last warning also holds for {others} other {'image' if others == 1 else 'images'}")
 
 
 def warn(note: str) -> None:
@@ -128,7 +128,7 @@ def decide(choice: Choice, surveys: Iterable[Survey]) -> Decided:
     """
     seen = [] if choice is None else list(surveys)
     if isinstance(choice, Range):
-        return Decided(_with_usual(choice, seen), f"Gray values from {choice} become black to white.")
+        return Decided(_with_usual(choice, seen), f"Gray values {choice} are shown from black to white.")
     if not seen:
         return UNDECIDED
     return _by_images(seen)
@@ -146,9 +146,10 @@ def _by_images(seen: Sequence[Survey]) -> Decided:
         return UNDECIDED
     chosen = Range(-_power(-low) if low < 0 else 0, max(_power(high + 1), 256 if whole else 2) - 1)
     if chosen == FULL:
-        return Decided(words=f"{found}: all 16 bits become black to white.")
+        return Decided(words=f"{found}: all 16 bits are shown from black to white.")
     others = " Windows of DICOM files are not used." if any(survey.windowed for survey in seen) else ""
-    words = f"{found}: {chosen} becomes black to white, and the model stores that.{others} Another: --range LOW..HIGH"
+    shown = f"{chosen} is shown from black to white, and the model stores this range"
+    words = f"{found}: {shown}.{others} For another range: --range LOW..HIGH"
     return Decided(_with_usual(chosen, seen), words)
 
 

@@ -39,7 +39,7 @@ class UsageError(UceEdgeError):
 
 
 class ImageError(UceEdgeError):
-    """One image cannot be used; among many, the others go on."""
+    """One image cannot be used. The other images of the same request are still answered."""
 
 
 class ModelFileError(UceEdgeError):
@@ -51,19 +51,19 @@ class IntegrityError(ModelFileError):
 
 
 class UceEdgeWarning(UserWarning):
-    """The work goes on, otherwise than one may think; the command line says it in one line on stderr."""
+    """The work continues, but differs from what the user may expect. The command line prints one line on stderr."""
 
 
 class DeviceWarning(UceEdgeWarning):
-    """A model runs on another device than it could have had."""
+    """A model runs on the CPU because another device did not work."""
 
 
 class IntegrityWarning(UceEdgeWarning):
-    """Nobody compared a file with what was published."""
+    """A file was not compared with what was published."""
 
 
 class TelemetryWarning(UceEdgeWarning):
-    """ONNX Runtime was imported before this package could keep it from reporting."""
+    """ONNX Runtime was imported before this package could switch its telemetry off."""
 
 
 def expected(what: str, rule: str, value: object, remedy: str) -> str:
@@ -109,7 +109,7 @@ def argument(name: str, value: object = None) -> str:
 
 
 class MissingPartError(UceEdgeError, ImportError):
-    """An optional part of the installation is needed and absent."""
+    """A package that this work needs is not installed."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f'{what} needs {package}, which is not installed. Run: pip install "uce-edge[{extra}]"')

@@ -35,8 +35,7 @@ def check(path: Path, *, verify: bool = True) -> Digests | None:
         return _check_ort(path, content) if verify else None
     if wire.has_external_data(content):
         raise ModelFileError(
-            f"{path} keeps weights in other files, and a model is one file: nobody could tell whether they belong "
-            "together. Export it again: uce-edge export"
+            f"{path} keeps weights in other files, but a model must be one file. Export it again: uce-edge export"
         )
     return _check_onnx(path, content) if verify else None
 
@@ -87,7 +86,7 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
     if not documents:
         return None  # not one of ours, which the reader of the metadata says
     if len(documents) > 1:
-        raise IntegrityError(f"{path} was changed: it describes itself twice. {_remedy()}")
+        raise IntegrityError(f"{path} was changed: it has its metadata twice. {_remedy()}")
     try:
         digests = _read(documents[0], str(path), _remedy())
     except (DocumentError, RecordError):
@@ -98,7 +97,7 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
         return None
     if of_model(fields) != digests.graph:
         raise IntegrityError(
-            f"{path} was changed after it was published: its graph is not the one whose digest it has. {_remedy()}"
+            f"{path} was changed after it was published: its graph does not match its digest. {_remedy()}"
         )
     return digests
 
@@ -126,8 +125,7 @@ def _read(text: str, source: str, remedy: str) -> Digests | None:
     digests = Digests.from_document(found) if isinstance(found, dict) else None
     if digests is not None and of_document(text, digests.metadata) != digests.metadata:
         raise IntegrityError(
-            f"{source} was changed after it was published: it says other things of itself than its digest is of. "
-            f"{remedy}"
+            f"{source} was changed after it was published: its metadata does not match its digest. {remedy}"
         )
     return digests
 

@@ -84,7 +84,7 @@ class ImageSpec(Record):
 
     @property
     def words(self) -> str:
-        """What two models that take the same images have in common."""
+        """The size and type of an image in words; the same for two models that take the same images."""
         of = "" if self.range is None else f", gray values {self.range}"
         return f"{self.height} x {self.width} x {self.channels} {self.dtype}{of}"
 
@@ -253,7 +253,7 @@ class Hashes(Record):
 
 @dataclass(frozen=True)
 class Metadata(Record):
-    """Everything a file says about itself: one JSON document under the key `uce_edge`."""
+    """Everything that a model file stores about itself: one JSON document under the key `uce_edge`."""
 
     classes: ClassNames
     image: ImageSpec
@@ -328,7 +328,7 @@ class Metadata(Record):
 
     @property
     def promised(self) -> StoredThreshold | StoredClasses | None:
-        """What `--reject auto` applies, with its promise about the error."""
+        """The threshold of `--reject auto`, with its promised error."""
         if self.per_class is not None:
             return self.per_class
         if self.doubt is not None:

@@ -45,7 +45,7 @@ class SamplesWarning(UceEdgeWarning):
 
 
 class GuaranteeWarning(UceEdgeWarning):
-    """A stored threshold is used for other passes than it was found with."""
+    """A stored threshold is used with another number of passes or seed than it was found with."""
 
 
 class Model:
@@ -71,15 +71,16 @@ class Model:
         """Load a file.
 
         Args:
-            path: The file; None for the model in the box.
+            path: The file; None for the bundled model.
             device: Where to run it.
-            threads: Of ONNX Runtime, and as many that decode files for `answers`; None for all cores.
-            max_memory: Megabytes that the values of one call may take, about; None for `calls.MAX_MEMORY`. Images and
+            threads: The number of threads of ONNX Runtime. `answers` uses as many more to decode files. None for all
+                cores.
+            max_memory: The approximate memory of one call, in megabytes; None for `calls.MAX_MEMORY`. Images and
                 passes are split over calls, so that memory does not grow with their number.
-            spin: Whether the threads of ONNX Runtime keep their cores busy while they wait for each other. False suits
-                many files: the cores decode the next ones meanwhile.
-            verify: Whether to refuse a file that was changed after it was published, and a device other than the
-                processor that answers the file's own probe images otherwise. False warns.
+            spin: Whether the threads of ONNX Runtime keep their cores busy while they wait for each other. False is
+                better for many files, because the cores can decode the next files meanwhile.
+            verify: Whether to refuse a file that was changed after it was published, and a device other than the CPU
+                that answers the file's own probe images differently. False only warns.
         """
         started = time.monotonic()
         path = models.bundled() if path is None else path
@@ -91,8 +92,8 @@ class Model:
             )
         if not Path(path).is_file():
             raise ModelFileError(
-                f"There is no model file {path}. Check its spelling; without a path, the bundled model answers; "
-                "one of your own is made with: uce-edge export"
+                f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
+                "model of your own with: uce-edge export"
             )
         check_memory(max_memory)
         try:
@@ -145,10 +146,10 @@ class Model:
         self._open(Device.CPU, spin, max_memory)
 
     def self_test(self) -> SelfTest | None:
-        """Answer the file's own probe images here, and compare with what it answered when it was published.
+        """Compare the answers to the file's own probe images with those that it gave when it was published.
 
         Returns:
-            How far the answers are; None for a file without probe images.
+            The largest difference, and whether it is allowed; None for a file without probe images.
         """
         stored = self.metadata.probe
         if not stored:
@@ -208,11 +209,12 @@ class Model:
                 bytes, Pillow images or arrays of any size: uint8, or uint16 gray. Or one path, encoded image or Pillow
                 image.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
-            seed: Which 4096 passes to draw from; the same seed gives the same answer.
-            reject: Reject what has a higher uncertainty than this; "auto" for what the file stores: its rule, which
-                also rejects foreign images, or else its threshold.
-            adaptive: Draw only as many of the passes as settle what becomes of an image: rejected, or accepted and as
-                what. All passes would decide it otherwise with at most this probability; None draws all.
+            seed: Seed of the passes, 0 to 4095. The same seed gives the same answer.
+            reject: Reject images whose uncertainty is above this threshold. "auto" applies what the file stores: its
+                rule, which also rejects foreign images, or else its threshold.
+            adaptive: Stop drawing passes as soon as the outcome of an image is clear: rejected, or accepted with its
+                label. This is the largest probability, per image, that all passes would give another outcome. None
+                draws all passes.
 
         Returns:
             The predictions, or for one image its prediction: `predict("a.png").label`. An image's answer does not
@@ -271,19 +273,19 @@ class Model:
         top: int = 3,
         keep: bool = False,
     ) -> Iterator[Answer]:
-        """Classify any number of files, one answer after another: a file that cannot be used is an answer too.
+        """Classify any number of files, one by one. A file that cannot be used gives an answer with an error.
 
         Args:
             paths: Image files; `-` is standard input. They are read as the answers are taken, 32 at a time.
-            samples: As in `predict`, like the next three.
-            seed: Which passes.
-            reject: The threshold.
-            adaptive: Stop early.
-            top: How many of the likeliest classes an answer lists.
+            samples: As in `predict`.
+            seed: As in `predict`.
+            reject: As in `predict`.
+            adaptive: As in `predict`.
+            top: The number of likeliest classes that an answer lists.
             keep: Whether an answer keeps the bytes of its file.
 
         Returns:
-            An answer per path, in order. Numbers that are not finite are an error here, and never a prediction.
+            One answer per path, in order. If a model gives numbers that are not finite, the answer is an error.
 
         Example:
             >>> for answer in model.answers(["three.png", "broken.png"], reject=0.3):
@@ -304,7 +306,7 @@ class Model:
         return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
 
     def limits(self, reject: float | Literal["auto"] | None) -> Limits:
-        """What an answer is compared with, "auto" being what the file stores: its rule, or else its threshold."""
+        """The limits that an answer is compared with. "auto": those of the file, its rule or else its threshold."""
         if reject != "auto":
             return Limits(reject)
         stored = Limits.stored(self.metadata)
@@ -316,7 +318,7 @@ class Model:
         return stored
 
     def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
-        """What the uncertainty is compared with, as in `limits`; None where every class has a threshold of its own."""
+        """The threshold on the uncertainty, as in `limits`; None if every class has its own threshold."""
         return self.limits(reject).threshold
 
     def logits(

@@ -97,7 +97,7 @@ def silence_log() -> None:
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that cannot be."""
+    """Refuse a number of threads outside 1 to 1024."""
     checked("threads", _Threads, threads, "Leave it out to use all cores")
 
 

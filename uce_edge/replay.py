@@ -132,17 +132,17 @@ def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set
     path = _path(document)
     place = (line.file.name, line.number, path)
     if line.seal is Seal.EDITED:
-        return Finding(Outcome.EDITED, *place, "its text is not the one that was written")
+        return Finding(Outcome.EDITED, *place, "the line was changed after it was written")
     if line.seal is Seal.GAP:
         count = f"{line.absent} {'line' if line.absent == 1 else 'lines'}" if line.absent else "lines"
         return Finding(
-            Outcome.MISSING, *place, f"{count} of the log before it {'is' if line.absent == 1 else 'are'} gone"
+            Outcome.MISSING, *place, f"{count} before it {'is' if line.absent == 1 else 'are'} missing from the log"
         )
     digest, logged = document.get("model_sha256"), str(document.get("model", ""))
     if not isinstance(digest, str) or models.get(digest, logged) is None:
-        return Finding(Outcome.UNCHECKED, *place, f"its model is not at hand: {logged}. Name it with --model")
+        return Finding(Outcome.UNCHECKED, *place, f"its model file was not found: {logged}. Name it with --model")
     if document.get("sha256") is None:
-        return Finding(Outcome.UNCHECKED, *place, "its image could not be read then either")
+        return Finding(Outcome.UNCHECKED, *place, "its image could not be read when it was logged")
     found = by_hash.get(str(document["sha256"]))
     if found is None:
         changed = path is not None and medical.split(Path(path))[0].name in names
@@ -180,7 +180,7 @@ def _computed(
             warnings.simplefilter("ignore", UceEdgeWarning)  # of passes and promises: told when it was logged
             answers = list(model.answers(paths, *asked, top=request.top))
     except UceEdgeError as error:
-        why = f"nobody can have asked so: {error}"
+        why = f"the logged request is impossible: {error}"
         return {
             place: Finding(Outcome.EDITED, line.file.name, line.number, _path(line.document), why)
             for place, line, _ in job

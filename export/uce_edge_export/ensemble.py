@@ -80,13 +80,14 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
     """
     first = members[0]
     if len(members) < 2:
-        raise UsageError(f"An ensemble has two members at least, and {names[0]} is one. Add others.")
+        raise UsageError(f"An ensemble needs at least two members, but got {names[0]} alone. Add others.")
     for name, member in zip(names, members, strict=True):
         if member.members > 1:
             raise UsageError(f"{name} is an ensemble itself. Give the files of its members instead.")
         if member.posterior is Posterior.LAPLACE:
             raise UsageError(
-                f"{name} draws its last layer. Give a file without draws: export --inference deterministic"
+                f"{name} has a Laplace posterior, which a member cannot have. Give one made by: export --inference "
+                "deterministic"
             )
         if member.baked:
             raise UsageError(f"{name} has its passes baked in. Export it again without --bake-samples.")

@@ -148,7 +148,7 @@ def write(
         if labelled and labelled.held_out:
             gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else None
             if isinstance(gated, NoveltyError):
-                notes = (*notes, f"the file cannot tell what is foreign. {str(gated).removesuffix('.')}")
+                notes = (*notes, f"the file cannot recognise foreign images. {str(gated).removesuffix('.')}")
                 gated = None
             known = Known.of(draft, labelled.calibration)
             file_nll = nll(known.said.probabilities, known.labels)
@@ -190,9 +190,11 @@ def export_third_party(
         source: The classifier, as read by `third_party.load` with the same options.
         metadata: What the file says of itself, from `third_party.metadata`.
         out: The `.onnx` file.
-        p: Gaussian rates as "0.2" for all layers after the first, or "PATTERN=0.1" by weight name; the last match wins.
+        p: Rates of Gaussian dropout: "0.2" for all layers after the first, or "PATTERN=0.1" by weight name. The last
+            match counts.
         options: How the noise gets into the graph.
-        data: Labelled images, which smaller numbers need to find ranges and are judged on; the gate runs on them, too.
+        data: Labelled images. A lower precision needs them to find its ranges, and is judged on them. The parity gate
+            runs on them, too.
     """
     check_name(out)
     refuse(metadata, options, labelled=data is not None)

@@ -212,7 +212,7 @@ def _require_varying(
         cause = "the noise is missing from the file, for the network varies under other noise. Please report this"
     elif _vary(with_noise(images[:2], [_STRONG * values for values in drawn])):
         cause = (
-            f"the noise is too weak to be seen: {_STRONG:,} times as much would be. Use larger rates (--p, --dropout), "
+            f"the noise is too weak to be seen; {_STRONG:,} times as much is seen. Use larger rates (--p, --dropout), "
             "or noise in more layers"
         )
     elif np.allclose(other[:, 0], other[:, 1], atol=1e-6 * float(np.abs(other).max())):

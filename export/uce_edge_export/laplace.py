@@ -155,11 +155,11 @@ def give(
     metadata = Model(source, "cpu").metadata
     if metadata.inference is not Inference.DETERMINISTIC:
         raise UsageError(
-            f"{source} draws already (its inference is {metadata.inference}), and a Laplace posterior goes on a file "
-            "without noise. Export one with: --inference deterministic"
+            f"{source} has noise (its inference is {metadata.inference}), but a Laplace posterior needs a file without "
+            "noise. Export one with: --inference deterministic"
         )
     if metadata.members > 1:
-        raise UsageError(f"{source} is an ensemble, and a Laplace posterior is that of one network. Give one member.")
+        raise UsageError(f"{source} is an ensemble, but a Laplace posterior needs a single network. Give one member.")
     curved_on, held_out, rest = parts(data, promise)
     if promise is not None:
         counted = len(rest.one_per_group()) - len(held_out.one_per_group())

@@ -117,7 +117,7 @@ class Options(Record):
         given = [name for name, value in asked.items() if value]
         if given:
             raise UsageError(
-                f"{' and '.join(given)} cannot be had with a Laplace posterior, which draws the last layer of a "
+                f"{' and '.join(given)} cannot be combined with a Laplace posterior, which draws the last layer of a "
                 "network without noise: leave one of the two out."
             )
 

@@ -27,8 +27,8 @@ def write(folder: Path, files: Mapping[str, bytes], option: str) -> None:
             missing[path] = content
         elif not path.is_file() or path.read_bytes() != content:
             raise UsageError(
-                f"{path} is there with other content: of another model, or edited. Nothing was written. Take it away, "
-                f"or name another folder with {option}."
+                f"{path} already exists with other content: it belongs to another model, or was edited. Nothing was "
+                f"written. Remove it, or name another folder with {option}."
             )
     writable_folder(folder, option)
     for path, content in missing.items():

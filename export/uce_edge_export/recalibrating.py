@@ -72,21 +72,21 @@ def recalibrate(
         out: The new file.
         data: Labelled images, as the file takes them.
         method: The calibration map, which may be another kind than the file has.
-        samples: Number of passes to calibrate for, and the new file's default; None for the file's own.
+        samples: The number of passes to calibrate for, and the new file's default; None for the old file's number.
         seed: Which passes to use.
-        promise: What a rejection threshold shall keep. When the images do not allow one, the file has the new map and
-            no threshold; too few images for any are refused before anything is computed.
-        novelty: What the gate against foreign images shall keep; the images of the map serve it. None leaves the file
-            without one. With no level of its own, images that do not allow one leave the file without it, too.
-        held_out: Labelled images that nothing is fitted on, which show what thresholds do; None for half of `data` when
-            something shall be promised, which then fit no map.
-        monitor: Keep half of the images from the fit even if nothing is promised, so that the file stores which answers
-            are usual. With a promise, or with `held_out`, it does anyway.
+        promise: The error that a rejection threshold must keep. If the images cannot prove it, the file gets the new
+            map and no threshold. If they are too few for any proof, they are refused before anything is computed.
+        novelty: What the gate against foreign images must keep; it is fitted on the images of the map. None writes a
+            file without a gate. If it has no level and the images are too few, the file has no gate either.
+        held_out: Labelled images that nothing is fitted on, which show what thresholds let through. None takes half of
+            `data` if something is promised; that half is then not used for the map.
+        monitor: Fit on half of the images even if nothing is promised, and store the usual answers to the other half.
+            With a promise, or with `held_out`, this is always done.
     """
     out = check_name(out)
     model = Model(source, "cpu")
     if out.exists() and out.samefile(source):
-        raise UsageError(expected("`out`", "a new file", str(out), "The old one stays: choose another --out"))
+        raise UsageError(expected("`out`", "a new file", str(out), "The old file is kept: choose another --out"))
     n = model.metadata.samples if samples is None else samples
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
     kept = held_out

@@ -128,8 +128,8 @@ def test_people_are_told_the_limit_of_the_label(file: Path, pictures: Path, call
     shown = call("info", file).out
     for name, limit in enumerate(stored.limits):
         if name != 3:
-            assert f"{name}: uncertainty at most {limit.threshold:.4g}, of which at most" in shown
-    assert f"3: always rejected, its {stored.limits[3].images} images cannot prove an error of at most 1.0 %" in shown
+            assert f"{name}: accepted up to an uncertainty of {limit.threshold:.4g}, at most" in shown
+    assert f"3: always rejected, because its {stored.limits[3].images} images cannot prove" in shown
     log = tmp_path / "log.jsonl"
     told = call("predict", pictures, "--model", file, "--reject", "auto", "--audit", log, "--json")
     rows = json.loads(told.out)
@@ -169,7 +169,7 @@ def test_classes_that_do_not_exist_are_refused_with_those_that_do(call: Call, tm
     assert "strictly between 0 and 1" in refused("3=2,other=0.1")
     assert "a number, or CLASS=NUMBER" in refused("3=x,other=0.1")
     assert "one error for each class" in refused("3=0.1,3=0.2,other=0.1")
-    assert "leave --score confidence out" in refused("3=0.1,other=0.1", "--score", "confidence")
+    assert "needs --score uncertainty, but got confidence" in refused("3=0.1,other=0.1", "--score", "confidence")
     with pytest.raises(UsageError, match="score"):
         Promise(0.1, score=RejectBy.CONFIDENCE, per_class={"other": 0.1})
     assert not list(tmp_path.iterdir())

@@ -265,7 +265,7 @@ def refused(folder: Path, files: list[Path], text: str) -> None:
 
 def test_what_cannot_be_a_member_is_refused_by_name(made: dict[Inference, list[Path]], tmp_path: Path) -> None:
     a, b, c = made[Inference.DETERMINISTIC]
-    refused(tmp_path, [a], "two members at least")
+    refused(tmp_path, [a], "at least two members")
     refused(tmp_path, [a, a], "have the same weights: leave one")
     refused(
         tmp_path, [a, MC[0]], "the same classes, but .*deterministic-1.* has 0, 1, 2, 3, and .*digits-mc.onnx has 0"
@@ -298,7 +298,7 @@ def test_the_command_line_makes_one_of_several_files(call: Call, tmp_path: Path)
     out = tmp_path / "e.onnx"
     said = call("export", "--from", *MC, "--data", "digits", "--samples", 2, "--target-error", 0.05, "--out", out)
     assert said.code == 0
-    assert "An ensemble of 2 networks, which all run every seed." in said.err
+    assert "The file is an ensemble of 2 networks, which all run every seed." in said.err
     assert "Temperature" in said.err
     assert "--reject auto" in said.err
     shown = call("info", out).out

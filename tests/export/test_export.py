@@ -293,7 +293,7 @@ def test_baked_passes_give_the_same_answer_without_seeds(digits: Digits, call: C
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        (["--bake-samples", 7], "is calibrated at 25 passes, and 7 shall be baked in. Calibrate it there first"),
+        (["--bake-samples", 7], "is calibrated at 25 passes, but --bake-samples is 7. First calibrate it at 7"),
         (["--bake-samples", 25, "--samples", 25], "Choose one of --samples and --bake-samples."),
         (["--bake-samples", 1, "--inference", "deterministic"], "Only a model that takes seeds"),
     ],

@@ -63,13 +63,13 @@ def test_a_refusal_says_that_groups_are_counted(data: Split, tmp_path: Path) -> 
     from uce_edge_export.recalibrating import recalibrate
 
     strict, possible = Promise(0.02, 0.95), Promise(0.04, 0.95)
-    told = "90 guarantee groups cannot promise .* takes at least 149.* Of the images of one group, one counts"
+    told = "90 guarantee groups cannot promise .* takes at least 149.* Only one image of each group counts"
     with pytest.raises(UsageError, match=told):
         recalibrate(SOURCE, tmp_path / "m.onnx", data, Method.TEMPERATURE, 2, 0, strict, NoveltyPromise())
     wrong = replace(data, labels=(data.labels + 1) % 10)
     done = recalibrate(SOURCE, tmp_path / "m.onnx", wrong, Method.TEMPERATURE, 2, 0, possible, NoveltyPromise())
     for refusal in (done.measured.refused, done.unfit):
-        assert str(refusal).endswith("Of the images of one group, one counts.")
+        assert str(refusal).endswith("Only one image of each group counts.")
     alone = replace(data, groups=None)
     done = recalibrate(SOURCE, tmp_path / "a.onnx", alone, Method.TEMPERATURE, 2, 0, strict)
     assert done.metadata.reject is None or not done.metadata.reject.grouped

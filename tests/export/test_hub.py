@@ -82,7 +82,7 @@ def test_a_licence_is_one_that_the_hub_knows(metadata: Metadata, said: str, lice
 def test_files_of_another_model_stay(tmp_path: Path, call: Call) -> None:
     (tmp_path / "README.md").write_text("mine")
     said = call("export", GOLDEN / "digits-mc.onnx", "--hub", tmp_path)
-    assert (said.code, "README.md is there with other content" in said.err) == (2, True)
+    assert (said.code, "README.md already exists with other content" in said.err) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     (tmp_path / "README.md").unlink()
     said = call("export", GOLDEN / "digits-mc.onnx", "--hub", tmp_path)

@@ -132,7 +132,7 @@ def test_a_run_is_given_a_posterior_and_exported(digits: Digits, call: Call, tmp
     shutil.copytree(digits.run, run)
     said = call("calibrate", run, "--posterior", "laplace", "--prior", "held-out-nll", "--samples", 20)
     assert said.code == 0, said.err
-    assert "The posterior of the last layer is that of 898 images" in said.err
+    assert "Fitted the posterior of the last layer to 898 images" in said.err
     said = call("export", run, "--out", out, "--bake-samples", 20)
     assert said.code == 0, said.err
     assert "the gaussian dropout of its training is not in the file" in said.err
@@ -141,7 +141,7 @@ def test_a_run_is_given_a_posterior_and_exported(digits: Digits, call: Call, tmp
     assert "draws of the last layer" in call("info", out).out
     said = call("export", run, "--out", tmp_path / "m.onnx", "--inference", "moments")
     assert said.code != 0
-    assert "--inference moments cannot be had with a Laplace posterior" in said.err
+    assert "--inference moments cannot be combined with a Laplace posterior" in said.err
     (run / "laplace.safetensors").unlink()
     said = call("export", run, "--out", tmp_path / "x.onnx")
     assert "--posterior laplace" in said.err
@@ -197,9 +197,9 @@ def test_somebody_elses_file_is_given_a_posterior_in_one_command(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--p", "0.1"], "--p cannot be had with a Laplace posterior"),
-        (["--sigma", "factored", "--dropout", "keep"], "--dropout and --sigma cannot be had"),
-        (["--inference", "moments"], "--inference moments cannot be had"),
+        (["--p", "0.1"], "--p cannot be combined with a Laplace posterior"),
+        (["--sigma", "factored", "--dropout", "keep"], "--dropout and --sigma cannot be combined"),
+        (["--inference", "moments"], "--inference moments cannot be combined"),
         ([], "add --data FOLDER"),
     ],
 )
@@ -215,7 +215,10 @@ def test_what_does_not_go_with_a_posterior_is_refused(
 
 def test_other_commands_say_where_the_posterior_belongs(digits: Digits, call: Call, folder: Path) -> None:
     assert "uce-edge calibrate RUN --posterior laplace" in call("export", digits.run, "--posterior", "laplace").err
-    assert "draws already" in call("calibrate", digits.model, "--posterior", "laplace", "--data", folder).err
+    assert (
+        "has noise (its inference is mc)"
+        in call("calibrate", digits.model, "--posterior", "laplace", "--data", folder).err
+    )
     assert "add --posterior laplace" in call("calibrate", digits.run, "--prior", "held-out-nll").err
 
 

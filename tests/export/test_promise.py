@@ -161,14 +161,14 @@ def test_every_export_knows_what_a_threshold_lets_through(digits: Digits, tmp_pa
 def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> None:
     folder = shutil.copytree(digits.run, tmp_path / "run")
     said = call("calibrate", folder, "--target-error", 0.03, "--confidence", 0.9).err
-    assert "The guarantee images allow a threshold" in said
+    assert "The guarantee images can prove a threshold" in said
     out = tmp_path / "m.onnx"
     said = call("export", folder, "--out", out).err
     rule = Model(out, "cpu").metadata.rule
     assert rule is not None
     stored = rule.uncertain
     assert stored is not None
-    assert f"Rejecting these and what is above {stored.threshold:.4g} accepts" in said
+    assert f"Images with an uncertainty above {stored.threshold:.4g} are rejected, too. Both rules accept" in said
     assert "--reject auto" in said
     test = digits.dataset.splits["test"]
     Image.fromarray(test.images[0, :, :, 0]).save(tmp_path / "one.png")
@@ -177,7 +177,7 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
     assert record[0]["decision"] == ("accept" if accepted else "reject")
     shown = call("info", out, "--all").out
     assert "reject auto" in shown
-    assert "the search is paid for out of the confidence" in shown
+    assert "the proof must allow for the search" in shown
     again = tmp_path / "again.onnx"
     said = call("calibrate", out, "--data", "digits", "--target-error", 0.1, "--out", again).err
     assert "at most 10.0 % are wrong, with 95 % confidence" in said
@@ -200,13 +200,13 @@ def test_the_command_line_keeps_the_map_and_exits_with_1_when_it_cannot_promise(
     told = refused(1, call(*line))
     assert "warning: nothing is promised." in told
     assert f"The fitted map is kept in {folder}, without a promise." in told
-    assert "The guarantee images allow a threshold" not in told
+    assert "The guarantee images can prove" not in told
     assert Run.load(folder).calibration.samples == 7
     # What can be promised instead is the first row of the table, and its command is one to paste.
     table = told[told.index("error at most ") :].splitlines()
     least = float(table[1].split()[0]) / 100
     pasted = f"uce-edge calibrate {folder} --samples 7 --target-error {least:g} --no-novelty"
-    assert f"For the first: {pasted}" in told
+    assert f"For the first row: {pasted}" in told
     assert call(*shlex.split(pasted)[1:]).code == 0
     assert Run.load(folder).promise == Promise(least)
     said = call("calibrate", digits.model, "--data", "digits", "--target-error", 0.0223, "--out", out, "--json")

@@ -252,7 +252,8 @@ def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, calibrat
     assert done.code == 0, done.err
     note, written, *_ = done.err.splitlines()
     assert note.startswith(
-        "Note: the file cannot tell what is foreign. 20 reference images can promise no less than 13.9%"
+        "Note: the file cannot recognise foreign images. 20 reference images are too few: they can only promise that "
+        "at most 13.9%"
     )
     assert written == "Wrote m-calibrated.onnx and m-calibrated.json."
     assert done.err.splitlines()[-1] == "Next: uce-edge predict --model m-calibrated.onnx image.png --reject 0.3"
@@ -270,7 +271,7 @@ def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, calibrat
     ("arguments", "code", "sentence"),
     [
         (["m.onnx"], 2, "add --data FOLDER"),
-        (["RUN", "--out", "new.onnx"], 2, "--out goes with a model file"),
+        (["RUN", "--out", "new.onnx"], 2, "--out needs a model file"),
         (["RUN", "--samples", "0"], 2, "`samples` to be an integer between 1 and 4096"),
         (["m.onnx", "--data", "data", "--out", "m.onnx"], 2, "`out` to be a new file"),
         (["m.onnx", "--data", "data", "--out", "new"], 2, "ending in .onnx"),

@@ -104,7 +104,7 @@ def test_people_are_told_that_it_is_the_confidence(file: Path, dataset: Dataset,
     doubt = Model(file, "cpu").metadata.doubt
     assert doubt is not None
     least = f"{100 * (1 - doubt.threshold):.4g} %"
-    assert f"a confidence below {least} accepts" in call("info", file).out
+    assert f"Images with a confidence below {least} are rejected" in call("info", file).out
     rows = json.loads(call("predict", tmp_path, "--model", file, "--reject", "auto", "--json").out)
     assert {(row["threshold"], row["doubt"]) for row in rows} == {(None, doubt.threshold)}
     assert {row["decision"] for row in rows} == {"accept", "reject"}

@@ -239,13 +239,13 @@ def test_the_command_line_calibrates_exports_shows_and_applies_it(
     shutil.copytree(digits.run, "run")
     said = call("calibrate", "run", "--target-error", "0.05")
     assert said.code == 0, said.err
-    assert "`export` also learns from the calibration images what is foreign." in said.err
+    assert "`export` will also learn from the calibration images what is foreign." in said.err
     said = call("export", "run", "--out", "m.onnx")
-    assert "What is foreign is rejected, and with it at most 2.2 % of the images" in said.err
-    assert "Rejecting these and what is above" in said.err
+    assert "Foreign images are rejected. At most 2.2 % of familiar images" in said.err
+    assert "are rejected, too. Both rules accept" in said.err
     assert "--reject auto" in said.err
     said = call("info", "m.onnx")
-    assert "What is foreign is rejected, and with it at most 2.2 %" in said.out
+    assert "Foreign images are rejected. At most 2.2 %" in said.out
     test, rule = digits.dataset.splits["test"].images, stored(Path("m.onnx"))
     model = Model("m.onnx", "cpu")
     inverted = 255 - test
@@ -287,7 +287,7 @@ def test_the_command_line_can_leave_it_out(digits: Digits, call: Call, tmp_path:
     ("words", "told"),
     [
         (["--foreign", "1.5"], "Expected `foreign` to be strictly between 0 and 1, but got 1.5"),
-        (["--foreign", "0.01", "--no-novelty"], "leave --no-novelty out"),
+        (["--foreign", "0.01", "--no-novelty"], "--foreign and --no-novelty exclude each other"),
     ],
 )
 def test_wrong_wishes_are_told_before_anything_slow(digits: Digits, call: Call, words: list[str], told: str) -> None:

@@ -156,9 +156,9 @@ def test_the_noise_is_scaled_until_images_are_as_uncertain_as_they_were(digits: 
     assert abs(means[2] - means[0]) > 0.005  # what the scale has to take
     assert abs(means[1] - means[0]) < 0.004
     # A scale on alpha is another rate, and the file says which; the network keeps its own.
-    (note,) = (note for note in scaled.notes if "of its variance" in note)
+    (note,) = (note for note in scaled.notes if "the variance of every layer" in note)
     (rate,) = {layer.p for layer in scaled.metadata.layers}
-    assert f"{rate / (1 - rate) / (0.4 / 0.6):.2f} of its variance" in note
+    assert f"multiplied by {rate / (1 - rate) / (0.4 / 0.6):.2f}" in note
     assert {layer.p for layer in gaussian_layers(network).values()} == {0.4}
     assert {layer.p for layer in plain.metadata.layers} == {0.4}
 

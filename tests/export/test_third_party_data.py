@@ -104,7 +104,7 @@ def files(data: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_labelled_images_alone_make_a_calibrated_file_without_noise(call) -> None:
     done = call("export", "--from", "net.onnx", "--data", "data.npz", "--out", "m.onnx")
     assert done.code == 0, done.err
-    assert "Taken: ImageNet (--scale 255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225)" in done.err
+    assert "Chosen: ImageNet (--scale 255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225)" in done.err
     assert "The file has no noise" in done.err
     metadata = Model("m.onnx", "cpu").metadata
     assert metadata.inference is Inference.DETERMINISTIC
@@ -121,7 +121,7 @@ def test_noise_that_was_asked_for_is_there_with_its_price(call) -> None:
     # One pass: the stem once, and twice the head, which all passes share.
     stem, head = 6 * 64 * 3, 6 * 4
     assert f"noise: {(stem + 2 * head) / (stem + head):.1f} times the multiplications" in done.err
-    assert "Without noise, at a temperature of its own: NLL" in done.err
+    assert "Without noise and with its own temperature: NLL" in done.err
     assert "The file has no noise" not in done.err
 
 
@@ -130,8 +130,8 @@ def test_at_chance_the_pixels_are_named_first_and_what_was_given_is_kept(call) -
     done = call("export", "--from", "net.onnx", "--data", "data.npz", "--mean", "9", "--p", "0.3", "--out", "m.onnx")
     assert done.code == 0, done.err
     assert "with the given --scale, --mean, --std and --channels, the network without noise is right for" in done.err
-    assert "The best of them: --scale 255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225" in done.err
-    assert done.err.index("First check what it is fed") < done.err.index("the noise is too strong")
+    assert "The best of these: --scale 255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225" in done.err
+    assert done.err.index("First check its input") < done.err.index("the noise is too strong")
     assert Model("m.onnx", "cpu").metadata.image.mean == (9.0,)
 
 
@@ -142,7 +142,7 @@ def test_no_way_that_fits_is_said_to_be_a_matter_of_classes(call, data: Split) -
     done = call("export", "--from", "net.onnx", "--data", "data.npz", "--out", "m.onnx")
     assert done.code == 0, done.err
     assert "in the order of the class names (--classes)" in done.err
-    assert "Taken:" not in done.err
+    assert "Chosen:" not in done.err
     assert Model("m.onnx", "cpu").metadata.image.mean == (0.0,)
 
 
@@ -206,7 +206,7 @@ def _beside(net: Net) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("make", "p", "cause"),
     [
-        (lambda net: net.model(net.head(net.stem())), "1e-16", "the noise is too weak to be seen: 1,000 times"),
+        (lambda net: net.model(net.head(net.stem())), "1e-16", "the noise is too weak to be seen; 1,000 times"),
         (_dead, "body=0.2", "gives every image the same answer, .* check what it is fed"),
         (_beside, "beside=0.2", "does not reach the answer: the values that they take are 0"),
     ],

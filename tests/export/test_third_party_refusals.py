@@ -245,7 +245,7 @@ def labelled(network: None, rng: np.random.Generator) -> Path:
 def test_labelled_images_make_somebody_else_s_file_complete(call, labelled: Path) -> None:
     done = call("export", "--from", "net.onnx", "--inference", "deterministic", "--data", labelled, "--out", "m.onnx")
     assert done.code == 0, done.err
-    assert "taken to be, in this order: blue, gray, green, red." in done.err
+    assert "Assumed order of the model's outputs: blue, gray, green, red." in done.err
     assert "Next: uce-edge predict --model m.onnx image.png --reject auto" in done.err
     model = Model("m.onnx", "cpu")
     assert model.classes == ("blue", "gray", "green", "red")
@@ -274,5 +274,5 @@ def test_wrong_images_are_named_before_anything_slow(call, arguments: list[str],
 
 @pytest.mark.usefixtures("network")
 def test_labelled_images_go_with_somebody_else_s_file(call) -> None:
-    assert "go with --from" in call("export", "runs/digits", "--data", "data").err
+    assert "need --from" in call("export", "runs/digits", "--data", "data").err
     assert "add --data" in call("export", "--from", "net.onnx", "--target-error", "0.1").err

@@ -96,7 +96,7 @@ def test_a_second_run_changes_nothing_and_another_model_is_not_written_over(tmp_
     written = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in repository.rglob("*") if path.is_file()}
     assert call("export", model, "--triton", repository).code == 0
     said = call("export", other, "--triton", repository)
-    assert (said.code, "of another model, or edited" in said.err) == (2, True)
+    assert (said.code, "it belongs to another model, or was edited" in said.err) == (2, True)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in written} == written
     assert len([path for path in repository.rglob("*") if path.is_file()]) == len(written)
 
@@ -104,11 +104,11 @@ def test_a_second_run_changes_nothing_and_another_model_is_not_written_over(tmp_
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["MODEL"], "say what to make of it with --triton DIR, --hub DIR or --ort"),
+        (["MODEL"], "Choose what to write with --triton DIR, --hub DIR or --ort"),
         (["MODEL", "--triton", "FILE"], "is a file, not a folder"),
         (["MODEL", "--triton", "x", "--hub", "x"], "different files"),
         (["MODEL", "--triton", "x", "--samples", "5"], "--samples cannot change it"),
-        (["MODEL", "MODEL", "--triton", "x"], "one is taken at a time"),
+        (["MODEL", "MODEL", "--triton", "x"], "only one can be given"),
         (["nobody.onnx", "--triton", "x"], "no model file"),
         (["a b.onnx", "--triton", "x"], "the name of the model"),
         (["--untrained", "resnet9", "--noise", "input", "--triton", "x"], "for experiments"),

@@ -107,7 +107,7 @@ def test_what_is_cut_off_the_end_shows_against_a_hash_that_was_kept(call: Call, 
     assert outcomes(call, log, images) == ["same"] * 5
     said = call("replay", log, "--images", images, "--model", MODEL, "--ends-with", kept)
     assert said.code == 1
-    assert "lines are gone from its end" in said.out
+    assert "lines are missing at its end" in said.out
 
 
 def test_a_changed_and_a_lost_image_are_told_apart(call: Call, log: Path, images: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_log_goes_on_in_numbered_files_with_one_chain(call: Call, images: Path
 def test_two_processes_do_not_write_one_log(images: Path) -> None:
     log = images.parent / "d.jsonl"
     first = Audit(log, MODEL, "CPU")
-    with pytest.raises(UceEdgeError, match="Another process writes"):
+    with pytest.raises(UceEdgeError, match="Another process is writing"):
         Audit(log, MODEL, "CPU")
     first.close()
     Audit(log, MODEL, "CPU").close()
@@ -166,7 +166,7 @@ def test_two_processes_do_not_write_one_log(images: Path) -> None:
 @pytest.mark.parametrize("content", [b"notes of somebody", b"\x89PNG\r\n", b"{\n}\nno log\n"])
 def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "notes").write_bytes(content)
-    with pytest.raises(UceEdgeError, match="is no log of decisions"):
+    with pytest.raises(UceEdgeError, match="is not a log of decisions"):
         Audit(tmp_path / "notes", MODEL, "CPU")
     assert (tmp_path / "notes").read_bytes() == content
 
@@ -174,7 +174,7 @@ def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, content: bytes
 @pytest.mark.skipif(os.name == "nt", reason="no such files there")
 def test_a_pipe_is_no_log(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UceEdgeError, match="is no regular file"):
+    with pytest.raises(UceEdgeError, match="is not a regular file"):
         Audit(tmp_path / "pipe", MODEL, "CPU")
 
 

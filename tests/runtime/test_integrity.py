@@ -159,9 +159,9 @@ def edited(path: Path, out: Path, change: str, to: str) -> Path:
 @pytest.mark.parametrize(
     ("change", "to", "said"),
     [
-        ('"samples": 25', '"samples": 24', "it says other things of itself"),
+        ('"samples": 25', '"samples": 24', "its metadata does not match its digest"),
         ('"digests"', '"digestz"', "its digests are gone"),
-        ('"classes": ["0", "1"', '"classes": ["1", "0"', "it says other things of itself"),
+        ('"classes": ["0", "1"', '"classes": ["1", "0"', "its metadata does not match its digest"),
     ],
 )
 def test_an_edited_document_is_refused(published: Path, tmp_path: Path, change: str, to: str, said: str) -> None:
@@ -174,7 +174,7 @@ def test_plain_keys_of_other_tools_are_covered(published: Path, tmp_path: Path) 
     assert any(entry.key == MARK for entry in proto.metadata_props)
     next(entry for entry in proto.metadata_props if entry.key == "reject_threshold").value = "0.99"
     onnx.save(proto, tmp_path / "m.onnx")
-    with pytest.raises(IntegrityError, match="its graph is not the one"):
+    with pytest.raises(IntegrityError, match="its graph does not match its digest"):
         Model(tmp_path / "m.onnx", "cpu")
 
 
@@ -182,7 +182,7 @@ def test_a_file_that_describes_itself_twice_is_refused(published: Path, tmp_path
     proto = onnx.load(published)
     proto.metadata_props.add(key=contract.KEY, value="{}")
     onnx.save(proto, tmp_path / "m.onnx")
-    with pytest.raises(IntegrityError, match="it describes itself twice"):
+    with pytest.raises(IntegrityError, match="it has its metadata twice"):
         Model(tmp_path / "m.onnx", "cpu")
 
 
@@ -191,7 +191,7 @@ def test_a_file_that_describes_itself_twice_is_refused(published: Path, tmp_path
 
 def test_an_older_file_loads_and_says_that_it_has_none(call: Call) -> None:
     assert Model(OLD, "cpu").digests is None
-    assert "none: the file is from before there were any" in call("info", OLD).out
+    assert "none: the file was written before digests existed" in call("info", OLD).out
     said = call("verify", OLD)
     assert (said.code, said.out) == (1, "")
     assert "has no digests" in said.err
@@ -200,7 +200,7 @@ def test_an_older_file_loads_and_says_that_it_has_none(call: Call) -> None:
 def test_weights_in_another_file_are_refused(published: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save_model(onnx.load(published), path, save_as_external_data=True, location="m.bin", size_threshold=0)
-    with pytest.raises(ModelFileError, match=r"m\.onnx keeps weights in other files, and a model is one file"):
+    with pytest.raises(ModelFileError, match=r"m\.onnx keeps weights in other files, but a model must be one file"):
         Model(path, "cpu", verify=False)
     # In an attribute of a node, too; and a word in a text is no file.
     tensor = onnx.helper.make_tensor("t", onnx.TensorProto.FLOAT, [1], [0.0])

@@ -296,7 +296,7 @@ def test_answers_that_cannot_be_compared_are_refused(call: Call, archive: Path, 
         (call("monitor", "--state", state, "--alpha", 0.1), "was started with"),
         (call("monitor", log, "--state", log), "overwritten"),
         (call("monitor", "--state", state, "--plot", "evidence.txt"), "ending in .svg"),
-        (call("monitor"), "Name a log"),
+        (call("monitor"), "Give a log"),
     ):
         assert said.code in (1, 2), said
         assert words in said.err

@@ -164,4 +164,4 @@ def test_many_odd_images_are_one_warning_and_a_count(tmp_path: Path) -> None:
     said = [str(one.message) for one in caught]
     assert len(said) == 2
     assert "small part" in said[0]
-    assert "11 other images are like the one that was warned of" in said[1]
+    assert "the last warning also holds for 11 other images" in said[1]

@@ -95,8 +95,8 @@ def test_groups_of_a_manifest_stay_together_from_training_to_evaluation(
     assert (metadata.held_out.data, metadata.held_out.grouped) == (single.sha256(), True)
     _, said = run(call, "evaluate", tmp_path / "file.onnx", "--data", manifest)  # without --group: the file knows it
     assert f"on {len(dataset.splits['test'])} images: {manifest}, test images." in said
-    assert "groups, and images of a group are alike: intervals and bounds count every image by itself" in said
-    with pytest.raises(UsageError, match="--group goes with --data"):
+    assert "groups, and images of a group are alike. Intervals and bounds treat all images as independent" in said
+    with pytest.raises(UsageError, match="--group needs --data"):
         cli.app(["calibrate", str(out), "--group", "patient"], standalone_mode=False)
 
 

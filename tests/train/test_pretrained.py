@@ -197,8 +197,8 @@ def test_a_run_starts_from_another_with_other_classes_and_channels(
             torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
     assert after["classifier.weight"].shape[0] == 10
     said = caplog.messages[0]
-    assert "The head is new: 2 classes there, 10 here." in said
-    assert "1 channel: its kernels for 3 are summed" in said
+    assert "The head is new: the file has 2 classes, the network 10." in said
+    assert "1 channel: the kernels for 3 are summed" in said
     assert "lacks" not in said
     stored = Run.load(tmp_path)
     assert stored.recipe == run.recipe == recipe
@@ -233,7 +233,7 @@ def test_another_stem_starts_anew_with_its_batch_norm_and_is_told() -> None:
     assert not [name for name in fitted.tensors if name.startswith("stem.")]
     assert fitted.is_enough
     assert (fitted.missing, fitted.unused) == ((), ())
-    assert "its kernels are 7x7 there, 3x3 here" in fitted.told()
+    assert "its kernels are 7x7 in the file, 3x3 in the network" in fitted.told()
 
 
 @pytest.mark.parametrize("wrapped", ["plain", "state_dict", "module", "half", "checkpoint"])
@@ -380,13 +380,13 @@ def test_a_training_from_weights_resumes_unchanged(
 
 def test_wrong_wishes_are_refused(trained: Path) -> None:
     start, model = pretrained.start_from(trained), architectures.resnet8(10)
-    with pytest.raises(UsageError, match=r"`freeze` to be left out where weights start at random.*--init"):
+    with pytest.raises(UsageError, match=r"`freeze` to be left out without `init`.*--init"):
         Recipe(freeze=("stem",))
     with pytest.raises(UsageError, match=r"`layer_decay`.*above 0 and at most 1.*As in --layer-decay 0.7"):
         Recipe(init=start, layer_decay=1.5)
     with pytest.raises(UsageError, match=r"`freeze` to be all-but-head, or the name of a layer \(stem\.0, stem\.1"):
         stages.freeze(model, ["nothing.like.it"])
-    with pytest.raises(UsageError, match="leaves something to train"):
+    with pytest.raises(UsageError, match="leaves weights to train"):
         stages.freeze(model, ["*"])
 
 

@@ -30,7 +30,7 @@ def test_auto_is_chosen_said_stored_and_applied(call: Call, sensor: Path, tmp_pa
     run, file = tmp_path / "run", tmp_path / "sensor.onnx"
     done = call("train", "--data", sensor, "--size", "8x8", "--epochs", 1, "--dropout", "none", "--out", run)
     assert done.code == 0, done.err
-    assert "0..4095 becomes black to white" in done.err
+    assert "0..4095 is shown from black to white" in done.err
     done = call("export", run, "--inference", "deterministic", "--out", file)
     assert done.code == 0, done.err
     model = Model(file, "cpu")

@@ -158,7 +158,7 @@ def test_a_diverged_training_keeps_the_last_good_checkpoint(few: Dataset, tmp_pa
         with pytest.raises(KeyboardInterrupt):
             training.train(few, tmp_path, calm)
     before = (tmp_path / CHECKPOINT).read_bytes()
-    with pytest.raises(UceEdgeError, match=r"in epoch 2.*holds the end of epoch 1: go on from it with --resume"):
+    with pytest.raises(UceEdgeError, match=r"in epoch 2.*holds the end of epoch 1. Continue from it with --resume"):
         training.train(few, tmp_path, dataclasses.replace(calm, learning_rate=1e30), resume=True)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     training.train(few, tmp_path, dataclasses.replace(calm, learning_rate=0.001), resume=True)

@@ -47,10 +47,10 @@ _FORMS: dict[type[nn.Module], type[_Dropping]] = {
 
 
 def bernoullize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) -> nn.Module:
-    """Give the input of every Conv and Linear layer of a model Bernoulli dropout, in place.
+    """Add Bernoulli dropout to the input of every Conv and Linear layer of a model, in place.
 
-    These are the layers that `gaussianize` takes. Every value is dropped by itself, whatever its channel: Gaussian
-    dropout has the same mean and variance.
+    These are the same layers that `gaussianize` changes. Every value is dropped on its own, also within a channel.
+    Gaussian dropout has the same mean and variance.
 
     Args:
         model: Any torch module.

@@ -50,32 +50,32 @@ def calibrate(
     posterior: PostHoc | None = None,
     prior: PriorFrom = PriorFrom.MARGINAL_LIKELIHOOD,
 ) -> Run:
-    """Fit a map, and on request the dropout rates, and store them in the run.
+    """Fit a calibration map, and on request the dropout rates, and store them in the run.
 
-    What was computed is kept in the run: where nothing that decides it has changed, another promise needs no passes.
+    The run also keeps what was computed. Another promise then needs no new passes, unless something else has changed.
 
     Args:
         folder: The run.
-        data: Other images than those the run set aside; they must not be among its training images.
-        method: The map.
-        samples: The number of passes it is fitted for; None for 25, or for 100 draws of a posterior.
-        seed: Of the noise.
-        tune: Which dropout rates are optimised with it.
-        promise: What the threshold shall keep that the export stores. Whether the guarantee images allow it is tried
-            here.
-        novelty: What the gate against foreign images shall keep that the export fits, on the images that the run set
-            aside for calibration; None for none.
-        posterior: What the network is given to draw from, without dropout that it may have been trained with. It is
-            fitted on the training images and kept in the run. None for the run's own noise.
+        data: Labelled images to calibrate on, none of them a training image; None for those that the run set aside.
+        method: The calibration map.
+        samples: The number of passes that the map is fitted for; None for 25, or for 100 draws of a posterior.
+        seed: Seed of the noise.
+        tune: Which dropout rates are optimised with the map.
+        promise: The error that the exported threshold must keep. This function checks whether the guarantee images can
+            prove it.
+        novelty: What the gate against foreign images must keep. The export fits the gate, on the images that the run
+            set aside for calibration. None for no gate.
+        posterior: A posterior that replaces the run's own noise. It is fitted on the training images and kept in the
+            run. None keeps the noise.
         prior: What chooses the precision of the posterior's prior: the training images, or those of the map.
 
     Returns:
         The run's description with its calibration, as saved.
 
     Raises:
-        NoGuaranteeError: The guarantee images do not allow the promise. The run is saved with its map, without it. The
-            error knows what they allow.
-        UsageError: Among others, there are too few guarantee images for the promise: nothing is computed.
+        NoGuaranteeError: The guarantee images cannot prove the promise. The run is saved with its map and without the
+            promise. The error lists what they can prove.
+        UsageError: For example, there are too few guarantee images for the promise. Nothing is computed.
     """
     before = Run.load(folder)
     run = replace(before, tuned_rates=None, laplace=None)
@@ -103,13 +103,13 @@ def calibrate(
     known = None if held_out is None else memory.answers(before, held_out)
     has_map = memory.has_map(before)
     if has_map and (promise is None or known is not None):
-        _log.info("Nothing that decides the map has changed: it is kept, and no pass is computed.")
+        _log.info("The stored map is kept and no pass is computed: nothing that it depends on has changed.")
         return _stored(before, folder, promise, novelty, memory, held_out, lambda _: known)
     if posterior is PostHoc.LAPLACE:
         assert own is not None
         return _calibrate_laplace(run, folder, own, data, method, samples, seed, promise, novelty, prior, memory)
     if has_map:
-        _log.info("Nothing that decides the map has changed: it is kept.")
+        _log.info("The stored map is kept: nothing that it depends on has changed.")
         run = before
     else:
         run = _fitted(run, load_model(run, folder), data, method, samples, seed, tune)
@@ -125,7 +125,7 @@ def calibrate(
 def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
     """The passes of the map; refuses rates that cannot be tuned."""
     if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
-        raise UsageError(f"{folder} has no Gaussian dropout, whose rates could be tuned: leave --rates out.")
+        raise UsageError(f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.")
     if posterior is PostHoc.LAPLACE:
         if tune is not Rates.FIXED:
             raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.")
@@ -230,7 +230,7 @@ def _tell_hopeless(classes: Sequence[str], limits: Sequence[ClassLimit]) -> None
     for name, limit in zip(classes, limits, strict=True):
         if not limit.is_promised:
             _log.info(
-                "Nothing labelled %s will be accepted: its %d guarantee images cannot prove an error of at most %g.",
+                "The label %s will always be rejected: its %d guarantee images cannot prove an error of at most %g.",
                 name, limit.images, limit.target_error,
             )  # fmt: skip
 

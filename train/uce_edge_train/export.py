@@ -55,7 +55,7 @@ def export_module(
         out: The `.onnx` file; `NAME.json` is written beside it for runtimes that cannot read ONNX metadata.
         images: Images for the gate, as the file takes them; None for random pixels.
         options: How the noise gets into the graph.
-        dropout: "keep" for `nn.Dropout` and the like, and `F.dropout`, that stay random, as in training mode; None
+        dropout: "keep" lets `nn.Dropout`, similar layers and `F.dropout` stay random, as in training mode. None
             removes them.
     """
     check_name(out)
@@ -117,11 +117,11 @@ def export_run(
         dataset: The run's dataset; its calibration images feed the gate.
         inference: The kind of graph.
         noise: Where the noise comes from.
-        samples: The default number of passes, used when the run is not calibrated at one; None for 25, or for the
-            draws of a moments graph.
+        samples: The default number of passes for a run that is not calibrated; None for 25, or for 100 draws of a
+            moments graph.
         options: How the noise gets into the graph.
         numbers: The precision of the network.
-        member: Whether the file is one of an ensemble, which is calibrated and measured as a whole: this one is not.
+        member: Whether the file is a member of an ensemble. A member is not calibrated or measured; the ensemble is.
     """
     check_name(out)
     # A choice may be given by its name: a text is no member, and would be taken for another choice below.
@@ -143,7 +143,7 @@ def export_run(
     if run.laplace is not None and inference is not Inference.DETERMINISTIC:
         if member:
             raise UsageError(
-                f"{folder} draws its last layer, and the members of an ensemble do not. Calibrate it without "
+                f"{folder} has a Laplace posterior, which a member of an ensemble cannot have. Calibrate it without "
                 "--posterior, or export with --inference deterministic"
             )
         _check_baked(folder, run.calibration, samples or run.calibration.samples, options)
@@ -220,7 +220,7 @@ def _export_laplace(
     notes = done.notes
     if run.recipe.dropout is not Dropout.NONE:
         notes = (
-            f"the {run.recipe.dropout} dropout of its training is not in the file, which draws its last layer",
+            f"the file draws its last layer only: the {run.recipe.dropout} dropout of its training is not in it",
             *notes,
         )
     torch_nll = None if calibration.report is None else calibration.report.nll_after
@@ -230,8 +230,8 @@ def _export_laplace(
 def _check_baked(folder: str | Path, calibration: Calibration, samples: int | None, options: Options) -> None:
     if options.bake and calibration.samples != samples:
         raise UsageError(
-            f"{folder} is calibrated at {calibration.samples} passes, and {samples} shall be baked in. Calibrate "
-            f"it there first: uce-edge calibrate {folder} --samples {samples}"
+            f"{folder} is calibrated at {calibration.samples} passes, but --bake-samples is {samples}. First calibrate "
+            f"it at {samples}: uce-edge calibrate {folder} --samples {samples}"
         )
 
 
@@ -256,7 +256,9 @@ def _noise_scale(
 def _scale_notes(scale: float) -> tuple[str, ...]:
     if scale == 1:
         return ()
-    return (f"every layer has {scale:.2f} of its variance, so that images are as uncertain as before on average",)
+    return (
+        f"the variance of every layer was multiplied by {scale:.2f}, which keeps the mean uncertainty of the images",
+    )
 
 
 def metadata_of(

@@ -177,7 +177,7 @@ def gaussianize(
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
 ) -> nn.Module:
-    """Give every Conv and Linear layer of a model Gaussian dropout, in place.
+    """Add Gaussian dropout to every Conv and Linear layer of a model, in place.
 
     Layers keep their parameters, names and hooks; only their class changes. The first weight layer stays
     as it is by default: the input image is never dropped.

@@ -58,7 +58,7 @@ class Fitted:
         said = [f"{len(self.tensors):,} tensors are taken, {self.share:.1%} of the weights below the head."]
         said += self.notes
         if self.missing:
-            said.append(f"The file lacks {_listed(self.missing)}, which start anew.")
+            said.append(f"The file lacks {_listed(self.missing)}, which start at random.")
         if self.unused:
             said.append(f"The network has no place for {_listed(self.unused)} of the file.")
         return " ".join(said)
@@ -155,21 +155,22 @@ def _head_note(found: Tensor | None, wanted: Tensor | None) -> str:
         return "The head is new: the file has none."
     if found.shape == wanted.shape:
         return ""
-    return f"The head is new: {len(found):,} classes there, {len(wanted):,} here."
+    return f"The head is new: the file has {len(found):,} classes, the network {len(wanted):,}."
 
 
 def _first_layer(found: Tensor, wanted: Tensor) -> tuple[Tensor, str]:
     """The kernel of the first layer for another number of channels, and what was done; as it is where nothing fits."""
     there, here = "x".join(map(str, found.shape[2:])), "x".join(map(str, wanted.shape[2:]))
     if found.ndim != wanted.ndim or there != here or len(found) != len(wanted):
-        return found, f"The first layer is new: its kernels are {there} there, {here} here (see --stem)."
+        sizes = f"{there} in the file, {here} in the network"
+        return found, f"The first layer is new: its kernels are {sizes} (see --stem)."
     channels, needed = found.shape[1], wanted.shape[1]
     if needed == 1:
-        return found.sum(1, keepdim=True), f"The first layer takes 1 channel: its kernels for {channels} are summed."
+        return found.sum(1, keepdim=True), f"The first layer takes 1 channel: the kernels for {channels} are summed."
     if channels == 1:  # gray images in all channels give what they gave
         spread = (found / needed).expand(wanted.shape)
-        return spread, f"The first layer takes {needed} channels: each has 1/{needed} of its kernel for one."
-    return found, f"The first layer is new: it takes {channels} channels there, {needed} here."
+        return spread, f"The first layer takes {needed} channels: each gets 1/{needed} of the kernel for one channel."
+    return found, f"The first layer is new: it takes {channels} channels in the file, {needed} in the network."
 
 
 def _with_norm(model: nn.Module, first: str) -> set[str]:

@@ -58,7 +58,7 @@ class Recipe(Record):
     optimiser: Optimiser = Optimiser.ADAMW
     schedule: Schedule = Schedule.ONE_CYCLE
     learning_rate: Annotated[float, ABOVE_ZERO] = 0.01
-    """Its peak."""
+    """The highest learning rate of the schedule."""
     weight_decay: Annotated[float, at_least(0)] = 0.01
     penalty: Annotated[float, at_least(0)] = 0.0
     """Beta of the confidence penalty (Eq. 19); 0 for plain NLL."""
@@ -104,7 +104,7 @@ class Recipe(Record):
                     raise RecordError(name, f"{plain} with {self.dropout} dropout", str(getattr(self, name)), remedy)
         if self.freeze and self.init is None:
             remedy = "Name the weights to keep, as in --init weights.safetensors"
-            raise RecordError("freeze", "left out where weights start at random", ", ".join(self.freeze), remedy)
+            raise RecordError("freeze", "left out without `init`", ", ".join(self.freeze), remedy)
 
     def build(self, classes: int, channels: int) -> nn.Module:
         """The network with its dropout, with weights from the seed."""
@@ -183,7 +183,7 @@ class Recipe(Record):
         return torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
 
     def learning_rate_at(self, progress: float, reductions: int) -> float:
-        """The learning rate after a share of all steps, and after so many reductions on a plateau."""
+        """The learning rate after a share of all steps and a number of reductions on a plateau."""
         if self.schedule is Schedule.PLATEAU:
             return self.learning_rate * 0.1**reductions
         if self.schedule is Schedule.COSINE:
@@ -194,7 +194,7 @@ class Recipe(Record):
         return self.learning_rate * _cosine(1, 1e-5, (progress - rising) / (1 - rising))
 
     def judged(self, logits: Tensor) -> Tensor:
-        """The logits as the likelihood takes them: with LogitNorm, all of one length."""
+        """The logits that the likelihood is computed from. With LogitNorm, all have the same length."""
         logits = logits.float()
         if self.logit_norm is None:
             return logits
@@ -203,7 +203,7 @@ class Recipe(Record):
         return directed
 
     def loss(self, logits: Tensor, labels: Tensor, blend: Blend | None = None) -> tuple[Tensor, Tensor]:
-        """What is minimised, and the plain NLL in it, both means over the batch; of blended labels with a blend."""
+        """The loss that is minimised and the plain NLL in it, both as means over the batch."""
         logits = self.judged(logits)
         nll = nn.functional.cross_entropy(logits, labels) if blend is None else blend.nll(logits, labels)
         if self.penalty == 0:

@@ -43,7 +43,7 @@ class TrainingScores(Record):
 
 @dataclass(frozen=True)
 class Run(Record):
-    """What was trained, on what, and how it was calibrated since."""
+    """The description of a training run: its network, its data and its calibration."""
 
     data: str
     root: str | None
@@ -86,7 +86,7 @@ class Run(Record):
         return model
 
     def dataset(self) -> Dataset:
-        """The data this run was trained on, from where they were then."""
+        """The data that this run was trained on, loaded from the same place."""
         size = (self.image.height, self.image.width)
         return splits.load(self.data, self.root, size, group=self.group, range_=self.image.range)
 
@@ -97,7 +97,7 @@ class Run(Record):
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
-        """Read the description of a run, or say what the folder lacks."""
+        """Read the description of a run."""
         path = Path(folder) / DESCRIPTION
         if not path.is_file():
             if numbered(folder):
@@ -158,7 +158,7 @@ def members_of(folder: str | Path) -> list[Path]:
     for path in members:
         if not (path / DESCRIPTION).is_file():
             raise UsageError(
-                f"{path} is not finished. Go on with the command that started it, and --resume: "
+                f"{path} is not finished. Continue with the command that started it and --resume: "
                 f"uce-edge train --members {len(members)} --out {folder} --resume"
             )
     return members or [Path(folder)]

@@ -97,7 +97,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
         parameters[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
         remedy = f"Leave a layer out, or use --freeze {ALL_BUT_HEAD}"
-        raise UsageError(expected("`freeze`", "what leaves something to train", ", ".join(patterns), remedy))
+        raise UsageError(expected("`freeze`", "a choice that leaves weights to train", ", ".join(patterns), remedy))
     return tuple(
         name
         for name, module in model.named_modules()

@@ -52,9 +52,9 @@ def train(
         dataset: The images; only their `train` split is fitted. The `calibration` split is watched for the log, for
             early stopping and for the plateau schedule; the others are not looked at.
         out: The run's folder.
-        recipe: How.
-        device: Where.
-        resume: Go on from the checkpoint in `out`, if there is one.
+        recipe: How the network is trained.
+        device: Where it is trained.
+        resume: Continue from the checkpoint in `out`, if there is one.
         tensorboard: Also write TensorBoard's event files.
 
     Returns:
@@ -264,7 +264,7 @@ class _Loop:
     def _diverged(self, loss: float) -> UceEdgeError:
         recipe, done = self.recipe, self.training.progress.epoch
         kept = (
-            f"{self.out / CHECKPOINT} holds the end of epoch {done}: go on from it with --resume and"
+            f"{self.out / CHECKPOINT} holds the end of epoch {done}. Continue from it with --resume and"
             if done
             else "No epoch was finished. Start again with"
         )

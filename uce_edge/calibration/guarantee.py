@@ -137,8 +137,8 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
     start = np.searchsorted(accepted, _starts(n, target, confidence)[0])
     raise NoGuaranteeError(
         f"No threshold can promise {promise}: of the {accepted[start]} most certain of {n} images, "
-        f"{errors[start]} are wrong. It takes {needed} without an error, or more with a few: "
-        "give more guarantee images, a larger target or a better model.",
+        f"{errors[start]} are wrong. A promise needs {needed} images without an error, or more images with a few "
+        "errors. Give more guarantee images, a larger target or a better model.",
         instead,
     )
 
@@ -186,7 +186,7 @@ def check_possible(images: int, promise: Promise, given: int | None = None, *, g
         return
     whole = ""
     if given is not None and given > images > 0 and not grouped:
-        whole = f", so {math.ceil(needed * given / images)} in all: {images} of these {given} prove it, others fit"
+        whole = f" (of {math.ceil(needed * given / images)} in all, as {images} of the given {given} serve the proof)"
     what, more = ("groups", "images of more groups") if grouped else ("images", "more images")
     remedy = f"Give {more}, or leave the promise out"
     if images:
@@ -195,7 +195,7 @@ def check_possible(images: int, promise: Promise, given: int | None = None, *, g
     raise UsageError(
         f"{images} guarantee {what} cannot promise {_spelled(target, promise.confidence)}, even if none "
         f"is wrong: that takes at least {needed}{whole}. Nothing was computed. {remedy}."
-        + (" Of the images of one group, one counts." if grouped else "")
+        + (" Only one image of each group counts." if grouped else "")
     )
 
 

@@ -115,8 +115,8 @@ def curvature(features: npt.ArrayLike, logits: npt.ArrayLike, images: int | None
     n, classes = scores.shape
     if n < classes:
         raise LaplaceError(
-            f"{n} images cannot tell how far the weights of {classes} classes may move: it takes at least {classes}. "
-            "Give more images."
+            f"{n} images are too few for a posterior of {classes} classes: at least {classes} are needed. Give more "
+            "images."
         )
     if not (np.isfinite(raw).all() and np.isfinite(scores).all()):
         raise LaplaceError("Some features or logits are NaN or infinite: the model is broken on these images.")
@@ -131,8 +131,8 @@ def curvature(features: npt.ArrayLike, logits: npt.ArrayLike, images: int | None
     found = Curvature(directions, np.maximum(scales, 0), class_directions[:, :-1], np.maximum(class_scales[:-1], 0))
     if not found.class_scales.max() > _FLAT:
         raise LaplaceError(
-            f"The network is certain of all {n} images: their curvature is 0, so nothing says how far its weights may "
-            "move. Give images that it finds harder, or use it without draws: --inference deterministic"
+            f"The network is certain of all {n} images, so no posterior can be fitted to them: their curvature is 0. "
+            "Give images that it finds harder, or use it without draws: --inference deterministic"
         )
     return found
 

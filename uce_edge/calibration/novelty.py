@@ -117,8 +117,9 @@ def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:
     present = np.unique(classes)
     if len(raw) < FEWEST + len(present):
         raise NoveltyError(
-            f"{len(raw)} images of {len(present)} classes cannot tell what is foreign: it takes at least "
-            f"{FEWEST + len(present)}; {10 * raw.shape[1]} (ten per feature) are plenty. Give more labelled images."
+            f"{len(raw)} images of {len(present)} classes are too few to learn what is foreign: at least "
+            f"{FEWEST + len(present)} are needed, and {10 * raw.shape[1]} (ten per feature) are plenty. Give more "
+            "labelled images."
         )
     values = _directions(raw)
     means = np.stack([values[classes == label].mean(axis=0) for label in present])
@@ -202,9 +203,9 @@ def cutoff_for(images: int, wanted: NoveltyPromise, *, grouped: bool = False) ->
     if smallest > _LOOSEST:
         what = "groups" if grouped else "images"
         raise NoveltyError(
-            f"{images} reference {what} can promise no less than {smallest:.1%} of familiar images turned away: "
-            f"{2 * images_needed(_LOOSEST, wanted.confidence)} calibration {what} allow {_LOOSEST:.0%}, "
-            f"{2 * images_needed(_USUAL, wanted.confidence)} allow {_USUAL:.0%}."
+            f"{images} reference {what} are too few: they can only promise that at most {smallest:.1%} of familiar "
+            f"images are rejected. {2 * images_needed(_LOOSEST, wanted.confidence)} calibration {what} can promise "
+            f"{_LOOSEST:.0%}, and {2 * images_needed(_USUAL, wanted.confidence)} can promise {_USUAL:.0%}."
         )
     return cutoff(images, max(_USUAL, math.ceil(1000 * smallest) / 1000), wanted.confidence)
 

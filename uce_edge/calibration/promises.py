@@ -36,7 +36,7 @@ class RejectBy(StrEnum):
 
 @dataclass(frozen=True)
 class Promise(Record):
-    """What is asked of a threshold: the error among the accepted images, and how sure that shall be."""
+    """What a threshold must keep: the largest error among the accepted images, and the confidence of that promise."""
 
     target_error: Annotated[float, strictly_between(0, 1)]
     """The largest share of wrong labels among accepted images."""
@@ -62,7 +62,7 @@ class Promise(Record):
 
     @property
     def easiest(self) -> float:
-        """The largest error that is asked for: what takes the fewest images."""
+        """The largest error that is asked for, which needs the fewest images."""
         return max((self.target_error, *self.per_class.values()))
 
     def targets(self, classes: Sequence[str]) -> tuple[float, ...]:

@@ -39,23 +39,27 @@ class BenchCommand(Command):
 
 def bench(
     model: ModelOption = None,
-    samples: Annotated[str, typer.Option(help="Numbers of passes to measure.")] = "1,5,10,25,50,100",
-    batch: Annotated[str, typer.Option(help="Numbers of images in a request to measure.")] = "1",
+    samples: Annotated[
+        str, typer.Option(help="The numbers of passes N to measure, separated by commas.")
+    ] = "1,5,10,25,50,100",
+    batch: Annotated[
+        str, typer.Option(help="The numbers of images per request to measure, separated by commas.")
+    ] = "1",
     baseline: Annotated[
         Path | None,
         typer.Option(
-            help="The deterministic file of the same network, which runs N images for N passes (moments: one). "
-            "Without a file: made here with random weights."
+            help="Compare with this deterministic file of the same network, which runs N images where the model runs N "
+            "passes (one image for moments). Without a file, one with random weights is made."
         ),
     ] = None,
     inference: InferenceOption = None,
     compare: Annotated[
-        str | None, typer.Option(help=f"Other engines, with commas between: {', '.join(ENGINES)}.")
+        str | None, typer.Option(help=f"Also measure these engines, separated by commas: {', '.join(ENGINES)}.")
     ] = None,
     threads: ThreadsOption = None,
     device: DeviceOption = Device.AUTO,
     as_json: JsonOption = False,
-    plot: Annotated[Path | None, typer.Option(help="Write a picture of latency against N.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a chart of the latency by N to this image file.")] = None,
 ) -> None:
     """Measure what one more Monte Carlo pass costs.
 
@@ -69,8 +73,8 @@ def bench(
     model = choose_model(model, inference)
     others = _engines(compare)
     if 1 not in batches and (others or plot is not None):
-        remedy = f"Other engines and the picture are about one image. Use: --batch 1,{batch}"
-        raise UsageError(expected("`batch`", "a list that has 1 in it", batch, remedy))
+        remedy = f"Use: --batch 1,{batch}"
+        raise UsageError(expected("`batch`", "a list with 1 in it for --compare and --plot", batch, remedy))
     from uce_edge.bench import plot as picture
     from uce_edge.bench import sweep
     from uce_edge.model import Model
@@ -113,7 +117,7 @@ def _deterministic(metadata: "Metadata", folder: Path) -> Path:
 
     name = metadata.architecture.removesuffix(" (untrained)")
     if name not in list(Architecture):
-        rule = f"a file for a network that has no name here ({metadata.architecture or 'it has none'})"
+        rule = f"a file, because the network is not a built-in one ({metadata.architecture or 'it has no name'})"
         raise UsageError(expected("`baseline`", rule, None, "Use: --baseline deterministic.onnx"))
     need_torch_export("A baseline without a file")
     from uce_edge_export.options import Wanted
@@ -153,7 +157,7 @@ def _engines(text: str | None) -> "list[Engine]":
         return [ENGINES[name] for name in text.split(",")] if text else []
     except KeyError:
         remedy = f"Choose among {', '.join(ENGINES)}"
-        raise UsageError(expected("`compare`", "names with commas between", text, remedy)) from None
+        raise UsageError(expected("`compare`", "names separated by commas", text, remedy)) from None
 
 
 def _counts(text: str) -> list[int]:

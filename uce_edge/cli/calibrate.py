@@ -20,36 +20,48 @@ from uce_edge_train.choices import Rates
 if TYPE_CHECKING:
     from uce_edge.calibration.promises import NoveltyPromise, Promise
 
-_ONE = "a threshold for that error; `export` finds the one"
-
 
 def calibrate(
     target: Annotated[
-        Path, typer.Argument(metavar="RUN|MODEL", help="A training run, or a model file.", show_default=False)
+        Path,
+        typer.Argument(metavar="RUN|MODEL", help="The folder of a training run, or a model file.", show_default=False),
     ],
-    method: Annotated[Method, typer.Option(help="The calibration map.")] = Method.TEMPERATURE,
+    method: Annotated[
+        Method, typer.Option(help="The calibration map. temperature is the usual choice.")
+    ] = Method.TEMPERATURE,
     samples: Annotated[
         int | None,
-        typer.Option(help="Passes the map is fitted for; default: 25, 100 with --posterior, or the file's own."),
+        typer.Option(
+            help="Monte Carlo passes that the map is fitted for. Default: 25 for a run, 100 with --posterior, or the "
+            "number stored in the model file."
+        ),
     ] = None,
     posterior: Annotated[
         PostHoc | None,
         typer.Option(
-            help="Draw the weights of the last layer, of a run or a deterministic file: the network runs once."
+            help="Add a Laplace posterior over the weights of the last layer, to a run or a deterministic file. The "
+            "network below that layer runs once per image."
         ),
     ] = None,
     prior: Annotated[
         PriorFrom | None,
-        typer.Option(help="What chooses the prior of --posterior; default: the training images of a run."),
+        typer.Option(
+            help="How the prior of --posterior is chosen. Default: marginal-likelihood for a run, held-out-nll for a "
+            "model file."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the passes.", min=0, max=2**32 - 1)] = 0,
-    rates: Annotated[Rates, typer.Option(help="Also re-optimise p of a run: for the model, or per layer.")] = (
-        Rates.FIXED
-    ),
+    rates: Annotated[
+        Rates,
+        typer.Option(
+            help="For a run: also optimise the dropout rate, one for the network (model) or one per layer (layer)."
+        ),
+    ] = (Rates.FIXED),
     data: Annotated[
         str | None,
         typer.Option(
-            help="Other labelled images: a folder with one sub-folder per class, a manifest, or an .npz file."
+            help="Labelled images to calibrate on: a folder with one sub-folder per class, a manifest, or an .npz "
+            "file. Default for a run: the images that it set aside."
         ),
     ] = None,
     group: GroupOption = None,
@@ -57,51 +69,61 @@ def calibrate(
         str | None,
         typer.Option(
             metavar=TARGETS,
-            help="Find the loosest threshold that keeps the error below this, for --reject auto; or one for every "
-            "label: glioma=0.02,other=0.1",
+            help="The largest share of wrong labels among accepted images (0 to 1). Stores the loosest threshold that "
+            "keeps it, for --reject auto. Can differ by predicted label: glioma=0.02,other=0.1",
         ),
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(help="How sure promises shall be, of --target-error and --foreign; default: 0.95.")
+        float | None,
+        typer.Option(help="The confidence of the promises of --target-error and --foreign (0 to 1). Default: 0.95."),
     ] = None,
     score: Annotated[
         RejectBy | None,
-        typer.Option(help="What the threshold of --target-error is about; auto: what ranks errors better."),
+        typer.Option(
+            help="What the threshold of --target-error is compared with. auto: the score that ranks errors better. "
+            "Default: uncertainty."
+        ),
     ] = None,
     novelty: Annotated[
-        bool, typer.Option(help="Also learn which images are foreign, so that --reject auto rejects them.")
+        bool, typer.Option(help="Also learn to recognise foreign images, which --reject auto then rejects.")
     ] = True,
     foreign: Annotated[
         float | None,
-        typer.Option(help="The share of familiar images that may be rejected as foreign; default: 0.01 if possible."),
+        typer.Option(
+            help="The largest share of familiar images that may be rejected as foreign (0 to 1). Default: 0.01, or up "
+            "to 0.05 if the images cannot prove less."
+        ),
     ] = None,
     monitor: Annotated[
         bool,
         typer.Option(
             "--monitor",
-            help="For a model file: keep half of --data from the fit, and store which answers are usual. "
-            "--target-error does so anyway.",
+            help="For a model file: fit on half of --data, and store the usual answers to the other half for `uce-edge "
+            "monitor`. --target-error always does this.",
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="For a model file: the new file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="For a model file: the file to write. Default: NAME-calibrated.onnx.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a calibration map on held-out images.
 
-    A run is calibrated on the images it set aside, or on --data. A model file is calibrated on --data, without its
-    training run, and a new file is written. Images that the network was trained on are refused.
+    A run is calibrated on the images that it set aside, or on --data. A model file is calibrated on --data, which needs
+    no training run, and a new file is written. Images that the network was trained on are refused.
 
-    With --target-error, images that nothing is fitted on (a run's guarantee images, half of --data for a model file)
-    decide at which uncertainty to reject: the promise is that no larger share of the accepted images is wrong. With
-    --score confidence they decide at which confidence. When they cannot promise it, the map is kept, a table says what
-    they can promise, and the command exits with 1. Of a run, another --target-error then needs no new passes.
+    --target-error also finds a threshold for --reject auto. It promises that at most this share of the accepted images
+    is wrong. The threshold is chosen on images that nothing is fitted on: the guarantee images of a run, or half of
+    --data for a model file. It is a threshold on the uncertainty, or on the confidence with --score confidence. If the
+    images cannot prove the error, the map is still stored, a table shows which errors they can prove, and the command
+    exits with 1. For a run, you can then try another --target-error without new passes.
 
-    Errors of classes are about what the model labels as such: with glioma=0.02,other=0.1 at most 2 % of the accepted
-    images that are labelled glioma are wrong, and at most 10 % of those with any other label, all at once. Nothing is
-    accepted with a label whose images cannot prove its error.
+    An error per class is about the predicted label. With glioma=0.02,other=0.1, at most 2 % of the accepted images that
+    the model labels glioma are wrong, and at most 10 % of those with any other label. All these promises hold together.
+    If the images of a label cannot prove its error, that label is always rejected.
 
-    Half of the calibration images also show what familiar images look like inside the network, and the other half how
-    far from that a familiar image may be: what is farther is foreign, and --reject auto rejects it.
+    The calibration images also define what is foreign. One half shows what familiar images look like inside the
+    network. The other half shows how far from these a familiar image may be. --reject auto rejects images farther away.
 
     Example: uce-edge calibrate runs/digits --method temperature
 
@@ -117,22 +139,26 @@ def calibrate(
     promise = _promise(target_error, confidence if foreign is None or target_error is not None else None, score)
     wanted = _novelty(novelty, foreign, confidence)
     if prior is not None and posterior is None:
-        raise UsageError("--prior is that of a posterior: add --posterior laplace")
+        raise UsageError("--prior needs a posterior: add --posterior laplace")
     if target.suffix == ".ort":
         raise UsageError(f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.")
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
-            raise UsageError("--rates goes with a training run: the rates of a model file are part of its graph.")
+            raise UsageError(
+                "--rates needs a training run: the dropout rates of a model file cannot be changed. Leave --rates out."
+            )
         if prior is PriorFrom.MARGINAL_LIKELIHOOD:
             raise UsageError(
-                "--prior marginal-likelihood goes with a training run: the weights of a file were not fitted to your "
-                "images. Leave it out."
+                "--prior marginal-likelihood needs a training run: the weights of a model file were not fitted to the "
+                "images of --data. Leave --prior out."
             )
         done = _calibrate_file(target, method, samples, seed, data, group, out, promise, wanted, posterior, monitor)
     elif out is not None:
-        raise UsageError("--out goes with a model file; the calibration of a run is stored in the run.")
+        raise UsageError("--out needs a model file: the calibration of a run is stored in the run. Leave --out out.")
     elif monitor:
-        raise UsageError("--monitor goes with a model file; the export of a run stores which answers are usual anyway.")
+        raise UsageError(
+            "--monitor needs a model file: the export of a run always stores its usual answers. Leave --monitor out."
+        )
     else:
         done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, wanted, posterior, prior)
     fitted = done.calibration
@@ -153,9 +179,9 @@ def _promise(target_error: str | None, confidence: float | None, score: RejectBy
     """What shall be promised, checked before anything slow happens."""
     if target_error is None:
         if confidence is not None:
-            raise UsageError("--confidence is that of a promised error: add --target-error 0.05")
+            raise UsageError("--confidence needs a promise: add --target-error 0.05 or --foreign 0.01")
         if score is not None:
-            raise UsageError("--score is that of a promised error: add --target-error 0.05")
+            raise UsageError("--score needs a promised error: add --target-error 0.05")
         return None
     return parse_promise(target_error, 0.95 if confidence is None else confidence, score)
 
@@ -164,7 +190,7 @@ def _novelty(novelty: bool, foreign: float | None, confidence: float | None) -> 
     """What the gate against foreign images shall keep, checked before anything slow happens."""
     if not novelty:
         if foreign is not None:
-            raise UsageError("--foreign is what --novelty keeps: leave --no-novelty out.")
+            raise UsageError("--foreign and --no-novelty exclude each other: leave one of them out.")
         return None
     from uce_edge.calibration.promises import NoveltyPromise
 
@@ -206,12 +232,15 @@ def _calibrate_run(
         # The export has only the images that the run set aside.
         if novelty.level is not None:
             raise UsageError(
-                "--foreign goes with the images that the run set aside, or with a model file: export the run, then "
+                "--foreign with --data needs a model file: a run learns what is foreign from the images that it set "
+                "aside. Leave --data out, or export the run and calibrate the file: "
                 f"uce-edge calibrate MODEL.onnx --data {data} --foreign {novelty.level:g}"
             )
         novelty = None
     if data is None and group is not None:
-        raise UsageError("--group goes with --data: the images that a run set aside are grouped as it was trained.")
+        raise UsageError(
+            "--group needs --data: the images that a run set aside keep their groups from training. Leave --group out."
+        )
     own = labelled.Own(run.split_hashes, run.group)
     images = None if data is None else labelled.load(data, run.image, run.class_names, own, group)
     refused = None
@@ -230,10 +259,10 @@ def _calibrate_run(
         mean = f"{sum(tuned.values()) / len(tuned):.4f} (from {before:.4f})" if tuned else "kept: none was better"
         say(f"Dropout rate p, mean over the layers: {mean}.")
     if run.promise is not None:
-        what = "thresholds for those errors; `export` finds those" if run.promise.per_class else _ONE
-        say(f"The guarantee images allow {what} of the file as it ships.")
+        what = "thresholds for these errors" if run.promise.per_class else "a threshold for this error"
+        say(f"The guarantee images can prove {what}. `export` will find and store what fits the exported file.")
     if run.novelty is not None:
-        say("`export` also learns from the calibration images what is foreign.")
+        say("`export` will also learn from the calibration images what is foreign.")
     following = f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
     return Done(run.calibration, following, refused)
 

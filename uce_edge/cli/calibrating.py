@@ -42,7 +42,7 @@ def calibrate_file(
     done = recalibrate(model, out, images, method, samples, seed, promise, novelty, monitor=monitor)
     refused = done.measured.refused
     if done.unfit is not None:
-        say(f"Note: the file cannot tell what is foreign. {done.unfit}")
+        say(f"Note: the file cannot recognise foreign images. {done.unfit}")
     auto = describe_auto(done.metadata)
     if auto is not None:
         say(auto)
@@ -84,15 +84,18 @@ def calibrate_posterior(
 
 def tell_posterior(fit: "LaplaceFit") -> None:
     """Say where a posterior comes from, and what drawing from it does."""
-    say(f"The posterior of the last layer is that of {fit.images:,} images; prior precision {fit.prior_precision:.3g}.")
-    say(f"On other images, each at its own temperature: NLL {fit.nll:.4f} with draws, {fit.nll_without:.4f} without.")
+    say(f"Fitted the posterior of the last layer to {fit.images:,} images; prior precision {fit.prior_precision:.3g}.")
+    say(
+        f"NLL on other images, with a temperature fitted for each case: {fit.nll:.4f} with draws, "
+        f"{fit.nll_without:.4f} without."
+    )
     if fit.nll > 1.02 * fit.nll_without:
-        remedy = "use the network without them: --inference deterministic"
+        remedy = "use the network without draws: --inference deterministic"
         if fit.prior_from != PriorFrom.HELD_OUT_NLL:
             remedy = f"choose the prior by held-out images (--prior held-out-nll), or {remedy}"
-        warn(f"the draws make it worse. Instead, {remedy}")
+        warn(f"the draws make the model worse on these images. Instead, {remedy}")
     elif fit.nll >= fit.nll_without:
-        say("Note: the draws do not make it better on these images.")
+        say("Note: the draws do not make the model better on these images.")
 
 
 def tell(done: Done) -> None:
@@ -106,15 +109,15 @@ def tell(done: Done) -> None:
         f"labels changed: {report.label_flips}."
     )
     if report.images < 100:
-        warn("fewer than 100 images leave the calibration itself uncertain.")
+        warn("the calibration is itself uncertain with fewer than 100 images. Give more images.")
     if report.near_chance:
         warn(
-            "the model is hardly better than chance on these images. First check what it is fed: how pixels are scaled "
-            "(--scale, --mean, --std of `export`), the order of the channels and that of the classes."
+            "the model is hardly better than chance on these images. First check its input: the scaling of the pixels "
+            "(--scale, --mean and --std of `export`), the order of the channels and the order of the classes."
         )
         if fitted.samples is not None and fitted.samples > 1:
-            say("If it is good without noise, the noise is too strong for it: take a smaller --p, or --from-layer")
-            say("for the last layers alone.")
+            say("If the model is good without noise, the noise is too strong for it. Use a smaller --p, or add noise")
+            say("only to the last layers with --from-layer.")
     if done.refused is not None:
         warn(f"nothing is promised. {done.refused}")
         tell_curve(done.refused, lambda target: again("--target-error", f"{target:g}"))
@@ -126,11 +129,11 @@ def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | Non
     from uce_edge.report.words import at_most, percent, threshold
 
     if not refused.curve:
-        say("These images cannot promise any error up to 50 %: give more images, or a better model.")
+        say("These images cannot prove any error up to 50 %. Give more images, or a better model.")
         return
     sure = percent(refused.curve[0].confidence, 0)
     by_confidence = refused.score is RejectBy.CONFIDENCE
-    say(f"What the same images can promise, each with {sure} confidence:")
+    say(f"Errors that the same images can prove, each with {sure} confidence:")
     table(
         (
             "error at most",
@@ -149,7 +152,7 @@ def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | Non
         ],
         err=True,
     )
-    say("Each row holds by itself: ask for the error that you can live with, not for the row that looks best.")
+    say("Each row holds on its own. Choose the error that you can accept, not the row that looks best.")
     pasted = command(refused.curve[0].target_error or 0)
     if pasted is not None:
-        say(f"For the first: {pasted}")
+        say(f"For the first row: {pasted}")

@@ -10,11 +10,11 @@ from uce_edge.cli import words
 from uce_edge.cli.words import Talk
 from uce_edge.errors import UceEdgeError
 
-_PANEL = "Talk"
+_PANEL = "Messages"
 _GOES_ON = {
-    "train": "It goes on from the last epoch with: {line} --resume",
-    "reproduce": "The same command goes on where it was.",
-    "score": "The same command goes on where it was.",
+    "train": "To continue from the last epoch: {line} --resume",
+    "reproduce": "The same command continues where it stopped.",
+    "score": "The same command continues where it stopped.",
 }
 """What to do after a stop, for commands that keep what they have done."""
 
@@ -31,8 +31,10 @@ class Command(TyperCommand):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.params += [
-            _switch("--quiet", Talk.QUIET, "Say nothing on stderr but errors; results stay."),
-            _switch("--verbose", Talk.VERBOSE, "Say what is loaded, where it runs, and how long it takes."),
+            _switch(
+                "--quiet", Talk.QUIET, "Print only errors and alarms on stderr. Results are still printed on stdout."
+            ),
+            _switch("--verbose", Talk.VERBOSE, "Also print what is loaded, where it runs and how long it takes."),
         ]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

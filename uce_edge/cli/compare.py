@@ -49,15 +49,18 @@ class _Asked:
 
 
 def compare(
-    models: Annotated[list[Path], typer.Argument(help="Two model files or more, made by `uce-edge export`.")],
+    models: Annotated[list[Path], typer.Argument(help="Two or more model files made by `uce-edge export`.")],
     data: DataOption,
     group: GroupOption = None,
     ood: ForeignOption = None,
-    report: Annotated[Path | None, typer.Option(help="Write everything to this .html file, with charts.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write all results to this .html file, with charts.")] = None,
     images: Annotated[
-        int | None, typer.Option(help="Use at most so many of the test images, and of each foreign dataset.", min=1)
+        int | None,
+        typer.Option(help="The largest number of test images to use, and of images of each foreign dataset.", min=1),
     ] = None,
-    latency: Annotated[bool, typer.Option(help="Measure the time of one image, the files taking turns.")] = True,
+    latency: Annotated[
+        bool, typer.Option(help="Measure the time per image. The files take turns, so that all see the same load.")
+    ] = True,
     seed: SeedOption = 0,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
@@ -67,9 +70,9 @@ def compare(
 ) -> None:
     """Compare model files on the same labelled images: which one wins on your data, and at what price.
 
-    Every file answers at its own number of passes. Differences are to the first deterministic file, or else to the
-    first one, with 95 % intervals over images that are drawn for both files together: an interval that holds 0 is a
-    tie. The cheapest file that none is better than in accuracy, NLL or AURC wins.
+    Every file uses its own number of passes. It is compared with the first deterministic file, or with the first file
+    if none is deterministic. Each difference has a 95 % interval, from the same resampled images for both files. An
+    interval that contains 0 is a tie. The winner is the cheapest file that no other beats in accuracy, NLL or AURC.
 
     Example: uce-edge compare det.onnx mc.onnx moments.onnx --data photos/ --report compare.html
 
@@ -120,7 +123,7 @@ def _named(models: Sequence[Path]) -> dict[str, Path]:
     places = [path.resolve() for path in models]
     for place, path in zip(places, models, strict=True):
         if places.count(place) > 1:
-            raise UsageError(expected("the files", "different ones", f"{path} twice", "Name it once"))
+            raise UsageError(expected("the files", "different", f"{path} twice", "Name it once"))
     depth = next(n for n in range(1, 1000) if len({place.parts[-n:] for place in places}) == len(places))
     return {"/".join(place.parts[-depth:]): path for place, path in zip(places, models, strict=True)}
 

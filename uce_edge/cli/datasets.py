@@ -33,7 +33,7 @@ def tell_dataset(dataset: "Dataset") -> None:
         _tell_groups(splits["guarantee"])
     lacking = [name for label, name in enumerate(names) if not counts["train"][label]]
     if lacking:
-        warn(f"no training image is of the class {', '.join(lacking[:5])}: it cannot be learned.")
+        warn(f"there is no training image of the class {', '.join(lacking[:5])}: the network cannot learn it.")
     _tell_overlaps(dataset)
 
 
@@ -44,8 +44,8 @@ def _tell_groups(split: "Split") -> None:
     groups, needed = len(split.one_per_group()), images_needed(0.05, 0.95)
     if groups < needed:
         warn(
-            f"a promise counts one image of each group: {groups} guarantee groups can promise an error of "
-            f"{upper_bound(0, groups, 0.95):.0%} at best; 5 % takes {needed} groups."
+            f"a promised error counts one image per group. {groups} guarantee groups can prove an error of "
+            f"{upper_bound(0, groups, 0.95):.0%} at best; an error of 5 % needs {needed} groups."
         )
 
 
@@ -54,9 +54,9 @@ def _tell_overlaps(dataset: "Dataset") -> None:
 
     found = overlap.across(dataset.splits)
     for twins, fact, harm in (
-        (found.same, "are also in an earlier split, pixel by pixel", "what is measured on them flatters the model"),
-        (found.alike, "look like one of an earlier split", "if they are copies, what is measured on them flatters it"),
-        (found.two_labels, "are there again with another label", "one of the labels is wrong"),
+        (found.same, "are also in an earlier split, pixel by pixel", "metrics on them are too good"),
+        (found.alike, "look like one of an earlier split", "if they are copies, metrics on them are too good"),
+        (found.two_labels, "also occur with another label", "one of the labels is wrong"),
     ):
         if twins is not None:
             one, other = twins.example

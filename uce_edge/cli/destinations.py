@@ -57,7 +57,7 @@ class Destinations:
                 raise self._refusal(second, f"another place than that of --{first}, which would be overwritten")
         for option in ("audit", "monitor"):
             if watched is not None and self._would_arrive(self._given().get(option), watched):
-                raise self._refusal(option, "no image of the watched folder, which would be answered as one")
+                raise self._refusal(option, "a file that is not taken for an image of the watched folder")
 
     def reserved(self, model: Path) -> set[str]:
         """The names, without .png, that no annotated copy may take from what else lies in its folder."""

@@ -51,10 +51,10 @@ class _Diagnosis:
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Say what is installed, what a model really runs on, and how to mend what does not work.
+    """Show what is installed and where a model really runs, and how to repair what does not work.
 
-    Also tells whether the bundled model is as published, and whether ONNX Runtime may report to its maker: uce-edge
-    forbids it unless ORT_DISABLE_TELEMETRY=0 is set.
+    Also shows whether the bundled model is unchanged, and whether ONNX Runtime may send telemetry to its maker.
+    uce-edge switches telemetry off, unless you set ORT_DISABLE_TELEMETRY=0.
 
     Exits with 1 when something is wrong.
 
@@ -96,7 +96,7 @@ def _problems_of(runtimes: list[str]) -> list[str]:
         names = " and ".join(runtimes)
         both = " ".join(runtimes)
         return [
-            f"{names} are installed together and overwrite each other's files: which one answers is chance. "
+            f"{names} are installed together and overwrite each other's files, so it is random which one runs. "
             f'Run: pip uninstall -y {both} && pip install "uce-edge[cpu]"   (or [gpu])'
         ]
     return []
@@ -134,7 +134,7 @@ def _cuda_remedy() -> str:
     wanted = getattr(ort, "cuda_version", "") or "12"
     cudnn = getattr(ort, "cudnn_version", "") or "9"
     return (
-        f"CUDA is listed and does not start. It needs an NVIDIA driver (does `nvidia-smi` answer?), CUDA {wanted} and "
+        f"CUDA is listed but does not start. It needs an NVIDIA driver (does `nvidia-smi` answer?), CUDA {wanted} and "
         f"cuDNN {cudnn}. Run: pip install 'onnxruntime-gpu[cuda,cudnn]'"
     )
 

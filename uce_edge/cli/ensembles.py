@@ -42,8 +42,8 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
     if len(folders) == 1:
         if target_error is not None:
             raise UsageError(
-                f"What a run promises is found when it is calibrated: uce-edge calibrate {quote(folders[0])} "
-                f"--target-error {target_error}"
+                "--target-error needs --from or several runs. A single run gets its promised error when it is "
+                f"calibrated: uce-edge calibrate {quote(folders[0])} --target-error {target_error}"
             )
         return exporting.export_run(folders[0], out, wanted)
     from uce_edge_train.ensembles import export_ensemble
@@ -56,7 +56,7 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
     _say_combined(done.combined)
     fitted = done.calibrated
     if fitted.unfit is not None:
-        say(f"Note: the file cannot tell what is foreign. {fitted.unfit}")
+        say(f"Note: the file cannot recognise foreign images. {fitted.unfit}")
     auto = describe_auto(fitted.metadata)
     if auto is not None:
         say(auto)
@@ -85,9 +85,11 @@ def export_files(
     described = {source: _own_metadata(source) for source in sources}
     ready = [metadata for metadata in described.values() if metadata is not None]
     if ready and reading.classes is not None:
-        raise UsageError("A model file has its class names already, which hold for all members: leave --classes out.")
+        raise UsageError(
+            "A model file already names its classes, and all members must have the same ones: leave --classes out."
+        )
     if len(ready) == len(sources) and (p or replace(wanted.options, bake=False) != Options()):
-        raise UsageError("The files have their noise already: leave --p and the other options of noise out.")
+        raise UsageError("The files already have their noise: leave out --p and the other options of noise.")
     if ready and not wanted.chosen:
         wanted = replace(wanted, inference=ready[0].inference, chosen=True)  # the members of one file are of one kind
     unbaked = replace(wanted, options=replace(wanted.options, bake=False))
@@ -123,7 +125,7 @@ def export_files(
         )
         _say_combined(done)
         if images is None:
-            say("Note: the ensemble is not calibrated, whatever its members were.")
+            say("Note: the ensemble is not calibrated, even if its members are.")
             return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
         fitted = calibrate_file(whole, out, images, promise=promise, novelty=NoveltyPromise())
     tell(fitted)
@@ -174,5 +176,5 @@ def _own_metadata(path: Path) -> "Metadata | None":
 def _say_combined(done: "Exported") -> None:
     metadata = done.metadata
     every = "one pass" if metadata.inference is Inference.DETERMINISTIC else "every seed"
-    say(f"An ensemble of {metadata.members} networks, which all run {every}.")
-    say(f"Parity: logits within {done.parity.largest_difference:.1e} of those of each member alone.")
+    say(f"The file is an ensemble of {metadata.members} networks, which all run {every}.")
+    say(f"Parity: logits within {done.parity.largest_difference:.1e} of those of each member on its own.")

@@ -50,15 +50,20 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="FLOAT|auto",
-            help="A threshold on the uncertainty (0 to 1); default: the model's own (auto), or 0.3 as an example.",
+            help="Measure the errors among images whose uncertainty is at most this (0 to 1). Default: auto, the "
+            "model's own threshold, or 0.3 if it has none.",
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write everything to this .html file, with charts.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write all results to this .html file, with charts.")] = None,
     corrupt: Annotated[
-        bool, typer.Option("--corrupt", help="Also on damaged images: six kinds, five severities.")
+        bool, typer.Option("--corrupt", help="Also measure on damaged images: six kinds of damage, five severities.")
     ] = False,
-    corrupt_images: Annotated[int, typer.Option(help="Damage at most so many images.", min=1)] = 1000,
-    latency: Annotated[bool, typer.Option(help="Measure the latency against N for the report.")] = True,
+    corrupt_images: Annotated[
+        int, typer.Option(help="The largest number of images that --corrupt uses.", min=1)
+    ] = 1000,
+    latency: Annotated[
+        bool, typer.Option(help="For --report: measure how the latency grows with the number of passes N.")
+    ] = True,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = Device.AUTO,
@@ -68,10 +73,10 @@ def evaluate(
     no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a model file on labelled images: every metric with its interval, and what a threshold lets through.
+    """Measure a model file on labelled images: all metrics with intervals, and the errors that a threshold accepts.
 
-    The test part of a dataset is used. Beside each metric stands its value for a perfectly calibrated twin, because
-    calibration errors are not 0 even then.
+    The test part of a dataset is used. Each metric is shown beside its value for a perfectly calibrated twin: the same
+    answers, with labels drawn from the model's own probabilities. Even the twin's calibration errors are not 0.
 
     Example: uce-edge evaluate digits.onnx --data digits --reject 0.3 --report report.html
 
@@ -165,7 +170,7 @@ def _print(result: "Evaluation") -> None:
     reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.gated is not None:
         table(
-            ("with the gate against foreign images", "own images lost", "promised", "accepted", "error"),
+            ("with the gate against foreign images", "own images rejected", "promised", "accepted", "error"),
             [
                 (
                     words.limit(result.gated.threshold, result.gated.doubt, per_class=result.gated.per_class),
@@ -214,11 +219,11 @@ def _print_classes(classes: "Classes") -> None:
             for one in shown
         ],
     )
-    say(f"The intervals of the classes' rates: {classes.interval}.")
+    say(f"Intervals in the table of classes: {classes.interval}.")
     if classes.confusion is not None:
         names = [one.name for one in classes.rates]
         table(
-            ("truth, by label", *(name if len(name) <= _NAME else f"{name[: _NAME - 1]}…" for name in names)),
+            ("true class, by label", *(name if len(name) <= _NAME else f"{name[: _NAME - 1]}…" for name in names)),
             [
                 (name, *(f"{count:,}" if count else "." for count in counts))
                 for name, counts in zip(names, classes.confusion.tolist(), strict=True)
@@ -226,7 +231,7 @@ def _print_classes(classes: "Classes") -> None:
         )
     elif classes.confused:
         table(
-            ("most confused: truth", "label", "images", "of the true class"),
+            ("most confused: true class", "label", "images", "of the true class"),
             [(one.truth, one.label, f"{one.count:,}", words.percent(one.share)) for one in classes.confused],
         )
 

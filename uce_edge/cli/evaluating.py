@@ -47,7 +47,7 @@ def trained_note(metadata: "Metadata", images: "npt.NDArray[Any]") -> list[str]:
     from uce_edge.datasets import overlap
 
     known = overlap.seen(metadata.trained_on, images)
-    told = f"About {known:,} of these images were used to train the network, which is too sure of them."
+    told = f"The network was trained on about {known:,} of these images. It is too sure of them."
     return [told] if known else []
 
 
@@ -55,7 +55,7 @@ def grouped_note(split: "Split") -> list[str]:
     """What must be said of intervals when some of the images belong together."""
     groups = 0 if split.groups is None else len(set(split.groups.tolist()))
     told = (
-        f"The {len(split):,} images are of {groups:,} groups, and images of a group are alike: intervals and bounds "
-        "count every image by itself, and are too narrow."
+        f"The {len(split):,} images are from {groups:,} groups, and images of a group are alike. Intervals and bounds "
+        "treat all images as independent, so they are too narrow."
     )
     return [told] if 0 < groups < len(split) else []

@@ -24,43 +24,54 @@ def export(
         list[Path] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Folders made by `uce-edge train`; default: the newest under runs/. Several become one ensemble. Or a "
-            "file made by this program, for --triton, --hub and --ort.",
+            help="The folder of a training run. Default: the newest run under runs/. Several runs become one ensemble. "
+            "With --triton, --hub or --ort, also a model file made by this program.",
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The file to write; default: named after the source.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write. Default: a name made from the source.")] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="Any ONNX image classifier instead of a run; several become one ensemble."),
+        typer.Option(
+            "--from", help="Export any ONNX image classifier instead of a run. Several files become one ensemble."
+        ),
     ] = None,
     untrained: Annotated[
         str | None,
-        typer.Option(help=f"A network with random weights, for benchmarks: {', '.join(Architecture)}, or your own."),
+        typer.Option(
+            help=f"Export a network with random weights, for benchmarks: {', '.join(Architecture)}, or your own."
+        ),
     ] = None,
     inference: Annotated[
         Inference | None,
         typer.Option(
-            help="mc samples; moments does it in one pass, nearly; deterministic has no noise. Default: mc, or "
+            help="How the file computes its uncertainty. mc: runs one noisy pass per sample. moments: approximates mc; "
+            "runs the network once and samples only the last layers. deterministic: adds no noise. Default: mc, or "
             "deterministic for --from with --data."
         ),
     ] = None,
     posterior: Annotated[
         PostHoc | None,
-        typer.Option(help="With --from and --data: draw the weights of the last layer; the network runs once."),
+        typer.Option(
+            help="With --from and --data: add a Laplace posterior over the weights of the last layer. The network "
+            "below that layer runs once per image."
+        ),
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(help="Default number of passes; a calibrated run has its own. 25; moments, laplace: 100."),
+        typer.Option(
+            help="Monte Carlo passes that the file makes by default. Default: the number that a run was calibrated "
+            "with, or 25; 100 for moments and laplace."
+        ),
     ] = None,
     bake_samples: Annotated[
-        int | None, typer.Option(help="Fix the number of passes: the file then takes an image and no seeds.")
+        int | None, typer.Option(help="Fix the number of passes. The file then takes an image only, and no seeds.")
     ] = None,
     precision: Annotated[
-        Precision, typer.Option(help="Of the network: fp16 for graphics cards, int8 for processors.")
+        Precision, typer.Option(help="Number format of the network. fp16 is for GPUs, int8 for CPUs.")
     ] = Precision.FP32,
     ort: Annotated[
-        bool, typer.Option("--ort", help="Also write NAME.ort, ONNX Runtime's own format, which loads faster.")
+        bool, typer.Option("--ort", help="Also write NAME.ort in ONNX Runtime's own format, which loads faster.")
     ] = False,
     triton: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write a model repository for NVIDIA Triton.")
@@ -69,69 +80,101 @@ def export(
         Path | None, typer.Option(metavar="DIR", help="Also write a folder with a model card for the Hugging Face hub.")
     ] = None,
     noise: Annotated[
-        NoiseKind, typer.Option(help="table replays every pass, randn does not.", rich_help_panel=_NOISE)
+        NoiseKind,
+        typer.Option(
+            help="Where the noise comes from. table: the same seed gives the same pass. randn: every call differs. "
+            "input: extra graph inputs, for experiments. none is refused: use --inference deterministic.",
+            rich_help_panel=_NOISE,
+        ),
     ] = NoiseKind.TABLE,
     p: Annotated[
         list[str] | None,
-        typer.Option(help="Gaussian: rate (0.2), or PATTERN=RATE by weight name; repeat it.", rich_help_panel=_NOISE),
+        typer.Option(
+            help="Rate of Gaussian dropout: one number, or PATTERN=RATE for the layers whose weight name matches. Can "
+            "be repeated. Default: 0.2, or none with --dropout.",
+            rich_help_panel=_NOISE,
+        ),
     ] = None,
     dropout: Annotated[
         list[str] | None,
         typer.Option(
-            help="keep: dropout inside the network stays random. --from: PATTERN=RATE masks values; repeat it.",
+            help="keep: the network's own dropout stays random. PATTERN=RATE, with --from: dropout on the values whose "
+            "name matches. Can be repeated. Default: dropout is removed.",
             rich_help_panel=_NOISE,
         ),
     ] = None,
     from_layer: Annotated[
-        str | None, typer.Option(help="First noisy weight layer: number or name pattern.", rich_help_panel=_NOISE)
+        str | None,
+        typer.Option(help="The first weight layer with noise: its number, or a name pattern.", rich_help_panel=_NOISE),
     ] = None,
     sample_from: Annotated[
         str | None,
-        typer.Option(help="moments: draw from this layer on; default: the last.", rich_help_panel=_NOISE),
+        typer.Option(
+            help="For moments: the first layer that is sampled. Default: the last layer.", rich_help_panel=_NOISE
+        ),
     ] = None,
     sigma: Annotated[
         Sigma | None,
-        typer.Option(help="factored is faster; default: as the run was trained, or exact.", rich_help_panel=_NOISE),
+        typer.Option(
+            help="How the standard deviation of the noise is computed. factored: faster, approximate. Default: as in "
+            "training, or exact.",
+            rich_help_panel=_NOISE,
+        ),
     ] = None,
     expand: Annotated[
-        Expand, typer.Option(help="early suits runtimes that cannot broadcast later.", rich_help_panel=_NOISE)
+        Expand,
+        typer.Option(
+            help="Where one image becomes N. late: at the first noisy layer. early: at the input, for runtimes that "
+            "cannot broadcast later.",
+            rich_help_panel=_NOISE,
+        ),
     ] = Expand.LATE,
     classes: Annotated[
-        str | None, typer.Option(help="Class names: a,b,c or a file with one per line.", rich_help_panel=_FOREIGN)
+        str | None,
+        typer.Option(help="Class names: a,b,c or a text file with one name per line.", rich_help_panel=_FOREIGN),
     ] = None,
     scale: Annotated[
         float | None,
         typer.Option(
-            help="Pixels are divided by this: 255, or what fits the images of --data.", rich_help_panel=_FOREIGN
+            help="Divide the pixels (0 to 255) by this number. Default: 255, or what fits the images of --data.",
+            rich_help_panel=_FOREIGN,
         ),
     ] = None,
     mean: Annotated[
-        str | None, typer.Option(help="Then this is subtracted: 0.5 or r,g,b; default: 0.", rich_help_panel=_FOREIGN)
+        str | None,
+        typer.Option(help="After --scale, subtract this: 0.5 or r,g,b. Default: 0.", rich_help_panel=_FOREIGN),
     ] = None,
     std: Annotated[
-        str | None, typer.Option(help="Then divided by this: 0.25 or r,g,b; default: 1.", rich_help_panel=_FOREIGN)
+        str | None,
+        typer.Option(help="After --mean, divide by this: 0.25 or r,g,b. Default: 1.", rich_help_panel=_FOREIGN),
     ] = None,
     channels: Annotated[
         ChannelOrder | None,
-        typer.Option(help="Colours as the network takes them; default: rgb.", rich_help_panel=_FOREIGN),
+        typer.Option(help="The order of the colours that the network expects. Default: rgb.", rich_help_panel=_FOREIGN),
     ] = None,
-    layout: Annotated[Layout, typer.Option(help="Order of its dimensions.", rich_help_panel=_FOREIGN)] = Layout.AUTO,
+    layout: Annotated[
+        Layout, typer.Option(help="The order of the dimensions of the network's input.", rich_help_panel=_FOREIGN)
+    ] = Layout.AUTO,
     range_: Annotated[
         str | None,
         typer.Option(
             "--range",
             metavar=RANGE,
-            help="Gray values of more than 8 bits that become black and white; default: auto, by the images of --data.",
+            help="For gray images of more than 8 bits: the values that are shown as black and as white. Default: auto, "
+            "which chooses them by the images of --data.",
             rich_help_panel=_FOREIGN,
         ),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(help="HEIGHTxWIDTH, if the model leaves it open.", rich_help_panel=_FOREIGN)
+        str | None,
+        typer.Option(
+            help="The image size, HEIGHTxWIDTH in pixels, if the ONNX file does not fix it.", rich_help_panel=_FOREIGN
+        ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="Labelled images: the file is calibrated on them, and learns what is foreign.",
+            help="Labelled images. The file is calibrated on them, and learns from them to recognise foreign images.",
             rich_help_panel=_FOREIGN,
         ),
     ] = None,
@@ -140,12 +183,16 @@ def export(
         str | None,
         typer.Option(
             metavar=TARGETS,
-            help="With --data, or of several runs: promise this error, for --reject auto; or one for every label.",
+            help="With --data, or for several runs: the largest share of wrong labels among the images that --reject "
+            "auto accepts (0 to 1). Can differ by predicted label.",
             rich_help_panel=_FOREIGN,
         ),
     ] = None,
     output_is: Annotated[
-        OutputIs, typer.Option(help="Whether the output is before or after the softmax.", rich_help_panel=_FOREIGN)
+        OutputIs,
+        typer.Option(
+            help="Whether the network's output is logits or probabilities (after a softmax).", rich_help_panel=_FOREIGN
+        ),
     ] = OutputIs.AUTO,
 ) -> None:
     """Write a model as one ONNX file that samples, calibrates and measures its own uncertainty.
@@ -179,16 +226,18 @@ def export(
     sources = [] if source is None else [source, *runs]
     mixed = any(path.is_dir() or path.suffix != ".onnx" for path in sources[1:])
     if mixed or (untrained is not None and (runs or sources)):
-        raise UsageError("Choose one of a run, --from and --untrained. Several ONNX files: --from a.onnx b.onnx")
+        raise UsageError(
+            "Choose one of a run, --from and --untrained. For several ONNX files, use: --from a.onnx b.onnx"
+        )
     if noise is NoiseKind.NONE:
-        raise UsageError("A model without noise is made with: --inference deterministic")
+        raise UsageError("--noise none is refused. For a model without noise, use: --inference deterministic")
     if p and source is None and untrained is None:
-        raise UsageError("A trained run has its own dropout rate; --p goes with --from and --untrained.")
+        raise UsageError("--p goes with --from and --untrained: a trained run has its own dropout rate. Leave --p out.")
     known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
     if source is None and reading != known:
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group go "
-            "with --from, and --target-error with it or with several runs."
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data and --group "
+            "need --from. --target-error needs --from or several runs."
         )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")
@@ -202,7 +251,8 @@ def export(
     exporting.refuse_posterior(wanted, sources, p)
     if forms != packaging.Forms() and noise is NoiseKind.INPUT:
         raise UsageError(
-            "A file with noise as graph inputs is for experiments: leave out --noise input, or --ort, --triton, --hub."
+            "--noise input makes a file for experiments, which --ort, --triton and --hub do not take. Leave out "
+            "--noise input, or these options."
         )
     if sources:
         need_onnx("Exporting an ONNX file")

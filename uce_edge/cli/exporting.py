@@ -54,11 +54,13 @@ def refuse_posterior(wanted: Wanted, sources: list[Path], p: list[str] | None) -
         return
     if not sources:
         raise UsageError(
-            "The posterior of a run is fitted when it is calibrated: uce-edge calibrate RUN --posterior laplace, then "
-            "uce-edge export RUN. Here, --posterior goes with --from."
+            "--posterior goes with --from. A run gets its posterior when it is calibrated: uce-edge calibrate RUN "
+            "--posterior laplace, then uce-edge export RUN"
         )
     if len(sources) > 1:
-        raise UsageError("A Laplace posterior is that of one network: give one file, or leave --posterior out.")
+        raise UsageError(
+            "--posterior needs one network, but got several files. Give one file, or leave --posterior out."
+        )
     wanted.options.refuse_noise(wanted.inference, p)
 
 
@@ -77,15 +79,15 @@ def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
         original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
         say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
     if done.measured.refused is not None:
-        warn(f"no threshold was stored. {done.measured.refused}")
+        warn(f"the file has no stored threshold. {done.measured.refused}")
         tell_curve(done.measured.refused, lambda target: _promising(run, described, target))
     auto = describe_auto(done.metadata)
     if auto is not None:
         say(auto)
     if described.calibration.samples is None:
         warn(
-            f"{run} is not calibrated: THE FILE IS NOT CALIBRATED EITHER, as sure of itself as the network came out of "
-            f"training. Run: uce-edge calibrate {quote(run)}   and export it again"
+            f"THE FILE IS NOT CALIBRATED, because the run {run} is not: its confidence is that of the raw network. "
+            f"Run: uce-edge calibrate {quote(run)}   and export it again"
         )
         return out, f"calibrate {quote(run)}"
     threshold = "0.3" if auto is None else "auto"
@@ -123,7 +125,7 @@ def export_third_party(
 
     promise = promise_of(reading)
     if wanted.posterior is not None and reading.data is None:
-        raise UsageError("A posterior is fitted on labelled images: add --data FOLDER")
+        raise UsageError("--posterior is fitted on labelled images: add --data FOLDER")
     out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
     classifier, metadata = read(source, wanted, reading)
     bake = wanted.options.bake and wanted.posterior is not None  # with the draws, when they are there
@@ -138,8 +140,8 @@ def export_third_party(
         done = export.export_third_party(classifier, metadata, out, rates, wanted.options)
         say_written(done)
         if rates and wanted.inference is not Inference.DETERMINISTIC:
-            say("Note: it was not trained with noise, which may make it worse and costs passes. With labelled images")
-            say("      (--data FOLDER) the file is calibrated without noise, or with it and its price.")
+            say("Note: the network was not trained with noise. Noise costs passes and may make the network worse.")
+            say("      Add labelled images (--data FOLDER) to calibrate the file, and to see what the noise does.")
         return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
     fitted_on = _fitted_on(images, promise, wanted)
     classifier, metadata = fit_preprocessing(classifier, metadata, fitted_on, given=reading.feeds)
@@ -195,8 +197,8 @@ def kind_for_data(inference: Inference | None, noisy: bool, data: str | None) ->
 def tell_default(wanted: Wanted) -> None:
     """Say what a file without noise is, where nobody asked for one."""
     if not wanted.chosen:
-        say("The file has no noise: on networks that were not trained with it, noise costs passes and buys little.")
-        say("To draw its last layer: --posterior laplace. For noise, and its price: --p 0.05, or --dropout keep.")
+        say("The file has no noise: for a network that was not trained with noise, it costs passes and helps little.")
+        say("For a posterior over the last layer, add --posterior laplace. For noise, add --p 0.05 or --dropout keep.")
 
 
 def promise_of(reading: Reading) -> "Promise | None":
@@ -204,7 +206,7 @@ def promise_of(reading: Reading) -> "Promise | None":
     if reading.target_error is None:
         return None
     if reading.data is None:
-        raise UsageError("An error is promised from labelled images: add --data FOLDER")
+        raise UsageError("--target-error is proved on labelled images: add --data FOLDER")
     return parse_promise(reading.target_error)
 
 
@@ -269,7 +271,7 @@ def labelled_images(reading: Reading, metadata: "Metadata") -> "tuple[Split | No
     data = reading.data
     if data is None:
         if reading.group is not None:
-            raise UsageError("--group goes with --data: it groups labelled images.")
+            raise UsageError("--group needs labelled images: add --data FOLDER")
         return None, metadata
     if reading.classes is None:
         images, own = labelled.load_with_names(data, metadata.image, reading.group)
@@ -277,8 +279,8 @@ def labelled_images(reading: Reading, metadata: "Metadata") -> "tuple[Split | No
             rule = f"{len(metadata.classes)}, as many as the model has outputs"
             raise UsageError(expected(f"the classes of {data}", rule, len(own), "Name those of the model: --classes"))
         metadata = replace(metadata, classes=own)
-        say(f"The outputs of the model are taken to be, in this order: {', '.join(own[:5])}{', ...' * (len(own) > 5)}.")
-        say("If that is not their order, name them: --classes FIRST,SECOND,...")
+        say(f"Assumed order of the model's outputs: {', '.join(own[:5])}{', ...' * (len(own) > 5)}.")
+        say("If the order is another one, give it: --classes FIRST,SECOND,...")
         return images, metadata
     return labelled.load(data, metadata.image, metadata.classes, group=reading.group), metadata
 
@@ -299,10 +301,10 @@ def say_written(done: "Exported") -> None:
     for note in done.notes:
         say(f"Note: {note}.")
     if done.metadata.inference is Inference.MOMENTS:
-        say(f"Mean probabilities within {done.parity.largest_difference:.3f} of 32 exact passes, on two images.")
+        say(f"Check on two images: mean probabilities within {done.parity.largest_difference:.3f} of 32 exact passes.")
     else:
         z = done.parity.largest_z
-        statistic = "" if z is None else f", {z:.1f} standard errors from random noise"
+        statistic = "" if z is None else f"; mean probabilities within {z:.1f} standard errors of random noise"
         say(f"Parity: logits within {done.parity.largest_difference:.1e} of the original{statistic}.")
     for form, judgement in done.judgements.items():
         say(f"{form}: {judgement}.")

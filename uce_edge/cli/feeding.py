@@ -35,21 +35,21 @@ def fit_preprocessing(
         own = preprocessing.try_one(source, metadata.image, ChannelOrder.RGB, data)
         if own.near_chance:
             warn(
-                f"with the given --scale, --mean, --std and --channels, the network without noise is right for "
-                f"{own.accuracy:.1%} of {few} images: hardly better than chance. Of the usual ways to feed it:"
+                f"with the given --scale, --mean, --std and --channels, the network without noise is right for only "
+                f"{own.accuracy:.1%} of {few} images, hardly better than chance. The usual ways to scale pixels give:"
             )
             fits = preprocessing.try_usual(source, metadata.image, data)
             _show(fits)
             if not _are_hopeless(fits):
-                say(f"The best of them: {fits[0].way.options}")
+                say(f"The best of these: {fits[0].way.options}")
         return source, metadata
     fits = preprocessing.try_usual(source, metadata.image, data)
     taken = preprocessing.choose(fits)
-    say(f"How it wants its pixels was not given. The usual ways, tried on {few} images without noise:")
+    say(f"The scaling of the pixels was not given. The usual ways, tried on {few} images without noise:")
     _show(fits)
     if _are_hopeless(fits):
         return source, metadata
-    say(f"Taken: {taken.way.name} ({taken.way.options}). If that is wrong, give these options yourself.")
+    say(f"Chosen: {taken.way.name} ({taken.way.options}). If this is wrong, give these options yourself.")
     if taken.way.order is ChannelOrder.BGR:
         source = take_bgr(source)
     return source, replace(metadata, image=taken.way.of(metadata.image))
@@ -72,14 +72,14 @@ def tell_price(source: "ThirdParty", metadata: "Metadata", data: "Split", noisy:
     if metadata.costs is not None and plain:
         all_passes = metadata.costs.macs_once + metadata.samples * metadata.costs.macs_per_pass
         times = all_passes / plain
-        say(f"The price of the noise: {times:.1f} times the multiplications of the network without it.")
+        say(f"Cost of the noise: {times:.1f} times the multiplications of the network without noise.")
     say(
-        f"Without noise, at a temperature of its own: NLL {without.nll_after:.4f}, accuracy "
-        f"{without.accuracy_after:.1%}; with it: NLL {with_noise.nll_after:.4f}, accuracy "
+        f"Without noise and with its own temperature: NLL {without.nll_after:.4f}, accuracy "
+        f"{without.accuracy_after:.1%}. With noise: NLL {with_noise.nll_after:.4f}, accuracy "
         f"{with_noise.accuracy_after:.1%}."
     )
     if without.nll_after <= with_noise.nll_after:
-        say("Note: the noise does not make it better on these images. Without it: --inference deterministic")
+        say("Note: the noise does not make the model better here. To leave it out: --inference deterministic")
 
 
 def _show(fits: "list[Fit]") -> None:
@@ -96,7 +96,7 @@ def _are_hopeless(fits: "list[Fit]") -> bool:
     if not fits[0].near_chance:
         return False
     warn(
-        "with none of them the network is better than chance. Are its outputs in the order of the class names "
-        "(--classes)? Are these images of the kind that it was trained for? Otherwise give --scale, --mean and --std."
+        "the network is no better than chance with any of them. Check that its outputs are in the order of the class "
+        "names (--classes), and that it was trained for such images. Otherwise give --scale, --mean and --std."
     )
     return True

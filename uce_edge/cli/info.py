@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _FEW = 12  # class names: some models have a thousand
 _SEARCHED = (
-    "It may accept less than one of these thresholds that looks as good: its own was searched for on the images, and "
-    "the search is paid for out of the confidence, while a number like 0.3 was fixed before anybody looked."
+    "This threshold may accept fewer images than a fixed one, such as 0.3, that looks equally good. It was searched "
+    "for on these images, and the proof must allow for the search. A fixed number was chosen before anybody saw the "
+    "images."
 )
 """Why `auto` may lose against a number that a user names."""
 
@@ -27,19 +28,25 @@ def info(
     model: ModelArgument = None,
     inference: InferenceOption = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also noise, thresholds, costs, all metrics, the card, hashes and layers.")
+        bool,
+        typer.Option(
+            "--all", help="Also show thresholds, costs, all metrics, the model card, hashes and noisy layers."
+        ),
     ] = False,
     reject: Annotated[
         list[float] | None,
-        typer.Option(help="What does this threshold let through? Two decimals; repeat it; --all: 0.1, 0.3, 0.5."),
+        typer.Option(
+            help="Show how many errors this threshold on the uncertainty lets through (0 to 1, two decimals). Can be "
+            "repeated. With --all: 0.1, 0.3 and 0.5."
+        ),
     ] = None,
     monitor: Annotated[
-        Path | None, typer.Option(help="The state of a monitor: says when the promise was last checked.")
+        Path | None, typer.Option(help="The state file of a monitor. Shows when the promised error was last checked.")
     ] = None,
     no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a model file says of itself: the essential, or everything with --all.
+    """Show what is stored in a model file: a summary, or everything with --all.
 
     Example: uce-edge info digits.onnx
 
@@ -51,7 +58,10 @@ def info(
     from uce_edge.model import Model
 
     if as_json and reject:
-        raise UsageError("--reject goes with the table; --json has the counts of all thresholds under held_out.")
+        raise UsageError(
+            "--reject does not go with --json, which has the counts of all thresholds under held_out. Leave --reject "
+            "out."
+        )
     loaded = Model(model, "cpu", verify=not no_verify)
     metadata = loaded.metadata
     if as_json:
@@ -109,8 +119,8 @@ def _thresholds(model: Path, metadata: Metadata, limits: list[float], *, asked: 
         }
     if asked:
         raise UsageError(
-            f"{model} does not know its error on held-out images. "
-            f"Measure it on images of yours: uce-edge evaluate {quote(model)} --data FOLDER --reject {limits[0]:g}"
+            f"{model} has no stored errors of held-out images. "
+            f"Measure them on your own images: uce-edge evaluate {quote(model)} --data FOLDER --reject {limits[0]:g}"
         )
     return {}
 
@@ -145,7 +155,7 @@ def _network(metadata: Metadata) -> str:
 def _integrity(model: "Model") -> str:
     """Whether the file can be, and was, compared with what was published."""
     if model.digests is None and model.metadata.digests is None:
-        return "none: the file is from before there were any"
+        return "none: the file was written before digests existed"
     probes = len(model.metadata.probe)
     state = "the file is as published" if model.digests is not None else "not compared"
     return f"{state}; {probes} probe {'image' if probes == 1 else 'images'}"
@@ -178,8 +188,8 @@ def _promise(metadata: Metadata) -> dict[str, str]:
     if stored is None:
         return {}
     when = "promised at an unknown date" if stored.date is None else f"promised on {stored.date}"
-    check = "a monitor checks it: info --monitor state.json"
-    return {"promise": f"{when}, for images like the {stored.images:,} it was found with; {check}"}
+    check = "to see when a monitor last checked it: info --monitor state.json"
+    return {"promise": f"{when}, for images like the {stored.images:,} that it was proved on; {check}"}
 
 
 def _expected_error(calibration: Calibration) -> str | None:
@@ -189,12 +199,12 @@ def _expected_error(calibration: Calibration) -> str | None:
     if calibration.confidence_error is not None:
         by_confidence = ErrorMap(*calibration.confidence_error)
         told = ", ".join(f"{by_confidence([share])[0]:.1%} at {share:.0%}" for share in (0.5, 0.8, 0.95))
-        return f"{told} (expected, at that confidence)"
+        return f"{told} (expected error at a confidence)"
     if calibration.error is None:
         return None
     by_entropy = EntropyErrorMap(*calibration.error)
     told = ", ".join(f"{by_entropy([h])[0]:.1%} at {h:g}" for h in (0.1, 0.3, 0.5))
-    return f"{told} (expected, at that uncertainty)"
+    return f"{told} (expected error at an uncertainty)"
 
 
 def _usual(metadata: Metadata) -> str:
@@ -212,7 +222,7 @@ def _last_checked(model: Path, state: Path) -> str:
 
     running = Monitor.load(state)
     if running.state.model != sha256(model):
-        raise UsageError(f"{state} is about another model file than {model}. Name the state of this one.")
+        raise UsageError(f"{state} belongs to another model file than {model}. Give the state of this model.")
     told = [f"{running.state.updated or 'never'}: {running.report().sentence}"]
     if running.state.labels is not None:
         told.append(describe_check(running.state.labels, running.state.alpha))

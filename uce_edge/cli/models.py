@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def models(as_json: JsonOption = False) -> None:
-    """List the models in the box: what each knows, how large it is, how good, and what it promises.
+    """List the bundled models: their classes, size, accuracy and promised error.
 
-    `--model NAME` takes one of them in every command; `--inference` chooses its file. The first is the default.
+    In every command, --model NAME uses one of them, and --inference chooses its file. The first one is the default.
 
     Example: uce-edge models
 

@@ -19,39 +19,45 @@ if TYPE_CHECKING:
 def monitor(
     log: Annotated[
         Path | None,
-        typer.Argument(help="A log of `predict --audit`; without one, what the state knows.", show_default=False),
+        typer.Argument(help="A log of `predict --audit`. Without a log, shows the state.", show_default=False),
     ] = None,
-    state: Annotated[Path | None, typer.Option(help="Where the evidence is kept; a later run goes on from it.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="The file that keeps the evidence. A later run continues from it.")
+    ] = None,
     model: NamedModelOption = None,
     inference: InferenceOption = None,
     alpha: Annotated[
-        float | None, typer.Option(help="The probability of ever raising a false alarm; default: 0.01.")
+        float | None,
+        typer.Option(help="The largest probability of ever raising a false alarm (0 to 1). Default: 0.01."),
     ] = None,
     every: Annotated[
-        int | None, typer.Option(help="Bet on every so many answers alone, as for video; default: 1.", min=1)
+        int | None,
+        typer.Option(help="Use only every Nth answer, for example for video. Default: 1, all answers.", min=1),
     ] = None,
     shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Take an archive in random order: it may be sorted.")
+        bool, typer.Option("--shuffle", help="Read the log in random order, for an archive that may be sorted.")
     ] = False,
     reference: Annotated[
         str | None,
-        typer.Option(help="Images of the usual kind, for a file that does not store its usual answers."),
+        typer.Option(
+            help="Usual images (a dataset, a folder or an .npz file), for a model without stored usual answers."
+        ),
     ] = None,
     root: RootOption = None,
     labels: Annotated[
-        Path | None, typer.Option(help="A file with lines `image,label`: checks the promised error by them.")
+        Path | None, typer.Option(help="Check the promised error with these labels, a file with lines `image,label`.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the evidence over time in this .svg.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the evidence over time in this .svg file.")] = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 3 after an alarm, or when a promise is broken.")
+        bool, typer.Option("--exit-code", help="Exit with 3 after an alarm, or if the promised error is exceeded.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether the images still look like those of the calibration; no labels are needed.
+    """Raise an alarm when the images no longer look like those of the calibration. No labels are needed.
 
-    It bets against "nothing has changed" with every answer. If nothing has, the probability of ever raising an alarm
-    is at most --alpha, however long it runs. docs/monitor.md says when not to use it: for video frame by frame, for
-    sorted folders, for day and night.
+    Every answer adds to the evidence that something has changed, or takes from it. If nothing has changed, the
+    probability of ever raising an alarm is at most --alpha, however long the monitor runs. It is not made for every
+    frame of a video, sorted folders, or changes such as day and night: see docs/monitor.md.
 
     Example: uce-edge monitor decisions.jsonl --state state.json --plot evidence.svg
 
@@ -64,7 +70,7 @@ def monitor(
     if state is not None and state.exists():
         running = _go_on(state, file, alpha, every, reference)
         if shuffle and running.state.images:
-            raise UsageError("--shuffle takes all of an archive at once: start with another --state.")
+            raise UsageError("--shuffle needs a state without images: start with another --state.")
     else:
         running = _start(file or choose_model(None), alpha, every, reference, root)
     if log is not None:
@@ -100,11 +106,13 @@ def _refuse(
 ) -> None:
     """Wrong usage is told before anything slow happens."""
     if log is None and state is None:
-        raise UsageError("Name a log (decisions.jsonl), or a state: --state state.json")
+        raise UsageError("Give a log (decisions.jsonl), or a state: --state state.json")
     if labels is not None and log is None:
-        raise UsageError("Labels are matched with logged decisions: name the log, too.")
+        raise UsageError(
+            "--labels needs the log of the decisions: uce-edge monitor decisions.jsonl --labels labels.csv"
+        )
     if shuffle and log is None:
-        raise UsageError("--shuffle goes with a log.")
+        raise UsageError("--shuffle needs a log: uce-edge monitor decisions.jsonl --shuffle")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(expected("`plot`", "a file name ending in .svg", str(plot), "Use: --plot evidence.svg"))
     from uce_edge.cli.destinations import same_place
@@ -135,7 +143,7 @@ def _model_file(log: Path | None, model: Path | None, inference: Inference | Non
     digest, logged = str(first.get("model_sha256")), str(first.get("model", ""))
     found = ModelFiles(models.files()).find(digest, logged)
     if found is None:
-        raise UsageError(f"The model of {log} is not at hand: {logged}. Name it with --model FILE")
+        raise UsageError(f"The model of {log} was not found: {logged}. Give it with --model FILE")
     return found
 
 
@@ -147,12 +155,14 @@ def _go_on(state: Path, file: Path | None, alpha: float | None, every: int | Non
     kept = running.state
     for option, given, stored in (("alpha", alpha, kept.alpha), ("every", every, kept.every)):
         if given is not None and given != stored:
-            rule = f"{stored:g}, which {state} was started with"
+            rule = f"{stored:g}, the value that {state} was started with"
             raise UsageError(expected(f"`{option}`", rule, given, "Leave it out, or start with another --state"))
     if reference is not None:
-        raise UsageError(f"{state} has its reference already: leave --reference out, or start with another --state.")
+        raise UsageError(f"{state} already has a reference. Leave --reference out, or start with another --state.")
     if file is not None and file.is_file() and sha256(file) != kept.model:
-        raise UsageError(f"{state} is about another model file than {file}. Name that one, or start another --state.")
+        raise UsageError(
+            f"{state} belongs to another model file than {file}. Give that file, or start with another --state."
+        )
     return running
 
 
@@ -201,9 +211,9 @@ def _feed(running: "Monitor", log: Path, shuffle: bool) -> None:
     if last is not None:
         running.read_until(last)
     if unusable:
-        say(f"Images that could not be used, and were not bet on: {unusable}.")
+        say(f"Images that could not be used and are not counted: {unusable}.")
     if gaps:
-        warn(f"lines of {log} are missing: uce-edge replay says where.")
+        warn(f"lines of {log} are missing. To find out where, run: uce-edge replay")
 
 
 def _check(running: "Monitor", log: Path, labels: Path, file: Path) -> None:
@@ -217,10 +227,10 @@ def _check(running: "Monitor", log: Path, labels: Path, file: Path) -> None:
     metadata = Model(file, "cpu", spin=False).metadata
     target = None if metadata.promised is None else metadata.promised.target_error
     if target is None:
-        raise UceEdgeError(f"{file} promises no error. Promise one: uce-edge calibrate --target-error 0.05")
+        raise UceEdgeError(f"{file} has no promised error. To add one: uce-edge calibrate --target-error 0.05")
     found = labelled(log, labels, metadata.classes)
     if found.unknown:
-        warn(f"labels of images without a decision of --reject auto in {log}, which do not count: {found.unknown}.")
+        warn(f"labels ignored because {log} has no decision of --reject auto for their images: {found.unknown}.")
     if found.rejected:
-        say(f"Labelled images that were rejected, of which nothing is promised: {found.rejected}.")
+        say(f"Labels ignored because their images were rejected, of which nothing is promised: {found.rejected}.")
     running.checked(check(found.wrong, target, datetime.now(UTC).isoformat(timespec="seconds")))

@@ -23,11 +23,11 @@ def variable(option: str) -> str:
 
 
 _MODEL = (
-    "A model file made by `uce-edge export`, or the name of a model in the box (`uce-edge models`); default: cifar10."
+    "A model file made by `uce-edge export`, or the name of a bundled model (see `uce-edge models`). Default: cifar10."
 )
 _REJECT = (
-    "Reject images with a higher uncertainty than this (0 to 1), and nothing else; auto: the model's own rule, which "
-    "may also reject what is foreign."
+    "Reject images whose uncertainty is above this threshold (0 to 1). auto: apply the rule stored in the model, which "
+    "may also reject foreign images."
 )
 
 
@@ -42,60 +42,72 @@ NamedModelOption = Annotated[Path | None, typer.Option(help=_MODEL)]
 """For a command that knows by itself which model is meant: no variable speaks for it."""
 InferenceOption = Annotated[
     Inference | None,
-    typer.Option(help=f"Which file of a model in the box: {' or '.join(models.BUNDLED)}; default: {models.DEFAULT}."),
+    typer.Option(help=f"For a bundled model: use its {' or '.join(models.BUNDLED)} file. Default: {models.DEFAULT}."),
 ]
 RejectOption = Annotated[str | None, reject_option()]
 SamplesOption = Annotated[
     int | None,
-    typer.Option(help="Monte Carlo passes; default: the number stored in the model.", envvar=variable("samples")),
+    typer.Option(
+        help="Monte Carlo passes per image. Default: the number stored in the model.", envvar=variable("samples")
+    ),
 ]
 SeedOption = Annotated[
-    int, typer.Option(help="The same seed gives the same answer (0 to 4095).", envvar=variable("seed"))
+    int,
+    typer.Option(help="Seed of the passes (0 to 4095). The same seed gives the same answer.", envvar=variable("seed")),
 ]
 DeviceOption = Annotated[
     Device,
     typer.Option(
-        help="auto takes CUDA when it works; the others fail rather than fall back.", envvar=variable("device")
+        help="Where the model runs. auto: CUDA if it works, else the CPU. Any other device: an error if it does not "
+        "work.",
+        envvar=variable("device"),
     ),
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option(help="Threads of ONNX Runtime; default: all cores.", envvar=variable("threads"))
+    int | None, typer.Option(help="Threads of ONNX Runtime. Default: all cores.", envvar=variable("threads"))
 ]
 MemoryOption = Annotated[
     int | None,
     typer.Option(
-        help="Megabytes, about, for the images and passes that run at once; default: 256.",
+        help="Approximate memory in megabytes for the images and passes that run together. Default: 256.",
         envvar=variable("max_memory"),
     ),
 ]
 NoVerifyOption = Annotated[
-    bool, typer.Option("--no-verify", help="Use the file even if it was changed after it was published; warns.")
+    bool,
+    typer.Option(
+        "--no-verify", help="Use the model file even if it was changed after it was published. Prints a warning."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 DataOption = Annotated[
     str,
     typer.Option(
-        help=f"{', '.join(names())}, a folder with one sub-folder per class, a manifest (.csv, .tsv, .jsonl, .parquet: "
-        "path, label, maybe group, split), or an .npz file."
+        help=f"Labelled images: {', '.join(names())}, a folder with one sub-folder per class, a manifest (.csv, .tsv, "
+        ".jsonl or .parquet with the columns path and label, optionally group and split), or an .npz file."
     ),
 ]
 GroupOption = Annotated[
     str | None,
     typer.Option(
-        help="What groups the images, such as a patient: a column of the manifest, or a regular expression with one "
-        "capture group for the file names. No group is in two splits, and promises count each group once."
+        help="Keep images that belong together, such as those of a patient, in one split. Give a column of the "
+        "manifest, or a regular expression with one capture group that is matched with the file names. A promised "
+        "error counts one image per group."
     ),
 ]
 ForeignOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Foreign images: a dataset's name, a folder, an .npz file, or far: noise, colours, patterns and text "
-        "made on the spot; repeat it."
+        help="Foreign images, which the model should reject: a dataset's name, a folder, an .npz file, or far (noise, "
+        "colours, patterns and text that are generated here). Can be repeated."
     ),
 ]
-RootOption = Annotated[Path | None, typer.Option(help="Where public datasets lie; default: $UCE_EDGE_DATA.")]
-DownloadOption = Annotated[bool, typer.Option("--download", help="Fetch a public dataset that is not there.")]
-SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH for images in files of their own; default: 32x32.")]
+RootOption = Annotated[Path | None, typer.Option(help="The folder of the public datasets. Default: $UCE_EDGE_DATA.")]
+DownloadOption = Annotated[bool, typer.Option("--download", help="Download a public dataset that is missing.")]
+SizeOption = Annotated[
+    str | None,
+    typer.Option(help="Resize the images to HEIGHTxWIDTH pixels, if --data names image files. Default: 32x32."),
+]
 
 RANGE = "auto|full|12bit|LOW..HIGH"
 RangeOption = Annotated[
@@ -103,8 +115,8 @@ RangeOption = Annotated[
     typer.Option(
         "--range",
         metavar=RANGE,
-        help="Gray values of more than 8 bits that become black and white; the model stores it. auto, the default, "
-        "looks at the images of a folder.",
+        help="For gray images of more than 8 bits: the values that are shown as black and as white. The model stores "
+        "them. Default: auto, which chooses them by the image files of --data.",
     ),
 ]
 
@@ -157,7 +169,7 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
     from uce_edge.calibration.promises import OTHER, Promise, RejectBy
 
     example = f"For example: --target-error 0.05, or --target-error cat=0.02,{OTHER}=0.1"
-    rule = "a number, or CLASS=NUMBER with commas between"
+    rule = "a number, or CLASS=NUMBER pairs separated by commas"
     per_class: dict[str, float] = {}
     try:
         if "=" not in text:
@@ -172,7 +184,8 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
         raise UsageError(expected("`target_error`", rule, text, example)) from None
     if score not in (None, RejectBy.UNCERTAINTY):
         raise UsageError(
-            f"Errors of classes are promised by the uncertainty: leave --score {score} out, or give one error for all."
+            f"--target-error with one error per class needs --score uncertainty, but got {score}. Leave --score out, "
+            "or give one error for all classes."
         )
     try:
         return Promise.of_classes(per_class, confidence)

@@ -27,7 +27,7 @@ class Forms:
             if folder is not None and folder.exists() and not folder.is_dir():
                 raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.")
         if self.triton is not None and self.hub is not None and self.triton.resolve() == self.hub.resolve():
-            raise UsageError("Triton and the hub want different files: name two folders with --triton and --hub.")
+            raise UsageError("--triton and --hub write different files: name a different folder for each.")
 
     def write(self, model: Path) -> None:
         """Write what is wanted of a model file."""
@@ -40,7 +40,7 @@ class Forms:
             from uce_edge_export import triton
 
             folder = triton.write_repository(model, self.triton)
-            say(f"Wrote {folder}: a model for Triton. {folder / 'README.md'} says how to ask it.")
+            say(f"Wrote {folder}: a model for Triton. {folder / 'README.md'} shows how to send requests.")
         if self.hub is not None:
             from uce_edge.model import Model
             from uce_edge_export import hub
@@ -67,15 +67,15 @@ def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
     ]
     first = quote(given[0])
     if len(given) > 1 or others:
-        what = f"{', '.join(others)} cannot change it" if others else "one is taken at a time"
+        what = f"{', '.join(others)} cannot change it" if others else "only one can be given"
         raise UsageError(
-            f"{first} is a finished file, and {what}. Use: uce-edge export {first} --triton DIR. Any other classifier "
-            f"is read with: uce-edge export --from {first}"
+            f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} --triton DIR. To "
+            f"read it as any other classifier: uce-edge export --from {first}"
         )
     if forms == Forms():
         raise UsageError(
-            f"{first} is a finished file: say what to make of it with --triton DIR, --hub DIR or --ort. Any other "
-            f"classifier is read with: uce-edge export --from {first}"
+            f"{first} is taken as a finished model file. Choose what to write with --triton DIR, --hub DIR or --ort. "
+            f"To read it as any other classifier: uce-edge export --from {first}"
         )
     need_onnx("Writing another form of a file")
     forms.write(given[0])

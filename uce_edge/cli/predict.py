@@ -65,53 +65,68 @@ def predict(
     adaptive: Annotated[
         float | None,
         typer.Option(
-            help="Stop drawing early. All passes would decide an image otherwise with at most this probability."
+            help="Save passes: stop as soon as the outcome of an image is clear. The value (0 to 1, such as 0.1) is "
+            "the largest probability that all passes would reject or label the image differently."
         ),
     ] = None,
     sort: Annotated[Sort, typer.Option(help="The order of the answers.")] = Sort.GIVEN,
-    top: Annotated[int, typer.Option(help="List so many of the likeliest classes.", min=1)] = 3,
+    top: Annotated[int, typer.Option(help="The number of likeliest classes to list per image.", min=1)] = 3,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
     max_memory: MemoryOption = None,
     no_verify: NoVerifyOption = False,
     as_json: JsonOption = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line, as it goes.")] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Print one JSON object per line, as soon as an image is done.")
+    ] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, one row per image.")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 when an image was rejected.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 3 if an image was rejected.")] = False,
     watch: Annotated[
         Path | None,
-        typer.Option(help="Answer for the images of a folder as they arrive, until Ctrl-C.", rich_help_panel=_PICTURES),
+        typer.Option(
+            help="Classify the images of this folder as they arrive, until Ctrl-C.", rich_help_panel=_PICTURES
+        ),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Write a copy of every image with its answer.", rich_help_panel=_PICTURES)
+        Path | None,
+        typer.Option(
+            help="Write a copy of every image with its answer drawn on it to this folder.", rich_help_panel=_PICTURES
+        ),
     ] = None,
     sheet: Annotated[
         Path | None,
-        typer.Option(help="Draw accepted and rejected images side by side in this .png.", rich_help_panel=_PICTURES),
+        typer.Option(
+            help="Draw accepted and rejected images side by side in this .png file.", rich_help_panel=_PICTURES
+        ),
     ] = None,
     audit: Annotated[
         Path | None,
-        typer.Option(help="Append a line of JSON for every decision, safe on disk.", rich_help_panel=_PICTURES),
+        typer.Option(
+            help="Append every decision as a line of JSON to this log, written to disk at once.",
+            rich_help_panel=_PICTURES,
+        ),
     ] = None,
     monitor: Annotated[
         Path | None,
         typer.Option(
-            help="Raise an alarm when the images no longer look like those of the calibration; "
-            "this file keeps the evidence.",
+            help="Raise an alarm when the images no longer look like those of the calibration. This file keeps the "
+            "monitor's state.",
             rich_help_panel=_PICTURES,
         ),
     ] = None,
     audit_size: Annotated[
         float | None,
         typer.Option(
-            help="Megabytes from which the log goes on in a new file; the full one gets a number.",
+            help="Start a new log file when --audit reaches this many megabytes. The full file is renamed with a "
+            "number.",
             rich_help_panel=_PICTURES,
         ),
     ] = None,
 ) -> None:
-    """Classify images, and say how far each answer can be trusted.
+    """Classify images, and show how far each answer can be trusted.
 
-    Without --model, the bundled model answers: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
+    Without --model, the bundled model is used. Its classes: airplane, automobile, bird, cat, deer, dog, frog, horse,
+    ship, truck.
 
     Example: uce-edge predict photo.png folder/ --reject 0.3
 
@@ -125,7 +140,7 @@ def predict(
     form = Form.of(as_json=as_json, jsonl=jsonl, as_csv=as_csv)
     _refuse(images, watch, form, sort, sheet)
     if exit_code and reject is None:
-        raise UsageError("--exit-code tells of rejections and needs a threshold: add --reject 0.3")
+        raise UsageError("--exit-code reports rejections, so it needs a threshold: add --reject 0.3")
     threshold = parse_threshold(reject)
     if adaptive is not None:
         contract.check_adaptive(adaptive)
@@ -198,7 +213,10 @@ class _Tally:
         """Sum up on stderr; of decisions only if there were several."""
         took = time.monotonic() - self.started
         noun = "image" if self.total == 1 else "images"
-        detail(f"{self.total} {noun} in {took:.2f} s: {self.total / max(took, 1e-9):.1f} a second, reading included.")
+        detail(
+            f"{self.total} {noun} in {took:.2f} s: {self.total / max(took, 1e-9):.1f} images per second, including "
+            "reading."
+        )
         if decided and self.total > 1:
             foreign = f", {self.foreign} of them as foreign" if self.foreign else ""
             say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected{foreign}.")
@@ -211,7 +229,7 @@ def _bytes(audit: Path | None, megabytes: float | None) -> int | None:
     if megabytes is None:
         return None
     if audit is None:
-        raise UsageError("--audit-size is that of a log: add --audit decisions.jsonl")
+        raise UsageError("--audit-size needs a log: add --audit decisions.jsonl")
     if not megabytes > 0:
         raise UsageError(expected("`audit-size`", "above 0", megabytes, "For example: --audit-size 100"))
     return max(1, round(1e6 * min(megabytes, 1e9)))
@@ -234,7 +252,7 @@ def _until_stopped(watched: Path | None) -> Iterator[None]:
     if watched is None:
         yield
         return
-    say(f"Watching {watched}; Ctrl-C ends it.")
+    say(f"Watching {watched}. Stop with Ctrl-C.")
     try:
         yield
     except KeyboardInterrupt:
@@ -252,7 +270,9 @@ def _progress(total: int, shown: bool) -> AbstractContextManager[Callable[[int],
 
 def _refuse(images: list[str] | None, watch: Path | None, form: Form, sort: Sort, sheet: Path | None) -> None:
     if (not images) == (watch is None):
-        raise UsageError("Name images, folders or - for stdin; or watch one folder: --watch incoming/")
+        raise UsageError(
+            "Give either images (files, folders, or - for stdin) or one folder to watch: --watch incoming/"
+        )
     if watch is not None and (form is Form.JSON or sheet is not None or sort is not Sort.GIVEN):
         raise UsageError("--watch never ends, so --json, --sheet and --sort do not go with it. Use: --jsonl")
     if sheet is not None and sheet.suffix.lower() != ".png":

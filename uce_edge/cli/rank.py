@@ -61,12 +61,16 @@ def rank(
     model: ModelOption = None,
     by: Annotated[
         Score | None,
-        typer.Option(help="The score; default: model_uncertainty, and uncertainty with --least.", show_default=False),
+        typer.Option(
+            help="The score to sort by. Default: model_uncertainty, or uncertainty with --least.", show_default=False
+        ),
     ] = None,
-    top: Annotated[int, typer.Option(help="List so many images.")] = 100,
-    least: Annotated[bool, typer.Option("--least", help="Most certain first, for pseudo-labels.")] = False,
+    top: Annotated[int, typer.Option(help="The number of images to list.")] = 100,
+    least: Annotated[
+        bool, typer.Option("--least", help="List the most certain images first, for pseudo-labels.")
+    ] = False,
     max_uncertainty: Annotated[
-        float | None, typer.Option(help="Leave out images with a higher uncertainty than this (0 to 1).")
+        float | None, typer.Option(help="Leave out images whose uncertainty is above this (0 to 1).")
     ] = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
@@ -78,9 +82,10 @@ def rank(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
-    """List the images to label next, those first from which the model would learn most.
+    """List the images to label next: first those from which the model would learn most.
 
-    With --least, those first of which it is most certain: with --max-uncertainty, their labels are pseudo-labels.
+    With --least, the images that the model is most certain of come first. With --least and --max-uncertainty, the
+    predicted labels can serve as pseudo-labels.
 
     Example: uce-edge rank unlabelled/ --model digits.onnx --top 50
 
@@ -102,7 +107,7 @@ def rank(
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
     if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
         raise UsageError(
-            f"One pass has no {score}: use --samples 25, or for a deterministic model rank with --by uncertainty"
+            f"--by {score} needs more than one pass. Use --samples 25, or --by uncertainty for a deterministic model."
         )
     failed = left = 0
 

@@ -13,22 +13,25 @@ from uce_edge.cli.words import say
 
 def replay(
     log: Annotated[
-        Path, typer.Argument(help="The log of `predict --audit`; its numbered files are read, too.", show_default=False)
+        Path, typer.Argument(help="The log of `predict --audit`. Its numbered files are read, too.", show_default=False)
     ],
-    images: Annotated[Path, typer.Option(help="The folder of the images; their names may be others.")],
+    images: Annotated[Path, typer.Option(help="The folder of the images. They may have been renamed.")],
     model: Annotated[
         list[Path] | None,
-        typer.Option(help="The model file, repeat it for several; default: the one that the log names."),
+        typer.Option(help="The model file. Can be repeated. Default: the file that the log names."),
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="How far a number may be from the logged one.")] = 1e-4,
+    tolerance: Annotated[
+        float, typer.Option(help="The largest difference from a logged number that still counts as the same.")
+    ] = 1e-4,
     ends_with: Annotated[
-        str | None, typer.Option(help="The hash of the last line, as kept elsewhere: lines cut off the end show by it.")
+        str | None,
+        typer.Option(help="The hash of the log's last line, which you kept elsewhere. Detects lines cut off the end."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute every logged decision again, and say which differ, are missing or were edited.
+    """Compute every logged decision again, and list those that differ, are missing or were edited.
 
-    Exits with 0 when every line is as it was written and every decision comes out again, and with 1 otherwise.
+    Exits with 0 if no line was changed and every decision is the same again, and with 1 otherwise.
 
     Example: uce-edge replay decisions.jsonl --images incoming/
     """
@@ -60,7 +63,10 @@ def replay(
     else:
         typer.echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome) + ".")
         if not is_whole:
-            typer.secho(f"The log ends with {last}: lines are gone from its end.", fg=typer.colors.RED)
+            typer.secho(
+                f"The log ends with {last}, not with the hash of --ends-with: lines are missing at its end.",
+                fg=typer.colors.RED,
+            )
         say(f"Last line: {last}")
     if not is_whole or counts.total() > counts[Outcome.SAME]:
         raise typer.Exit(1)

@@ -12,29 +12,33 @@ from uce_edge_train.choices import Architecture, Experiment, Scale, TrainDevice
 
 
 def reproduce(
-    experiment: Annotated[Experiment, typer.Argument(help="What to repeat.", show_default=False)],
+    experiment: Annotated[Experiment, typer.Argument(help="The experiment to repeat.", show_default=False)],
     data: DataOption = "cifar10",
-    scale: Annotated[Scale, typer.Option(help="laptop: an hour on 2 cores; paper: a day on a graphics card.")] = (
-        Scale.LAPTOP
-    ),
-    out: Annotated[
-        Path | None, typer.Option(help="Where everything goes; default: results/ with the data and the scale.")
-    ] = None,
+    scale: Annotated[
+        Scale,
+        typer.Option(
+            help="laptop: a small network, about an hour on 2 cores. paper: the paper's network, about a day on a GPU."
+        ),
+    ] = (Scale.LAPTOP),
+    out: Annotated[Path | None, typer.Option(help="The folder of the results. Default: results/DATA-SCALE.")] = None,
     ood: Annotated[str | None, typer.Option(help="Foreign images: a dataset's name, a folder or an .npz file.")] = None,
     root: RootOption = None,
     download: DownloadOption = False,
     arch: Annotated[
-        str | None, typer.Option(help=f"Another network than the scale's: {', '.join(Architecture)}, or your own.")
+        str | None,
+        typer.Option(help=f"Use this network instead of the one of --scale: {', '.join(Architecture)}, or your own."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Another schedule than the scale's.", min=1)] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Train for this many epochs instead of those of --scale.", min=1)
+    ] = None,
     samples: Annotated[int, typer.Option(help="Monte Carlo passes.", min=2)] = 25,
-    seed: Annotated[int, typer.Option(help="Seed of the trainings.", min=0, max=2**32 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the training.", min=0, max=2**32 - 1)] = 0,
     device: Annotated[TrainDevice, typer.Option(help="Where to train.")] = TrainDevice.AUTO,
 ) -> None:
-    """Repeat an experiment of the paper: a CSV file, a figure and a Markdown section.
+    """Repeat an experiment of the paper. Writes a CSV file, a figure and a Markdown section.
 
-    Two networks are trained, one of them with the confidence penalty. What is done stays: a second experiment
-    uses the networks of the first, and after a kill the same command goes on where it was.
+    Two networks are trained, one of them with the confidence penalty. Finished work is kept: a second experiment uses
+    the networks of the first, and an interrupted command continues where it stopped.
 
     Example: uce-edge reproduce table1 --data cifar10 --scale laptop
 

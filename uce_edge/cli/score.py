@@ -27,33 +27,39 @@ def score(
     images: Annotated[
         str,
         typer.Argument(
-            help="A folder, a quoted pattern, a bucket address, Parquet with image bytes, or a list (.csv, .txt)."
+            help="A folder, a quoted pattern, a bucket address, a Parquet file with image bytes, or a list (.csv, "
+            ".txt)."
         ),
     ],
-    out: Annotated[str, typer.Option(help="A folder, or a bucket address, for the Parquet files.")],
+    out: Annotated[str, typer.Option(help="The folder or bucket address for the Parquet files.")],
     model: ModelOption = None,
     inference: InferenceOption = None,
     reject: RejectOption = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
-    block: Annotated[int, typer.Option(help="Images of one Parquet file, and of one step of work.")] = 64,
+    block: Annotated[int, typer.Option(help="Images per Parquet file, which is also one unit of work.")] = 64,
     as_json: JsonOption = False,
     address: Annotated[
         str | None,
-        typer.Option(help="A Ray cluster: auto, or its address. Default: this machine.", rich_help_panel=_MACHINES),
+        typer.Option(
+            help="The Ray cluster to run on: its address, or auto. Default: this machine.", rich_help_panel=_MACHINES
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Models at work at once; default: what fits.", rich_help_panel=_MACHINES)
+        int | None,
+        typer.Option(
+            help="Number of workers, each with its own model. Default: as many as fit.", rich_help_panel=_MACHINES
+        ),
     ] = None,
     cpus_per_worker: Annotated[
-        int, typer.Option(help="Processors of each, and threads of its ONNX Runtime.", rich_help_panel=_MACHINES)
+        int, typer.Option(help="CPU cores per worker, and threads of its ONNX Runtime.", rich_help_panel=_MACHINES)
     ] = 1,
-    cuda: Annotated[bool, typer.Option("--cuda", help="Every model has a GPU.", rich_help_panel=_MACHINES)] = False,
+    cuda: Annotated[bool, typer.Option("--cuda", help="Give every worker a GPU.", rich_help_panel=_MACHINES)] = False,
 ) -> None:
-    """Answer for a large number of images, on one machine or many, into Parquet files.
+    """Classify a large number of images, on one machine or many, and write the answers to Parquet files.
 
-    Every image has one row: its answer, or its error. A job that was killed goes on with the same command, and no row
-    is lost or stored twice. The rows are the same on any number of machines.
+    Every image gets one row: its answer, or its error. To continue an interrupted job, run the same command again: no
+    row is lost or stored twice. The rows do not depend on the number of machines.
 
     Example: uce-edge score photos/ --model photos.onnx --reject auto --out answers/
 
@@ -84,6 +90,6 @@ def score(
     decided = f"{counts.accepted} accepted, {counts.rejected} rejected" if threshold is not None else "no threshold"
     say(f"{counts.images} images in {out}: {decided}.{resumed}")
     for kind, number in sorted(counts.errors.items()):
-        fail(f"{number} without an answer: {kind}.")
+        fail(f"Images without an answer: {number} ({kind}).")
     if counts.errors:
         raise typer.Exit(1)

@@ -31,42 +31,62 @@ def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Files as PATH, NAME=PATH or NAME:VERSION=PATH, or a name of `uce-edge models`; "
-            f"default: ${variable('model')}, or cifar10."
+            help="Model files as PATH, NAME=PATH or NAME:VERSION=PATH, or bundled models by name (see `uce-edge "
+            f"models`). Default: ${variable('model')}, or cifar10."
         ),
     ] = None,
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    reject: Annotated[str | None, reject_option("What /answer rejects unless a request says otherwise.")] = None,
+    port: Annotated[int, typer.Option(help="The port to listen on. 0 chooses a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on. 0.0.0.0 admits other machines.")] = "127.0.0.1",
+    reject: Annotated[
+        str | None, reject_option("The threshold of /answer (0 to 1, or auto) for requests that give none.")
+    ] = None,
     audit: Annotated[
-        Path | None, typer.Option(help="Append a line of JSON for every decision of /answer, safe on disk.")
+        Path | None,
+        typer.Option(help="Append every decision of /answer as a line of JSON to this log, written to disk at once."),
     ] = None,
     monitor: Annotated[
         Path | None,
-        typer.Option(help="The state of a monitor of the answers of /answer; its evidence is in /metrics."),
+        typer.Option(help="Monitor the answers of /answer. This file keeps the state; /metrics shows the evidence."),
     ] = None,
     device: DeviceOption = Device.AUTO,
     threads: ThreadsOption = None,
-    max_batch: Annotated[int, typer.Option(help="Images of one call.", rich_help_panel=_LIMITS)] = 32,
+    max_batch: Annotated[
+        int, typer.Option(help="The largest number of images in one call of a model.", rich_help_panel=_LIMITS)
+    ] = 32,
     batch_delay: Annotated[
-        float, typer.Option(help="Milliseconds to wait for more images before a call.", rich_help_panel=_LIMITS)
+        float,
+        typer.Option(help="Milliseconds to wait for more images before a call of a model.", rich_help_panel=_LIMITS),
     ] = 0.0,
     max_queue: Annotated[
-        int, typer.Option(help="Images that may wait; more are refused with 503.", rich_help_panel=_LIMITS)
+        int,
+        typer.Option(
+            help="The largest number of waiting images. Further ones are refused with 503.", rich_help_panel=_LIMITS
+        ),
     ] = 256,
-    max_samples: Annotated[int, typer.Option(help="Passes of one request.", rich_help_panel=_LIMITS)] = 256,
-    max_body: Annotated[int, typer.Option(help="Megabytes of one request.", rich_help_panel=_LIMITS)] = 32,
-    max_connections: Annotated[int, typer.Option(help="Connections at once.", rich_help_panel=_LIMITS)] = 256,
-    timeout: Annotated[float, typer.Option(help="Seconds until a request is given up.", rich_help_panel=_LIMITS)] = 30,
+    max_samples: Annotated[
+        int, typer.Option(help="The largest number of passes that a request may ask for.", rich_help_panel=_LIMITS)
+    ] = 256,
+    max_body: Annotated[
+        int, typer.Option(help="The largest size of a request, in megabytes.", rich_help_panel=_LIMITS)
+    ] = 32,
+    max_connections: Annotated[
+        int, typer.Option(help="The largest number of open connections.", rich_help_panel=_LIMITS)
+    ] = 256,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a request is given up.", rich_help_panel=_LIMITS)
+    ] = 30,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="A certificate (PEM), for https.", rich_help_panel=_ACCESS)
+        Path | None, typer.Option(help="The certificate (PEM) for https. Needs --tls-key.", rich_help_panel=_ACCESS)
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).", rich_help_panel=_ACCESS)] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="The private key (PEM) of --tls-cert.", rich_help_panel=_ACCESS)
+    ] = None,
 ) -> None:
-    """Serve model files over HTTP by the Open Inference Protocol, which Triton's and KServe's clients speak.
+    """Serve model files over HTTP with the Open Inference Protocol, for clients of Triton and KServe.
 
-    POST /v2/models/NAME/answer takes an encoded image and gives the JSON of `predict`. Prometheus reads /metrics.
-    Requests share calls of the model, which changes no answer. Set UCE_EDGE_TOKEN to ask clients for that token.
+    POST /v2/models/NAME/answer takes an encoded image and returns the JSON of `predict`. /metrics is for Prometheus.
+    Requests that arrive together share one call of the model, which changes no answer. If UCE_EDGE_TOKEN is set,
+    clients must send that token.
 
     Example: uce-edge serve photos.onnx --reject auto --port 8000
 
@@ -79,16 +99,15 @@ def serve(
     if not 0 <= port <= 65535:
         raise UsageError(expected("`port`", "between 0 and 65535", port, "For example: --port 8000"))
     if (tls_cert is None) != (tls_key is None):
-        raise UsageError("A certificate goes with its key: give both --tls-cert and --tls-key.")
+        raise UsageError("A certificate needs its key: give both --tls-cert and --tls-key.")
     for name, path in (("tls_cert", tls_cert), ("tls_key", tls_key)):
         if path is not None and not path.is_file():
             raise UsageError(expected(f"`{name}`", "a file", str(path), "Check the path"))
     if max_connections < 1:
         raise UsageError(expected("`max_connections`", "at least 1", max_connections, "Leave it out for 256"))
     if (audit or monitor) and len(models or ()) > 1:
-        given = "A log" if monitor is None else "A monitor"
         option = "--audit" if monitor is None else "--monitor"
-        raise UsageError(f"{given} is of one model: leave {option} out, or start a server for each model.")
+        raise UsageError(f"{option} works with one model only: leave it out, or start a server for each model.")
     threshold = parse_threshold(reject)
     check_threads(threads)
     token = os.environ.get(TOKEN)
@@ -108,12 +127,12 @@ def serve(
     gauges = Gauges()
     hosts = load(named, limits, gauges, device, threads, threshold)
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
-        say(f"note: everybody who reaches {host} may ask this server. To ask for a token, set {TOKEN}.")
+        say(f"note: everybody who can reach {host} can use this server. To require a token, set {TOKEN}.")
 
     def announce(address: str) -> None:
         for hosted in hosts:
             say(f"{address}/v2/models/{hosted.named.name}/versions/{hosted.named.version}: {hosted.named.path}")
-        say("Ctrl+C stops it, after the requests that have begun.")
+        say("Stop with Ctrl+C. Requests that have begun are finished first.")
 
     address = Address(host, port, tls_cert, tls_key, token, max_connections)
     run(hosts, limits, gauges, address, audit, announce, monitor, alarm)

@@ -42,134 +42,190 @@ _START = "Start from trained weights"
 def train(
     data: DataOption = "digits",
     group: GroupOption = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run; default: runs/ and the data's name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run. Default: runs/NAME, after --data.")] = None,
     arch: Annotated[
-        str, typer.Option(help=f"{', '.join(Architecture)}, or your own package.module:function.")
+        str, typer.Option(help=f"The network: {', '.join(Architecture)}, or your own package.module:function.")
     ] = Architecture.RESNET8.value,
     epochs: Annotated[int, typer.Option(help="Passes over the training images.")] = 20,
-    batch_size: Annotated[int, typer.Option(help="Images per step, over all processes.")] = 64,
-    learning_rate: Annotated[float, typer.Option(help="Its peak.")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Seed of weights, order and noise.", min=0, max=2**32 - 1)] = 0,
+    batch_size: Annotated[int, typer.Option(help="Images per step, summed over all processes.")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="The highest learning rate of the schedule.")] = 0.01,
+    seed: Annotated[
+        int,
+        typer.Option(help="Seed of the weights, of the order of the images and of the noise.", min=0, max=2**32 - 1),
+    ] = 0,
     members: Annotated[
-        int, typer.Option(help="Train an ensemble of so many networks, whose seeds follow each other.", min=1)
+        int, typer.Option(help="Train an ensemble of this many networks, with the seeds SEED, SEED + 1, ...", min=1)
     ] = 1,
     root: RootOption = None,
     download: DownloadOption = False,
     size: SizeOption = None,
     range_: RangeOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out, if any.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in --out already.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the checkpoint in --out, if there is one.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     init: Annotated[
         Path | None,
         typer.Option(
-            help="A file of trained weights (safetensors, or torch's) with the names of torchvision, timm or this "
-            "project; or the folder of a run.",
+            help="Start from these weights: a safetensors or PyTorch file with the parameter names of torchvision, "
+            "timm or this project, or the folder of a run.",
             rich_help_panel=_START,
         ),
     ] = None,
     freeze: Annotated[
         list[str] | None,
         typer.Option(
-            help="all-but-head, or the name of a layer that stays as it is, with wildcards; repeat it.",
+            help="Do not train these layers: all-but-head, or a layer name, which may have wildcards. Can be repeated.",
             rich_help_panel=_START,
         ),
     ] = None,
     layer_decay: Annotated[
-        float, typer.Option(help="Each stage below the head learns by this factor less.", rich_help_panel=_START)
+        float,
+        typer.Option(
+            help="Multiply the learning rate by this factor (up to 1) for every stage below the head.",
+            rich_help_panel=_START,
+        ),
     ] = 1.0,
     dropout: Annotated[
         Dropout,
-        typer.Option(help="none trains a network without noise, or with its own dropout.", rich_help_panel=_DROPOUT),
+        typer.Option(
+            help="The noise that training adds to the network. none: only dropout that the network already has.",
+            rich_help_panel=_DROPOUT,
+        ),
     ] = Dropout.GAUSSIAN,
-    p: Annotated[float, typer.Option(help="Dropout rate.", rich_help_panel=_DROPOUT)] = 0.2,
+    p: Annotated[float, typer.Option(help="The dropout rate (0 to 1).", rich_help_panel=_DROPOUT)] = 0.2,
     rates: Annotated[
-        Rates, typer.Option(help="Keep p, or learn it: one for the model, or one per layer.", rich_help_panel=_DROPOUT)
+        Rates,
+        typer.Option(
+            help="fixed: keep --p. model: learn one rate for the network. layer: learn one rate per layer.",
+            rich_help_panel=_DROPOUT,
+        ),
     ] = Rates.FIXED,
     sigma: Annotated[
         Sigma,
         typer.Option(
-            help="exact is the paper's; factored takes half the time, in training and in the file.",
+            help="How the standard deviation of the Gaussian noise is computed. exact: as in the paper. factored: an "
+            "approximation that halves the time of training and inference.",
             rich_help_panel=_DROPOUT,
         ),
     ] = Sigma.EXACT,
     penalty: Annotated[
-        float, typer.Option(help="Beta of the confidence penalty; the paper's is 0.1.", rich_help_panel=_DROPOUT)
+        float,
+        typer.Option(help="Weight (beta) of the confidence penalty. The paper uses 0.1.", rich_help_panel=_DROPOUT),
     ] = 0.0,
     logit_norm: Annotated[
         float | None,
         typer.Option(
-            help="Temperature of LogitNorm, which trains the logits' direction alone; published: 0.04.",
+            help="Train with LogitNorm at this temperature; its paper uses 0.04. Default: off.",
             rich_help_panel=_DROPOUT,
         ),
     ] = None,
     shift: Annotated[
-        int | None, typer.Option(help="Move by up to so many pixels; default: width/8.", rich_help_panel=_AUGMENTATION)
+        int | None,
+        typer.Option(
+            help="Shift images by up to this many pixels. Default: an eighth of the width.",
+            rich_help_panel=_AUGMENTATION,
+        ),
     ] = None,
-    flip: Annotated[bool, typer.Option("--flip", help="Mirror half of them.", rich_help_panel=_AUGMENTATION)] = False,
+    flip: Annotated[
+        bool, typer.Option("--flip", help="Mirror half of the images, left to right.", rich_help_panel=_AUGMENTATION)
+    ] = False,
     rotate: Annotated[
-        float, typer.Option(help="Turn by up to so many degrees, to either side.", rich_help_panel=_AUGMENTATION)
+        float,
+        typer.Option(
+            help="Rotate images by up to this many degrees (0 to 180), in either direction.",
+            rich_help_panel=_AUGMENTATION,
+        ),
     ] = 0.0,
     colour: Annotated[
         float,
         typer.Option(
-            help="Strength of random brightness, contrast, saturation and hue; usual: 0.4.",
+            help="Strength (0 to 1) of random changes of brightness, contrast, saturation and hue. Usual: 0.4.",
             rich_help_panel=_AUGMENTATION,
         ),
     ] = 0.0,
     mixup: Annotated[
         float,
         typer.Option(
-            help="Blend images and labels, by shares from Beta(a, a); usual: 0.2.", rich_help_panel=_AUGMENTATION
+            help="Blend pairs of images and their labels (mixup) with this alpha. Usual: 0.2. 0: off.",
+            rich_help_panel=_AUGMENTATION,
         ),
     ] = 0.0,
-    erase: Annotated[float, typer.Option(help="Probability of a gray rectangle.", rich_help_panel=_AUGMENTATION)] = 0.0,
+    erase: Annotated[
+        float,
+        typer.Option(
+            help="Probability (0 to 1) that a rectangle of an image is erased.", rich_help_panel=_AUGMENTATION
+        ),
+    ] = 0.0,
     augment: Annotated[
         Mixing,
         typer.Option(
-            help="Mix images with changed copies of themselves (augmix), and with fractals (pixmix); or change each in "
-            "one random way (trivial).",
+            help="augmix: mix images with changed copies of themselves. pixmix: also with fractals. trivial: apply one "
+            "random change to each image.",
             rich_help_panel=_AUGMENTATION,
         ),
     ] = Mixing.NONE,
     noise: Annotated[
-        float, typer.Option(help="Probability of noise of random strength.", rich_help_panel=_AUGMENTATION)
+        float,
+        typer.Option(
+            help="Probability (0 to 1) that an image gets noise of random strength.", rich_help_panel=_AUGMENTATION
+        ),
     ] = 0.0,
     blur: Annotated[
-        float, typer.Option(help="Probability of a blur of random strength.", rich_help_panel=_AUGMENTATION)
+        float,
+        typer.Option(
+            help="Probability (0 to 1) that an image is blurred by a random strength.", rich_help_panel=_AUGMENTATION
+        ),
     ] = 0.0,
     optimiser: Annotated[
-        Optimiser, typer.Option(help="What takes the steps.", rich_help_panel=_OPTIMISATION)
+        Optimiser, typer.Option(help="The optimiser.", rich_help_panel=_OPTIMISATION)
     ] = Optimiser.ADAMW,
     schedule: Annotated[
-        Schedule, typer.Option(help="How the learning rate moves.", rich_help_panel=_OPTIMISATION)
+        Schedule, typer.Option(help="How the learning rate changes during training.", rich_help_panel=_OPTIMISATION)
     ] = Schedule.ONE_CYCLE,
-    weight_decay: Annotated[float, typer.Option(help="Pulls weights to 0.", rich_help_panel=_OPTIMISATION)] = 0.01,
+    weight_decay: Annotated[
+        float,
+        typer.Option(
+            help="Strength of the weight decay, which pulls the weights towards 0.", rich_help_panel=_OPTIMISATION
+        ),
+    ] = 0.01,
     clip: Annotated[
-        float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=_OPTIMISATION)
+        float | None,
+        typer.Option(help="Clip gradients to this norm. Default: no clipping.", rich_help_panel=_OPTIMISATION),
     ] = None,
     patience: Annotated[
         int | None,
-        typer.Option(help="Stop after so many epochs without a better held-out NLL.", rich_help_panel=_OPTIMISATION),
+        typer.Option(
+            help="Stop when the held-out NLL has not improved for this many epochs, and keep the best weights.",
+            rich_help_panel=_OPTIMISATION,
+        ),
     ] = None,
     stem: Annotated[
-        Stem, typer.Option(help="The first layer: for small images, or for large.", rich_help_panel=_MACHINE)
+        Stem,
+        typer.Option(
+            help="The first layer. cifar: for small images. imagenet: for large images.", rich_help_panel=_MACHINE
+        ),
     ] = Stem.CIFAR,
     device: Annotated[TrainDevice, typer.Option(help="Where to train.", rich_help_panel=_MACHINE)] = TrainDevice.AUTO,
     precision: Annotated[
-        Arithmetic, typer.Option(help="Of the forward pass.", rich_help_panel=_MACHINE)
+        Arithmetic,
+        typer.Option(help="Number format of the forward pass. float16 needs CUDA.", rich_help_panel=_MACHINE),
     ] = Arithmetic.FLOAT32,
     channels_last: Annotated[
-        bool, typer.Option(help="A memory layout that is faster on most machines.", rich_help_panel=_MACHINE)
+        bool,
+        typer.Option(
+            help="Store images with the channels last, which is faster on most machines.", rich_help_panel=_MACHINE
+        ),
     ] = True,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard's files beside log.csv.", rich_help_panel=_MACHINE)
+        bool, typer.Option("--tensorboard", help="Also write log files for TensorBoard.", rich_help_panel=_MACHINE)
     ] = False,
 ) -> None:
     """Train a classifier with dropout.
 
-    Every epoch is written to log.csv and to a checkpoint: the same command with --resume goes on after a
-    kill and ends with the same weights. The members of an ensemble lie in OUT/member-0, OUT/member-1, ..., and go
-    on one by one. Several processes or machines share every batch under torchrun.
+    Every epoch is written to log.csv and to a checkpoint. If training is interrupted, the same command with --resume
+    continues it and ends with the same weights. The members of an ensemble are trained one after another, in
+    OUT/member-0, OUT/member-1, ... Under torchrun, several processes or machines share every batch.
 
     Example: uce-edge train --data digits --out runs/digits
 
@@ -240,10 +296,10 @@ def _folders(out: Path, members: int) -> list[Path]:
     others = sorted(path.name for path in out.glob(f"{_MEMBER}*") if path.is_dir())
     if members == 1:
         if others:
-            raise UsageError(f"{out} holds an ensemble ({', '.join(others)}). Choose another --out, or give --members.")
+            raise UsageError(f"{out} holds an ensemble ({', '.join(others)}). Choose another --out, or add --members.")
         return [out]
     if (out / "run.json").exists() or (out / "checkpoint.safetensors").exists():
-        raise UsageError(f"{out} holds a single run, and --members makes an ensemble. Choose another --out.")
+        raise UsageError(f"{out} holds a single run, but --members trains an ensemble. Choose another --out.")
     folders = [out / f"{_MEMBER}{number}" for number in range(members)]
     beyond = sorted(set(others) - {folder.name for folder in folders})
     if beyond:
@@ -262,5 +318,7 @@ def _is_finished(folder: Path, resume: bool, overwrite: bool) -> bool:
             return True
         raise UsageError(f"{folder} holds a trained run already. Choose another --out, or replace it with --overwrite.")
     if unfinished and not (resume or overwrite):
-        raise UsageError(f"{folder} holds an unfinished training. Go on with --resume, or start anew with --overwrite.")
+        raise UsageError(
+            f"{folder} holds an unfinished training. Continue it with --resume, or start again with --overwrite."
+        )
     return False

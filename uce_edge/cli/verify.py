@@ -34,15 +34,15 @@ def verify(
     model: ModelArgument = None,
     inference: InferenceOption = None,
     key: Annotated[
-        Path | None, typer.Option(help="The public key of who made it, as PEM: also check the signature.")
+        Path | None, typer.Option(help="Also check the signature, with this public key (PEM) of the maker.")
     ] = None,
     device: DeviceOption = Device.CPU,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that a model file is the one that was published, and that this computer answers as it should.
+    """Check that a model file is unchanged since it was published, and that it answers correctly on this computer.
 
-    Compares the digests in the file, its description NAME.json, and its answers to the probe images in it. Exits with 1
-    when something is wrong, or when the file has nothing to compare.
+    Compares the file with its stored digests and its description NAME.json, and its answers to the stored probe images
+    with the published ones. Exits with 1 if something is wrong, or if the file stores nothing to compare with.
 
     Example: uce-edge verify digits.onnx
 
@@ -57,7 +57,7 @@ def verify(
     digests = loaded.digests
     if digests is None and signed is None:
         raise IntegrityError(
-            f"{model} has no digests: it was written before there were any, so nobody can tell whether it was "
+            f"{model} has no digests: it was written before digests existed, so nobody can tell whether it was "
             "changed. Export or calibrate it again."
         )
     described = integrity.check_description(model, loaded.metadata)

@@ -29,11 +29,11 @@ _TYPES = {
 def web(
     model: ModelOption = None,
     inference: InferenceOption = None,
-    port: Annotated[int, typer.Option(help="The port of the page; 0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other devices in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port of the page. 0 chooses a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on. 0.0.0.0 admits other devices.")] = "127.0.0.1",
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Serve a page that runs a model in the browser; images never leave the device.
+    """Serve a web page that runs a model in the browser. Images never leave the device.
 
     Example: uce-edge web --open
 
@@ -56,7 +56,7 @@ def _announce(model: Path, names: "Names", open_page: bool) -> None:
     """Say where the page is, and open it when that was asked for."""
     say(f"{model} in the browser: {names.address}   (stop with Ctrl+C)")
     if not names.local:
-        say("note: over plain http, browsers give other devices neither the camera nor threads.")
+        say("note: over plain http, browsers on other devices allow neither the camera nor threads.")
     if open_page:
         import webbrowser
 

@@ -14,25 +14,27 @@ if TYPE_CHECKING:
     from uce_edge.monitor import LabelCheck
 
 
-def describe(guarantee: "Guarantee", rejected: str = "", at: str = "", *, grouped: bool = False) -> str:
-    """What a threshold lets through, or what is promised of it, as a sentence.
+def describe(guarantee: "Guarantee", rejected: str | None = None, *, gated: bool = False, grouped: bool = False) -> str:
+    """What a threshold lets through, or what is promised of it, in two sentences.
 
     Args:
         guarantee: The threshold.
-        rejected: What else is rejected.
-        at: What the threshold rejects, if it is not about the uncertainty.
+        rejected: What the threshold rejects, if it is not about the uncertainty.
+        gated: Whether foreign images are rejected as well.
         grouped: Whether the images are one of each group.
     """
     from uce_edge.report.words import at_most, percent
 
-    start = f"Rejecting {rejected}{at or f'above {guarantee.threshold:.4g}'} accepts"
+    rejected = rejected or f"an uncertainty above {guarantee.threshold:.4g}"
+    start = f"Images with {rejected} are rejected{', too' if gated else ''}."
+    held_out = f"{guarantee.images:,} held-out images{_of_groups(grouped)}"
     if guarantee.error is None:
-        return f"{start} none of {guarantee.images:,} held-out images."
+        return f"{start} None of {held_out} is accepted."
     bound = guarantee.error_bound if guarantee.target_error is None else guarantee.target_error
+    accepted = f"{'Both rules accept' if gated else 'This accepts'} {percent(guarantee.coverage)} of the images"
     return (
-        f"{start} {percent(guarantee.coverage)} of the images, of which at most {at_most(bound)} are wrong, with "
-        f"{percent(guarantee.confidence, 0)} confidence ({guarantee.accepted:,} of "
-        f"{guarantee.images:,} held-out images{_of_groups(grouped)}, {percent(guarantee.error, 2)} wrong)."
+        f"{start} {accepted}, of which at most {at_most(bound)} are wrong, with {percent(guarantee.confidence, 0)} "
+        f"confidence ({guarantee.accepted:,} of {held_out} accepted, {percent(guarantee.error, 2)} of them wrong)."
     )
 
 
@@ -42,8 +44,8 @@ def _of_groups(grouped: bool) -> str:
 
 
 UNPROMISED = (
-    "No error is promised: --reject auto rejects what is foreign, and nothing for its uncertainty. To promise one: "
-    "uce-edge calibrate --target-error; for a threshold of your own: --reject 0.3."
+    "No error is promised: --reject auto rejects foreign images only, whatever the uncertainty of the others. To "
+    "promise an error: uce-edge calibrate --target-error 0.05. For your own threshold: --reject 0.3"
 )
 """What must be said of a rule that only turns foreign images away."""
 
@@ -59,20 +61,21 @@ def describe_rule(rule: "StoredRule", instead: str | None = None) -> str:
 
     foreign = rule.foreign
     gate = (
-        f"What is foreign is rejected, and with it at most {at_most(foreign.level)} of the images that are like those "
-        f"of the calibration, with {percent(foreign.confidence, 0)} confidence ({foreign.images:,} reference "
-        f"images{_of_groups(foreign.grouped)})."
+        f"Foreign images are rejected. At most {at_most(foreign.level)} of familiar images, which are like those of "
+        f"the calibration, are rejected with them, with {percent(foreign.confidence, 0)} confidence "
+        f"({foreign.images:,} reference images{_of_groups(foreign.grouped)})."
     )
     if instead is not None:
         return f"{gate}\n{instead}"
     if rule.uncertain is None:
         return f"{gate}\n{UNPROMISED}"
-    return f"{gate}\n{describe(rule.uncertain, 'these and what is ', grouped=rule.uncertain.grouped)}"
+    return f"{gate}\n{describe(rule.uncertain, gated=True, grouped=rule.uncertain.grouped)}"
 
 
-def describe_doubt(doubt: "StoredThreshold", rejected: str = "what has ") -> str:
+def describe_doubt(doubt: "StoredThreshold", *, gated: bool = False) -> str:
     """What is promised of a threshold on the confidence."""
-    return describe(doubt, rejected, f"a confidence below {100 * (1 - doubt.threshold):.4g} %", grouped=doubt.grouped)
+    below = f"a confidence below {100 * (1 - doubt.threshold):.4g} %"
+    return describe(doubt, below, gated=gated, grouped=doubt.grouped)
 
 
 def describe_classes(classes: Sequence[str], stored: "StoredClasses") -> str:
@@ -80,19 +83,20 @@ def describe_classes(classes: Sequence[str], stored: "StoredClasses") -> str:
     from uce_edge.report.words import at_most, percent
 
     lines = [
-        f"Every label has a limit of its own, and all promises hold together with {percent(stored.confidence, 0)} "
-        f"confidence; {percent(stored.coverage)} of {stored.images:,} held-out images{_of_groups(stored.grouped)} are "
+        f"Every label has its own limit, and all promises hold together with {percent(stored.confidence, 0)} "
+        f"confidence. {percent(stored.coverage)} of {stored.images:,} held-out images{_of_groups(stored.grouped)} are "
         "accepted:"
     ]
     for name, limit in zip(classes, stored.limits, strict=True):
         if limit.is_promised:
             lines.append(
-                f"  {name}: uncertainty at most {limit.threshold:.4g}, of which at most {at_most(limit.target_error)} "
-                f"are wrong ({limit.accepted:,} of {limit.images:,} accepted, {percent(limit.error, 2)} wrong)"
+                f"  {name}: accepted up to an uncertainty of {limit.threshold:.4g}, at most "
+                f"{at_most(limit.target_error)} wrong ({limit.accepted:,} of {limit.images:,} accepted, "
+                f"{percent(limit.error, 2)} of them wrong)"
             )
         else:
             lines.append(
-                f"  {name}: always rejected, its {limit.images:,} images cannot prove an error of at most "
+                f"  {name}: always rejected, because its {limit.images:,} images cannot prove an error of at most "
                 f"{at_most(limit.target_error)}"
             )
     return "\n".join(lines)
@@ -104,7 +108,7 @@ def describe_auto(metadata: "Metadata") -> str | None:
     if metadata.per_class is not None:
         instead = describe_classes(metadata.classes, metadata.per_class)
     elif metadata.doubt is not None:
-        instead = describe_doubt(metadata.doubt, "what has " if rule is None else "these and what has ")
+        instead = describe_doubt(metadata.doubt, gated=rule is not None)
     if rule is not None:
         return describe_rule(rule, instead)
     if instead is not None:
@@ -123,7 +127,7 @@ def describe_check(check: "LabelCheck", alpha: float) -> str:
     elif check.is_kept(alpha):
         told = f"the promised error of at most {promised} is kept"
     else:
-        told = f"that neither breaks nor confirms the promised error of at most {promised} yet: label more images"
+        told = f"these are too few to confirm or refute the promised error of at most {promised}: label more images"
     return f"Checked {check.time}: {counted}; {told} (at alpha {alpha:g})."
 
 

@@ -56,8 +56,8 @@ def soft(wanted: Wanted, where: Path | str, error: UsageError) -> None:
     if wanted.must_group:
         raise error
     warnings.warn(
-        f"The images that this model was made from were grouped by {wanted.group}, and those of {where} cannot be: "
-        "they are taken to be independent. If they are not, name what groups them with --group.",
+        f"This model was made from images that were grouped by {wanted.group}, but the images of {where} cannot be "
+        "grouped so. They are treated as independent. If they are not, name their groups with --group.",
         UngroupedWarning,
         stacklevel=3,
     )

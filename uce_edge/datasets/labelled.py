@@ -153,7 +153,7 @@ def _first(given: str, parts: Mapping[str, Split], preferred: Sequence[str]) -> 
         if name in parts:
             return name, parts[name]
     raise UsageError(
-        f"{given} has training images only, and images the model has not seen are needed. Add a part val or test, "
+        f"{given} has training images only, but images that the model has not seen are needed. Add a part val or test, "
         f"or name other images: {argument('data', 'FOLDER')}"
     )
 

@@ -108,7 +108,8 @@ def _named(
     if download:
         if root is None:
             raise UsageError(
-                f"Where shall {name} go? Name a folder with {spelled('root')} or the variable UCE_EDGE_DATA."
+                f"No folder was given to download {name} to. Name one with {spelled('root')} or the variable "
+                "UCE_EDGE_DATA."
             )
         downloads.fetch(name, public, place)
     if resolved := _archive(name, place, archives, wanted):

@@ -17,7 +17,7 @@ from uce_edge.ranges import Choice, Range
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
-ONE_EACH = "Of the images of one group, one counts."
+ONE_EACH = "Only one image of each group counts."
 """What a refusal adds where images are grouped."""
 _HELD_OUT = 5000  # images that calibration and guarantee get each, at most
 

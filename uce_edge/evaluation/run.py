@@ -210,7 +210,7 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
     if fitted is None:
         notes.append("The model is not calibrated: fit a map with uce-edge calibrate.")
     elif fitted != passes:
-        notes.append(f"Calibrated at {fitted} passes and evaluated at {passes}: its probabilities are a little off.")
+        notes.append(f"Calibrated at {fitted} passes but evaluated at {passes}: the probabilities are a little off.")
     stored = metadata.promised
     if stored is not None and (passes, seed) != (stored.samples, stored.seed):
         notes.append("The stored threshold is promised for other passes than these: the promise does not hold here.")
@@ -229,8 +229,8 @@ def _applied(model: Model, kept: "rejection.Kept | None") -> list[str]:
         rejects = f"a confidence below {100 * (1 - doubt.threshold):.4g} %"
     wrong = "none is accepted" if kept.error is None else f"of which {kept.error:.2%} are wrong"
     return [
-        f"`--reject auto` of this file rejects what has {rejects}: it accepts {kept.coverage:.1%} of "
-        f"these images, {wrong}, and promises at most {kept.target_error:g}."
+        f"`--reject auto` of this file rejects images with {rejects}. It accepts {kept.coverage:.1%} of these images, "
+        f"{wrong}. The promised error is at most {kept.target_error:g}."
     ]
 
 

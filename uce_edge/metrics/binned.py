@@ -59,7 +59,7 @@ def uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) 
 
 
 def adaptive_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """ECE over bins of equal mass: each holds as nearly n / bins images as ties of the confidence allow.
+    """ECE over bins of equal mass: each has n / bins images, as far as ties of the confidence allow.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -70,7 +70,7 @@ def adaptive_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
 
 
 def adaptive_uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """UCE over bins of equal mass: each holds as nearly n / bins images as ties of H allow.
+    """UCE over bins of equal mass: each has n / bins images, as far as ties of H allow.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -95,8 +95,8 @@ def mce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) 
 def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
     """Debiased L2 calibration error of the top label, over bins of equal mass (Kumar et al. 2019, Def. 5.2).
 
-    Each squared gap loses the part that chance alone puts there. A bin of one image, which ties can
-    leave, tells nothing of chance and counts as 0, as it does in the authors' code.
+    The part that is due to chance is subtracted from each squared gap. A bin with one image, which ties can
+    cause, gives no estimate of that part and counts as 0, as in the authors' code.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]

@@ -17,7 +17,7 @@ Grouping = Literal["predicted", "true", "kull"]
 
 @dataclass(frozen=True, eq=False)
 class Classwise:
-    """A metric averaged over classes, with what the average hides."""
+    """A metric averaged over classes, with the value of every class."""
 
     value: float
     """The mean over the classes that have images."""

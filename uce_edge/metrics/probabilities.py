@@ -27,7 +27,7 @@ class Probabilities:
 
     @classmethod
     def of(cls, probabilities: npt.ArrayLike) -> "Probabilities":
-        """The argument itself when it is one already."""
+        """The table of some probabilities, or the argument itself if it is such a table."""
         return probabilities if isinstance(probabilities, Probabilities) else cls(probabilities)
 
     def __len__(self) -> int:

@@ -72,10 +72,10 @@ def bootstrap(
     seed: int = 0,
     **options: Any,
 ) -> Interval:
-    """The metric with the interval that drawing the images anew, with replacement, gives it.
+    """The metric with its bootstrap interval: the images are drawn again and again, with replacement.
 
-    It holds the middle `level` of the resamples, moved so that their mean is the value: a metric with a floor, such as
-    `ece`, is larger in resamples than on the images themselves.
+    The interval contains the middle `level` of the resamples. It is shifted so that their mean is the value, because a
+    metric with a floor, such as `ece`, is larger in resamples than on the images themselves.
 
     Args:
         metric: As in `calibrated_twin`.
@@ -84,7 +84,7 @@ def bootstrap(
         level: The share of the resamples inside the interval.
         resamples: How often the images are drawn.
         seed: The same seed draws the same images.
-        **options: Handed to the metric, such as `bins`; an own `score` is drawn along with the images.
+        **options: Passed to the metric, such as `bins`. A `score` per image is resampled with the images.
 
     Example:
         >>> from uce_edge.metrics import accuracy
@@ -145,8 +145,9 @@ def bootstrap_difference(
 ) -> Interval:
     """The metric of one model less that of another on the same images, with its bootstrap interval.
 
-    Both are drawn together: what makes an image hard for both does not widen the interval. It holds 0 wherever the
-    middle of the resamples does: many of them may lack the few images that make the difference.
+    Both models get the same resampled images, so an image that is hard for both does not widen the interval. The
+    interval contains 0 whenever the middle of the resamples does, because many resamples may lack the few images that
+    make the difference.
 
     Args:
         metric: As in `calibrated_twin`.

@@ -29,8 +29,8 @@ def risk_coverage(
     Args:
         probabilities: One row per image, one column per class.
         labels: The true class of each image.
-        score: Ranks the images: "uncertainty" (H), "confidence" (1 - max p), or one number per image, of
-            which a larger one is less certain.
+        score: What the images are ranked by: "uncertainty" (H), "confidence" (1 - max p), or one number per image,
+            larger for a less certain image.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]

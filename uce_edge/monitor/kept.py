@@ -32,7 +32,7 @@ class KeptMonitor:
             self.monitor = Monitor.load(path)
             if self.monitor.state.model != sha256(Path(model.path)):
                 raise UsageError(
-                    f"{path} is about another model file than {model.path}. Start with another --monitor state.json"
+                    f"{path} belongs to another model file than {model.path}. Use another state file with --monitor."
                 )
         else:
             self.monitor = Monitor.of(model)

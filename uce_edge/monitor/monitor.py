@@ -27,7 +27,9 @@ _LARGEST = 700.0  # exp of more is no float
 
 
 class Monitor:
-    """Bets against "these images look like those of the calibration", image by image.
+    """Raises an alarm when images no longer look like those of the calibration.
+
+    It bets, answer by answer, against the hypothesis that nothing has changed. What the bets win is the evidence.
 
     Example:
         >>> from uce_edge.datasets import splits
@@ -40,7 +42,7 @@ class Monitor:
     """
 
     def __init__(self, state: State) -> None:
-        """Go on from a state; `of`, `start` and `load` make one."""
+        """Continue from a state. Use `of`, `start` or `load` to make a monitor."""
         self._state = state
         self._tracks = {name: _Running(STATISTICS.index(name), track) for name, track in state.tracks.items()}
         self._history = list(state.history)
@@ -51,9 +53,9 @@ class Monitor:
 
         Args:
             model: The loaded file.
-            alpha: The probability of ever raising a false alarm.
-            every: Bet on every so many answers alone; the frames of a video are no independent images.
-            seed: Of the random numbers that place a score among its equals.
+            alpha: The largest probability of ever raising a false alarm.
+            every: Use only every Nth answer, such as for the frames of a video, which are not independent.
+            seed: Seed of the random numbers that break ties between equal scores.
         """
         from uce_edge.logged import sha256
 
@@ -73,7 +75,9 @@ class Monitor:
         """A monitor that compares with a reference; `model` is the SHA-256 of the file that it is about."""
         if not 0 < alpha < 1:
             rule = "strictly between 0 and 1"
-            raise UsageError(expected("`alpha`", rule, alpha, "For example 0.01: one false alarm in a hundred lives"))
+            raise UsageError(
+                expected("`alpha`", rule, alpha, "For example 0.01: one monitor in a hundred ever raises a false alarm")
+            )
         nothing = (Bet(bets.NOTHING, 0.0, 0, ""),) * bets.BETS
         return cls(
             State(
@@ -91,7 +95,7 @@ class Monitor:
 
     @classmethod
     def load(cls, path: str | Path) -> "Monitor":
-        """Go on from a file that `save` wrote."""
+        """Continue from a file that `save` wrote."""
         remedy = "Start anew with another state file."
         try:
             state = State.from_document(parse(Path(path).read_bytes()))
@@ -106,7 +110,7 @@ class Monitor:
         return cls(state)
 
     def save(self, path: str | Path, option: str = "--path") -> None:
-        """Write the state: all of it, or the old one stays."""
+        """Write the state to a file. If writing fails, the old file is kept."""
         with replacing(path, option) as temporary:
             temporary.write_text(self.state.to_json(), encoding="utf-8")
 
@@ -130,14 +134,14 @@ class Monitor:
         return max(self._logs().values())
 
     def add(self, answer: Answer, time: datetime | str | None = None) -> bool:
-        """Bet on one answer; one without a prediction says nothing.
+        """Add one answer to the evidence. An answer without a prediction is ignored.
 
         Args:
-            answer: Of a model that was asked for the passes of the reference.
-            time: When it was given; None for now.
+            answer: An answer with the same number of passes and seed as the reference.
+            time: When the answer was given; None for now.
 
         Returns:
-            Whether it raised the alarm, which happens once.
+            Whether this answer raised the alarm. An alarm is raised only once.
         """
         prediction = answer.prediction
         if prediction is None:
@@ -151,7 +155,7 @@ class Monitor:
         return self.add_scores(prediction.as_dict(), time)
 
     def add_scores(self, scores: Mapping[str, float | None], time: datetime | str | None = None) -> bool:
-        """As `add`, from the scores alone, by the names that JSON gives them; others may stand beside them."""
+        """As `add`, with the scores by their names in JSON. Other names are ignored."""
         state = self._state
         values = {name: scores.get(name) for name in self._tracks}
         unfit = [name for name, value in values.items() if value is None or not math.isfinite(value)]
@@ -195,7 +199,7 @@ class Monitor:
         self._state = replace(self._state, log_line=line)
 
     def shuffle(self) -> None:
-        """Say that the order of the answers tells nothing about when a change began."""
+        """Declare that the answers come in random order, so that their order does not show when a change began."""
         self._state = replace(self._state, shuffled=True)
 
     def checked(self, labels: LabelCheck) -> None:

@@ -52,7 +52,8 @@ def reference_from(model: "Model", images: "Split") -> StoredReference:
     quarter = len(order) // 4
     if quarter < FEWEST:
         raise UsualError(
-            f"{len(order)} images cannot say what is usual: it takes {4 * FEWEST} at least. Give more images."
+            f"{len(order)} images are too few to learn the usual answers: at least {4 * FEWEST} are needed. Give more "
+            "images."
         )
     counted = images.take(order[quarter:])
     usual, said = (model.predict(some) for some in (images.images[order[:quarter]], counted.images))
@@ -75,8 +76,8 @@ def count(edges_from: Scores, counted: Scores, samples: int, seed: int, data: st
     fewest = min(len(scores) for part in (edges_from, counted) for scores in part.values())
     if fewest < FEWEST:
         raise UsualError(
-            f"{fewest} images cannot say what is usual: it takes {FEWEST} for the bins and {FEWEST} more to count, and "
-            "some thousands are better. Give more images."
+            f"{fewest} images are too few to learn the usual answers: {FEWEST} are needed for the bins and {FEWEST} "
+            "more to count. Give more images; some thousands are better."
         )
     statistics = {}
     for name, scores in edges_from.items():

@@ -349,7 +349,7 @@ def test_bench_makes_its_own_baseline(digits, call, refused, tmp_path, monkeypat
     nameless = tmp_path / "own.onnx"
     with_metadata(digits.model, nameless, architecture="somebody's own")
     said = refused(2, "bench", "--model", nameless, "--samples", 1, "--baseline")
-    assert "a file for a network that has no name here (somebody's own)" in said
+    assert "a file, because the network is not a built-in one (somebody's own)" in said
     assert "--baseline deterministic.onnx" in said
 
 
@@ -381,7 +381,7 @@ def test_from_training_to_a_model_file(call, tmp_path, monkeypatch):
     assert exported.code == 0, exported.err
     assert exported.out == ""
     assert exported.err.splitlines()[0] == f"Exporting the newest run: {os.path.join('runs', 'a')}"  # noqa: PTH118
-    assert "What is foreign is rejected" in exported.err
+    assert "Foreign images are rejected" in exported.err
     assert exported.err.splitlines()[-1] == "Next: uce-edge predict --model a.onnx image.png --reject auto"
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     runs = {f"runs/{name}/{file}" for name in ("a", "older") for file in ("run.json", "log.csv", "weights.safetensors")}
@@ -407,8 +407,8 @@ def test_a_run_is_calibrated_with_its_rate_and_on_other_images(digits, call, ref
     np.savez(tmp_path / "seen.npz", x=train.images[:50], y=train.labels[:50])
     for target in (run, digits.model):
         assert "50 of the 50 images" in refused(2, "calibrate", target, "--data", tmp_path / "seen.npz")
-    assert "--rates goes with a training run" in refused(2, "calibrate", digits.model, "--rates", "model")
-    assert "--out goes with a model file" in refused(2, "calibrate", run, "--out", tmp_path / "x.onnx")
+    assert "--rates needs a training run" in refused(2, "calibrate", digits.model, "--rates", "model")
+    assert "--out needs a model file" in refused(2, "calibrate", run, "--out", tmp_path / "x.onnx")
 
 
 def test_export_is_named_after_the_folder_it_runs_in(digits, call, tmp_path, monkeypatch):
@@ -468,8 +468,8 @@ WRONG = {
     "predict -m x.png --jsonl --csv": "Choose one of --json, --jsonl and --csv.",
     "predict -m x.png --threads 0": "Expected `threads` to be an integer between 1 and 1024, but got 0.",
     "predict -m x.png --adaptive 1.5": "Expected `adaptive` to be a number strictly between 0 and 1, but got 1.5.",
-    "predict": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
-    "predict -m x.png --watch d": "Name images, folders or - for stdin; or watch one folder: --watch incoming/",
+    "predict": "Give either images (files, folders, or - for stdin) or one folder to watch: --watch incoming/",
+    "predict -m x.png --watch d": "Give either images (files, folders, or - for stdin) or one folder to watch",
     "predict -m --watch d --json": "--watch never ends, so --json, --sheet and --sort do not go with it.",
     "predict -m x.png --sheet s.jpg": "Expected `sheet` to be a file name ending in .png, but got 's.jpg'.",
     "predict -m x.png --inference mc": "--inference goes without --model absent.onnx.",
@@ -478,7 +478,7 @@ WRONG = {
     "bench -m --samples 1,,5": "whole numbers separated by commas",
     "bench -m --samples 1,0": "between 1 and 4096, but got 0",
     "bench -m --batch 0": "Expected `batch` to be at least 1",
-    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be a list that has 1 in it, but got '2'",
+    "bench -m --batch 2 --compare pytorch": "Expected `batch` to be a list with 1 in it for --compare and --plot",
     "bench -m --compare tensorrt": "Choose among pytorch, pytorch-loop, naive, openvino",
     "bench -m --threads 0": "Expected `threads` to be an integer between 1 and 1024",
     "bench -m --plot latency.xyz": "ending in .png",

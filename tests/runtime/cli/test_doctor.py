@@ -69,7 +69,7 @@ def test_cuda_that_is_listed_and_does_not_start_names_what_it_needs(
     said = call("doctor")
     assert said.code == 1
     assert "cuda: no" in said.out
-    assert "problem   CUDA is listed and does not start. It needs an NVIDIA driver" in said.out
+    assert "problem   CUDA is listed but does not start. It needs an NVIDIA driver" in said.out
     assert "pip install 'onnxruntime-gpu[cuda,cudnn]'" in said.out
 
 

@@ -136,7 +136,7 @@ OVERWRITING = {
     "--watch ../mixed --save images": FOLDER,
     "--watch ../mixed --audit image-name": IMAGE,
     "--watch ../mixed --audit m.onnx": MODEL,
-    "--watch ../mixed --audit images/later.png": "no image of the watched folder",
+    "--watch ../mixed --audit images/later.png": "not taken for an image of the watched folder",
 }
 
 
@@ -317,7 +317,7 @@ def test_the_log_has_what_a_court_would_ask_for(digits: Digits, call: Call, mixe
     log.write_text('{"torn by a power cu')
     (mixed / "bad.png").write_bytes(b"nothing")
     asked = ("predict", "--model", digits.model, mixed, "--reject", "0.1", "--audit", log, "--jsonl", "--seed", 3)
-    with pytest.warns(UceEdgeWarning, match="was torn, and is removed"):
+    with pytest.warns(UceEdgeWarning, match="was incomplete and has been removed"):
         printed = [json.loads(line) for line in call(*asked).out.splitlines()]
     logged = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(logged) == 4

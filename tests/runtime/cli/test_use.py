@@ -127,7 +127,7 @@ def test_quiet_leaves_results_and_errors_alone(call: Call) -> None:
     assert (quiet.code, quiet.out, quiet.err) == (0, loud.out, "")
     failed = call("predict", "--model", MODEL, "absent.png", "--quiet")
     assert (failed.code, failed.err) == (1, "error: 1 of 1 images could not be used.\n")
-    assert call("predict", "--quiet").err.startswith("error: Name images")
+    assert call("predict", "--quiet").err.startswith("error: Give either images")
     assert "Wrote s.png" in call(*asked).err  # the next command talks again
 
 
@@ -258,7 +258,7 @@ def test_a_stopped_training_names_the_command_that_goes_on(
     monkeypatch.setattr(cli.train, "need_torch", stop)
     done = call("train", "--data", "digits", "--resume", "--out", tmp_path / "my run")
     line = f"uce-edge train --data digits --out '{tmp_path / 'my run'}' --resume"
-    assert (done.code, done.err) == (130, f"Stopped. It goes on from the last epoch with: {line}\n")
+    assert (done.code, done.err) == (130, f"Stopped. To continue from the last epoch: {line}\n")
 
 
 def test_any_other_command_is_stopped_with_one_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -358,7 +358,7 @@ def test_a_wrong_file_in_the_usual_folder_hides_a_whole_set_elsewhere(small: Ser
 def test_a_download_needs_a_place(tmp_path: Path, small: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCE_EDGE_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"Where shall svhn go\? Name a folder with root="):
+    with pytest.raises(UsageError, match=r"No folder was given to download svhn to\. Name one with root="):
         splits.load("svhn", download=True)
     assert small.asked == []
     monkeypatch.setenv("UCE_EDGE_DATA", str(tmp_path))

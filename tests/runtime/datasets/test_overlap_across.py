@@ -129,7 +129,7 @@ def test_classes_sizes_and_overlaps_are_told(splits: dict[str, Split], capsys: p
         "dog        30           10         10    15",
         "eel         0            0          0     0",
     ]
-    assert "no training image is of the class eel" in said
+    assert "there is no training image of the class eel" in said
     assert "1 of 70 images are also in an earlier split, pixel by pixel, such as test4.png (test) and train11" in said
     assert "1 of 69 images look like one of an earlier split, such as guarantee2.png (guarantee) and train13" in said
     assert "2 of 130 images are there again with another label, such as train31.png (train) and train10" in said

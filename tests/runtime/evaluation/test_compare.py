@@ -286,7 +286,7 @@ def test_images_that_a_network_was_trained_on_are_announced_with_its_name(compar
     trained = splits.load("digits").splits["train"]
     np.savez(tmp_path / "seen.npz", x=trained.images[:40], y=trained.labels[:40])
     done = comparing(*FILES, "--data", tmp_path / "seen.npz")
-    assert "About 40 of these images were used to train the network" in done.err
+    assert "The network was trained on about 40 of these images" in done.err
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(comparing, tmp_path):

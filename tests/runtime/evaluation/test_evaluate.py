@@ -287,7 +287,7 @@ def test_notes_tell_what_a_reader_must_know(model, hard):
     assert found.notes[0] == "Mind the gap."
     assert found.samples == 5
     assert any("Only 50 images" in note for note in found.notes)
-    assert any("Calibrated at 25 passes and evaluated at 5" in note for note in found.notes)
+    assert any("Calibrated at 25 passes but evaluated at 5" in note for note in found.notes)
     few = evaluate(model, hard.images[hard.labels < 2], hard.labels[hard.labels < 2], resamples=2)
     assert "8 of the model's 10 classes have no image here." in few.notes
 
@@ -570,7 +570,7 @@ def test_of_the_training_folder_only_the_test_images_are_taken(tmp_path):
 def test_training_images_are_announced(digits, evaluating, archive):
     train = digits.dataset.splits["train"]
     done = evaluating(digits.model, "--data", archive(x=train.images[:100], y=train.labels[:100]), "--json")
-    assert "warning: About 100 of these images were used to train the network" in done.err
+    assert "warning: The network was trained on about 100 of these images" in done.err
     assert any("used to train" in note for note in json.loads(done.out)["notes"])
 
 

@@ -81,6 +81,6 @@ def test_a_monitor_that_cannot_be_is_told(tmp_path: Path, call: Call, begun: Mon
     said = call("serve", moments, "--monitor", state)
     assert (said.code, "about another model file" in said.err) == (2, True)
     said = call("serve", f"a={MODEL}", f"b={moments}", "--monitor", state)
-    assert (said.code, "A monitor is of one model" in said.err) == (2, True)
+    assert (said.code, "--monitor works with one model only" in said.err) == (2, True)
     said = call("serve", MODEL, "--monitor", MODEL)
     assert (said.code, "would be overwritten" in said.err) == (2, True)

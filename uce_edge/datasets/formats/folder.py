@@ -73,7 +73,7 @@ def _parts(path: Path) -> dict[str, Path]:
     if len(parts) > 1 and "train" in parts and others:
         raise UsageError(
             f"{path} has parts ({', '.join(folder.name for folder in parts.values())}) beside other folders "
-            f"({', '.join(others[:5])}), so that nobody knows which are classes. Move the others elsewhere."
+            f"({', '.join(others[:5])}), so it is unclear which folders are classes. Move the others elsewhere."
         )
     if not parts or others:
         return {}
