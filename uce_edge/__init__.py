@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
     from uce_edge.models import load
     from uce_edge.monitor.monitor import Monitor
-    from uce_edge.prediction import Decision, ImagePrediction, Prediction
+    from uce_edge.prediction import Decision, ImagePrediction, Prediction, Reason
     from uce_edge.providers import Device
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "NoGuaranteeError",
     "Prediction",
     "Promise",
+    "Reason",
     "SamplesWarning",
     "SkippedImagesWarning",
     "TelemetryWarning",
@@ -89,7 +90,7 @@ __getattr__, __dir__ = lazy.names(
         "uce_edge.model": ("GuaranteeWarning", "Model", "SamplesWarning"),
         "uce_edge.models": ("load",),
         "uce_edge.monitor.monitor": ("Monitor",),
-        "uce_edge.prediction": ("Decision", "ImagePrediction", "Prediction"),
+        "uce_edge.prediction": ("Decision", "ImagePrediction", "Prediction", "Reason"),
         "uce_edge.providers": ("Device",),
     },
 )

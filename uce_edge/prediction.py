@@ -252,6 +252,11 @@ class Prediction:
         """The file of each image that was given as a path."""
         return [image.path for image in self]
 
+    @property
+    def accepted(self) -> npt.NDArray[np.bool_]:
+        """Which images are accepted, as in `prediction[prediction.accepted]`; none where nothing was to be decided."""
+        return np.array([decision is Decision.ACCEPT for decision in self.decisions], dtype=bool)
+
     def __len__(self) -> int:
         return len(self.class_ids)
 

@@ -221,7 +221,7 @@ class Loop:
         self._milliseconds.append(1e3 * (time.perf_counter() - started))
         self._outcomes[done if done.startswith(("stop: ", "ask: ")) else "accepted"] += 1
         if prediction is not None and math.isfinite(prediction.uncertainty) and self._monitor is not None:
-            raised = self._monitor.add_scores(prediction.as_dict())
+            raised = self._monitor.add(prediction)
             if raised:
                 say(self._monitor.report().sentence)
         return done

@@ -309,7 +309,7 @@ def test_the_triage_tells_of_an_edited_log(incoming: Path, capsys: pytest.Captur
     log.write_bytes(log.read_bytes().replace(b'"decision": "reject"', b'"decision": "accept"', 1))
     capsys.readouterr()
     assert xray_triage.main(words) == 1
-    assert "edited: its text is not the one that was written" in capsys.readouterr().err
+    assert "edited: the line was changed after it was written" in capsys.readouterr().err
 
 
 def test_the_triage_says_which_models_there_are_when_pneumonia_is_not(

@@ -85,6 +85,15 @@ def test_what_is_sure_is_taken_by_a_mask(prediction: Prediction) -> None:
     assert all(image.uncertainty < 0.3 for image in sure)
 
 
+def test_what_is_accepted_is_taken_by_a_mask(model: Model, prediction: Prediction, paths: list[str]) -> None:
+    kept = prediction[prediction.accepted]
+    assert [image.path for image in kept] == [image.path for image in prediction if image.decision == "accept"]
+    assert 0 < len(kept) < len(prediction)
+    assert not model.predict(paths).accepted.any()  # nothing was to be decided
+    foreign = [image for image in prediction if image.reason in (uce_edge.Reason.FOREIGN, uce_edge.Reason.BOTH)]
+    assert not {image.path for image in foreign} & {image.path for image in kept}
+
+
 def test_an_image_knows_its_file_where_it_was_one(model: Model, paths: list[str]) -> None:
     content = Path(paths[0]).read_bytes()
     with Image.open(paths[1]) as opened:

@@ -15,6 +15,7 @@ from uce_edge.fields import RecordError
 from uce_edge.files import replacing
 from uce_edge.monitor import bets
 from uce_edge.monitor.records import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
+from uce_edge.prediction import ImagePrediction
 from uce_edge.records import DocumentError, parse
 
 if TYPE_CHECKING:
@@ -133,17 +134,17 @@ class Monitor:
         """The logarithm of the evidence now: that of the statistic with most, over the number of statistics."""
         return max(self._logs().values())
 
-    def add(self, answer: Answer, time: datetime | str | None = None) -> bool:
+    def add(self, answer: Answer | ImagePrediction, time: datetime | str | None = None) -> bool:
         """Add one answer to the evidence. An answer without a prediction is ignored.
 
         Args:
-            answer: An answer with the same number of passes and seed as the reference.
+            answer: An answer, or a prediction for one image, with the passes and the seed of the reference.
             time: When the answer was given; None for now.
 
         Returns:
             Whether this answer raised the alarm. An alarm is raised only once.
         """
-        prediction = answer.prediction
+        prediction = answer.prediction if isinstance(answer, Answer) else answer
         if prediction is None:
             return False
         if (prediction.passes, prediction.seed) != (self._state.samples, self._state.pass_seed):
