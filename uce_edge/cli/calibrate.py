@@ -75,7 +75,7 @@ def calibrate(
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(help="The confidence of the promises of --target-error and --foreign (0 to 1). Default: 0.95."),
+        typer.Option(help="The confidence of the promises of --target-error and --foreign (0.5 to 1). Default: 0.95."),
     ] = None,
     score: Annotated[
         RejectBy | None,
@@ -107,7 +107,7 @@ def calibrate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a calibration map on held-out images.
+    """Calibrate a run or a model file on held-out images, so that its confidence matches its accuracy.
 
     A run is calibrated on the images that it set aside, or on --data. A model file is calibrated on --data, which needs
     no training run, and a new file is written. Images that the network was trained on are refused.

@@ -199,12 +199,12 @@ def _expected_error(calibration: Calibration) -> str | None:
     if calibration.confidence_error is not None:
         by_confidence = ErrorMap(*calibration.confidence_error)
         told = ", ".join(f"{by_confidence([share])[0]:.1%} at {share:.0%}" for share in (0.5, 0.8, 0.95))
-        return f"{told} (expected error at a confidence)"
+        return f"{told} (expected error at that confidence)"
     if calibration.error is None:
         return None
     by_entropy = EntropyErrorMap(*calibration.error)
     told = ", ".join(f"{by_entropy([h])[0]:.1%} at {h:g}" for h in (0.1, 0.3, 0.5))
-    return f"{told} (expected error at an uncertainty)"
+    return f"{told} (expected error at that uncertainty)"
 
 
 def _usual(metadata: Metadata) -> str:
