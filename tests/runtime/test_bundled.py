@@ -13,7 +13,7 @@ from PIL import Image
 from uce_edge import Model
 from uce_edge.datasets import splits
 from uce_edge.integrity import check_description
-from uce_edge.models import BUNDLED, DEFAULT, bundled
+from uce_edge.models import BUNDLED, DEFAULT, bundled, files
 from uce_edge.prediction import Reason
 
 IMAGES = ROOT / "examples" / "images"
@@ -23,6 +23,7 @@ OTHER = sorted(IMAGES.glob("other-*.png"))
 
 def test_both_files_are_small_and_cheap() -> None:
     assert sum(bundled(kind).stat().st_size for kind in BUNDLED) < 5e6
+    assert sum(path.stat().st_size for path in files()) < 6.5e6
     for kind in BUNDLED:
         model = Model(bundled(kind), "cpu")
         assert model.metadata.inference is kind
@@ -34,9 +35,8 @@ def test_both_files_are_small_and_cheap() -> None:
         assert costs.macs(1) < (3 if kind == "mc" else 2) * 45e6
 
 
-@pytest.mark.parametrize("kind", BUNDLED)
-def test_its_description_lies_beside_it_for_runtimes_that_read_no_metadata(kind: str) -> None:
-    path = bundled(kind)
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
+def test_its_description_lies_beside_it_for_runtimes_that_read_no_metadata(path: Path) -> None:
     metadata = Model(path, "cpu").metadata
     assert check_description(path, metadata)
     description = path.with_suffix(".json").read_text()
@@ -69,7 +69,7 @@ def test_both_files_agree_as_far_as_one_is_an_approximation() -> None:
 
 def test_the_card_is_inside_the_file_and_in_the_docs(call: Call) -> None:
     shown = call("info", "--all").out
-    for word in ("accuracy", "limits", "licence", "torchrun", "reject auto"):
+    for word in ("accuracy", "limits", "licence", "train --data", "reject auto"):
         assert word in shown
     card = (IMAGES.parent.parent / "docs" / "model-card.md").read_text()
     accuracy = Model(bundled(), "cpu").metadata.metrics["accuracy"]
@@ -125,3 +125,33 @@ def test_the_card_tells_the_truth(call: Call) -> None:
     found = json.loads(said.out)["metrics"]
     for name, score in Model(bundled(), "cpu").metadata.metrics.items():
         assert found[name]["value"] == pytest.approx(score.value, abs=1e-4)
+
+
+XRAYS = sorted((ROOT / "examples" / "xrays").glob("*.png"))
+
+
+def test_the_xray_model_reads_xrays_and_no_photos(call: Call) -> None:
+    said = call("predict", "--model", "pneumonia", *XRAYS, IMAGES / "cat.png", "--reject", "auto", "--json")
+    assert said.code == 0, said.err
+    answers = json.loads(said.out)
+    right = [answer["label"] == path.stem.rpartition("-")[0] for answer, path in zip(answers, XRAYS, strict=False)]
+    assert sum(right) >= 5
+    assert answers[-1]["reason"] in ("foreign", "both")
+
+
+def test_the_xray_model_has_a_card_and_a_licence(call: Call) -> None:
+    shown = call("info", "pneumonia", "--all").out
+    for word in ("accuracy", "limits", "CC BY 4.0", "not a medical device"):
+        assert word in shown
+    model = Model(bundled(name="pneumonia"), "cpu")
+    assert model.metadata.members == 3
+    assert bundled(name="pneumonia").stat().st_size < 1.5e6
+    card = (ROOT / "docs" / "model-card-pneumonia.md").read_text()
+    assert f"{100 * model.metadata.metrics['accuracy'].value:.1f} %" in card
+
+
+@pytest.mark.parametrize("what", no_photos())
+def test_what_is_no_xray_is_rejected_as_foreign(what: str) -> None:
+    gray = no_photos()[what][:, 2:30, 2:30, :1]
+    said = Model(bundled(name="pneumonia"), "cpu").predict(gray, reject="auto")
+    assert set(said.reasons or ()) <= {Reason.FOREIGN, Reason.BOTH}

@@ -1,7 +1,7 @@
 """The models in the box: files called NAME-KIND.onnx in this folder, one for each kind of inference.
 
-`cifar10` knows ten kinds of things in photos and was trained by this project; `docs/model-card.md` says how it was
-made, what it is worth and where it fails.
+`cifar10` knows ten kinds of things in photos; `pneumonia` reads chest X-rays. This project trained both. Their cards,
+`docs/model-card.md` and `docs/model-card-pneumonia.md`, say how each was made, how good it is and where it fails.
 """
 
 from pathlib import Path
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BUNDLED", "DEFAULT", "DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
 
-DEFAULT = Inference.MOMENTS
-"""The faster of the two files, which is not worse: see the card."""
-BUNDLED = (Inference.MC, Inference.MOMENTS)
 DEFAULT_NAME = "cifar10"
+BUNDLED = (Inference.MC, Inference.MOMENTS)
+"""The files of the default model."""
+DEFAULT = Inference.MOMENTS
+"""The faster of the two, which is not worse: see the card."""
 _FOLDER = Path(__file__).parent
 
 
@@ -31,7 +32,7 @@ def names() -> tuple[str, ...]:
 
 def kinds(name: str) -> tuple[Inference, ...]:
     """The kinds of inference that there are files for; the default comes first."""
-    there = [kind for kind in BUNDLED if _file(name, kind).is_file()]
+    there = [kind for kind in Inference if _file(name, kind).is_file()]
     return tuple(sorted(there, key=lambda kind: kind is not DEFAULT))
 
 
@@ -51,7 +52,7 @@ def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Pat
     if not there:
         raise UsageError(expected("`model`", f"one of {', '.join(names())}", name, "Or name a file: photos.onnx"))
     if inference is not None and inference not in there:
-        rule = f"one of {', '.join(kind for kind in BUNDLED if kind in there)} for the bundled model"
+        rule = f"{' or '.join(sorted(there))} for {name}, the model in the box"
         raise UsageError(expected("`inference`", rule, str(inference), "Leave it out for the default"))
     return _file(name, inference or there[0])
 
@@ -96,6 +97,7 @@ def load(
     device: "Device | str" = "auto",
     *,
     threads: int | None = None,
+    spin: bool = True,
     max_memory: int | None = None,
     verify: bool = True,
 ) -> "Model":
@@ -106,6 +108,7 @@ def load(
             default model's file of that kind; None for the default.
         device: Where to run it, as in `Model`.
         threads: As in `Model`.
+        spin: As in `Model`.
         max_memory: As in `Model`.
         verify: As in `Model`.
 
@@ -117,6 +120,5 @@ def load(
     from uce_edge.model import Model
 
     kind = Inference(model) if isinstance(model, str) and model in list(Inference) else None
-    return Model(
-        find(None if kind is not None else model, kind), device, threads=threads, max_memory=max_memory, verify=verify
-    )
+    path = find(None if kind is not None else model, kind)
+    return Model(path, device, threads=threads, spin=spin, max_memory=max_memory, verify=verify)

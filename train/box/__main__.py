@@ -1,0 +1,32 @@
+"""Makes the models in the box, step by step, and writes their cards.
+
+    python train/box commands cifar10     # what to run, in order; the same for pneumonia
+    python train/box card cifar10         # compare the files, write the card, and put it into the files
+    python train/box seal                 # give all files digests and probe images again; nothing else changes
+
+The datasets lie under $UCE_EDGE_DATA: cifar10.npz, CIFAR-100's and MNIST's test images, pneumoniamnist.npz.
+"""
+
+import sys
+
+from card import write_card
+from recipes import BOX, make_pneumonia
+from seal import seal
+
+
+def main(step: str = "", name: str = "") -> None:
+    """Run one step."""
+    if step == "seal":
+        seal()
+    elif step == "pneumonia-data":
+        make_pneumonia()
+    elif step in ("commands", "card") and name in BOX:
+        if step == "card":
+            write_card(BOX[name])
+        else:
+            print("\n".join(BOX[name].commands))
+    else:
+        raise SystemExit(__doc__)
+
+
+main(*sys.argv[1:3])

@@ -1,0 +1,234 @@
+"""The card of a model in the box: measured with `uce-edge compare` and `evaluate`, written into docs and the files."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from recipes import Boxed
+
+from uce_edge.contract import Inference
+from uce_edge.datasets.splits import load
+from uce_edge.metadata import Metadata, StoredScore
+from uce_edge.model import Model
+from uce_edge.report.words import percent
+from uce_edge_export.publish import publish
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RIVALS = ROOT / "build" / "box"
+THREADS = 2
+DAMAGED = 500
+SHOWN = {
+    "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "uce": "UCE",
+    "classwise_uce": "classwise UCE", "aurc": "AURC", "auroc": "AUROC of errors",
+}  # fmt: skip
+JUDGED = ("accuracy", "nll", "aurc")
+SCORES = ("uncertainty", "novelty", "both")
+
+Found = dict[str, Any]
+
+
+def write_card(boxed: Boxed) -> None:
+    """Measure the files of a model and its rivals; write the page and the cards inside the files."""
+    dataset = load(boxed.data)
+    sizes = ", ".join(f"{len(split):,} {name}" for name, split in dataset.splits.items())
+    compared = _compared(boxed)
+    files = {Path(one["name"]).stem: one for one in compared["files"]}
+    damage = _program("evaluate", boxed.file(boxed.kinds[0]), "--data", boxed.data, "--no-latency", "--json",
+                      "--corrupt", "--corrupt-images", DAMAGED)["shift"]  # fmt: skip
+    for kind in boxed.kinds:
+        path = boxed.file(kind)
+        scores = files[path.stem]["evaluation"]["metrics"]
+        described = replace(
+            Model(path, "cpu").metadata,
+            metrics={name: _short(scores[name]) for name in SHOWN},
+            card={
+                "data": f"{dataset.name}: {sizes}; tested on {len(dataset.splits['test'])} test images",
+                "commands": list(boxed.commands),
+                "seed": boxed.seed,
+                "limits": list(boxed.limits),
+                "licence": boxed.licence,
+            },
+        )
+        with publish(ir.load(path), described, path):
+            pass  # the graph stays as it is
+    page = ROOT / "docs" / ("model-card.md" if boxed.name == "cifar10" else f"model-card-{boxed.name}.md")
+    page.write_text(_page(boxed, sizes, files, compared, damage, Model(boxed.file(boxed.kinds[0]), "cpu").metadata))
+    print(f"Wrote {page}")
+
+
+def _compared(boxed: Boxed) -> Found:
+    """All files on the test images and on foreign ones; under a file's own name, because pages show names."""
+    with tempfile.TemporaryDirectory() as folder:
+        rivals = [RIVALS / f"{name}.onnx" for name in boxed.rivals]
+        paths = [*rivals, *map(boxed.file, boxed.kinds)]
+        options = [word for name in (*boxed.foreign, "far") for word in ("--ood", name)]
+        page = Path(folder) / "compare.html"
+        return _program("compare", *paths, "--data", boxed.data, *options, "--images", 5_000, "--threads", THREADS,
+                        "--report", page, "--json")  # fmt: skip
+
+
+def _program(*words: object) -> Found:
+    print("uce-edge", *words, flush=True)
+    line = [sys.executable, "-m", "uce_edge", *map(str, words)]
+    done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def _short(score: Found) -> StoredScore:
+    names = ("value", "low", "high", "twin")
+    return StoredScore(*(None if score[name] is None else round(score[name], 5) for name in names))
+
+
+def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, damage: Found, metadata: Metadata) -> str:
+    own = {kind: files[boxed.file(kind).stem] for kind in boxed.kinds}
+    hashes = [[name, f"`{value}`"] for name, value in metadata.hashes.splits.items()]
+    parts = [
+        f"# Model card: {boxed.name}",
+        f"`python train/box card {boxed.name}` wrote this page from measurements of the files in the box. "
+        f"`uce-edge info {boxed.name} --all` shows most of it from inside a file.",
+        f"**What.** {boxed.what}",
+        f"**Data.** {sizes} images. All numbers below are of the test images, which nothing was fitted on.",
+        _table(["split", "SHA-256"], hashes),
+        f"**Made by** (seed {boxed.seed}):",
+        "\n".join(f"    {line}" for line in ("export UCE_EDGE_DATA=data", *boxed.commands)),
+        "**Limits.**\n\n" + "\n".join(f"- {line}" for line in boxed.limits),
+        "## How good its answers are",
+        "In brackets stands a 95 % bootstrap interval. *In italics* stands what a perfectly calibrated model with the "
+        "same probabilities would score.",
+        _table(["", *own], [[title, *(_scored(name, one) for one in own.values())] for name, title in SHOWN.items()]),
+        "## What the uncertainty costs and buys",
+        _rivals(boxed, files, compared),
+        "## What it promises (`--reject auto`)",
+        "Each promise has 95 % confidence. The measured shares are of the test images.",
+        _promises(own, metadata),
+        "## What it should reject",
+        "None of these images has a class of the model. `far` holds noise, single colours, gratings, checkerboards and "
+        "text.",
+        _foreign(own),
+        f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
+        "Each cell says which share `--reject auto` accepts, and which share of these is wrong.",
+        _damage(damage),
+        f"**Licence.** {boxed.licence}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _scored(name: str, one: Found) -> str:
+    score = one["evaluation"]["metrics"][name]
+    twin = "" if score["twin"] is None else f", *{_shown(name, score['twin'])}*"
+    return f"{_shown(name, score['value'])} ({_shown(name, score['low'])} to {_shown(name, score['high'])}){twin}"
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value:.4f}" if name in ("nll", "brier") else percent(value, 2 if name == "aurc" else 1)
+
+
+def _rivals(boxed: Boxed, files: dict[str, Found], compared: Found) -> str:
+    reference = Path(compared["reference"]).stem
+    rows = []
+    for name, one in files.items():
+        evaluation = one["evaluation"]
+        called = boxed.rivals.get(name, f"**{name}**")
+        cells = [_shown(metric, evaluation["metrics"][metric]["value"]) for metric in JUDGED]
+        if name != reference:
+            cells = [f"{cell} ({_gap(metric, one['differences'][metric])})"
+                     for metric, cell in zip(JUDGED, cells, strict=True)]  # fmt: skip
+        near = evaluation["ood"][0]
+        cells.append(percent(_best(near)["auroc"]["value"]))
+        measured, macs = one["price"]["measured"], one["price"]["macs"]
+        times = "" if measured is None else f"{measured['ratio_best']:.2f}x / {measured['ratio']:.2f}x"
+        cells += [str(one["price"]["passes"]), times, "" if macs is None else f"{macs / 1e6:.0f} M"]
+        cells.append(f"{one['price']['file_mb']:.2f}")
+        rows.append([called, *cells])
+    foreign = files[reference]["evaluation"]["ood"][0]["name"]
+    head = ["file", *(SHOWN[name] for name in JUDGED), f"AUROC of {foreign}, both gates", "passes",
+            f"time of one image, {compared['threads']} threads, best / median", "MACs", "MB"]  # fmt: skip
+    lead = (
+        f"Times are multiples of the first row's. In brackets stands the paired 95 % interval of the difference to the "
+        f"first row: an interval that holds 0 is a tie. {compared['verdict']}"
+    )
+    return f"{lead}\n\n{_table(head, rows)}"
+
+
+def _gap(metric: str, difference: Found) -> str:
+    scale, digits = (1, 4) if metric == "nll" else (100, 2)
+    return f"{scale * difference['low']:+.{digits}f} to {scale * difference['high']:+.{digits}f}"
+
+
+def _best(outside: Found) -> Found:
+    """How foreign images are told by all that the file has."""
+    return next(outside["detection"][name] for name in reversed(SCORES) if name in outside["detection"])  # type: ignore[no-any-return]
+
+
+def _promises(own: dict[Inference, Found], metadata: Metadata) -> str:
+    rows = []
+    for kind, one in own.items():
+        gated = one["evaluation"]["gated"]
+        promised = metadata.promised
+        target = None if promised is None else promised.target_error
+        rows.append([
+            str(kind), percent(gated["level"]), percent(gated["foreign"], 2), f"{gated['threshold']:.4f}",
+            percent(target), percent(gated["coverage"]), percent(gated["error"], 2),
+        ])  # fmt: skip
+    head = ["", "familiar images that it may call foreign", "it does", "threshold", "error of the accepted, at most",
+            "accepted", "error of these"]  # fmt: skip
+    return _table(head, rows)
+
+
+def _foreign(own: dict[Inference, Found]) -> str:
+    rows = []
+    for kind, one in own.items():
+        for outside in one["evaluation"]["ood"]:
+            areas = [_area(outside["detection"].get(name)) for name in SCORES]
+            shares = [percent(outside["accepted"]), percent(outside["gated"])]
+            rows.append([f"{kind}, {outside['images']:,} of {outside['name']}", *areas, *shares])
+    head = ["", "AUROC of the uncertainty", "of the novelty", "of both", "accepted by the uncertainty alone",
+            "by `--reject auto`"]  # fmt: skip
+    return _table(head, rows)
+
+
+def _area(found: Found | None) -> str:
+    if found is None:
+        return ""
+    score = found["auroc"]
+    return f"{percent(score['value'])} ({percent(score['low'])} to {percent(score['high'])})"
+
+
+def _damage(shift: Found) -> str:
+    severities = len(next(iter(shift["curves"].values()))) - 1
+    rows = [[what, *(_kept(one) for one in curve[1:])] for what, curve in shift["curves"].items()]
+    pooled = [
+        f"{', '.join(group['kinds'])} ({'seen' if group['seen'] else 'not seen'} in training): accuracy "
+        f"{percent(group['accuracy'])}, accepted {percent(group['gated_coverage'])}, wrong of these "
+        f"{percent(group['gated_error'])}; by the uncertainty alone {percent(group['coverage'])} and "
+        f"{percent(group['error'])}"
+        for group in shift["apart"]
+    ]
+    alone, gated = (_together(shift["curves"].values(), prefix) for prefix in ("", "gated_"))
+    pooled.append(f"all six together: {gated}; by the uncertainty alone {alone}")
+    head = ["severity", *map(str, range(1, severities + 1))]
+    return _table(head, rows) + "\n\nAll severities together:\n\n" + "\n".join(f"- {line}" for line in pooled)
+
+
+def _kept(one: Found) -> str:
+    return f"{percent(one['gated_coverage'], 0)} / {percent(one['gated_error'], 0)}"
+
+
+def _together(curves: Iterable[Sequence[Found]], prefix: str) -> str:
+    """What is accepted of all damaged images, and wrong of it."""
+    conditions = [one for curve in curves for one in curve[1:]]
+    accepted = sum(one[f"{prefix}coverage"] for one in conditions)
+    wrong = sum(one[f"{prefix}coverage"] * (one[f"{prefix}error"] or 0) for one in conditions)
+    share = wrong / accepted if accepted else None
+    return f"accepted {percent(accepted / len(conditions))}, wrong of these {percent(share)}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,151 @@
+"""What the box holds: how every model is made, what it is for, and what it is compared with."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from uce_edge.contract import Inference
+from uce_edge.files import replacing
+
+PNEUMONIA, HELD_OUT = Path("build/pneumonia.npz"), Path("build/pneumonia-held-out.npz")
+_HELD_OUT = 1_500
+_FILES = "uce_edge/models"
+
+
+@dataclass(frozen=True)
+class Boxed:
+    """One model in the box."""
+
+    name: str
+    what: str
+    """The first paragraph of its card."""
+    data: str
+    """As in `--data`."""
+    kinds: tuple[Inference, ...]
+    """Its files; the default comes first."""
+    commands: tuple[str, ...]
+    rivals: dict[str, str]
+    """Files in build/box that it is compared with, and what each is called; the first is the reference."""
+    foreign: tuple[str, ...]
+    """As in `--ood`, apart from `far`."""
+    limits: tuple[str, ...]
+    licence: str
+    seed: int = 0
+
+    def file(self, kind: Inference) -> Path:
+        """One of its files."""
+        return Path(_FILES) / f"{self.name}-{kind}.onnx"
+
+
+def _trained(options: str, out: str) -> str:
+    return (
+        "uce-edge train --data cifar10 --arch resnet9 --optimiser sgd --weight-decay 0.0005 --flip "
+        f"--augment augmix --noise 0.2 --blur 0.2 --precision bfloat16 {options} --out runs/{out}"
+    )
+
+
+_P = 0.05
+_CIFAR10 = Boxed(
+    name="cifar10",
+    what=(
+        "A ResNet-9 with 262,000 weights, for photos of 32x32 pixels. It tells airplane, automobile, bird, cat, deer, "
+        f"dog, frog, horse, ship and truck apart. Every weight layer but the first has Gaussian dropout (p = {_P}, "
+        "factored sigma). There are two files of one network: `moments` propagates mean and variance in one pass and "
+        "draws the last layer; `mc` draws exact passes. `predict` takes `moments` unless told otherwise."
+    ),
+    data="cifar10",
+    kinds=(Inference.MOMENTS, Inference.MC),
+    commands=(
+        _trained("--dropout none --epochs 20 --learning-rate 0.1", "trunk"),
+        _trained(f"--init runs/trunk --p {_P} --sigma factored --epochs 8 --learning-rate 0.05", "box"),
+        _trained("--init runs/trunk --dropout none --epochs 8 --learning-rate 0.05", "plain"),
+        "uce-edge calibrate runs/box --target-error 0.05",
+        "uce-edge calibrate runs/plain --target-error 0.05",
+        *(
+            f"uce-edge export runs/box --inference {kind} --out {_FILES}/cifar10-{kind}.onnx"
+            for kind in ("moments", "mc")
+        ),
+        "uce-edge export runs/plain --inference deterministic --out build/box/trained-without-noise.onnx",
+        "uce-edge export runs/box --inference deterministic --out build/box/run-without-noise.onnx",
+    ),
+    rivals={
+        "trained-without-noise": "the same network and training, without noise",
+        "run-without-noise": "this network, run without its noise",
+    },
+    foreign=("cifar100", "mnist"),
+    limits=(
+        "It knows ten kinds of things in photos of 32x32 pixels. Larger photos are shrunk to that.",
+        "It has no class for people, plants, food or furniture, and rejects only a part of them.",
+        "An unknown thing that looks like a known one is rarely foreign to it.",
+        "On damaged images its uncertainty rises less than its error.",
+        "Its promises hold for images drawn like CIFAR-10's, with the stored passes and seed.",
+        "It is not for decisions about people, and not for safety.",
+    ),
+    licence="MIT, as this project; CIFAR-10 (Krizhevsky, 2009) is free to use with citation.",
+)
+
+_MEMBERS = 3
+_PNEUMONIA = Boxed(
+    name="pneumonia",
+    what=(
+        f"An ensemble of {_MEMBERS} ResNet-8 with 78,000 weights each, for chest X-rays of 28x28 pixels. It tells "
+        "normal from pneumonia. It has no noise: the members disagree where they do not know. One file runs all of "
+        "them once."
+    ),
+    data=str(PNEUMONIA),
+    kinds=(Inference.DETERMINISTIC,),
+    commands=(
+        "python train/box pneumonia-data",
+        f"uce-edge train --data {PNEUMONIA} --arch resnet8 --dropout none --members {_MEMBERS} --epochs 25 --rotate 10 "
+        "--colour 0.4 --noise 0.2 --blur 0.2 --precision bfloat16 --out runs/pneumonia",
+        *(f"uce-edge calibrate runs/pneumonia/member-{member}" for member in range(_MEMBERS)),
+        "uce-edge export "
+        + " ".join(f"runs/pneumonia/member-{member}" for member in range(_MEMBERS))
+        + " --inference deterministic --out build/box/members.onnx",
+        f"uce-edge calibrate build/box/members.onnx --data {HELD_OUT} --target-error 0.02 --foreign 0.03 "
+        f"--out {_FILES}/pneumonia-deterministic.onnx",
+        "uce-edge export runs/pneumonia/member-0 --inference deterministic --out build/box/one-member.onnx",
+    ),
+    rivals={"one-member": "its first member alone"},
+    foreign=(),
+    limits=(
+        "It is an exercise, not a medical device.",
+        "It knows frontal chest X-rays of children from one hospital, shrunk to 28x28 pixels.",
+        "It knows no other finding than pneumonia.",
+        "Its promises are about X-rays drawn like the held-out training images. The official test images differ from "
+        "these.",
+        "X-rays of one patient may be in several splits: the data do not say whose they are.",
+    ),
+    licence=(
+        "MIT for the weights; PneumoniaMNIST (MedMNIST, Yang et al. 2023; from Kermany et al. 2018) is under CC BY 4.0."
+    ),
+)
+
+BOX = {boxed.name: boxed for boxed in (_CIFAR10, _PNEUMONIA)}
+
+
+def make_pneumonia() -> None:
+    """Hold out more of PneumoniaMNIST's training images than its validation part: a promise about 1 % takes 598.
+
+    Images that occur twice are kept once, so that no copy is in two splits. The official test images stay.
+    """
+    with np.load(Path(os.environ["UCE_EDGE_DATA"]) / "pneumoniamnist.npz") as archive:
+        images = np.concatenate([archive["train_images"], archive["val_images"]])
+        labels = np.concatenate([archive["train_labels"], archive["val_labels"]]).ravel()
+        test, names = (archive["test_images"], archive["test_labels"].ravel()), archive["class_names"]
+    _, first = np.unique(images.reshape(len(images), -1), axis=0, return_index=True)
+    order = np.random.default_rng(0).permutation(np.sort(first))
+    held_out, kept = order[:_HELD_OUT], order[_HELD_OUT:]
+    PNEUMONIA.parent.mkdir(exist_ok=True)
+    train, held = (images[kept], labels[kept]), (images[held_out], labels[held_out])
+    _save(PNEUMONIA, class_names=names, train_images=train[0], train_labels=train[1], val_images=held[0],
+          val_labels=held[1], test_images=test[0], test_labels=test[1])  # fmt: skip
+    _save(HELD_OUT, class_names=names, x=held[0], y=held[1])
+    print(f"{PNEUMONIA}: {len(kept):,} training, {len(held_out):,} held-out and {len(test[0]):,} test images")
+
+
+def _save(path: Path, **arrays: np.ndarray) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)

@@ -1,0 +1,17 @@
+"""Digests and probe images of the files in the box, made anew."""
+
+from uce_edge.files import replacing
+from uce_edge.model import Model
+from uce_edge.models import files
+from uce_edge_export.publish import Draft
+
+
+def seal() -> None:
+    """Renew what tells a changed file; the graphs stay to the byte."""
+    for path in files():
+        metadata = Model(path, "cpu").metadata
+        with replacing(path.with_suffix(".json")) as described, replacing(path) as temporary:
+            draft = Draft(temporary, path.read_bytes(), metadata)
+            draft.seal()
+            described.write_text(draft.metadata.to_json(indent=2) + "\n")
+        print(path.name, draft.metadata.digests)
