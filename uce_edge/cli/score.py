@@ -36,7 +36,7 @@ def score(
     reject: RejectOption = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
-    block: Annotated[int, typer.Option(help="Images of one Parquet file, and of one step of work.")] = 64,
+    block: Annotated[int, typer.Option(help="Images of one Parquet file, and of one step of work.")] = 256,
     as_json: JsonOption = False,
     address: Annotated[
         str | None,

@@ -41,6 +41,11 @@ class Block:
     """The image files, or the Parquet file."""
     row_group: int = 0
 
+    @property
+    def far(self) -> bool:
+        """Whether its files lie in a bucket, where each of them is waited for."""
+        return self.kind is Kind.FILES and any("://" in address for address in self.addresses)
+
 
 class Entry(NamedTuple):
     """One image as it lies there, or why it cannot be read."""
@@ -62,7 +67,7 @@ def blocks(given: str, images: int) -> list[Block]:
         UsageError: There is nothing to score.
     """
     if images < 1:
-        raise UsageError(expected("`block`", "at least 1", images, "Leave it out for 64"))
+        raise UsageError(expected("`block`", "at least 1", images, "Leave it out for 256"))
     system, place, prefix = _system(given)
     suffix = Path(place).suffix.lower()
     if any(sign in place for sign in "*?["):

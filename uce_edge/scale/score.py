@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 # Before Ray is imported: it would report its use to its makers, and hide the graphics cards of tasks that ask for none.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Nor are its own records of tasks and events needed: every process would write them as long as a job lasts.
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+os.environ.setdefault("RAY_enable_metrics_collection", "0")
+os.environ.setdefault("RAY_event_stats", "0")
 import ray
 import ray.data
 from ray.exceptions import RayError
@@ -30,8 +34,9 @@ from uce_edge.providers import Device, onnxruntime
 from uce_edge.scale.inputs import Block, Entry, Kind, blocks, fingerprint, read, sources
 from uce_edge.scale.parts import MODEL, Counts, Folder, Manifest
 
-_READERS = int(os.environ.get("X_READERS", "4"))  # threads of an actor that read and decode, at least: they wait for buckets
-_TASKS, _EACH = 1000, 8  # tasks of a job at most; or so many for every worker, that none is left without work
+TASKS, TASKS_EACH = 1000, 8
+"""The tasks that Ray divides a job into, at most: so many, or so many for every worker if that is more."""
+_READERS = 16  # threads of a worker that read from a bucket: most of the time they wait
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Job:
 
 
 @contextmanager
-def opened(given: str, model: Path, out: str, request: Request = Request(), block: int = 64) -> Iterator[Job]:
+def opened(given: str, model: Path, out: str, request: Request = Request(), block: int = 256) -> Iterator[Job]:
     """Prepare a job, or one that was killed; other jobs on this machine are kept out of its folder meanwhile.
 
     Args:
@@ -123,13 +128,14 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
             {"number": one.number, "kind": one.kind.value, "addresses": list(one.addresses), "group": one.row_group}
             for one in missing
         ]
-        # Ray has tasks of several blocks each where there are many: what the driver does for a task is then little.
-        dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), max(_TASKS, _EACH * workers)))
+        # The driver works for every task, so a task has several blocks where there are many.
+        tasks = min(len(rows), max(TASKS, TASKS_EACH * workers))
+        dataset = ray.data.from_items(rows, override_num_blocks=tasks)
         stored = dataset.map(
             _Score,
             fn_constructor_args=(job, machines),
             compute=ray.data.ActorPoolStrategy(size=workers),
-            num_cpus=min(machines.cpus, available / workers),
+            num_cpus=_share(machines.cpus, available, workers),
             num_gpus=1 if machines.device is Device.CUDA else 0,
         )
         for row in stored.iter_rows():
@@ -141,6 +147,12 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
     finally:
         if started:
             ray.shutdown()
+
+
+def _share(cpus: int, available: int, workers: int) -> float:
+    """Processors that Ray keeps for a worker: more workers than fit share them. Ray takes no fractions above 1."""
+    each = available / workers
+    return each if each < 1 else min(cpus, int(each))
 
 
 def _start(address: str | None) -> None:
@@ -194,7 +206,7 @@ class _Score:
             path.write_bytes(self._folder.kept(MODEL))
             # Ray sets OMP_NUM_THREADS, which ONNX Runtime ignores: without a number it would take all cores.
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
-        self._readers = max(_READERS, machines.cpus)
+        self._threads = machines.cpus
         self._same = {
             "model_sha256": job.digest,
             "uce_edge": __version__,
@@ -208,10 +220,9 @@ class _Score:
     def _rows(self, block: Block) -> list[dict[str, Any]]:
         """Threads read and decode the next images while the model runs; no pixels leave this process."""
         rows = []
+        threads = max(_READERS, self._threads) if block.far else self._threads
         # Lists of one length, whatever is decoded by when: the last digit may depend on what is computed together.
-        ahead = done_ahead(
-            self._open, sources(block), ahead=AHEAD, threads=self._readers, at_most=CHUNK, patience=None
-        )
+        ahead = done_ahead(self._open, sources(block), ahead=AHEAD, threads=threads, at_most=CHUNK, patience=None)
         with closing(ahead) as chunks, Notes() as notes:
             for chunk in chunks:
                 for image in chunk:
