@@ -159,7 +159,8 @@ def _start(address: str | None) -> None:
     """Start Ray, or join a cluster."""
     _reach(address)
     try:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level="error")
+        # Without "local" Ray would join whatever cluster runs on this machine.
+        ray.init(address=address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
     except (OSError, RayError):
         raise
     except Exception as error:  # Ray raises bare ones: for a raylet that is not there in time, for one
