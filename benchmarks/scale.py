@@ -1,11 +1,12 @@
 """What does `uce-edge score` cost beside `uce-edge predict`, and what would a billion images take?
 
-    python benchmarks/scale.py [--images 4096] [--write]     # in an environment with the extras cpu and ray
+    python benchmarks/scale.py [--images 4096] [--repeats 2] [--write]     # needs the extras cpu and ray
 
-Processor time of a command and all its processes, per image: two folders of different size are answered, and the
-difference is divided by the difference in images, so that the start does not count. It is little disturbed by other
-work on the machine; rates and the gain from a second worker are, so they want a quiet one. With PyTorch in the
-environment, a plain Ray Data script over a loop of passes is measured, too. `--write` puts tables into docs/scale.md.
+Processor time of a command and all its processes. Every command answers two folders of different size, in turn with the
+others, `--repeats` times. The line through the two means gives what one more image costs and what the start costs.
+Processor time is little disturbed by other work on the machine; rates and the gain from a second worker are, so they
+want a quiet one. With PyTorch in the environment, a plain Ray Data script over a loop of passes is measured, too.
+`--write` puts tables into docs/scale.md.
 """
 
 import argparse
@@ -18,19 +19,24 @@ import sys
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
-from uce_edge.scale.inputs import Block, Kind
+from uce_edge.scale.inputs import Block, Kind, blocks, fingerprint
+from uce_edge.scale.score import TASKS, TASKS_EACH
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, START, END = ROOT / "docs" / "scale.md", "<!-- benchmarks/scale.py -->", "<!-- end -->"
-BLOCK, LARGE_BLOCK = 64, 4096
+BLOCK, TINY_BLOCK = 256, 2
 MACHINES, CORES = (1, 10, 1000), 32
-DRIVER, MODELS, DECODING, RAY = "the driver", "models", "decoding", "Ray itself"
+DRIVER, MODELS, OTHERS, RAY = "the driver", "workers", "other tasks", "Ray itself"
+MOMENTS, EXACT = "100 by moments", "25 exact"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,31 +54,39 @@ class Run:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one more image costs, and what the start does."""
+    """The line through what two folders cost: its slope is one more image, its beginning the start."""
 
-    small: Run
-    large: Run
+    small: list[Run]
+    large: list[Run]
 
     @property
     def each(self) -> float:
         """Seconds of processor time per image."""
-        return (self.large.processor - self.small.processor) / (self.large.images - self.small.images)
+        return self._slope(lambda run: run.processor)
 
     @property
     def start(self) -> float:
         """Seconds of processor time before the first image."""
-        return max(self.small.processor - self.each * self.small.images, 0.0)
-
-    def part(self, name: str) -> float:
-        """Seconds of processor time per image of some of the processes."""
-        more = self.large.parts.get(name, 0) - self.small.parts.get(name, 0)
-        return more / (self.large.images - self.small.images)
+        return fmean(run.processor for run in self.small) - self.each * self.small[0].images
 
     @property
     def rate(self) -> float:
         """Images per second of wall time, without the start; not a number where other work hid the difference."""
-        more = self.large.seconds - self.small.seconds
-        return (self.large.images - self.small.images) / more if more > 0 else math.nan
+        each = self._slope(lambda run: run.seconds)
+        return 1 / each if each > 0 else math.nan
+
+    @property
+    def wait(self) -> float:
+        """Seconds of wall time before the first image."""
+        return fmean(run.seconds for run in self.small) - self._slope(lambda run: run.seconds) * self.small[0].images
+
+    def part(self, name: str) -> float:
+        """Seconds of processor time per image of some of the processes."""
+        return self._slope(lambda run: run.parts[name])
+
+    def _slope(self, value: Callable[[Run], float]) -> float:
+        more = fmean(map(value, self.large)) - fmean(map(value, self.small))
+        return more / (self.large[0].images - self.small[0].images)
 
 
 def processes() -> dict[int, tuple[int, float]]:
@@ -98,8 +112,9 @@ def kind(pid: int, first: int, before: str) -> str:
         return before
     if "MapWorker" in title:
         return MODELS
-    # One that decodes is called so while it does, and idle in between.
-    return DECODING if title.startswith(("ray::Map", "ray::IDLE", "ray::ReadImage")) else before
+    if title.startswith(("ray::Map", "ray::ReadImage")):
+        return OTHERS
+    return before  # one that runs tasks is idle in between
 
 
 def run(command: list[str], images: int) -> Run:
@@ -122,7 +137,7 @@ def run(command: list[str], images: int) -> Run:
         if process.returncode:
             said.seek(0)
             sys.exit(f"{' '.join(command)} failed:\n{said.read().decode()[-3000:]}")
-    parts = dict.fromkeys((DRIVER, MODELS, DECODING, RAY), 0.0)
+    parts = dict.fromkeys((DRIVER, MODELS, OTHERS, RAY), 0.0)
     for pid, each in taken.items():
         parts[kinds[pid]] += each
     return Run(images, seconds, sum(taken.values()), parts)
@@ -142,8 +157,8 @@ def folders(place: Path, small: int, large: int) -> dict[int, Path]:
     return made
 
 
-def score(inference: str, workers: int = 1) -> list[str]:
-    words = ["score", "FOLDER", "--inference", inference, "--workers", workers, "--out", "OUT", "--block", BLOCK]
+def score(inference: str, workers: int = 1, block: int = BLOCK) -> list[str]:
+    words = ["score", "FOLDER", "--inference", inference, "--workers", workers, "--out", "OUT", "--block", block]
     return [sys.executable, "-m", "uce_edge", *map(str, words)]
 
 
@@ -152,13 +167,20 @@ def predict(inference: str) -> list[str]:
     return [sys.executable, "-m", "uce_edge", *words]
 
 
-def measure(command: list[str], made: dict[int, Path], place: Path) -> Cost:
-    runs = []
-    for count, folder in sorted(made.items()):
-        with tempfile.TemporaryDirectory(dir=place) as out:
-            places = {"FOLDER": str(folder), "OUT": f"{out}/answers"}
-            runs.append(run([places.get(word, word) for word in command], count))
-    return Cost(*runs)
+def once(command: list[str], folder: Path, images: int) -> Run:
+    with tempfile.TemporaryDirectory() as out:
+        places = {"FOLDER": str(folder), "OUT": f"{out}/answers"}
+        return run([places.get(word, word) for word in command], images)
+
+
+def measure(commands: dict[str, list[str]], made: dict[int, Path], repeats: int) -> dict[str, Cost]:
+    """Commands in turn, so that what else the machine does meets all of them."""
+    runs: dict[str, dict[int, list[Run]]] = {name: {count: [] for count in made} for name in commands}
+    for _ in range(repeats):
+        for count, folder in made.items():
+            for name, command in commands.items():
+                runs[name][count].append(once(command, folder, count))
+    return {name: Cost(found[min(made)], found[max(made)]) for name, found in runs.items()}
 
 
 def bytes_per_address() -> float:
@@ -173,42 +195,63 @@ def bytes_per_address() -> float:
     return taken
 
 
+def listing(folder: Path, images: int) -> float:
+    """Seconds that the driver takes per image before anything starts: it lists, hashes and packs the addresses."""
+    start, rounds = time.process_time(), 5
+    for _ in range(rounds):
+        found = blocks(str(folder), BLOCK)
+        fingerprint(found)
+        pa.Table.from_pylist([{"addresses": list(block.addresses)} for block in found])
+    return (time.process_time() - start) / rounds / images
+
+
+def per_task(own: Cost, made: dict[int, Path]) -> float:
+    """Seconds of the driver for one task of Ray: the same images in many tiny blocks, beside a few."""
+    images = min(made)
+    tiny = once(score("moments", block=TINY_BLOCK), made[images], images)
+    more = min(-(-images // TINY_BLOCK), TASKS) - -(-images // BLOCK)
+    return max(tiny.parts[DRIVER] - fmean(run.parts[DRIVER] for run in own.small), 0.0) / more
+
+
 def costs_table(costs: dict[str, Cost]) -> list[str]:
-    head = "| command | passes | processor time per image | start | images per second |"
-    rows = [head, "| --- | --- | --- | --- | --- |"]
+    rows = [
+        "| command | passes | processor time per image | processor time of the start | images per second | start |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for name, cost in costs.items():
         command, _, passes = name.rpartition(", ")
-        rows.append(f"| {command} | {passes} | {1000 * cost.each:.2f} ms | {cost.start:.1f} s | {cost.rate:.0f} |")
+        rows.append(
+            f"| {command} | {passes} | {1000 * cost.each:.2f} ms | {cost.start:.1f} s | {cost.rate:.0f} | "
+            f"{cost.wait:.1f} s |"
+        )
     return rows
 
 
 def overhead(costs: dict[str, Cost], passes: str) -> str:
     ours, theirs = costs[f"`score --workers 1`, {passes}"], costs[f"`predict --jsonl`, {passes}"]
-    more = ours.each - theirs.each
-    return f"{1000 * more:+.2f} ms an image or {100 * more / theirs.each:+.0f} % ({passes})"
+    return f"{ours.each / theirs.each:.2f} times ({passes})"
 
 
-def _parts(cost: Cost) -> str:
-    return ", ".join(f"{name} {1000 * cost.part(name):.2f} ms" for name in (MODELS, DECODING, DRIVER, RAY))
-
-
-def plan(each: float, driver_block: float, address: float) -> list[str]:
-    """On paper: what machines of so many cores would do."""
+def plan(each: float, listed: float, task: float, address: float) -> list[str]:
+    """On paper: what machines of so many cores would do with a billion images."""
+    images = 1e9
     rows = [
-        f"| machines of {CORES} cores | images/s of the cores | images/s of the driver, `--block {BLOCK}` | the same, "
-        f"`--block {LARGE_BLOCK}` | hours for a billion images |",
-        "| --- | --- | --- | --- | --- |",
+        f"| machines of {CORES} cores | images/s of the cores | hours of the cores | tasks "
+        "| hours of the driver for them | hours with the list |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for machines in MACHINES:
-        cores = machines * CORES / each
-        drivers = [block / driver_block for block in (BLOCK, LARGE_BLOCK)]
-        hours = [1e9 / min(cores, driver) / 3600 for driver in drivers]
-        best = f"{hours[0]:,.1f}" + (f", or {hours[1]:,.1f} in large blocks" if hours[1] < 0.95 * hours[0] else "")
-        rows.append(f"| {machines:,} | {cores:,.0f} | {drivers[0]:,.0f} | {drivers[1]:,.0f} | {best} |")
+        cores = machines * CORES
+        tasks = min(images / BLOCK, max(TASKS, TASKS_EACH * cores))
+        computing, feeding = images * each / cores / 3600, tasks * task / 3600
+        whole = images * listed / 3600 + max(computing, feeding)
+        rows.append(
+            f"| {machines:,} | {cores / each:,.0f} | {computing:,.2f} | {tasks:,.0f} | {feeding:,.2f} | {whole:,.2f} |"
+        )
     return [
-        f"A million images take {each * 1e6 / 3600:.1f} core-hours with 100 passes by moments. The driver takes "
-        f"{1000 * driver_block:.1f} ms of one processor for every block, whatever its size, and the list of work "
-        f"{address:.0f} bytes of its memory for every image file: {address * 1e9 / 2**30:.0f} GB for a billion.",
+        f"A million images take {each * 1e6 / 3600:.2f} core-hours with {MOMENTS}. The driver takes "
+        f"{1e6 * listed:.0f} µs of one processor per image for the list, and {1000 * task:.1f} ms per task. The list "
+        f"takes {address:.0f} bytes of its memory per image file: {address * images / 2**30:.0f} GB for a billion.",
         "",
         *rows,
     ]
@@ -219,42 +262,48 @@ def main() -> None:
     asked.add_argument(
         "--images", type=int, default=4096, help="of the larger folder, by moments; exact passes: an 8th"
     )
+    asked.add_argument("--repeats", type=int, default=2, help="of every command by moments; exact passes: once")
     asked.add_argument("--moments-only", action="store_true", help="leave out exact passes, PyTorch and two workers")
     asked.add_argument("--write", action="store_true", help="put the tables into docs/scale.md")
     options = asked.parse_args()
     large = max(options.images, 8 * BLOCK)
-    costs: dict[str, Cost] = {}
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        made = folders(place, large // 2, large)
-        costs["`predict --jsonl`, 100 by moments"] = measure(predict("moments"), made, place)
-        costs["`score --workers 1`, 100 by moments"] = measure(score("moments"), made, place)
+        made = folders(place, large // 4, large)
+        commands = {
+            f"`predict --jsonl`, {MOMENTS}": predict("moments"),
+            f"`score --workers 1`, {MOMENTS}": score("moments"),
+        }
+        costs = measure(commands, made, max(1, options.repeats))
+        own = costs[f"`score --workers 1`, {MOMENTS}"]
+        task = per_task(own, made)
         if not options.moments_only:
             (place / "few").mkdir()
-            few = folders(place / "few", large // 16, large // 8)
-            costs["`predict --jsonl`, 25 exact"] = measure(predict("mc"), few, place)
-            costs["`score --workers 1`, 25 exact"] = measure(score("mc"), few, place)
+            few = folders(place / "few", large // 32, large // 8)
+            commands = {f"`predict --jsonl`, {EXACT}": predict("mc"), f"`score --workers 1`, {EXACT}": score("mc")}
             if importlib.util.find_spec("torch"):
                 plain = [sys.executable, str(ROOT / "benchmarks" / "plain_ray.py"), "FOLDER", "OUT", "25"]
-                costs["plain Ray Data and PyTorch, 25 exact"] = measure(plain, few, place)
-            two = measure(score("moments", 2), made, place)
-            gain = two.rate / costs["`score --workers 1`, 100 by moments"].rate
-            lines = [f"A second worker makes it {gain:.2f} times as fast, of 2 at best.", ""]
-    own = costs["`score --workers 1`, 100 by moments"]
-    differences = [
-        overhead(costs, passes) for passes in ("100 by moments", "25 exact") if f"`predict --jsonl`, {passes}" in costs
-    ]
+                commands[f"plain Ray Data and PyTorch, {EXACT}"] = plain
+            costs |= measure(commands, few, 1)
+            two = measure({"two": score("moments", 2)}, made, 1)["two"]
+            lines = [f"A second worker makes it {two.rate / own.rate:.2f} times as fast, of 2 at best.", ""]
+        listed = listing(made[large], large)
+    ratios = [overhead(costs, passes) for passes in (MOMENTS, EXACT) if f"`predict --jsonl`, {passes}" in costs]
+    parts = ", ".join(f"{name} {1000 * own.part(name):.2f} ms" for name in (MODELS, DRIVER, RAY))
+    around = (own.part(DRIVER) + own.part(RAY)) * own.rate
     text = [
-        f"{large} images of 32 x 32 pixels, the bundled model, one thread, {platform.machine()}, "
-        f"{len(os.sched_getaffinity(0))} of its processors, load {os.getloadavg()[0]:.0f} at the end.",
+        f"One run. {large // 4} and {large} images of 32 x 32 pixels (exact passes: {large // 32} and {large // 8}), "
+        f"the bundled model, one thread, {platform.machine()}, {len(os.sched_getaffinity(0))} of its processors, load "
+        f"{os.getloadavg()[0]:.0f} at the end.",
         "",
         *costs_table(costs),
         "",
-        f"`score` takes {', and '.join(differences)} more than `predict`. By process, per image: {_parts(own)}.",
+        f"One more image costs `score` {', and '.join(ratios)} what it costs `predict`. By process: {parts}. The "
+        f"driver and Ray itself take {100 * around:.0f} % of one processor as long as the job lasts.",
         "",
         *lines,
-        *plan(own.each, own.part(DRIVER) * BLOCK, bytes_per_address()),
+        *plan(own.each, listed, task, bytes_per_address()),
     ]
     print("\n".join(text))
     if options.write:

@@ -17,7 +17,13 @@ Result = TypeVar("Result")
 
 
 def done_ahead(
-    work: Callable[[Item], Result], items: Iterable[Item], *, ahead: int, threads: int, at_most: int
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    ahead: int,
+    threads: int,
+    at_most: int,
+    patience: float | None = _PATIENCE,
 ) -> Generator[list[Result], None, None]:
     """Results in the order of the items, in lists of what is ready within a moment: at least one, at most so many.
 
@@ -30,6 +36,8 @@ def done_ahead(
         ahead: How many items may be under way or waiting.
         threads: How many are worked on at once.
         at_most: The length of a list.
+        patience: Seconds that a list waits for more. None waits until it has `at_most`, however long that takes: only
+            then the same items make the same lists.
     """
     remaining = iter(items)
     first = list(islice(remaining, 2))
@@ -47,9 +55,9 @@ def done_ahead(
         refill()
         while pending:
             ready = [pending.popleft().result()]
-            deadline = time.monotonic() + _PATIENCE
+            deadline = None if patience is None else time.monotonic() + patience
             while pending and len(ready) < at_most:
-                wait([pending[0]], max(0.0, deadline - time.monotonic()))
+                wait([pending[0]], None if deadline is None else max(0.0, deadline - time.monotonic()))
                 if not pending[0].done():
                     break
                 ready.append(pending.popleft().result())

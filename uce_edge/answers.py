@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 CHUNK = 32
 """Images that the model is asked about at once, at most."""
-_AHEAD = 2 * CHUNK  # images that are read while the model runs: a bound on what waits in memory
+AHEAD = 2 * CHUNK
+"""Images that are read while the model runs: a bound on what waits in memory."""
 
 _FIELDS = (
     "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
@@ -128,31 +129,34 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
 
     How many images the model is asked about at once depends on what is decoded by then; no answer depends on it.
     """
-    limits = model.limits(request.reject)
 
-    def opened(path: str | Path) -> _Opened:
+    def opened(path: str | Path) -> Opened:
         return _open(str(path), model.metadata.image, request.keep)
 
     threads = model.threads or cores()
     notes = Notes()
-    with closing(done_ahead(opened, paths, ahead=_AHEAD, threads=threads, at_most=CHUNK)) as chunks, notes:
+    with closing(done_ahead(opened, paths, ahead=AHEAD, threads=threads, at_most=CHUNK)) as chunks, notes:
         for chunk in chunks:
             for image in chunk:
                 notes.add(*image.notes)
-            usable = [image for image in chunk if image.pixels is not None]
-            predictions: Iterator[ImagePrediction] = iter(())
-            if usable:
-                pixels = np.stack([image.pixels for image in usable if image.pixels is not None])
-                said = model.predict(pixels, request.samples, request.seed, request.reject, request.adaptive)
-                # The paths take the place of the pixels, which would fill the memory.
-                predictions = iter(
-                    replace(said, sources=[None if image.path == STDIN else image.path for image in usable])
-                )
-            for image in chunk:
-                if image.pixels is None:
-                    yield refused(image.path, image.error, limits, image.content)
-                else:
-                    yield answer_of(model, image.path, next(predictions), limits, request.top, image.content)
+            yield from answered(model, chunk, request)
+
+
+def answered(model: "Model", chunk: Sequence["Opened"], request: Request) -> Iterator[Answer]:
+    """One answer per image, of images that the model is asked about at once."""
+    limits = model.limits(request.reject)
+    usable = [image for image in chunk if image.pixels is not None]
+    predictions: Iterator[ImagePrediction] = iter(())
+    if usable:
+        pixels = np.stack([image.pixels for image in usable if image.pixels is not None])
+        said = model.predict(pixels, request.samples, request.seed, request.reject, request.adaptive)
+        # The paths take the place of the pixels, which would fill the memory.
+        predictions = iter(replace(said, sources=[None if image.path == STDIN else image.path for image in usable]))
+    for image in chunk:
+        if image.pixels is None:
+            yield refused(image.path, image.error, limits, image.content)
+        else:
+            yield answer_of(model, image.path, next(predictions), limits, request.top, image.content)
 
 
 def answer_of(
@@ -193,25 +197,27 @@ def refused(path: str, error: str, limits: Limits, content: bytes | None = None)
     return Answer(path, None, error, limits.threshold, (), content, limits.cutoff, limits.doubt)
 
 
-class _Opened(NamedTuple):
+class Opened(NamedTuple):
     """An image as the model takes it, or what is wrong with it, which is empty for a good one."""
 
     path: str
     pixels: Pixels | None
     error: str
     content: bytes | None
+    """The bytes of the image, to keep."""
     notes: list[str]
+    """What is odd about it."""
 
 
-def _open(path: str, spec: ImageSpec, keep: bool) -> _Opened:
+def _open(path: str, spec: ImageSpec, keep: bool) -> Opened:
     content, notes = None, list[str]()
     try:
         if keep or path == STDIN:
             content = read_stream(sys.stdin.buffer, _name(path)) if path == STDIN else read(path)
         pixels = load(path if content is None else content, spec, _name(path), notes.append)
-        return _Opened(path, pixels, "", content, notes)
+        return Opened(path, pixels, "", content, notes)
     except ImageError as error:
-        return _Opened(path, None, str(error), content, notes)
+        return Opened(path, None, str(error), content, notes)
 
 
 def _name(path: str) -> str:

@@ -31,6 +31,15 @@ def test_results_come_in_order_whatever_takes_longest() -> None:
     assert names() == []
 
 
+def test_without_an_end_to_patience_the_same_items_make_the_same_lists() -> None:
+    def work(item: int) -> int:
+        time.sleep(0.3 if item == 2 else 0)  # longer than a list usually waits
+        return item
+
+    lists = list(done_ahead(work, range(11), ahead=8, threads=3, at_most=4, patience=None))
+    assert lists == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
 def test_no_more_is_taken_than_may_wait() -> None:
     taken = 0
 

@@ -11,7 +11,8 @@ pa = pytest.importorskip("pyarrow", reason="the extra `ray` is not installed: ma
 import pyarrow.parquet as pq  # noqa: E402
 
 from uce_edge.errors import UceEdgeError, UsageError  # noqa: E402
-from uce_edge.scale.inputs import Kind, blocks, entries, fingerprint  # noqa: E402
+from uce_edge.scale import inputs  # noqa: E402
+from uce_edge.scale.inputs import Block, Entry, Kind, blocks, fingerprint, read, sources  # noqa: E402
 from uce_edge.scale.parts import MANIFEST, Counts, Folder, Manifest  # noqa: E402
 
 MANIFESTED = Manifest("model", "photos", 2, "print", 25, 0, "auto")
@@ -25,6 +26,10 @@ def photos(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
     return tmp_path / "photos"
+
+
+def entries(block: Block) -> list[Entry]:
+    return [read(source) for source in sources(block)]
 
 
 def names(given: object, size: int = 2) -> list[list[str]]:
@@ -65,6 +70,25 @@ def test_what_cannot_be_read_is_an_entry(photos: Path) -> None:
     assert (first.content, first.error) == (b"a.JPG", None)
     assert second.content is None
     assert "gone.png cannot be read" in str(second.error)
+
+
+def test_a_bucket_is_reached_once_for_all_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def reached(address: str) -> tuple[str, str, str]:
+        asked.append(address)
+        return address, address.partition("://")[2], ""
+
+    monkeypatch.setattr(inputs, "_system", reached)
+    inputs._bucket.cache_clear()
+    names = ["s3://one/a b.png", "s3://one/c/d%20e.png", "gs://two/f.png"]
+    places = [inputs._reached(name)[1] for name in names]
+    inputs._bucket.cache_clear()
+    assert places == ["one/a b.png", "one/c/d%20e.png", "two/f.png"]
+    assert asked == ["s3://one", "gs://two"]
+    assert Block(0, Kind.FILES, (names[0],)).far
+    assert not Block(0, Kind.FILES, ("/photos/a.png",)).far
+    assert not Block(0, Kind.ROWS, ("s3://one/x.parquet",)).far
 
 
 def test_parquet_is_scored_by_row_groups(tmp_path: Path) -> None:

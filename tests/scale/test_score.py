@@ -91,6 +91,40 @@ def test_two_workers_give_the_same_rows(photos: Path, tmp_path: Path, reference:
     assert rows(tmp_path / "two") == reference
 
 
+def test_one_worker_reads_decodes_and_stores_a_block(
+    photos: Path, tmp_path: Path, reference: list[dict[str, Any]]
+) -> None:
+    """Without Ray; from files that are read by many threads, a list, and Parquet."""
+    import pyarrow as pa
+
+    from uce_edge.answers import Request
+    from uce_edge.scale import score
+
+    files = sorted(photos.iterdir())
+    stored = pa.table({"image": [path.read_bytes() for path in files], "path": [str(path) for path in files]})
+    pq.write_table(stored, tmp_path / "x.parquet", row_group_size=BLOCK)
+    (tmp_path / "list.txt").write_text("\n".join([*map(str, files), str(photos / "gone.png")]))
+    for given in (tmp_path / "x.parquet", tmp_path / "list.txt"):
+        out = tmp_path / f"{given.suffix}-out"
+        with score.opened(str(given), MODEL, str(out), Request(reject="auto"), BLOCK) as job:
+            worker = score._Score(job.shared, score.Machines())
+            worker._threads = 8
+            for one in job.blocks:
+                worker({"number": one.number, "kind": one.kind, "addresses": one.addresses, "group": one.row_group})
+        found = {row["path"]: row for row in rows(out)}
+        gone = found.pop(str(photos / "gone.png"), None)
+        assert list(found.values()) == reference
+        assert (gone is None) == (given.suffix == ".parquet")
+        if gone is not None:
+            assert (gone["status"], gone["error_kind"], gone["sha256"]) == ("error", "unreadable", None)
+
+
+def test_workers_share_what_is_there() -> None:
+    from uce_edge.scale.score import _share
+
+    assert [_share(*given) for given in ((1, 2, 2), (1, 2, 4), (2, 3, 2), (4, 8, 1))] == [1, 0.5, 1, 4]
+
+
 def test_a_killed_job_goes_on_without_a_lost_or_doubled_row(
     photos: Path, tmp_path: Path, reference: list[dict[str, Any]]
 ) -> None:

@@ -37,7 +37,7 @@ def score(
     reject: RejectOption = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
-    block: Annotated[int, typer.Option(help="Images per Parquet file, which is also one unit of work.")] = 64,
+    block: Annotated[int, typer.Option(help="Images per Parquet file, which is also one unit of work.")] = 256,
     as_json: JsonOption = False,
     address: Annotated[
         str | None,

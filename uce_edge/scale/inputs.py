@@ -4,8 +4,9 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,11 @@ class Block:
     """The image files, or the Parquet file."""
     row_group: int = 0
 
+    @property
+    def far(self) -> bool:
+        """Whether its files lie in a bucket, where each of them is waited for."""
+        return self.kind is Kind.FILES and any("://" in address for address in self.addresses)
+
 
 class Entry(NamedTuple):
     """One image as it lies there, or why it cannot be read."""
@@ -61,7 +67,7 @@ def blocks(given: str, images: int) -> list[Block]:
         UsageError: There is nothing to score.
     """
     if images < 1:
-        raise UsageError(expected("`block`", "at least 1", images, "Leave it out for 64"))
+        raise UsageError(expected("`block`", "at least 1", images, "Leave it out for 256"))
     system, place, prefix = _system(given)
     suffix = Path(place).suffix.lower()
     if any(sign in place for sign in "*?["):
@@ -87,21 +93,42 @@ def blocks(given: str, images: int) -> list[Block]:
 
 def fingerprint(found: Sequence[Block]) -> str:
     """SHA-256 of what the blocks are: a job that goes on must go on with the same."""
-    return hashlib.sha256(json.dumps([asdict(block) for block in found]).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for block in found:  # one by one: the text of all of them would take gigabytes
+        digest.update(json.dumps([block.number, block.kind, block.addresses, block.row_group]).encode())
+    return digest.hexdigest()
 
 
-def entries(block: Block) -> Iterator[Entry]:
-    """The images of a block, in order; what cannot be read is an entry, too."""
-    if block.kind is Kind.ROWS:
-        yield from _rows(block)
-        return
-    for address in block.addresses:
-        system, place, _ = _system(address)
-        try:
-            with system.open_input_stream(place) as file:
-                yield Entry(address, file.read(), None)
-        except OSError as error:
-            yield Entry(address, None, f"{address} cannot be read: {_reason(error)}. Check the path and your rights.")
+def sources(block: Block) -> Iterator["str | Entry"]:
+    """The images of a block, in order, as `read` takes them: addresses of files, or rows that are read already."""
+    return _rows(block) if block.kind is Kind.ROWS else iter(block.addresses)
+
+
+def read(source: "str | Entry") -> Entry:
+    """An image as it lies there; what cannot be read is an entry, too."""
+    if isinstance(source, Entry):
+        return source
+    try:
+        system, place = _reached(source)
+        with system.open_input_stream(place) as file:
+            return Entry(source, file.read(), None)
+    except OSError as error:
+        return Entry(source, None, f"{source} cannot be read: {_reason(error)}. Check the path and your rights.")
+
+
+def _reached(address: str) -> tuple[Any, str]:
+    """The file system of an image and its place there; a bucket is asked for its region once."""
+    scheme, sign, rest = address.partition("://")
+    if not sign or scheme == "file":
+        return _system(address)[:2]
+    bucket, _, key = rest.partition("/")
+    system, base = _bucket(f"{scheme}://{bucket}")
+    return system, f"{base.rstrip('/')}/{key}"
+
+
+@cache
+def _bucket(address: str) -> tuple[Any, str]:
+    return _system(address)[:2]
 
 
 def _rows(block: Block) -> Iterator[Entry]:

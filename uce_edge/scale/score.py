@@ -1,39 +1,42 @@
-"""Scoring an input with Ray Data: tasks read and decode, a pool of actors runs the model and stores the answers."""
+"""Scoring an input with Ray Data: a pool of actors, each of which reads, decodes, answers and stores whole blocks."""
 
 import hashlib
-import json
 import logging
 import os
 import re
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 # Before Ray is imported: it would report its use to its makers, and hide the graphics cards of tasks that ask for none.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+# Nor are its own records of tasks and events needed: every process would write them as long as a job lasts.
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+os.environ.setdefault("RAY_enable_metrics_collection", "0")
+os.environ.setdefault("RAY_event_stats", "0")
 import ray
 import ray.data
 from ray.exceptions import RayError
 
 from uce_edge import __version__, images
-from uce_edge.answers import Request, answer_of, refused
+from uce_edge.ahead import done_ahead
+from uce_edge.answers import AHEAD, CHUNK, Opened, Request, answered
 from uce_edge.depth import Notes
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
 from uce_edge.providers import Device, onnxruntime
-from uce_edge.scale.inputs import Block, Kind, blocks, entries, fingerprint
+from uce_edge.scale.inputs import Block, Entry, Kind, blocks, fingerprint, read, sources
 from uce_edge.scale.parts import MODEL, Counts, Folder, Manifest
 
-_SHARE_OF_MODELS = 0.75  # of the processors; the others read and decode
-_DECODING = 0.5  # processors that a task which decodes asks for: it waits for its files half of the time
+TASKS, TASKS_EACH = 1000, 8
+"""The tasks that Ray divides a job into, at most: so many, or so many for every worker if that is more."""
+_READERS = 16  # threads of a worker that read from a bucket: most of the time they wait
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Job:
 
 
 @contextmanager
-def opened(given: str, model: Path, out: str, request: Request = Request(), block: int = 64) -> Iterator[Job]:
+def opened(given: str, model: Path, out: str, request: Request = Request(), block: int = 256) -> Iterator[Job]:
     """Prepare a job, or one that was killed; other jobs on this machine are kept out of its folder meanwhile.
 
     Args:
@@ -115,21 +118,24 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
     try:
         if started:
             _start(machines.address)
-        available = int(ray.cluster_resources().get("CPU", 1))
-        workers = machines.workers or max(1, int(available * _SHARE_OF_MODELS) // machines.cpus)
+        resources = ray.cluster_resources()
+        available, cards = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
+        fit = max(1, available // machines.cpus)
+        if machines.device is Device.CUDA:
+            fit = max(1, min(fit, cards))
+        workers = machines.workers or fit
         rows = [
             {"number": one.number, "kind": one.kind.value, "addresses": list(one.addresses), "group": one.row_group}
             for one in missing
         ]
-        dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), 1000))
-        decoding = min(_DECODING, available / 4)
-        stored = dataset.map(_Decode(job.spec), num_cpus=decoding).map_batches(
+        # The driver works for every task, so a task has several blocks where there are many.
+        tasks = min(len(rows), max(TASKS, TASKS_EACH * workers))
+        dataset = ray.data.from_items(rows, override_num_blocks=tasks)
+        stored = dataset.map(
             _Score,
             fn_constructor_args=(job, machines),
-            batch_size=1,
             compute=ray.data.ActorPoolStrategy(size=workers),
-            # Models never take all processors: without one that decodes, nothing would move.
-            num_cpus=min(machines.cpus, (available - decoding) / workers),
+            num_cpus=_share(machines.cpus, available, workers),
             num_gpus=1 if machines.device is Device.CUDA else 0,
         )
         for row in stored.iter_rows():
@@ -143,11 +149,18 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
             ray.shutdown()
 
 
+def _share(cpus: int, available: int, workers: int) -> float:
+    """Processors that Ray keeps for a worker: more workers than fit share them. Ray takes no fractions above 1."""
+    each = available / workers
+    return each if each < 1 else min(cpus, int(each))
+
+
 def _start(address: str | None) -> None:
     """Start Ray, or join a cluster."""
     _reach(address)
     try:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False, logging_level="error")
+        # Without "local" Ray would join whatever cluster runs on this machine.
+        ray.init(address=address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
     except (OSError, RayError):
         raise
     except Exception as error:  # Ray raises bare ones: for a raylet that is not there in time, for one
@@ -174,29 +187,14 @@ def _sentence(error: RayError) -> UceEdgeError:
     return UceEdgeError(f"The job failed ({said[0]}). What is stored stays: the same command goes on.")
 
 
-class _Decode:
-    """A task: the images of a block as the model takes them."""
+class _Image(NamedTuple):
+    """An image that was read, and what its row says beside the answer."""
 
-    def __init__(self, spec: ImageSpec) -> None:
-        self._spec = spec
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        block = Block(int(row["number"]), Kind(row["kind"]), tuple(row["addresses"]), int(row["group"]))
-        pixels, notes, odd = [], [], list[str]()
-        for entry in entries(block):
-            error, kind, digest = entry.error, "unreadable", None
-            if entry.content is not None:
-                digest = hashlib.sha256(entry.content).hexdigest()
-                try:
-                    pixels.append(images.load(entry.content, self._spec, entry.path, odd.append))
-                except ImageError as failure:
-                    error, kind = str(failure), "not an image"
-            notes.append([entry.path, digest, error, kind if error else None])
-        with Notes() as warned:
-            for note in odd:
-                warned.add(note)
-        raw = np.stack(pixels).tobytes() if pixels else b""
-        return {"number": block.number, "pixels": raw, "notes": json.dumps(notes)}
+    opened: Opened
+    digest: str | None
+    """SHA-256 of its bytes, which are not kept."""
+    kind: str | None
+    """Of its error."""
 
 
 class _Score:
@@ -209,29 +207,40 @@ class _Score:
             path.write_bytes(self._folder.kept(MODEL))
             # Ray sets OMP_NUM_THREADS, which ONNX Runtime ignores: without a number it would take all cores.
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
+        self._threads = machines.cpus
         self._same = {
             "model_sha256": job.digest,
             "uce_edge": __version__,
             "onnxruntime": str(onnxruntime().__version__),
         }
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        stored = [self._store(*values) for values in zip(batch["number"], batch["pixels"], batch["notes"], strict=True)]
-        return {"counts": [counts.to_json() for counts in stored]}
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        block = Block(int(row["number"]), Kind(row["kind"]), tuple(row["addresses"]), int(row["group"]))
+        return {"counts": self._folder.write(block.number, self._rows(block)).to_json()}
 
-    def _store(self, number: int, raw: bytes, notes: str) -> Counts:
-        spec, request = self._job.spec, self._job.request
-        pixels = np.frombuffer(raw, spec.dtype).reshape(-1, spec.height, spec.width, spec.channels)
-        limits = self._model.limits(request.reject)
-        predictions: Iterator[Any] = iter(())
-        if len(pixels):
-            predictions = iter(self._model.predict(pixels, request.samples, request.seed, request.reject))
+    def _rows(self, block: Block) -> list[dict[str, Any]]:
+        """Threads read and decode the next images while the model runs; no pixels leave this process."""
         rows = []
-        for path, digest, error, kind in json.loads(notes):
-            if error is None:
-                answer = answer_of(self._model, path, next(predictions), limits, request.top)
-                failed = None if answer.ok else "not finite"
-            else:
-                answer, failed = refused(path, error, limits), kind
-            rows.append(answer.as_dict() | {"sha256": digest, "error_kind": failed} | self._same)
-        return self._folder.write(int(number), rows)
+        threads = max(_READERS, self._threads) if block.far else self._threads
+        # Lists of one length, whatever is decoded by when: the last digit may depend on what is computed together.
+        ahead = done_ahead(self._open, sources(block), ahead=AHEAD, threads=threads, at_most=CHUNK, patience=None)
+        with closing(ahead) as chunks, Notes() as notes:
+            for chunk in chunks:
+                for image in chunk:
+                    notes.add(*image.opened.notes)
+                answers = answered(self._model, [image.opened for image in chunk], self._job.request)
+                for image, answer in zip(chunk, answers, strict=True):
+                    kind = image.kind if image.kind or answer.ok else "not finite"
+                    rows.append(answer.as_dict() | {"sha256": image.digest, "error_kind": kind} | self._same)
+        return rows
+
+    def _open(self, source: str | Entry) -> _Image:
+        entry = read(source)
+        if entry.content is None:
+            return _Image(Opened(entry.path, None, entry.error or "", None, []), None, "unreadable")
+        digest, notes = hashlib.sha256(entry.content).hexdigest(), list[str]()
+        try:
+            pixels = images.load(entry.content, self._job.spec, entry.path, notes.append)
+        except ImageError as error:
+            return _Image(Opened(entry.path, None, str(error), None, notes), digest, "not an image")
+        return _Image(Opened(entry.path, pixels, "", None, notes), digest, None)
