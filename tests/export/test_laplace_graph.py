@@ -135,7 +135,7 @@ def test_a_run_is_given_a_posterior_and_exported(digits: Digits, call: Call, tmp
     assert "Fitted the posterior of the last layer to 898 images" in said.err
     said = call("export", run, "--out", out, "--bake-samples", 20)
     assert said.code == 0, said.err
-    assert "the gaussian dropout of its training is not in the file" in said.err
+    assert "the gaussian dropout of its training is not in it" in said.err
     metadata = Model(out, "cpu").metadata
     assert (metadata.posterior, metadata.baked, metadata.samples) == (Posterior.LAPLACE, True, 20)
     assert "draws of the last layer" in call("info", out).out

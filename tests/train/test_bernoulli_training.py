@@ -182,7 +182,7 @@ def test_what_is_gaussian_alone_is_refused(runs: dict[str, Path], few: Dataset) 
             Recipe(dropout=kind, rates=Rates.LAYER)
         with pytest.raises(UceEdgeError, match="`sigma` to be exact with"):
             Recipe(dropout=kind, sigma="factored")
-    with pytest.raises(UsageError, match="no Gaussian dropout"):
+    with pytest.raises(UsageError, match="--rates needs Gaussian dropout"):
         calibrating.calibrate(runs["bernoulli"], few.splits["calibration"], tune=Rates.MODEL)
 
 

@@ -161,7 +161,7 @@ def _first(given: str, parts: Mapping[str, Split], preferred: Sequence[str]) -> 
 def _tell_repeated(given: str, split: Split) -> None:
     """Say which images are there twice: such a pair may be cut apart, into what is fitted and what is promised from."""
     again, two_labels = overlap.repeated(split)
-    for twins, fact in ((again, "are there twice"), (two_labels, "are there again with another label")):
+    for twins, fact in ((again, "occur twice"), (two_labels, "also occur with another label")):
         if twins is not None:
             LOG.warning(
                 "%d of the %d images of %s %s, such as %s and %s.",

@@ -48,7 +48,7 @@ def scores(line: Line, state: State) -> Mapping[str, float | None] | None:
         return None
     if state.model and document.get("model_sha256") != state.model:
         raise UceEdgeError(
-            f"{place} is about another model file than the monitor's. Start anew with another --state, and a log of it."
+            f"{place} belongs to another model file than the monitor's. Start with another --state and a log of it."
         )
     if (document.get("samples"), document.get("seed")) != (state.samples, state.pass_seed):
         raise UceEdgeError(

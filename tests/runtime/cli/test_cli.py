@@ -390,7 +390,7 @@ def test_from_training_to_a_model_file(call, tmp_path, monkeypatch):
     assert "not calibrated" not in exported.err
     uncalibrated = call("export", "runs/older")
     assert uncalibrated.code == 0
-    assert "warning: runs/older is not calibrated" in uncalibrated.err
+    assert "warning: THE FILE IS NOT CALIBRATED, because the run runs/older is not" in uncalibrated.err
     assert "Run: uce-edge calibrate runs/older" in uncalibrated.err
     assert uncalibrated.err.splitlines()[-1] == "Next: uce-edge calibrate runs/older"
 

@@ -119,7 +119,7 @@ def test_images_for_a_model_follow_the_grouping_of_its_run(scans: Path) -> None:
     assert (words, split.sha256()) == ("test images", dataset.hashes()["test"])
     assert labelled.load(str(scans / "scans.csv"), spec, classes, own).sha256() == dataset.hashes()["calibration"]
     assert len(labelled.load(str(scans / "scans.csv"), spec, classes, own, r"patient(\d)")) == PATIENTS * EACH
-    with pytest.warns(sources.UngroupedWarning, match=r"grouped by patient, and those of .*photos cannot be"):
+    with pytest.warns(sources.UngroupedWarning, match=r"grouped by patient, but the images of .*photos cannot be"):
         other = labelled.load(str(scans / "photos"), spec, classes, own)
     assert other.groups is None
 

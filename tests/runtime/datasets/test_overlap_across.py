@@ -85,9 +85,9 @@ def test_images_for_a_model_that_are_there_twice_are_told(
     images[7], images[9] = images[2], images[3]
     np.savez(tmp_path / "data.npz", x=images, y=np.arange(10) // 8)
     labelled.load(str(tmp_path / "data.npz"), ImageSpec(32, 32, 3), ("a", "b"))
-    assert f"2 of the 10 images of {tmp_path / 'data.npz'} are there twice, such as image 7 and image 2." in caplog.text
+    assert f"2 of the 10 images of {tmp_path / 'data.npz'} occur twice, such as image 7 and image 2." in caplog.text
     assert "1 of the 10 images" in caplog.text
-    assert "are there again with another label, such as image 9 and image 3." in caplog.text
+    assert "also occur with another label, such as image 9 and image 3." in caplog.text
 
 
 def test_images_without_contrast_are_like_nothing() -> None:
@@ -132,4 +132,4 @@ def test_classes_sizes_and_overlaps_are_told(splits: dict[str, Split], capsys: p
     assert "there is no training image of the class eel" in said
     assert "1 of 70 images are also in an earlier split, pixel by pixel, such as test4.png (test) and train11" in said
     assert "1 of 69 images look like one of an earlier split, such as guarantee2.png (guarantee) and train13" in said
-    assert "2 of 130 images are there again with another label, such as train31.png (train) and train10" in said
+    assert "2 of 130 images also occur with another label, such as train31.png (train) and train10" in said

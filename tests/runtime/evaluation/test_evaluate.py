@@ -571,7 +571,7 @@ def test_training_images_are_announced(digits, evaluating, archive):
     train = digits.dataset.splits["train"]
     done = evaluating(digits.model, "--data", archive(x=train.images[:100], y=train.labels[:100]), "--json")
     assert "warning: The network was trained on about 100 of these images" in done.err
-    assert any("used to train" in note for note in json.loads(done.out)["notes"])
+    assert any("was trained on about 100" in note for note in json.loads(done.out)["notes"])
 
 
 def test_scores_stay_finite_numbers_or_null(evaluated):

@@ -122,7 +122,7 @@ def test_the_command_takes_several_sets_and_makes_the_far_one(
     )  # fmt: skip
     said = call(*asked)
     assert said.code == 0, said.err
-    for word in ("foreign: inverted.npz", "foreign: far", "with the gate", "own images lost", "novelty"):
+    for word in ("foreign: inverted.npz", "foreign: far", "with the gate", "own images rejected", "novelty"):
         assert word in said.out
     document = json.loads(call(*asked, "--json").out)
     assert [ood["name"] for ood in document["ood"]] == ["inverted.npz", "far"]

@@ -79,7 +79,7 @@ def test_a_monitor_that_cannot_be_is_told(tmp_path: Path, call: Call, begun: Mon
     assert (said.code, "does not store its usual answers" in said.err, state.exists()) == (2, True, False)
     begun.save(state)
     said = call("serve", moments, "--monitor", state)
-    assert (said.code, "about another model file" in said.err) == (2, True)
+    assert (said.code, "belongs to another model file" in said.err) == (2, True)
     said = call("serve", f"a={MODEL}", f"b={moments}", "--monitor", state)
     assert (said.code, "--monitor works with one model only" in said.err) == (2, True)
     said = call("serve", MODEL, "--monitor", MODEL)
