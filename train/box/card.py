@@ -114,6 +114,7 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
         "Each cell says which share `--reject auto` accepts, and which share of these is wrong.",
         _damage(damage),
+        *(_aims(boxed, own[boxed.kinds[0]], damage) if boxed.aims else ()),
         f"**Licence.** {boxed.licence}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -214,6 +215,25 @@ def _damage(shift: Found) -> str:
     pooled.append(f"all six together: {gated}; by the uncertainty alone {alone}")
     head = ["severity", *map(str, range(1, severities + 1))]
     return _table(head, rows) + "\n\nAll severities together:\n\n" + "\n".join(f"- {line}" for line in pooled)
+
+
+def _aims(boxed: Boxed, one: Found, damage: Found) -> list[str]:
+    """What was aimed at, and what the default file reached."""
+    evaluation, outside = one["evaluation"], {ood["name"]: ood for ood in one["evaluation"]["ood"]}
+    near, accepted = outside[boxed.foreign[0]], _together(damage["curves"].values(), "gated_")
+    reached = (
+        _shown("accuracy", evaluation["metrics"]["accuracy"]["value"]),
+        _shown("nll", evaluation["metrics"]["nll"]["value"]),
+        f"{_gap('aurc', one['differences']['aurc'])} (95 % interval, in %)",
+        percent(_best(near)["auroc"]["value"]),
+        percent(near["gated"]),
+        percent(outside["far"]["gated"]),
+        accepted,
+        percent(evaluation["gated"]["coverage"]),
+        f"{one['price']['measured']['ratio_best']:.2f}x",
+    )
+    rows = [[what, aim, value] for (what, aim), value in zip(boxed.aims.items(), reached, strict=True)]
+    return ["## What was aimed at", f"`{boxed.kinds[0]}`, by the tables above:", _table(["", "aim", "reached"], rows)]
 
 
 def _kept(one: Found) -> str:

@@ -132,7 +132,7 @@ def serve(
             application,
             http=_Impatient,
             ws="none",
-            log_level="warning",
+            log_level="error",  # a line for every damaged request would let strangers fill the log
             access_log=False,
             server_header=False,
             limit_concurrency=address.max_connections,
