@@ -198,7 +198,7 @@ def test_too_few_images_leave_a_file_without_the_gate_and_say_how_many_it_takes(
     data = digits.dataset.splits["calibration"].at_most(100)
     done = recalibrate(digits.model, tmp_path / "m.onnx", data, Method.TEMPERATURE, novelty=GATE)
     assert done.metadata.rule is None
-    assert "118 calibration images allow 5%" in str(done.unfit)
+    assert "118 calibration images can promise 5%" in str(done.unfit)
     with pytest.raises(NoveltyError, match=r"50 reference images cannot promise .* 1\.00%.* 5\.82% is the least"):
         recalibrate(digits.model, tmp_path / "n.onnx", data, Method.TEMPERATURE, novelty=NoveltyPromise(0.01))
     assert not (tmp_path / "n.onnx").exists()

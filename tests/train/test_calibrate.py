@@ -194,7 +194,7 @@ def test_a_promise_that_so_few_images_cannot_prove_is_refused_before_anything_is
     assert (passes.images, (folder / "run.json").read_bytes()) == ([], before)
     monkeypatch.setattr(recalibrating, "logits_of", None)  # nothing may be asked of a file, either
     sixteen = digits.dataset.splits["test"].at_most(16)
-    with pytest.raises(UsageError, match="8 of these 16"):
+    with pytest.raises(UsageError, match="8 of the given 16"):
         recalibrating.recalibrate(
             digits.model, tmp_path / "new.onnx", sixteen, Method.TEMPERATURE, promise=Promise(0.05)
         )

@@ -224,7 +224,7 @@ def test_gray_kernels_are_spread_over_three_channels() -> None:
     own.load_state_dict(fitted.tensors, strict=False)
     images = torch.rand(3, 1, 8, 8)
     torch.testing.assert_close(own(images.expand(-1, 3, -1, -1)), gray(images), atol=1e-5, rtol=1e-4)
-    assert "each has 1/3" in fitted.told()
+    assert "each gets 1/3" in fitted.told()
 
 
 def test_another_stem_starts_anew_with_its_batch_norm_and_is_told() -> None:

@@ -94,7 +94,7 @@ def test_images_that_cannot_tell_are_refused(layer, change: str) -> None:
     features, _, logits = layer
     match change:
         case "few":
-            features, logits, words = features[:2], logits[:2], "2 images cannot tell .* 3 classes"
+            features, logits, words = features[:2], logits[:2], "2 images are too few .* 3 classes"
         case "nan":
             features, words = np.where(features > 1, np.nan, features), "NaN"
         case "shape":

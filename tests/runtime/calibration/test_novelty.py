@@ -115,7 +115,7 @@ def test_a_level_outside_0_and_1_is_refused(level: float) -> None:
 
 def test_too_few_images_are_refused_with_the_number_that_is_enough(rng: np.random.Generator) -> None:
     features, labels = blobs(rng, 53)
-    with pytest.raises(NoveltyError, match=r"53 images of 4 classes .* at least 54; 120"):
+    with pytest.raises(NoveltyError, match=r"53 images of 4 classes .* at least 54 are needed, and 120"):
         fit(features, labels)
 
 
