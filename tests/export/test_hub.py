@@ -52,7 +52,7 @@ def test_the_folder_has_the_file_as_it_is_and_a_card_with_its_metrics(
     assert found == {name: pytest.approx(score.value, abs=1e-6) for name, score in metadata.metrics.items()}
     assert known["metrics"] == list(found)
     assert "95 % confidence" in card
-    assert "Not for decisions about people" in card
+    assert "not for decisions about people" in card
 
 
 def test_a_card_holds_whatever_a_file_says(metadata: Metadata) -> None:

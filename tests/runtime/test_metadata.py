@@ -335,15 +335,16 @@ JSON_TYPES: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 VALUES: dict[str, Any] = {"null": None, "boolean": True, "number": 0.5, "text": "x", "list": [], "object": {}}
 NULLABLE = {
-    "calibration": ["error", "report", "samples"],
+    "calibration": ["confidence_error", "report", "samples"],
     "calibration.report": ["accuracy_after", "accuracy_before", "nll_of_chance", "rates_tuned"],
-    "costs": ["bytes_per_pass"],
+    "costs": ["bytes_per_draw", "bytes_per_pass"],
     "digests": ["ort"],
     "hashes": ["calibration_data", "source", "weights"],
+    **{f"layers.{number}": ["kind"] for number in range(3)},
     "monitor": ["date"],
-    "reject": ["error", "target_error"],
+    "reject": ["date", "error", "target_error"],
     "rule": ["uncertain"],
-    "rule.uncertain": ["error", "target_error"],
+    "rule.uncertain": ["date", "error", "target_error"],
     "": ["costs", "digests", "held_out", "monitor", "posterior", "reject", "rule", "trained_on"],
 }
 

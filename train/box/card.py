@@ -48,7 +48,7 @@ def write_card(boxed: Boxed) -> None:
             Model(path, "cpu").metadata,
             metrics={name: _short(scores[name]) for name in SHOWN},
             card={
-                "data": f"{dataset.name}: {sizes}; tested on {len(dataset.splits['test'])} test images",
+                "data": f"{boxed.called}: {sizes}; tested on {len(dataset.splits['test'])} test images",
                 "commands": list(boxed.commands),
                 "seed": boxed.seed,
                 "limits": list(boxed.limits),
@@ -93,7 +93,8 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         f"`python train/box card {boxed.name}` wrote this page from measurements of the files in the box. "
         f"`uce-edge info {boxed.name} --all` shows most of it from inside a file.",
         f"**What.** {boxed.what}",
-        f"**Data.** {sizes} images. All numbers below are of the test images, which nothing was fitted on.",
+        f"**Data.** {boxed.called}: {sizes} images. All numbers below are of the test images. Nothing was fitted on "
+        "them.",
         _table(["split", "SHA-256"], hashes),
         f"**Made by** (seed {boxed.seed}):",
         "\n".join(f"    {line}" for line in ("export UCE_EDGE_DATA=data", *boxed.commands)),

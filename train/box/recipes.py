@@ -21,6 +21,8 @@ class Boxed:
     name: str
     what: str
     """The first paragraph of its card."""
+    called: str
+    """Its dataset, as people call it."""
     data: str
     """As in `--data`."""
     kinds: tuple[Inference, ...]
@@ -58,6 +60,7 @@ _CIFAR10 = Boxed(
         "factored sigma). There are two files of one network: `moments` propagates mean and variance in one pass and "
         "draws the last layer; `mc` draws exact passes. `predict` takes `moments` unless told otherwise."
     ),
+    called="CIFAR-10",
     data="cifar10",
     kinds=(Inference.MOMENTS, Inference.MC),
     commands=(
@@ -109,6 +112,7 @@ _PNEUMONIA = Boxed(
         "normal from pneumonia. It has no noise: the members disagree where they do not know. One file runs all of "
         "them once."
     ),
+    called="PneumoniaMNIST",
     data=str(PNEUMONIA),
     kinds=(Inference.DETERMINISTIC,),
     commands=(
