@@ -101,12 +101,13 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         "**Limits.**\n\n" + "\n".join(f"- {line}" for line in boxed.limits),
         "## How good its answers are",
         "In brackets stands a 95 % bootstrap interval. *In italics* stands what a perfectly calibrated model with the "
-        "same probabilities would score.",
+        "same probabilities would score: UCE compares an entropy with an error rate, and is not 0 even then.",
         _table(["", *own], [[title, *(_scored(name, one) for one in own.values())] for name, title in SHOWN.items()]),
         "## What the uncertainty costs and buys",
         _rivals(boxed, files, compared),
         "## What it promises (`--reject auto`)",
-        "Each promise has 95 % confidence. The measured shares are of the test images.",
+        "A promise is about images drawn like the held-out ones, with 95 % confidence, and about all accepted images "
+        "together. The measured shares are of the test images; chance may put them a little above.",
         _promises(own, metadata),
         "## What it should reject",
         "None of these images has a class of the model. `far` holds noise, single colours, gratings, checkerboards and "

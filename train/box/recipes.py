@@ -134,7 +134,7 @@ _PNEUMONIA = Boxed(
         "It knows frontal chest X-rays of children from one hospital, shrunk to 28x28 pixels.",
         "It knows no other finding than pneumonia.",
         "Its promises are about X-rays drawn like the held-out training images. The official test images differ from "
-        "these.",
+        "these, and more of what it accepts there is wrong than is promised.",
         "X-rays of one patient may be in several splits: the data do not say whose they are.",
     ),
     licence=(
