@@ -99,6 +99,7 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         f"**Made by** (seed {boxed.seed}):",
         "\n".join(f"    {line}" for line in ("export UCE_EDGE_DATA=data", *boxed.commands)),
         "**Limits.**\n\n" + "\n".join(f"- {line}" for line in boxed.limits),
+        "**How it was chosen and measured.**\n\n" + "\n".join(f"- {line}" for line in boxed.remarks),
         "## How good its answers are",
         "In brackets stands a 95 % bootstrap interval. *In italics* stands what a perfectly calibrated model with the "
         "same probabilities would score: UCE compares an entropy with an error rate, and is not 0 even then.",
