@@ -148,10 +148,11 @@ _PNEUMONIA = Boxed(
         "MIT for the weights; PneumoniaMNIST (MedMNIST, Yang et al. 2023; from Kermany et al. 2018) is under CC BY 4.0."
     ),
     remarks=(
-        "The recipe was not chosen by calibration images alone. A first ensemble without augmentation had a lower held-out "
-        "NLL (members .064 to .075). It was replaced after it was seen to be confidently wrong on two of six official test "
-        "X-rays, and to accept a photo. So the test figures are not quite those of unseen images.",
-        "The threshold's 2 % and the gate's 3 % were chosen after 5, 2 and 1 % had been tried on the same held-out images.",
+        "The recipe was not chosen by calibration images alone. A first ensemble without augmentation had a lower "
+        "held-out NLL (members .064 to .075). It was replaced after it was seen to be confidently wrong on two of six "
+        "official test X-rays, and to accept a photo. So the test figures are not quite those of unseen images.",
+        "The threshold's 2 % and the gate's 3 % were chosen after 5, 2 and 1 % had been tried on the same held-out "
+        "images.",
         _BUSY,
     ),
 )
