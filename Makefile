@@ -31,8 +31,9 @@ demo: $(VENV)/.demo
 	@echo "    $(BIN)/uce-edge info                      # what the file says of itself, and what thresholds let through"
 	@echo "    $(BIN)/pip install -e '.[cpu,train,export]' -c constraints.txt && $(BIN)/uce-edge demo    # train your own"
 
+# The ports to other languages have tests of their own: make test-ports.
 test: $(VENV)/.dev
-	UCE_EDGE_KEEP=build/ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations=10
+	UCE_EDGE_KEEP=build/ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations=10 --ignore tests/ports
 
 # Damaged files and requests by the ten thousand, and images that ask for gigabytes: some ten minutes on one core.
 # UCE_EDGE_FUZZ_FIRST=N starts from other damage; a failure says how to repeat it.

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from uce_edge import lazy
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from uce_edge.answers import Answer

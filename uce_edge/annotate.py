@@ -13,6 +13,7 @@ from uce_edge.files import replacing
 from uce_edge.fonts import drawable, font_for
 from uce_edge.images import STDIN, picture
 from uce_edge.prediction import Decision, ImagePrediction, Limits, Reason
+from uce_edge.report.words import spread
 
 _INK, _PAPER, _FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
 COLOURS = {Decision.ACCEPT: "#1a7f37", Decision.REJECT: "#b35900", None: "#1f5fa8"}
@@ -104,7 +105,7 @@ def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str
     word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
     return [
         (f"{label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
-        (f"uncertainty {prediction.uncertainty:.3f} ± {prediction.standard_error:.3f}", points, _FAINT),
+        (f"uncertainty {spread(prediction)}", points, _FAINT),
         *([(word, points, COLOURS[prediction.decision])] if word else []),
     ]
 

@@ -8,7 +8,7 @@ from uce_edge.errors import ImageError
 from uce_edge.images import picture
 from uce_edge.prediction import ClassProbability, Decision, ImageLike, ImagePrediction, Prediction
 from uce_edge.report.markup import Markup, element, join
-from uce_edge.report.words import odds
+from uce_edge.report.words import spread, wrong_about
 
 if TYPE_CHECKING:
     from uce_edge.answers import Answer
@@ -48,10 +48,7 @@ def cards(prediction: Prediction) -> str:
 def _card(prediction: ImagePrediction, source: ImageLike | None, top: tuple[ClassProbability, ...]) -> Markup:
     colour = _BRIGHT[prediction.decision]
     bars = [_bar(likely, colour if number == 0 else "#8c959f") for number, likely in enumerate(top)]
-    sure = (
-        f"uncertainty {prediction.uncertainty:.3f} ± {prediction.standard_error:.3f}, "
-        f"wrong about {odds(prediction.error_probability)}"
-    )
+    sure = f"uncertainty {spread(prediction)}, {wrong_about(prediction)}"
     decided = None
     if prediction.decision is not None:
         word = element("b", f"{prediction.decision}", style=f"color:{colour}")

@@ -183,6 +183,11 @@ class ImagePrediction:
         return str(self.source) if isinstance(self.source, str | Path) else None
 
     @property
+    def foreign(self) -> bool:
+        """Whether it is rejected as unlike the images that the model was calibrated on."""
+        return self.reason in (Reason.FOREIGN, Reason.BOTH)
+
+    @property
     def why(self) -> str:
         """What the decision rests on, in words that follow "reject:" or "accept:"; empty without a decision."""
         return "" if self.decision is None else self.limits.why(self.reason)

@@ -478,13 +478,13 @@ def test_the_command_keeps_dropout_and_info_shows_it(call: Call, tmp_path: Path)
     assert said.code == 0, said.err
     assert "not trained with noise" not in said.err
     shown = call("info", out, "--all").out
-    assert "table-2, 1 layer, all with Bernoulli masks" in shown
+    assert "noise: 1 layer, all with Bernoulli masks" in shown
     assert "p = 0.3   Dropout3 (bernoulli)" in shown
     document = json.loads(out.with_suffix(".json").read_text())
     assert document["layers"] == [{"name": "Dropout3", "p": 0.3, "kind": "bernoulli"}]
     mixed = call("export", "--from", source, "--dropout", "keep", "--p", 0.1, "--out", out)
     assert mixed.code == 0
-    assert "table-2, 3 layers, exact sigma, 1 with Bernoulli masks" in call("info", out).out
+    assert "noise: 3 layers, exact sigma, 1 with Bernoulli masks" in call("info", out).out
     wrong = call("export", "--from", source, "--dropout", "nothing=0.1", "--out", tmp_path / "none.onnx")
     assert wrong.code == 2
     assert "Check the name" in wrong.err

@@ -139,6 +139,17 @@ def test_the_xray_model_reads_xrays_and_no_photos(call: Call) -> None:
     assert answers[-1]["reason"] in ("foreign", "both")
 
 
+def test_a_foreign_image_has_no_odds_and_a_file_without_noise_no_spread(call: Call) -> None:
+    photo, xray = ROOT / "examples" / "images" / "cat.png", ROOT / "examples" / "xrays" / "pneumonia-1.png"
+    asked = ("predict", "--model", "pneumonia", "--reject", "auto")
+    of_photo, of_xray = (call(*asked, path).out for path in (photo, xray))
+    assert "odds unknown" in of_photo
+    assert "wrong about < 1 in 1000" in of_xray
+    assert "±" not in of_photo + of_xray
+    table = call(*asked, photo, xray).out.splitlines()
+    assert [line.split()[4] for line in table[1:]] == ["–", "<"]
+
+
 def test_the_xray_model_has_a_card_and_a_licence(call: Call) -> None:
     shown = call("info", "pneumonia", "--all").out
     for word in ("accuracy", "limits", "CC BY 4.0", "not a medical device"):

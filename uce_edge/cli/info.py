@@ -7,7 +7,7 @@ import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
 from uce_edge.cli.words import describe, describe_auto, describe_check, quote, say
-from uce_edge.contract import PerturbationKind, Precision, PriorFrom
+from uce_edge.contract import NoiseKind, PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, Metadata, NoisyLayer, StoredScore
 
@@ -128,7 +128,7 @@ def _thresholds(model: Path, metadata: Metadata, limits: list[float], *, asked: 
 def _rest(metadata: Metadata) -> dict[str, str]:
     """What some users want to know."""
     calibration, costs = metadata.calibration, metadata.costs
-    rows = _promise(metadata) | {"monitor": _usual(metadata)}
+    rows = _promise(metadata) | {"monitor": _usual(metadata), "noise": _SOURCES[metadata.noise]}
     error = _expected_error(calibration)
     if error is not None:
         rows["error"] = error
@@ -147,6 +147,15 @@ def _told(score: StoredScore) -> str:
     return f"{_number(score.value)} ({_number(score.low)} to {_number(score.high)}) on test images"
 
 
+_SOURCES = {
+    NoiseKind.TABLE: "from the older table in the file (table)",
+    NoiseKind.TABLE_2: "from the table in the file (table-2)",
+    NoiseKind.RANDN: "from the runtime: no pass can be repeated (randn)",
+    NoiseKind.INPUT: "from inputs of the file (input)",
+    NoiseKind.NONE: "none",
+}
+
+
 def _network(metadata: Metadata) -> str:
     name = metadata.architecture or "unknown"
     return name if metadata.members == 1 else f"an ensemble of {metadata.members}: {name}"
@@ -162,19 +171,19 @@ def _integrity(model: "Model") -> str:
 
 
 def _noise(metadata: Metadata) -> str:
-    """Where the noise comes from, how many layers have it, and of which kind."""
+    """How many layers have noise, and of which kind."""
     if metadata.laplace is not None:
         fit = metadata.laplace
         source = "training" if fit.prior_from == PriorFrom.MARGINAL_LIKELIHOOD else "labelled"
         return (
-            f"{metadata.noise}, draws of the last layer: Laplace posterior of {fit.images:,} {source} images, prior "
+            f"draws of the last layer, Laplace posterior of {fit.images:,} {source} images, prior "
             f"precision {fit.prior_precision:.3g}"
         )
     if not metadata.layers:
         return "none"
     count = len(metadata.layers)
     masks = sum(not _is_gaussian(layer) for layer in metadata.layers)
-    parts = [f"{metadata.noise}", f"{count} {'layer' if count == 1 else 'layers'}"]
+    parts = [f"{count} {'layer' if count == 1 else 'layers'}"]
     if masks < count:
         parts.append(f"{metadata.sigma} sigma")
     if masks:

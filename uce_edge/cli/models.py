@@ -72,15 +72,15 @@ class _Boxed:
 
         parts = [f"{self.path.stat().st_size / 1e6:.1f} MB"]
         if self.accuracy is not None:
-            parts.append(f"accuracy {percent(self.accuracy)}")
+            parts.append(f"accuracy {percent(self.accuracy)} on test images")
         promised = self.metadata.promised
         if promised is None:
             parts.append("no promise")
         else:
             bound = promised.error_bound if promised.target_error is None else promised.target_error
             parts.append(
-                f"--reject auto accepts {percent(promised.coverage)}, at most {at_most(bound)} of them wrong "
-                f"({percent(promised.confidence, 0)} confidence)"
+                f"--reject auto accepts {percent(promised.coverage)} of held-out images, at most {at_most(bound)} "
+                f"of them wrong ({percent(promised.confidence, 0)} confidence)"
             )
         return ", ".join(parts)
 

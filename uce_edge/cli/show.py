@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from uce_edge.cli.words import pad, width
-from uce_edge.report.words import odds
+from uce_edge.report.words import MISSING, odds, spread, wrong_about
 
 if TYPE_CHECKING:
     from uce_edge.answers import Answer
@@ -30,7 +30,7 @@ def card(answer: "Answer") -> None:
         drawn = typer.style(f"{_bar(probability):<{_BAR}}", fg=colour if number == 0 else None)
         typer.echo(f"  {pad(label, widest)}  {drawn} {probability:>6.1%}")
     prediction = answer.prediction
-    typer.echo(f"  uncertainty {_spread(prediction)}, wrong about {odds(prediction.error_probability)}")
+    typer.echo(f"  uncertainty {spread(prediction)}, {wrong_about(prediction)}")
     if answer.decision is not None:
         typer.secho(f"  {answer.decision}: {answer.why}", fg=colour)
 
@@ -53,8 +53,8 @@ def row(answer: "Answer") -> None:
         typer.secho(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
     else:
         shown = typer.style("" if answer.decision is None else _decision(answer), fg=_colour(answer))
-        sure = f"{prediction.label}  {prediction.confidence:.1%}  {_spread(prediction)}"
-        typer.echo(f"{answer.path}  {sure}  wrong about {odds(prediction.error_probability)}  {shown}")
+        sure = f"{prediction.label}  {prediction.confidence:.1%}  {spread(prediction)}"
+        typer.echo(f"{answer.path}  {sure}  {wrong_about(prediction)}  {shown}")
     sys.stdout.flush()
 
 
@@ -70,7 +70,8 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
             typer.secho(f"{pad(answer.path, widest)}  {answer.error}", fg=typer.colors.RED)
             continue
         line = f"{pad(answer.path, widest)}  {pad(prediction.label, names)}  {prediction.confidence:>10.1%}"
-        line += f"  {_spread(prediction)}  {odds(prediction.error_probability):<11}  "
+        wrong = MISSING if prediction.foreign else odds(prediction.error_probability)
+        line += f"  {spread(prediction):<13}  {wrong:<11}  "
         typer.echo(line + "  ".join(tell(answer, prediction) for tell in columns.values()))
 
 
@@ -82,10 +83,6 @@ def _decision(answer: "Answer") -> str:
 
 def _colour(answer: "Answer") -> str | None:
     return _COLOURS.get(str(answer.decision))
-
-
-def _spread(prediction: "ImagePrediction") -> str:
-    return f"{prediction.uncertainty:.3f} ± {prediction.standard_error:.3f}"
 
 
 def _bar(share: float) -> str:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from uce_edge.evaluation.ood import Detection
     from uce_edge.evaluation.rejection import KeptClass
     from uce_edge.metrics import Proportion
+    from uce_edge.prediction import ImagePrediction
 
 MISSING = "–"
 
@@ -114,6 +115,17 @@ def odds(probability: float) -> str:
     if probability < 0.001:
         return "< 1 in 1000"
     return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"
+
+
+def wrong_about(prediction: "ImagePrediction") -> str:
+    """How often such an answer is wrong. The odds are those of familiar images, so a foreign one has none."""
+    return "odds unknown" if prediction.foreign else f"wrong about {odds(prediction.error_probability)}"
+
+
+def spread(prediction: "ImagePrediction") -> str:
+    """The uncertainty and its standard error, which a file without noise has not."""
+    error = f" ± {prediction.standard_error:.3f}" if prediction.standard_error > 0 else ""
+    return f"{prediction.uncertainty:.3f}{error}"
 
 
 def number(value: float | None, digits: int = 3) -> str:
