@@ -30,7 +30,7 @@ from uce_edge_train.export import export_run
 from uce_edge_train.runs import Run
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-IMAGES, ADAPTIVE_IMAGES, DISTANCE_IMAGES = 2_000, 1_000, 400
+IMAGES, ADAPTIVE_IMAGES, DISTANCE_IMAGES = 5_000, 1_000, 400
 THRESHOLD = 0.3
 RESAMPLES = 400
 ERRORS = (0.2, 0.1, 0.05)
@@ -181,9 +181,10 @@ def stop_early(name: str, model: Model, images: np.ndarray) -> list[str]:
 
 MOMENTS = """## One pass instead of 25
 
-{images} test images. In brackets, the 95 % interval of the difference to exact passes, over redrawn images.
-"distance" is the mean absolute difference of the uncertainty to that of 100 other exact passes, "decisions" the share
-of images that these would decide otherwise at a threshold of {threshold}. For the exact row, both are sampling error.
+The table has {images} test images. Brackets hold the 95 % interval of the difference to exact passes, over redrawn
+images. "distance" is the mean absolute difference of the uncertainty to that of 100 other exact passes. "decisions" is
+the share of images that those 100 passes would decide differently at a threshold of {threshold}. In the exact rows,
+both are sampling error.
 
 | network | inference | accuracy | NLL | AURC | UCE | distance | decisions |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -193,9 +194,10 @@ of images that these would decide otherwise at a threshold of {threshold}. For t
 
 ADAPTIVE = """## Passes until it is settled
 
-{images} test images, threshold {threshold}, {most} passes at most. "otherwise" is the share of images whose outcome
-(rejected, or accepted as what) is not that of all {most} passes, "near" the same for the tenth of the images that are
-nearest to the threshold.
+`--adaptive E` stops drawing passes for an image once more passes would change its outcome with a probability of at most
+E. The outcome is that the image is rejected, or accepted with a certain label. The table has {images} test images, a
+threshold of {threshold} and at most {most} passes. "otherwise" is the share of images whose outcome differs from that
+of all {most} passes. "near" is the same share among the tenth of the images that are nearest to the threshold.
 
 | network | passes | mean passes | otherwise | near |
 | --- | --- | --- | --- | --- |
@@ -205,10 +207,10 @@ nearest to the threshold.
 
 RELU = """## The rule of a ReLU
 
-Moments take a Gaussian for a uniform distribution where a ReLU cuts it
-([the formula](science.md#one-pass-moments)). Does that cost anything against the closed form for a Gaussian?
-{images} test images. "distance" is the mean absolute difference of the uncertainty to that of 100 exact passes, on
-{distance_images} of them. In brackets, the 95 % interval of the difference to the closed form.
+At a ReLU, a moments file replaces the Gaussian by a uniform distribution ([the formula](science.md#one-pass-moments)).
+The table compares this rule with the closed form for a Gaussian, on {images} test images. "distance" is the mean
+absolute difference of the uncertainty to that of 100 exact passes, on {distance_images} of them. Brackets hold the 95 %
+interval of the difference to the closed form.
 
 | network | ReLU | accuracy | NLL | AURC | distance |
 | --- | --- | --- | --- | --- | --- |

@@ -308,8 +308,7 @@ alarm within 3,000 images of the change. Every stream starts with 1,000 quiet im
 its money is at stake from the first image. *Windowed KS* (the Kolmogorov-Smirnov distance from the reference) and *mean
 uncertainty* look at the last 200 images. Their limits were set so that 1 % of 2,000 quiet streams of 4,000 images raise
 a false alarm; longer streams raise more. The monitor's 1 % holds for streams of any length. If a change is small and
-moves only the uncertainty, a limit that was tuned for its window and length of stream may find it
-sooner.
+moves only the uncertainty, a limit that was tuned for its window and length of stream may find it sooner.
 
 | change | monitor | one start | windowed KS | mean uncertainty |
 | --- | --- | --- | --- | --- |

@@ -226,8 +226,8 @@ Written by `benchmarks/novelty_study.py`. Each recipe is one training of a small
 | --- | --- |
 {LISTED}
 
-{{missing}}Its moments file is measured. In brackets are 95 % intervals over redrawn images. None of them covers another
-seed of the training.
+{{missing}}The moments file of each recipe is measured. In brackets are 95 % intervals over redrawn images.
+None of them covers another seed of the training.
 
 **The choice**, on 2,500 calibration images that nothing was fitted on and {CHOSEN_ON:,} images of CIFAR-100 that are
 not reported below:

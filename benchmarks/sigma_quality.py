@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -49,15 +50,37 @@ def main(arguments: list[str]) -> None:
 
 
 def write(rows: list[str]) -> None:
-    """Put the rows into the page, above those of networks that were measured in another call."""
+    """Put the rows into the page's part; a network that was not measured keeps its rows."""
     page = DOCS / "inference.md"
-    before = re.search(rf"^{TITLE}\n.*?(?=^## |\Z)", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    measured = {row.split("|")[1] for row in rows} | {" network ", " --- "}
-    table = [line for line in before[0].splitlines() if line.startswith("|")] if before else []
-    rows = rows + [line for line in table if line.split("|")[1] not in measured]
-    kept = re.sub(rf"^{TITLE}\n.*?(?=^## |\Z)", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).rstrip()
-    page.write_text(f"{kept}\n\n{TEXT.format(rows=chr(10).join(rows))}")
+    part = re.compile(rf"^{TITLE}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    text = page.read_text()
+    before = part.search(text)
+    table = [line for line in before[0].splitlines() if line.startswith("|")][2:] if before else []
+    new = TEXT.format(rows="\n".join(merged(table, rows)))
+    if before:
+        text = f"{text[: before.start()]}{new}\n{text[before.end() :]}".rstrip() + "\n"
+    else:
+        text = f"{text.rstrip()}\n\n{new}"
+    page.write_text(text)
     print(f"Wrote {page}")
+
+
+def merged(table: list[str], rows: list[str]) -> list[str]:
+    """The rows of a table, and new ones in the place of those of the same network; another network goes below."""
+    old, new = by_network(table), by_network(rows)
+    names = list(old)
+    for above, name in pairwise([None, *new]):
+        if name not in names:
+            names.insert(len(names) if above is None else names.index(above) + 1, name)
+    return [row for name in names for row in (old | new)[name]]
+
+
+def by_network(rows: list[str]) -> dict[str, list[str]]:
+    """Rows by what stands in their first cell."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.split("|")[1].strip(), []).append(row)
+    return found
 
 
 def of_run(folder: str, place: Path) -> tuple[Forms, Split]:
@@ -99,12 +122,12 @@ def compare(name: str, forms: Forms, test: Split, exact: Answers) -> list[str]:
 
 TEXT = f"""{TITLE}
 
-Written by `benchmarks/sigma_quality.py`. {IMAGES:,} test images of CIFAR-10. In brackets, the 95 % interval of the
-difference to the same kind of file with exact sigma, over redrawn images; for a network that was trained with factored
-sigma, to the network above it. "distance" is the mean absolute difference of the uncertainty to that of {MANY} other
-passes of the network as it was trained, on {DISTANCE_IMAGES} images: in a network's first row it is sampling error.
-A network that was trained with exact sigma has its noise scaled when it is exported with factored sigma, so that images
-are as uncertain as before on average.
+Written by `benchmarks/sigma_quality.py`. The table has {IMAGES:,} test images of CIFAR-10. Brackets hold the 95 %
+interval of the difference to the same kind of file with exact sigma, over redrawn images. For a network that was
+trained with factored sigma ("trained so"), the difference is to the network above it. "distance" is the mean absolute
+difference of the uncertainty to that of {MANY} other passes of the network as it was trained, on {DISTANCE_IMAGES}
+images. In the first row of a network it is sampling error. A network that was trained with exact sigma has its noise
+scaled when it is exported with factored sigma, so that images are as uncertain as before on average.
 
 | network | inference | sigma | accuracy | NLL | AURC | UCE | distance |
 | --- | --- | --- | --- | --- | --- | --- | --- |

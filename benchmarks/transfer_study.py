@@ -149,17 +149,17 @@ The trained start is resnet8 after {source.recipe.epochs} epochs of {given}. It 
 {options}
 
 The learning rate is the one with the lowest NLL on {sizes["calibration"]} calibration images, tried on the first subset
-of {min(EPOCHS)} images. Figures are means over {SUBSETS} subsets of the training
-images, and in brackets those of each; a subset has one seed, for its images and for its training. They are of {PASSES}
-averaged passes, without a calibration map, on {sizes["guarantee"]} guarantee images, which come from the same source as
-the training images and served nothing else, and on the {sizes["test"]} test images.
+of {min(EPOCHS)} images. Figures are means over {SUBSETS} subsets of the training images, and in brackets those of each;
+a subset has one seed, for its images and for its training. They are of {PASSES} averaged passes, without a calibration
+map, on {sizes["guarantee"]} guarantee images, which come from the same source as the training images and served nothing
+else, and on the {sizes["test"]} test images.
 
 | training images | start | {" | ".join(SHOWN.values())} |
 | --- | --- | --- | --- | --- | --- |
 {shown}
 
 {END}"""
-    page = PAGE.read_text() if PAGE.exists() else f"# Few images\n\n{START}{END}\n"
+    page = PAGE.read_text() if PAGE.exists() else f"# Few images: does a trained start help?\n\n{START}{END}\n"
     before, _, rest = page.partition(START)
     PAGE.write_text(before + text + rest.partition(END)[2])
     print(f"Wrote {PAGE}")
