@@ -2,6 +2,7 @@
 
     python train/box commands cifar10     # what to run, in order; the same for pneumonia
     python train/box card cifar10         # compare the files, write the card, and put it into the files
+    python train/box choice runs/a runs/b # compare recipes on calibration images alone
     python train/box seal                 # give all files digests and probe images again; nothing else changes
 
 The datasets lie under $UCE_EDGE_DATA: cifar10.npz, CIFAR-100's and MNIST's test images, pneumoniamnist.npz.
@@ -10,14 +11,18 @@ The datasets lie under $UCE_EDGE_DATA: cifar10.npz, CIFAR-100's and MNIST's test
 import sys
 
 from card import write_card
+from choice import compare_recipes
 from recipes import BOX, make_pneumonia
 from seal import seal
 
 
-def main(step: str = "", name: str = "") -> None:
+def main(step: str = "", *names: str) -> None:
     """Run one step."""
+    name = names[0] if names else ""
     if step == "seal":
         seal()
+    elif step == "choice" and names:
+        compare_recipes(names)
     elif step == "pneumonia-data":
         make_pneumonia()
     elif step in ("commands", "card") and name in BOX:
@@ -29,4 +34,4 @@ def main(step: str = "", name: str = "") -> None:
         raise SystemExit(__doc__)
 
 
-main(*sys.argv[1:3])
+main(*sys.argv[1:])

@@ -215,7 +215,8 @@ def _damage(shift: Found) -> str:
         for group in shift["apart"]
     ]
     alone, gated = (_together(shift["curves"].values(), prefix) for prefix in ("", "gated_"))
-    pooled.append(f"all six together: {gated}; by the uncertainty alone {alone}")
+    told = [f"accepted {percent(accepted)}, wrong of these {percent(wrong)}" for accepted, wrong in (gated, alone)]
+    pooled.append(f"all six together: {told[0]}; by the uncertainty alone {told[1]}")
     head = ["severity", *map(str, range(1, severities + 1))]
     return _table(head, rows) + "\n\nAll severities together:\n\n" + "\n".join(f"- {line}" for line in pooled)
 
@@ -223,33 +224,36 @@ def _damage(shift: Found) -> str:
 def _aims(boxed: Boxed, one: Found, damage: Found) -> list[str]:
     """What was aimed at, and what the default file reached."""
     evaluation, outside = one["evaluation"], {ood["name"]: ood for ood in one["evaluation"]["ood"]}
-    near, accepted = outside[boxed.foreign[0]], _together(damage["curves"].values(), "gated_")
+    near, (accepted, wrong) = outside[boxed.foreign[0]], _together(damage["curves"].values(), "gated_")
+    accuracy, nll = (evaluation["metrics"][name]["value"] for name in ("accuracy", "nll"))
+    aurc, price = one["differences"]["aurc"], one["price"]["measured"]["ratio_best"]
+    auroc, coverage = _best(near)["auroc"]["value"], evaluation["gated"]["coverage"]
+    shares = (auroc, near["gated"], outside["far"]["gated"], accepted, wrong, coverage)
     reached = (
-        _shown("accuracy", evaluation["metrics"]["accuracy"]["value"]),
-        _shown("nll", evaluation["metrics"]["nll"]["value"]),
-        f"{_gap('aurc', one['differences']['aurc'])} (95 % interval, in %)",
-        percent(_best(near)["auroc"]["value"]),
-        percent(near["gated"]),
-        percent(outside["far"]["gated"]),
-        accepted,
-        percent(evaluation["gated"]["coverage"]),
-        f"{one['price']['measured']['ratio_best']:.2f}x",
+        (accuracy, _shown("accuracy", accuracy)),
+        (nll, _shown("nll", nll)),
+        (aurc["high"], f"{_gap('aurc', aurc)} (95 % interval, in %)"),
+        *((share, percent(share)) for share in shares),
+        (price, f"{price:.2f}x"),
     )
-    rows = [[what, aim, value] for (what, aim), value in zip(boxed.aims.items(), reached, strict=True)]
-    return ["## What was aimed at", f"`{boxed.kinds[0]}`, by the tables above:", _table(["", "aim", "reached"], rows)]
+    rows = [
+        [aim.what, aim.told, told, "yes" if aim.met(value) else "no"]
+        for aim, (value, told) in zip(boxed.aims, reached, strict=True)
+    ]
+    head = ["", "aim", "reached", "met"]
+    return ["## What was aimed at", f"`{boxed.kinds[0]}`, by the tables above:", _table(head, rows)]
 
 
 def _kept(one: Found) -> str:
     return f"{percent(one['gated_coverage'], 0)} / {percent(one['gated_error'], 0)}"
 
 
-def _together(curves: Iterable[Sequence[Found]], prefix: str) -> str:
-    """What is accepted of all damaged images, and wrong of it."""
+def _together(curves: Iterable[Sequence[Found]], prefix: str) -> tuple[float, float]:
+    """The share that is accepted of all damaged images, and the share of it that is wrong."""
     conditions = [one for curve in curves for one in curve[1:]]
     accepted = sum(one[f"{prefix}coverage"] for one in conditions)
     wrong = sum(one[f"{prefix}coverage"] * (one[f"{prefix}error"] or 0) for one in conditions)
-    share = wrong / accepted if accepted else None
-    return f"accepted {percent(accepted / len(conditions))}, wrong of these {percent(share)}"
+    return accepted / len(conditions), wrong / accepted if accepted else 0.0
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,8 +1,10 @@
 """What the box holds: how every model is made, what it is for, and what it is compared with."""
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,14 @@ from uce_edge.files import replacing
 PNEUMONIA, HELD_OUT = Path("build/pneumonia.npz"), Path("build/pneumonia-held-out.npz")
 _HELD_OUT = 1_500
 _FILES = "uce_edge/models"
+
+
+class Aim(NamedTuple):
+    """What a model should reach."""
+
+    what: str
+    told: str
+    met: Callable[[float], bool]
 
 
 @dataclass(frozen=True)
@@ -34,8 +44,8 @@ class Boxed:
     """As in `--ood`, apart from `far`."""
     limits: tuple[str, ...]
     licence: str
-    aims: dict[str, str] = field(default_factory=dict)
-    """What was aimed at, in the order in which the card tells what was reached."""
+    aims: tuple[Aim, ...] = ()
+    """In the order in which the card tells what was reached."""
     remarks: tuple[str, ...] = ()
     """What a reader must know of how this was chosen and measured."""
     seed: int = 0
@@ -52,10 +62,6 @@ def _trained(options: str, out: str) -> str:
     )
 
 
-_BUSY = (
-    "The times were taken while other programs ran on both cores; take the best ones, and measure again on a quiet "
-    "machine."
-)
 _P = 0.05
 _NOISE = f"--p {_P} --sigma factored"
 _CIFAR10 = Boxed(
@@ -97,18 +103,19 @@ _CIFAR10 = Boxed(
         "It is not for decisions about people, and not for safety.",
     ),
     licence="MIT, as this project; CIFAR-10 (Krizhevsky, 2009) is free to use with citation.",
-    aims={
-        "accuracy": "90 %",
-        "NLL": "0.29",
-        "AURC less that of the first row above": "below 0",
-        "near AUROC (cifar100), both gates": "90 %",
-        "near images accepted": "18 %",
-        "far images accepted": "1 %",
-        "damaged images accepted, wrong of these": "at least 45 %, at most 9 %",
-        "own images accepted at a promised error of 5 %": "85 %",
-        "time of an answer over one plain pass, best": "2.5x",
-    },
-    remarks=(_BUSY, "p = 0.05 was kept from the model before. Other rates were not tried with this training."),
+    aims=(
+        Aim("accuracy", "90 %", lambda value: value >= 0.9),
+        Aim("NLL", "0.29", lambda value: value <= 0.29),
+        Aim("AURC less that of the first row above", "below 0", lambda high: high < 0),
+        Aim("near AUROC (cifar100), both gates", "90 %", lambda value: value >= 0.9),
+        Aim("near images accepted", "18 %", lambda value: value <= 0.18),
+        Aim("far images accepted", "1 %", lambda value: value <= 0.01),
+        Aim("damaged images accepted", "at least 45 %", lambda value: value >= 0.45),
+        Aim("wrong of these", "at most 9 %", lambda value: value <= 0.09),
+        Aim("own images accepted at a promised error of 5 %", "85 %", lambda value: value >= 0.85),
+        Aim("time of an answer over one plain pass, best", "2.5x", lambda value: value <= 2.5),
+    ),
+    remarks=("p = 0.05 was kept from the model before. Other rates were not tried with this training.",),
 )
 
 _MEMBERS = 3
@@ -148,12 +155,14 @@ _PNEUMONIA = Boxed(
         "MIT for the weights; PneumoniaMNIST (MedMNIST, Yang et al. 2023; from Kermany et al. 2018) is under CC BY 4.0."
     ),
     remarks=(
-        "The recipe was not chosen by calibration images alone. A first ensemble without augmentation had a lower "
-        "held-out NLL (members .064 to .075). It was replaced after it was seen to be confidently wrong on two of six "
-        "official test X-rays, and to accept a photo. So the test figures are not quite those of unseen images.",
+        "`python train/box choice` compares recipes on the 750 calibration images alone. With rotation, colour, noise "
+        "and blur in training, the NLL is 0.106 on the images as they are and 0.111 on damaged ones (six kinds, "
+        "severities 1 to 3). Without them it is 0.076 and 0.273. The box has the recipe that other machines harm less.",
+        "This was compared after the choice. The recipe without augmentation had been replaced because it was "
+        "confidently wrong on two of six official test X-rays, and accepted a photo. So the test figures are not quite "
+        "those of unseen images.",
         "The threshold's 2 % and the gate's 3 % were chosen after 5, 2 and 1 % had been tried on the same held-out "
         "images.",
-        _BUSY,
     ),
 )
 
