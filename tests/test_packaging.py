@@ -91,7 +91,7 @@ def test_load_gives_the_model_in_the_box_by_kind_or_a_file() -> None:
     path = GOLDEN / "digits-mc.onnx"
     for given in (path, str(path)):
         assert uce_edge.load(given, "cpu", threads=1).path == str(path)
-    with pytest.raises(uce_edge.UsageError, match="`inference` to be mc or moments for cifar10, the model in the box"):
+    with pytest.raises(uce_edge.UsageError, match="`inference` to be mc or moments for cifar10, the bundled model"):
         uce_edge.load("deterministic")
     with pytest.raises(uce_edge.ModelFileError, match=r"There is no model file momments"):
         uce_edge.load("momments")

@@ -293,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", help="a folder, a camera's number or a video; default: a synthetic camera")
-    parser.add_argument("--model", help="a file, or the name of a model in the box; default: cifar10")
+    parser.add_argument("--model", help="a file, or the name of a bundled model; default: cifar10")
     parser.add_argument("--usual", type=Path, help=f"a folder with {USUAL} frames or more of a usual day, far apart")
     parser.add_argument("--every", type=whole, default=5, help="frames until the scene is another one; default: 5")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Triage of a folder of X-rays: what the model knows is answered, and the rest goes to a radiologist.
 
-python examples/gallery/xray_triage.py incoming/ --out triage/                      # the model `pneumonia` in the box
+python examples/gallery/xray_triage.py incoming/ --out triage/                      # the bundled model `pneumonia`
 python examples/gallery/xray_triage.py incoming/ --out triage/ --model xray.onnx    # one of your own
 
 It writes worklist.csv (what a radiologist must read comes first, the most uncertain on top), sheet.png (all images,
@@ -114,7 +114,7 @@ def load(name: str) -> uce_edge.Model:
         if name != MODEL or name in models.names():
             raise
         raise uce_edge.ModelFileError(
-            f"This version has no model `{MODEL}` in the box. It has: {', '.join(models.names())} (uce-edge models). "
+            f"This version has no bundled model `{MODEL}`. It has: {', '.join(models.names())} (uce-edge models). "
             "Name a file of your own with --model xray.onnx; docs/tutorial-pneumonia.md makes one."
         ) from None
 
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="PNG, JPEG and others; DICOM and NIfTI with uce-edge[medical]")
     parser.add_argument("--out", type=Path, default=Path("triage"), help="one for each folder; default: triage")
-    parser.add_argument("--model", default=MODEL, help=f"a file, or the name of a model in the box; default: {MODEL}")
+    parser.add_argument("--model", default=MODEL, help=f"a file, or the name of a bundled model; default: {MODEL}")
     words = parser.parse_args(arguments)
     try:
         return run(words.folder, words.out, words.model)

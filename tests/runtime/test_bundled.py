@@ -1,4 +1,4 @@
-"""The model in the box: it answers at once, keeps its promises of size and cost, and says what it is."""
+"""The bundled model: it answers at once, keeps its promises of size and cost, and says what it is."""
 
 import json
 import os

@@ -316,11 +316,11 @@ def test_the_triage_says_which_models_there_are_when_pneumonia_is_not(
     incoming: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert xray_triage.MODEL == "pneumonia"
-    monkeypatch.setattr(models, "names", lambda: ("cifar10",))  # as before it was in the box
+    monkeypatch.setattr(models, "names", lambda: ("cifar10",))  # as before it was bundled
     monkeypatch.chdir(incoming.parent)
     assert xray_triage.main([str(incoming)]) == 1
     said = capsys.readouterr().err
-    assert "no model `pneumonia` in the box. It has: cifar10 (uce-edge models)" in said
+    assert "no bundled model `pneumonia`. It has: cifar10 (uce-edge models)" in said
     assert "--model xray.onnx" in said
     assert not (incoming.parent / "triage").exists()
     assert xray_triage.main([str(incoming), "--out", str(incoming), "--model", str(DIGITS)]) == 2

@@ -1,4 +1,4 @@
-"""The card of a model in the box: measured with `uce-edge compare` and `evaluate`, written into docs and the files."""
+"""The card of a bundled model: measured with `uce-edge compare` and `evaluate`, written into docs and the files."""
 
 import json
 import subprocess
@@ -90,7 +90,7 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
     hashes = [[name, f"`{value}`"] for name, value in metadata.hashes.splits.items()]
     parts = [
         f"# Model card: {boxed.name}",
-        f"`python train/box card {boxed.name}` wrote this page from measurements of the files in the box. "
+        f"`python train/box card {boxed.name}` wrote this page from measurements of the bundled files. "
         f"`uce-edge info {boxed.name} --all` shows most of it from inside a file.",
         f"**What.** {boxed.what}",
         f"**Data.** {boxed.called}: {sizes} images. All numbers below are of the test images. Nothing was fitted on "

@@ -26,7 +26,7 @@ class Aim(NamedTuple):
 
 @dataclass(frozen=True)
 class Boxed:
-    """One model in the box."""
+    """One bundled model."""
 
     name: str
     what: str

@@ -1,4 +1,4 @@
-"""Digests and probe images of the files in the box, made anew."""
+"""Digests and probe images of the bundled files, made anew."""
 
 from uce_edge.files import replacing
 from uce_edge.model import Model

@@ -44,7 +44,7 @@ def models(as_json: JsonOption = False) -> None:
 
 @dataclass(frozen=True)
 class _Boxed:
-    """A file in the box, and what it says of itself."""
+    """A bundled file, and what it says of itself."""
 
     name: str
     path: Path

@@ -139,5 +139,5 @@ def serve(
 
 
 def _file(text: str) -> str:
-    """A model in the box as NAME=PATH; everything else as it is."""
+    """A bundled model as NAME=PATH; everything else as it is."""
     return f"{text}={choose_model(Path(text))}" if text in box.names() and not Path(text).is_file() else text

@@ -1,4 +1,4 @@
-"""The models in the box: files called NAME-KIND.onnx in this folder, one for each kind of inference.
+"""The bundled models: files called NAME-KIND.onnx in this folder, one for each kind of inference.
 
 `cifar10` knows ten kinds of things in photos; `pneumonia` reads chest X-rays. This project trained both. Their cards,
 `docs/model-card.md` and `docs/model-card-pneumonia.md`, say how each was made, how good it is and where it fails.
@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parent
 
 
 def names() -> tuple[str, ...]:
-    """The models in the box; the default comes first."""
+    """The bundled models; the default comes first."""
     there = {path.stem.rpartition("-")[0] for path in _FOLDER.glob("*-*.onnx")}
     return tuple(sorted(there, key=lambda name: (name != DEFAULT_NAME, name)))
 
@@ -37,12 +37,12 @@ def kinds(name: str) -> tuple[Inference, ...]:
 
 
 def files() -> list[Path]:
-    """All model files in the box."""
+    """All bundled model files."""
     return [_file(name, kind) for name in names() for kind in kinds(name)]
 
 
 def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Path:
-    """The file of a model in the box.
+    """The file of a bundled model.
 
     Args:
         inference: A kind of inference, one of `kinds(name)`; None for the default.
@@ -52,7 +52,7 @@ def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Pat
     if not there:
         raise UsageError(expected("`model`", f"one of {', '.join(names())}", name, "Or name a file: photos.onnx"))
     if inference is not None and inference not in there:
-        rule = f"{' or '.join(sorted(there))} for {name}, the model in the box"
+        rule = f"{' or '.join(sorted(there))} for {name}, the bundled model"
         raise UsageError(expected("`inference`", rule, str(inference), "Leave it out for the default"))
     return _file(name, inference or there[0])
 
@@ -61,8 +61,8 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
     """The file that a user means.
 
     Args:
-        model: A path; or the name of a model in the box, unless there is a file of that name; None for the default.
-        inference: Which file of a model in the box.
+        model: A path; or the name of a bundled model, unless there is a file of that name; None for the default.
+        inference: Which file of a bundled model.
 
     Raises:
         UsageError: A kind of inference was asked of a file, or there is no such kind.
@@ -83,7 +83,7 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
     if path.is_dir():
         return path  # whoever opens it says what to do with a training run
     raise ModelFileError(
-        f"There is no model file {model}, and no model of that name in the box: there is {', '.join(names())}. "
+        f"There is no model file {model}, and no bundled model of that name: there is {', '.join(names())}. "
         "Check its spelling; one of your own is made with: uce-edge export"
     )
 
@@ -101,10 +101,10 @@ def load(
     max_memory: int | None = None,
     verify: bool = True,
 ) -> "Model":
-    """Load a model file, or a model in the box.
+    """Load a model file, or a bundled model.
 
     Args:
-        model: A path; or the name of a model in the box ("cifar10"); or a kind of inference ("moments", "mc") for the
+        model: A path; or the name of a bundled model ("cifar10"); or a kind of inference ("moments", "mc") for the
             default model's file of that kind; None for the default.
         device: Where to run it, as in `Model`.
         threads: As in `Model`.

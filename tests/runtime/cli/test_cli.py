@@ -473,7 +473,7 @@ WRONG = {
     "predict -m --watch d --json": "--watch never ends, so --json, --sheet and --sort do not go with it.",
     "predict -m x.png --sheet s.jpg": "Expected `sheet` to be a file name ending in .png, but got 's.jpg'.",
     "predict -m x.png --inference mc": "--inference goes without --model absent.onnx.",
-    "predict x.png --inference deterministic": "`inference` to be mc or moments for cifar10, the model in the box",
+    "predict x.png --inference deterministic": "`inference` to be mc or moments for cifar10, the bundled model",
     "bench -m --samples abc": "whole numbers separated by commas, but got 'abc'",
     "bench -m --samples 1,,5": "whole numbers separated by commas",
     "bench -m --samples 1,0": "between 1 and 4096, but got 0",

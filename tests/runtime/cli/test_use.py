@@ -188,7 +188,7 @@ def test_help_shows_the_variables(call: Call, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.fixture
 def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A second model in the box: two files, and no line of code."""
+    """A second bundled model: two files, and no line of code."""
     box = tmp_path / "box"
     box.mkdir()
     for file in models.files():
@@ -224,7 +224,7 @@ def test_a_model_in_the_box_is_taken_by_its_name(call: Call, folder: Path, secon
         assert answer["samples"] == (25 if "mc" in asked else 100)
     unknown = call("predict", "a/three.png", "--model", "pneumonja")
     assert unknown.code == 1
-    assert "no model of that name in the box: there is cifar10, digits, pneumonia." in unknown.err
+    assert "no bundled model of that name: there is cifar10, digits, pneumonia." in unknown.err
     # A file of that name is meant before the box is.
     shutil.copy(GOLDEN / "digits-mc.onnx", folder / "cifar10")
     (answer,) = json.loads(call("predict", "a/three.png", "--json", "--model", "cifar10").out)
