@@ -140,7 +140,7 @@ def print_report(report: "Report") -> None:
         line = f"{m.samples:>5}" + (f"  {m.batch:>6}" if batched else "")
         line += f"  {m.p50_ms:>9.3f}  {m.p95_ms:>9.3f}  {m.images_per_second:>9.1f}  "
         line += f"{m.peak_mb:>8.1f}" if m.peak_mb is not None else f"{'-':>8}"
-        line += f"  {m.ratio:>13.2f}" if m.ratio is not None else ""
+        line += f"  {m.ratio:>17.2f}" if m.ratio is not None else ""
         for name in names:
             other = m.others.get(name)
             line += f"  {f'{other.p50_ms:.1f} ms {other.speedup:.1f}x':>14}" if other else f"  {'-':>14}"

@@ -13,11 +13,11 @@ from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
     ForeignOption,
-    GroupOption,
     JsonOption,
     MemoryOption,
     RootOption,
     SeedOption,
+    TestGroupOption,
     ThreadsOption,
 )
 from uce_edge.cli.words import say, show_log, table, warn
@@ -51,7 +51,7 @@ class _Asked:
 def compare(
     models: Annotated[list[Path], typer.Argument(help="Two or more model files made by `uce-edge export`.")],
     data: DataOption,
-    group: GroupOption = None,
+    group: TestGroupOption = None,
     ood: ForeignOption = None,
     report: Annotated[Path | None, typer.Option(help="Write all results to this .html file, with charts.")] = None,
     images: Annotated[

@@ -12,7 +12,6 @@ from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
     ForeignOption,
-    GroupOption,
     InferenceOption,
     JsonOption,
     MemoryOption,
@@ -21,6 +20,7 @@ from uce_edge.cli.options import (
     RootOption,
     SamplesOption,
     SeedOption,
+    TestGroupOption,
     ThreadsOption,
     check_request,
     parse_threshold,
@@ -43,7 +43,7 @@ _NAME = 10  # characters of a class above a column of the confusion matrix
 def evaluate(
     data: DataOption,
     model: ModelArgument = None,
-    group: GroupOption = None,
+    group: TestGroupOption = None,
     inference: InferenceOption = None,
     ood: ForeignOption = None,
     reject: Annotated[

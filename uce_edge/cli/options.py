@@ -87,12 +87,21 @@ DataOption = Annotated[
         ".jsonl or .parquet with the columns path and label, optionally group and split), or an .npz file."
     ),
 ]
+_GROUP = (
+    "Give a column of the manifest, or a regular expression with one capture group that is matched with the file names."
+)
 GroupOption = Annotated[
     str | None,
     typer.Option(
-        help="Keep images that belong together, such as those of a patient, in one split. Give a column of the "
-        "manifest, or a regular expression with one capture group that is matched with the file names. A promised "
-        "error counts one image per group."
+        help=f"Keep images that belong together, such as those of a patient, in one split. {_GROUP} A promised error "
+        "counts one image per group."
+    ),
+]
+TestGroupOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Which images belong together, such as those of a patient. {_GROUP} Give the --group of the training, so "
+        "that the test images are those that it held out. Default: what the file stores."
     ),
 ]
 ForeignOption = Annotated[
