@@ -1,6 +1,6 @@
 """Which training helps against foreign and damaged images? Writes its part of docs/novelty.md.
 
-    python benchmarks/novelty_study.py plain=RUN NAME=RUN ...
+    python benchmarks/novelty_study.py plain=RUN NAME=RUN ... "NAME, second seed=RUN"
 
 Every RUN is a training run on CIFAR-10, calibrated with --target-error; one that is not finished is named as missing.
 The first is what the others are compared with. The recipe is chosen on calibration images; test images only report.
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
         rows.append(measure(name, folder))
         print(choice_row(rows[-1]), flush=True)
     text = TEXT.format(
-        missing=f"Not finished yet: {', '.join(missing)}.\n\n" if missing else "",
+        missing=f"Not finished yet: {', '.join(missing)}. " if missing else "",
         choice="\n".join(map(choice_row, rows)),
         own="\n".join(own_row(row, rows[0]) for row in rows),
         auroc="\n".join(map(auroc_row, rows)),
@@ -203,7 +203,7 @@ def area(score: Score) -> str:
 
 BASE = (
     "uce-edge train --data cifar10 --arch resnet8 --p 0.05 --sigma factored --batch-size 128 --flip --epochs 6 "
-    "--resume --out runs/NAME"
+    "--precision bfloat16 --resume --out runs/NAME"
 )
 COMMANDS = {
     "plain": "",
@@ -217,7 +217,7 @@ LISTED = "\n".join(f"| {name} | {f'`{options}`' if options else 'nothing'} |" fo
 
 TEXT = f"""{TITLE}
 
-Written by `benchmarks/novelty_study.py`. Each recipe is one training of a small network, with one seed:
+Written by `benchmarks/novelty_study.py`. Each row is one training of a small network:
 
     {BASE}
     uce-edge calibrate runs/NAME --target-error 0.1 --samples 2   # the moments file fits a map of its own
@@ -226,8 +226,8 @@ Written by `benchmarks/novelty_study.py`. Each recipe is one training of a small
 | --- | --- |
 {LISTED}
 
-{{missing}}The moments file of each recipe is measured. In brackets are 95 % intervals over redrawn images.
-None of them covers another seed of the training.
+"Second seed" is the same recipe with `--seed 1`. {{missing}}The moments file of each row is measured. In brackets are
+95 % intervals over redrawn images. None of them covers another seed of the training.
 
 **The choice**, on 2,500 calibration images that nothing was fitted on and {CHOSEN_ON:,} images of CIFAR-100 that are
 not reported below:
