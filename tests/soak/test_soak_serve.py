@@ -28,10 +28,10 @@ triton = pytest.importorskip("tritonclient.http", reason="tritonclient is not in
 
 LONG = int(os.environ.get("UCE_EDGE_SOAK", "0"))
 FILE = ROOT / "uce_edge" / "models" / "cifar10-moments.onnx" if LONG else GOLDEN / "digits-moments.onnx"
-SECONDS = 50 if LONG else 0.4  # for each number of images
+SECONDS = 30 if LONG else 0.25  # for each number of images, twice
 CLIENTS = 8 if LONG else 3
 IMAGES = (1, 4, 16)
-GROWTH = 4000  # kilobytes
+GROWTH = 2000  # kilobytes, in the second half of the load
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
 
@@ -78,13 +78,13 @@ def rude_clients(port: int) -> Iterator[list[int]]:
         thread.join()
 
 
-def load(server: Server, pixels: Any, wanted: Any, images: int, lasts: float = SECONDS) -> list[float]:
+def load(server: Server, pixels: Any, wanted: Any, images: int) -> list[float]:
     """The seconds that each request took, of clients that ask one after the other for a while."""
 
     def client(number: int) -> list[float]:
         rng, seconds = random.Random(number), []
         asking = triton.InferenceServerClient(f"127.0.0.1:{server.port}", network_timeout=60, connection_timeout=60)
-        end = time.monotonic() + lasts
+        end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             first = rng.randrange(len(pixels) - images + 1)
             fed = triton.InferInput("image", [images, *pixels.shape[1:]], "UINT8")
@@ -107,7 +107,7 @@ def test_no_request_is_lost_and_memory_stays() -> None:
     wanted = model.predict(pixels).uncertainty
     with started(f"m={FILE}", "--max-queue", 4096) as server, rude_clients(server.port) as broken:
         for images in IMAGES:
-            load(server, pixels, wanted, images, SECONDS / 4)  # buffers get as large as they will
+            load(server, pixels, wanted, images)  # buffers get as large as they will
         before, answered = (kilobytes(server), descriptors(server)), 0
         rows = []
         for images in IMAGES:
