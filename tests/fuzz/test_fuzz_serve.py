@@ -169,6 +169,16 @@ def test_damaged_bytes_on_the_socket_harm_nobody() -> None:
     assert answered > 0
 
 
+def test_a_body_that_breaks_http_is_told_and_not_logged() -> None:
+    broken = b"GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnothing\r\n\r\n"
+    with started(f"m={MODEL}") as server:
+        assert told(server, broken, random.Random(0), rude=False).startswith(b"HTTP/1.1 400 ")
+        assert server.ask("GET", "/v2/health/ready")[:2] == (200, {"ready": True})
+        server.process.terminate()
+        assert server.process.stderr is not None
+        assert server.process.stderr.read() == ""
+
+
 def told(server: Server, request: bytes, rng: random.Random, *, rude: bool = True) -> bytes:
     """What comes back; rude clients break off, or do not wait for long."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:

@@ -1,6 +1,7 @@
 """Starting a server and stopping it without a lost request."""
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import uvicorn
+from h11 import LocalProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from uce_edge.audit import Audit
@@ -44,6 +46,11 @@ class _Impatient(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(_HEAD_SECONDS, self.timeout_keep_alive_handler)
+
+
+def _concerns_us(record: logging.LogRecord) -> bool:
+    """Whether a line is logged. A client whose body breaks HTTP was told so, and cannot be answered once more."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], LocalProtocolError)
 
 
 class _Server(uvicorn.Server):
@@ -141,6 +148,7 @@ def serve(
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
         )
+        logging.getLogger("uvicorn.error").addFilter(_concerns_us)
         listening = stack.enter_context(listen(address))
         scheme = "http" if address.certificate is None else "https"
         host = f"[{address.host}]" if ":" in address.host else address.host
