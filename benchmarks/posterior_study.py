@@ -140,8 +140,7 @@ def make(arguments: argparse.Namespace) -> None:
 def write(arguments: argparse.Namespace) -> None:
     """Write the measured part of the page from finished studies; a dataset that is not among them keeps its figures."""
     studies = [(folder, json.loads((folder / "study.json").read_text())) for folder in map(Path, arguments.studies)]
-    page = PAGE.read_text() if PAGE.exists() else INTRODUCTION
-    before, _, rest = page.partition(START)
+    before, _, rest = PAGE.read_text().partition(START)
     known, _, after = rest.partition(END)
     sections = {text.partition("\n")[0]: f"## {text}".rstrip() for text in re.split(r"^## ", known, flags=re.M)[1:]}
     columns = decided(sections.pop(TAKE, ""))
@@ -349,26 +348,6 @@ def percent(value: float | None) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
-
-
-INTRODUCTION = """# Which posterior?
-
-What a file can draw its passes from, and whether that is worth its price. Everything below was measured by
-`benchmarks/posterior_study.py` with `uce-edge compare`, which does the same for files and images of yours:
-[the guide](guide.md#comparing-files) says how to read it.
-
-The runs are a pool of deterministic trainings with different seeds (`det0`, `det1`, ...) and one training for each kind
-of noise. Each is made by `uce-edge train --data DATA --arch resnet8 --epochs 12 --out RUN`, for CIFAR-10 also with
-`--batch-size 128 --flip --precision bfloat16`, and with these options:
-
-| run | options |
-| --- | --- |
-| `det0` to `det4` | `--dropout none --seed 0` to `4` |
-| `plain`, `gaussian20` | `--p 0.05 --sigma factored`, `--p 0.2 --sigma factored` |
-| `bernoulli` | `--dropout bernoulli --p 0.1` |
-| `overconfident` | `--p 0.2 --sigma factored --shift 0 --weight-decay 0 --epochs 30` |
-
-"""
 
 
 def main() -> None:
