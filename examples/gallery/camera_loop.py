@@ -26,8 +26,6 @@ from PIL import Image
 import uce_edge
 from uce_edge.corruptions import corrupt
 from uce_edge.images import collect
-from uce_edge.logged import sha256
-from uce_edge.monitor.reference import of as reference_of
 from uce_edge.prediction import ImageLike, Reason
 
 Frame = tuple[int, ImageLike]
@@ -187,15 +185,11 @@ def watch(model: uce_edge.Model, usual: Sequence[ImageLike] | None, every: int) 
     Returns:
         The monitor; None where nobody says what is usual.
     """
-    if usual is None:
-        return None if model.metadata.monitor is None else uce_edge.Monitor.of(model, every=every)
-    if len(usual) < USUAL:
+    if usual is None and model.metadata.monitor is None:
+        return None
+    if usual is not None and len(usual) < USUAL:
         raise uce_edge.UsageError(f"--usual has {len(usual)} images, and it takes {USUAL} to say what is usual.")
-    order = np.random.default_rng(0).permutation(len(usual))  # a folder is sorted, and a sample must not be
-    frames = [usual[index] for index in order]
-    quarter = len(frames) // 4  # sets the bins; the others are counted
-    reference = reference_of(model.predict(frames[:quarter]), model.predict(frames[quarter:]), data="")
-    return uce_edge.Monitor.start(reference, sha256(Path(model.path)), every=every)
+    return uce_edge.Monitor.of(model, usual=None if usual is None else model.predict(usual), every=every)
 
 
 # The loop.

@@ -201,13 +201,14 @@ def test_a_damaged_state_is_told(tmp_path: Path) -> None:
 def test_a_loop_over_frames_adds_predictions() -> None:
     model = uce_edge.Model(GOLDEN / "digits-novelty.onnx", "cpu")
     frames = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 1)).astype(np.uint8)
-    usual = reference.of(model.predict(frames[:100]), model.predict(frames[100:300]), data="")
-    by_prediction, by_scores = (Monitor.start(usual, "0" * 64) for _ in range(2))
+    by_prediction, by_scores = (Monitor.of(model, usual=model.predict(frames[:300])) for _ in range(2))
     for said in model.predict(frames[300:]):
         assert by_prediction.add(said) is by_scores.add_scores(said.as_dict())
     assert by_prediction.report().evidence == by_scores.report().evidence
     with pytest.raises(UsageError, match="seed 1"):
         by_prediction.add(model.predict(frames[:1], seed=1)[0])
+    with pytest.raises(reference.UsualError, match="199 images are too few"):
+        Monitor.of(model, usual=model.predict(frames[:199]))
 
 
 def test_few_or_equal_images_cannot_say_what_is_usual() -> None:

@@ -167,19 +167,15 @@ def _go_on(state: Path, file: Path | None, alpha: float | None, every: int | Non
 
 
 def _start(file: Path, alpha: float | None, every: int | None, reference: str | None, root: Path | None) -> "Monitor":
-    from uce_edge.logged import sha256
+    from uce_edge.datasets import labelled
     from uce_edge.model import Model
     from uce_edge.monitor import ALPHA, Monitor
-    from uce_edge.monitor.reference import reference_from
 
     alpha, every = ALPHA if alpha is None else alpha, 1 if every is None else every
-    loaded = Model(file, "cpu", spin=False)
-    if reference is None:
-        return Monitor.of(loaded, alpha, every=every)
-    from uce_edge.datasets import labelled
-
-    images = labelled.foreign(reference, loaded.metadata.image, root)  # their labels do not matter
-    return Monitor.start(reference_from(loaded, images), sha256(file), alpha, every=every)
+    loaded, usual = Model(file, "cpu", spin=False), None
+    if reference is not None:  # the labels of its images do not matter
+        usual = loaded.predict(labelled.foreign(reference, loaded.metadata.image, root).images)
+    return Monitor.of(loaded, alpha, usual=usual, every=every)
 
 
 def _feed(running: "Monitor", log: Path, shuffle: bool) -> None:

@@ -15,7 +15,8 @@ from uce_edge.fields import RecordError
 from uce_edge.files import replacing
 from uce_edge.monitor import bets
 from uce_edge.monitor.records import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
-from uce_edge.prediction import ImagePrediction
+from uce_edge.monitor.reference import from_answers
+from uce_edge.prediction import ImagePrediction, Prediction
 from uce_edge.records import DocumentError, parse
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Monitor:
 
     Example:
         >>> from uce_edge.datasets import splits
-        >>> from uce_edge.monitor.reference import reference_from
-        >>> monitor = Monitor.start(reference_from(model, splits.load("digits").splits["calibration"]))
+        >>> usual = model.predict(splits.load("digits").splits["calibration"].images)
+        >>> monitor = Monitor.of(model, usual=usual)
         >>> for answer in model.answers(["three.png"] * 8):  # the same image again and again is not usual
         ...     raised = monitor.add(answer)
         >>> monitor.report().sentence
@@ -49,18 +50,21 @@ class Monitor:
         self._history = list(state.history)
 
     @classmethod
-    def of(cls, model: "Model", alpha: float = ALPHA, *, every: int = 1, seed: int = 0) -> "Monitor":
-        """A monitor of a model file that stores its usual answers.
+    def of(
+        cls, model: "Model", alpha: float = ALPHA, *, usual: Prediction | None = None, every: int = 1, seed: int = 0
+    ) -> "Monitor":
+        """A monitor of a model file, which compares with its usual answers.
 
         Args:
             model: The loaded file.
             alpha: The largest probability of ever raising a false alarm.
+            usual: The model's answers to 200 images of the usual kind or more; None for those that the file stores.
             every: Use only every Nth answer, such as for the frames of a video, which are not independent.
             seed: Seed of the random numbers that break ties between equal scores.
         """
         from uce_edge.logged import sha256
 
-        stored = model.metadata.monitor
+        stored = model.metadata.monitor if usual is None else from_answers(usual)
         if stored is None:
             raise UsageError(
                 f"{model.path} does not store its usual answers, which the monitor compares with. Calibrate it again "

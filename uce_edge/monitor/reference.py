@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +11,6 @@ from uce_edge.errors import UceEdgeError
 from uce_edge.monitor import bets
 from uce_edge.monitor.records import Bins, StoredReference
 from uce_edge.prediction import Prediction
-
-if TYPE_CHECKING:
-    from uce_edge.datasets.splits import Split
-    from uce_edge.model import Model
 
 Scores = Mapping[str, npt.NDArray[np.float32]]
 
@@ -46,18 +41,21 @@ def of(usual: Prediction, said: Prediction, data: str) -> StoredReference:
     return count(scores_of(usual), scores_of(said), said.samples, said.seed, data)
 
 
-def reference_from(model: "Model", images: "Split") -> StoredReference:
-    """A reference from images of the usual kind, of which a quarter sets the bins and the others are counted."""
-    order = np.random.default_rng(0).permutation(len(images))
+def from_answers(said: Prediction, data: str = "") -> StoredReference:
+    """A reference from the answers to images of the usual kind: a quarter sets the bins, the others are counted.
+
+    Args:
+        said: The answers; which of them set the bins does not depend on their order in a sorted folder.
+        data: SHA-256 of the images.
+    """
+    order = np.random.default_rng(0).permutation(len(said))
     quarter = len(order) // 4
     if quarter < FEWEST:
         raise UsualError(
             f"{len(order)} images are too few to learn the usual answers: at least {4 * FEWEST} are needed. Give more "
             "images."
         )
-    counted = images.take(order[quarter:])
-    usual, said = (model.predict(some) for some in (images.images[order[:quarter]], counted.images))
-    return of(usual, said, counted.sha256())
+    return of(said[order[:quarter]], said[order[quarter:]], data)
 
 
 def count(edges_from: Scores, counted: Scores, samples: int, seed: int, data: str) -> StoredReference:
