@@ -157,7 +157,8 @@ _PNEUMONIA = Boxed(
     remarks=(
         "`python train/box choice` compares recipes on the 750 calibration images alone. With rotation, colour, noise "
         "and blur in training, the NLL is 0.106 on the images as they are and 0.111 on damaged ones (six kinds, "
-        "severities 1 to 3). Without them it is 0.076 and 0.273. The box has the recipe that other machines harm less.",
+        "severities 1 to 3). Without them it is 0.076 and 0.273. The bundled model has the recipe that other machines "
+        "harm less.",
         "This was compared after the choice. The recipe without augmentation had been replaced because it was "
         "confidently wrong on two of six official test X-rays, and accepted a photo. So the test figures are not quite "
         "those of unseen images.",
