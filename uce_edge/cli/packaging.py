@@ -69,8 +69,8 @@ def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
     if len(given) > 1 or others:
         what = f"{', '.join(others)} cannot change it" if others else "only one can be given"
         raise UsageError(
-            f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} --triton DIR. To "
-            f"read it as any other classifier: uce-edge export --from {first}"
+            f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} with --triton DIR, "
+            f"--hub DIR or --ort alone. To read it as any other classifier: uce-edge export --from {first}"
         )
     if forms == Forms():
         raise UsageError(
