@@ -213,7 +213,7 @@ def test_the_box_is_listed_with_what_each_model_is_worth(call: Call, second: str
         assert one["promise"]["threshold"] == metadata.promised.threshold
     told = call("models").out
     assert re.search(r"^cifar10 \(default\)$", told, re.MULTILINE)
-    worth = r"^  --inference moments  2\.2 MB, accuracy \d\d\.\d\s%, --reject auto accepts \d\d\.\d\s%"
+    worth = r"^  --inference moments  2\.2 MB, accuracy \d\d\.\d\s% on test images, --reject auto accepts \d\d\.\d\s%"
     assert re.search(worth, told, re.MULTILINE)
 
 
