@@ -1,5 +1,6 @@
 """Which posterior? Makes files from trained runs, compares them with `uce-edge compare`, and writes docs/posteriors.md.
 
+    python benchmarks/posterior_study.py few --data cifar10 --out build/cifar10-few.npz     # for `overconfident`
     python benchmarks/posterior_study.py files --data cifar10 --runs runs --out study/cifar10 --ood cifar100 --ood far
     python benchmarks/posterior_study.py page study/cifar10 study/pneumoniamnist
 
@@ -19,7 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from uce_edge.datasets import splits
 from uce_edge.evaluation.comparison import COMPARED, FOREIGN_SCORES
+from uce_edge.files import replacing
 from uce_edge.report.words import METRICS, count
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "posteriors.md"
@@ -31,6 +36,7 @@ NOISY = {
     "overconfident": "overconfident",
 }
 """Names of runs with noise, and what they are called."""
+FEW = 5_000
 SINGLE, LAPLACE = "deterministic", "Laplace"
 PLAIN = ("--inference", "deterministic")
 TITLES = {metric: METRICS[metric].title for metric in COMPARED}
@@ -92,6 +98,25 @@ class Study:
         print("uce-edge", *words, flush=True)
         done = subprocess.run([sys.executable, "-m", "uce_edge", *words], stdout=subprocess.PIPE, text=True, check=True)
         out.write_text(done.stdout)
+
+
+def few(arguments: argparse.Namespace) -> None:
+    """A dataset with few training images, which a small network learns by heart; the others are as they were."""
+    dataset = splits.load(arguments.data)
+    parts, train = dataset.splits, dataset.splits["train"].at_most(FEW)
+    held_out = [parts["calibration"], parts["guarantee"]]
+    with replacing(arguments.out) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(
+            stream,
+            class_names=np.array(dataset.class_names),
+            train_images=train.images,
+            train_labels=train.labels,
+            val_images=np.concatenate([part.images for part in held_out]),
+            val_labels=np.concatenate([part.labels for part in held_out]),
+            test_images=parts["test"].images,
+            test_labels=parts["test"].labels,
+        )
+    print(f"{arguments.out}: {len(train):,} training images of {arguments.data}")
 
 
 def make(arguments: argparse.Namespace) -> None:
@@ -354,6 +379,10 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
+    fewer = commands.add_parser("few", help="write a dataset with few training images")
+    fewer.add_argument("--data", required=True)
+    fewer.add_argument("--out", required=True)
+    fewer.set_defaults(call=few)
     files = commands.add_parser("files", help="make the files of one dataset, and compare them")
     files.add_argument("--data", required=True)
     files.add_argument("--runs", required=True)
