@@ -20,8 +20,9 @@ def compare_recipes(folders: Sequence[str]) -> None:
     """
     print("| recipe | members | NLL | NLL of damaged images |\n| --- | --- | --- | --- |")
     for folder in folders:
-        runs = [Run.load(member) for member in members_of(folder)]
-        models = [load_model(run, member) for run, member in zip(runs, members_of(folder), strict=True)]
+        members = members_of(folder)
+        runs = [Run.load(member) for member in members]
+        models = [load_model(run, member) for run, member in zip(runs, members, strict=True)]
         data, image = runs[0].dataset().splits["calibration"], runs[0].image
         damaged = [Split(corrupt(data.images, kind, level), data.labels) for kind in KINDS for level in _SEVERITIES]
         logits = [

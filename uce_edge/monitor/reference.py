@@ -41,21 +41,16 @@ def of(usual: Prediction, said: Prediction, data: str) -> StoredReference:
     return count(scores_of(usual), scores_of(said), said.samples, said.seed, data)
 
 
-def from_answers(said: Prediction, data: str = "") -> StoredReference:
-    """A reference from the answers to images of the usual kind: a quarter sets the bins, the others are counted.
-
-    Args:
-        said: The answers; which of them set the bins does not depend on their order in a sorted folder.
-        data: SHA-256 of the images.
-    """
-    order = np.random.default_rng(0).permutation(len(said))
+def from_answers(said: Prediction) -> StoredReference:
+    """A reference from the answers to images of the usual kind: a quarter sets the bins, the others are counted."""
+    order = np.random.default_rng(0).permutation(len(said))  # a folder is sorted, and a sample must not be
     quarter = len(order) // 4
     if quarter < FEWEST:
         raise UsualError(
             f"{len(order)} images are too few to learn the usual answers: at least {4 * FEWEST} are needed. Give more "
             "images."
         )
-    return of(said[order[:quarter]], said[order[quarter:]], data)
+    return of(said[order[:quarter]], said[order[quarter:]], data="")
 
 
 def count(edges_from: Scores, counted: Scores, samples: int, seed: int, data: str) -> StoredReference:
