@@ -13,7 +13,7 @@ from uce_edge.images import load
 from uce_edge.model import Model
 from uce_edge.models import bundled
 
-FOLDERS = {"32x32 PNG": (400, (32, 32), "png"), "1920x1080 JPEG": (40, (1920, 1080), "jpg")}
+FOLDERS = {"32x32 PNG": (400, (32, 32), "png"), "1920x1080 JPEG": (160, (1920, 1080), "jpg")}
 """Number, width and height, and format: in the first the model is the slower half, in the second decoding is."""
 _ROUNDS = 5
 

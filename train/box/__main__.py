@@ -3,6 +3,7 @@
     python train/box commands cifar10     # what to run, in order; the same for pneumonia
     python train/box card cifar10         # compare the files, write the card, and put it into the files
     python train/box choice runs/a runs/b # compare recipes on calibration images alone
+    python train/box rates runs/a runs/b  # compare rates of dropout on them
     python train/box seal                 # give all files digests and probe images again; nothing else changes
 
 The datasets lie under $UCE_EDGE_DATA: cifar10.npz, CIFAR-100's and MNIST's test images, pneumoniamnist.npz.
@@ -11,7 +12,7 @@ The datasets lie under $UCE_EDGE_DATA: cifar10.npz, CIFAR-100's and MNIST's test
 import sys
 
 from card import write_card
-from choice import compare_recipes
+from choice import compare_rates, compare_recipes
 from recipes import BOX, make_pneumonia
 from seal import seal
 
@@ -23,6 +24,8 @@ def main(step: str = "", *names: str) -> None:
         seal()
     elif step == "choice" and names:
         compare_recipes(names)
+    elif step == "rates" and names:
+        compare_rates(names)
     elif step == "pneumonia-data":
         make_pneumonia()
     elif step in ("commands", "card") and name in BOX:

@@ -4,13 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from uce_edge.calibration.maps import averaged_nll
+from uce_edge.calibration.maps import averaged_nll, fit_map, probabilities
+from uce_edge.contract import Method
 from uce_edge.corruptions import KINDS, corrupt
 from uce_edge.datasets.splits import Split
-from uce_edge_train.passes import mc_blocks
+from uce_edge.metrics import aurc, bootstrap_difference, nll
+from uce_edge_train.choices import Dropout
+from uce_edge_train.passes import mc_blocks, mc_logits
 from uce_edge_train.runs import Run, load_model, members_of
 
 _SEVERITIES = (1, 2, 3)
+_PASSES = 25
 
 
 def compare_recipes(folders: Sequence[str]) -> None:
@@ -32,3 +36,20 @@ def compare_recipes(folders: Sequence[str]) -> None:
         for count in sorted({1, len(models)}):
             clean, *others = (averaged_nll(of_split[:count], data.labels) for of_split in logits)
             print(f"| {folder} | {count} | {clean:.4f} | {np.mean(others):.4f} |", flush=True)
+
+
+def compare_rates(folders: Sequence[str]) -> None:
+    """Print NLL and AURC of runs that differ in p, each with its own temperature, and the difference to the first."""
+    print("| run | p | NLL | AURC | NLL, difference | AURC, difference |\n| --- | --- | --- | --- | --- | --- |")
+    reference = None
+    for folder in folders:
+        run = Run.load(folder)
+        data = run.dataset().splits["calibration"]
+        p = run.recipe.p if run.recipe.dropout is Dropout.GAUSSIAN else 0
+        logits = mc_logits(load_model(run, folder), data, run.image, _PASSES if p else 1, 0)
+        said = probabilities(fit_map(Method.TEMPERATURE, logits, data.labels), logits)
+        reference = said if reference is None else reference
+        values = [f"{metric(said, data.labels):.4f}" for metric in (nll, aurc)]
+        changes = [bootstrap_difference(metric, said, reference, data.labels) for metric in (nll, aurc)]
+        values += [f"{change.low:+.4f} to {change.high:+.4f}" for change in changes]
+        print(f"| {folder} | {p:g} | {' | '.join(values)} |", flush=True)
