@@ -283,7 +283,7 @@ These changes were tried and not kept:
 
 - A k x k layer straight to one channel: slower than a 1x1 layer to one channel and a k x k layer on that channel.
 - a = sqrt(m^2 + c v) for the mean of a ReLU: only four nodes, but its tail falls too slowly, and uncertainties moved
-  half as far again.
+  1.5 times as far.
 - Clipping by the two ends of the uniform distribution: as many nodes.
 - For a ReLU6, the rule of the nearer of its two kinks alone: a quarter fewer nodes, and the same answers while the
   noise is small beside the range of 6. Where it is not, the variance has no bound: a network with random weights failed

@@ -366,7 +366,7 @@ def test_from_the_command_line(digits: Digits, tmp_path: Path, call: Call) -> No
     said = call("export", digits.run, "--inference", "moments", "--out", out)
     assert said.code == 0, said.err
     assert "of 32 exact passes" in said.err
-    assert re.search(r"^inference +moments, 100 passes by default$", call("info", out).out, re.MULTILINE)
+    assert re.search(r"^inference +moments, 100 draws by default$", call("info", out).out, re.MULTILINE)
     record = json.loads(call("predict", "--model", out, digits.image, "--reject", 0.3, "--json").out)[0]
     assert (record["samples"], record["status"]) == (100, "ok")
     said = call("export", "--untrained", "resnet8", "--inference", "moments", "--out", tmp_path / "u.onnx")

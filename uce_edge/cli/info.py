@@ -7,9 +7,10 @@ import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
 from uce_edge.cli.words import describe, describe_auto, describe_check, quote, say
-from uce_edge.contract import NoiseKind, PerturbationKind, Precision, PriorFrom
+from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, Metadata, NoisyLayer, StoredScore
+from uce_edge.report.words import count
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
@@ -54,6 +55,7 @@ def info(
 
     Example: uce-edge info digits.onnx --reject 0.3
     """
+    asked = model
     model = choose_model(model, inference)
     from uce_edge.model import Model
 
@@ -84,14 +86,16 @@ def info(
         kind = "" if _is_gaussian(layer) else f" ({layer.kind})"
         typer.echo(f"  p = {layer.p:<5g} {layer.name}{kind}")
     if not everything:
-        say(f"More: uce-edge info {quote(model)} --all")
+        named = "" if asked is None and inference is None else f" {quote(asked or model)}"
+        say(f"More: uce-edge info{named} --all")
 
 
 def _essential(model: Path, metadata: Metadata, shown: int) -> dict[str, str]:
     """What every user wants to know, with so many of the class names."""
     others = ", ..." if len(metadata.classes) > shown else ""
     spec, calibration = metadata.image, metadata.calibration
-    passes = f"{metadata.inference}, {metadata.samples} {'pass' if metadata.samples == 1 else 'passes'} by default"
+    drawn = "draw" if metadata.inference is Inference.MOMENTS else "pass"
+    passes = f"{metadata.inference}, {count(metadata.samples, drawn)} by default"
     passes += f", in each of {metadata.members} networks" if metadata.members > 1 else ""
     fitted = f"{calibration.method}, fitted at N = {calibration.samples}" if calibration.samples else "none"
     if calibration.temperature is not None:

@@ -83,7 +83,7 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
     if path.is_dir():
         return path  # whoever opens it says what to do with a training run
     raise ModelFileError(
-        f"There is no model file {model}, and no bundled model of that name: there is {', '.join(names())}. "
+        f"There is no model file {model}, and no bundled model of that name: there are {', '.join(names())}. "
         "Check its spelling; one of your own is made with: uce-edge export"
     )
 

@@ -224,7 +224,7 @@ def test_a_model_in_the_box_is_taken_by_its_name(call: Call, folder: Path, secon
         assert answer["samples"] == (25 if "mc" in asked else 100)
     unknown = call("predict", "a/three.png", "--model", "pneumonja")
     assert unknown.code == 1
-    assert "no bundled model of that name: there is cifar10, digits, pneumonia." in unknown.err
+    assert "no bundled model of that name: there are cifar10, digits, pneumonia." in unknown.err
     # A file of that name is meant before the box is.
     shutil.copy(GOLDEN / "digits-mc.onnx", folder / "cifar10")
     (answer,) = json.loads(call("predict", "a/three.png", "--json", "--model", "cifar10").out)
