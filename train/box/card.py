@@ -108,7 +108,7 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         _rivals(boxed, files, compared),
         "## What it promises (`--reject auto`)",
         "A promise is about images drawn like the held-out ones, with 95 % confidence, and about all accepted images "
-        "together. The measured shares are of the test images; chance may put them a little above.",
+        f"together. The measured shares are of the test images: {boxed.tested}.",
         _promises(own, metadata),
         "## What it should reject",
         "None of these images has a class of the model. `far` holds noise, single colours, gratings, checkerboards and "
@@ -133,6 +133,13 @@ def _shown(name: str, value: float) -> str:
     return f"{value:.4f}" if name in ("nll", "brier") else percent(value, 2 if name == "aurc" else 1)
 
 
+def _said(boxed: Boxed, verdict: str) -> str:
+    """The verdict with the names of the table."""
+    for name, called in boxed.rivals.items():
+        verdict = verdict.replace(f"{name}.onnx", f"*{called}*")
+    return verdict
+
+
 def _rivals(boxed: Boxed, files: dict[str, Found], compared: Found) -> str:
     reference = Path(compared["reference"]).stem
     rows = []
@@ -155,7 +162,7 @@ def _rivals(boxed: Boxed, files: dict[str, Found], compared: Found) -> str:
             f"time of one image, {compared['threads']} threads, best / median", "MACs", "MB"]  # fmt: skip
     lead = (
         f"Times are multiples of the first row's. In brackets stands the paired 95 % interval of the difference to the "
-        f"first row: an interval that holds 0 is a tie. {compared['verdict']}"
+        f"first row: an interval that holds 0 is a tie. {_said(boxed, compared['verdict'])}"
     )
     return f"{lead}\n\n{_table(head, rows)}"
 

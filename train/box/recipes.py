@@ -44,6 +44,8 @@ class Boxed:
     """As in `--ood`, apart from `far`."""
     limits: tuple[str, ...]
     licence: str
+    tested: str = "chance may put them a little above"
+    """How what was measured on the test images may differ from what is promised."""
     aims: tuple[Aim, ...] = ()
     """In the order in which the card tells what was reached."""
     remarks: tuple[str, ...] = ()
@@ -62,8 +64,7 @@ def _trained(options: str, out: str) -> str:
     )
 
 
-_P = 0.05
-_NOISE = f"--p {_P} --sigma factored"
+_P = 0.02
 _CIFAR10 = Boxed(
     name="cifar10",
     what=(
@@ -77,8 +78,11 @@ _CIFAR10 = Boxed(
     kinds=(Inference.MOMENTS, Inference.MC),
     commands=(
         _trained("--dropout none --augment augmix --noise 0.2 --blur 0.2 --epochs 20 --learning-rate 0.1", "first"),
-        _trained(f"--init runs/first {_NOISE} --noise 0.1 --blur 0.1 --epochs 16 --learning-rate 0.05", "second"),
-        _trained(f"--init runs/second {_NOISE} --epochs 8 --learning-rate 0.03", "box"),
+        _trained(
+            "--init runs/first --p 0.05 --sigma factored --noise 0.1 --blur 0.1 --epochs 16 --learning-rate 0.05",
+            "second",
+        ),
+        _trained(f"--init runs/second --p {_P} --sigma factored --epochs 8 --learning-rate 0.03", "box"),
         _trained("--init runs/second --dropout none --epochs 8 --learning-rate 0.03", "plain"),
         "uce-edge calibrate runs/box --target-error 0.05",
         "uce-edge calibrate runs/plain --target-error 0.05",
@@ -106,7 +110,7 @@ _CIFAR10 = Boxed(
     aims=(
         Aim("accuracy", "90 %", lambda value: value >= 0.9),
         Aim("NLL", "0.29", lambda value: value <= 0.29),
-        Aim("AURC less that of the first row above", "below 0", lambda high: high < 0),
+        Aim("AURC minus that of the first row above", "below 0", lambda high: high < 0),
         Aim("near AUROC (cifar100), both gates", "90 %", lambda value: value >= 0.9),
         Aim("near images accepted", "18 %", lambda value: value <= 0.18),
         Aim("far images accepted", "1 %", lambda value: value <= 0.01),
@@ -143,6 +147,7 @@ _PNEUMONIA = Boxed(
     ),
     rivals={"one-member": "its first member alone"},
     foreign=(),
+    tested="they differ from the held-out images, and more of what is accepted there is wrong than is promised",
     limits=(
         "It is an exercise, not a medical device.",
         "It knows frontal chest X-rays of children from one hospital, shrunk to 28x28 pixels.",
