@@ -229,8 +229,8 @@ Written by `benchmarks/novelty_study.py`. Each row is one training of a small ne
 "Second seed" is the same recipe with `--seed 1`. {{missing}}The moments file of each row is measured. In brackets are
 95 % intervals over redrawn images. None of them covers another seed of the training.
 
-**How the recipe was chosen**, on 2,500 calibration images that nothing was fitted on and {CHOSEN_ON:,} images of CIFAR-100 that are
-not reported below:
+**How the recipe was chosen**: on 2,500 calibration images that nothing was fitted on and {CHOSEN_ON:,} images of
+CIFAR-100 that are not reported below:
 
 | recipe | accuracy | AURC | near AUROC in %, both |
 | --- | --- | --- | --- |
