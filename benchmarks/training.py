@@ -29,10 +29,10 @@ PLAIN = "deterministic"
 ROUNDS = 7
 
 
-def measure(arch: str, kinds: Iterable[str]) -> dict[str, list[float]]:
+def measure(arch: str, kinds: Iterable[str], rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Seconds of a step of every kind: the kinds take turns, so that a noisy machine disturbs all alike."""
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for kind, times in seconds.items():
             command = [sys.executable, __file__, arch, kind]
             times.append(float(json.loads(subprocess.run(command, capture_output=True, check=True).stdout)))
