@@ -56,10 +56,10 @@ def test_its_own_classes_are_known_and_others_are_doubted(kind: str) -> None:
     model = Model(bundled(kind), "cpu")
     own, other = model.predict(OWN), model.predict(OTHER)
     right = [label == path.stem for label, path in zip(own.labels, OWN, strict=True)]
-    assert sum(right) >= 8
+    assert sum(right) >= 7
     assert own.uncertainty.mean() < other.uncertainty.mean() - 0.1
     # What it gets wrong, it is unsure about.
-    assert all(ok or h > 0.1 for ok, h in zip(right, own.uncertainty, strict=True))
+    assert all(ok or h > 0.25 for ok, h in zip(right, own.uncertainty, strict=True))
 
 
 def test_both_files_agree_as_far_as_one_is_an_approximation() -> None:
