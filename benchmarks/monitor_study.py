@@ -3,7 +3,7 @@
     python benchmarks/monitor_study.py [ANSWERS.npz]
 
 The answers of the bundled file to CIFAR-10 ($UCE_EDGE_DATA), damaged and to CIFAR-100 are computed once and kept in
-ANSWERS.npz; the streams are drawn from them.
+ANSWERS.npz (build/monitor-answers.npz); the streams are drawn from them. Delete it after the bundled file has changed.
 """
 
 import re
@@ -66,6 +66,7 @@ def answers(cache: Path) -> Pool:
             if name == "test":
                 kept["test_said"] = said.class_ids.astype(np.int16)
             print(f"asked about {name}", flush=True)
+        cache.parent.mkdir(parents=True, exist_ok=True)
         np.savez(cache, **kept)  # type: ignore[arg-type]
     with np.load(cache) as stored:
         a = {name: stored[name] for name in stored.files}
@@ -286,7 +287,7 @@ def prevalence(pool: Pool) -> str:
 
 def main(arguments: list[str]) -> None:
     """Measure, and write the page's part."""
-    pool = answers(Path(arguments[0] if arguments else "monitor-answers.npz"))
+    pool = answers(Path(arguments[0] if arguments else "build/monitor-answers.npz"))
     text = TEXT.format(prevalence=prevalence(pool), delays=delays(pool), false=false_alarms(pool))
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(re.sub(rf"{TITLE}\n.*", lambda _: f"{TITLE}\n\n{text}", page, flags=re.DOTALL), encoding="utf-8")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.calibration import guarantee, per_class
-from uce_edge.contract import Inference
+from uce_edge.contract import Inference, accepts
 from uce_edge.datasets import labelled, load
 from uce_edge.metrics import aurc, bootstrap
 from uce_edge.model import Model
@@ -60,8 +60,8 @@ def by_score(promised: Answers, own: Answers, foreign: Answers) -> list[str]:
     for target in TARGETS:
         for score, told in (("uncertainty", "uncertainty at most {:.3f}"), ("doubt", "confidence at least {:.1%}")):
             most = guarantee.find(getattr(promised, score), promised.wrong, target, CONFIDENCE).threshold
-            accepted = getattr(own, score) <= np.float32(most)
-            strange = (getattr(foreign, score) <= np.float32(most)).mean()
+            accepted = accepts(getattr(own, score), most)
+            strange = accepts(getattr(foreign, score), most).mean()
             what = told.format(most if score == "uncertainty" else 1 - most)
             rows.append(f"| {target:.0%} | {what} | {counted(own, accepted)} | {strange:.1%} |")
     return rows
@@ -80,11 +80,11 @@ def by_label(promised: Answers, own: Answers, classes: tuple[str, ...]) -> list[
 
 def label_row(asked: str, own: Answers, limits: npt.NDArray[np.float64], classes: tuple[str, ...]) -> str:
     """What is accepted, and how often each label is wrong."""
-    accepted = own.uncertainty <= limits.astype(np.float32)[own.label]
+    accepted = accepts(own.uncertainty, limits[own.label])
     named = [accepted & (own.label == index) for index in range(len(classes))]
     rates = sorted(((own.wrong[rows].mean(), name) for rows, name in zip(named, classes, strict=True) if rows.any()))
     never = [name for rows, name in zip(named, classes, strict=True) if not rows.any()]
-    told = ", ".join(f"{name} {rate:.1%}" for rate, name in [*reversed(rates[-3:])])
+    told = ", ".join(f"{name} {rate:.1%}" for rate, name in reversed(rates[-3:]))
     told += f", ..., {rates[0][1]} {rates[0][0]:.1%}"
     if never:
         told += f"; always rejected: {', '.join(never)}"

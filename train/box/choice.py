@@ -1,4 +1,4 @@
-"""Compares recipes on calibration images alone, as they are and damaged."""
+"""Compares recipes, and rates of dropout, on calibration images alone."""
 
 from collections.abc import Sequence
 

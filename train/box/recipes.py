@@ -155,7 +155,7 @@ _PNEUMONIA = Boxed(
     ),
     rivals={"one-member": "its first member alone"},
     foreign=(),
-    tested="they differ from the held-out images, and more of what is accepted there is wrong than is promised",
+    tested="these images differ from the held-out ones, and more of what is accepted is wrong than is promised",
     limits=(
         "It is an exercise, not a medical device.",
         "It knows frontal chest X-rays of children from one hospital, shrunk to 28x28 pixels.",

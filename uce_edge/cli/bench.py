@@ -147,7 +147,7 @@ def print_report(report: "Report") -> None:
         typer.echo(line)
     if (price := report.price()) is not None and report.slope_interval is not None:
         low, high = report.slope_interval
-        interval = f", 95 % interval {low:.3g} to {high:.3g}" if high > 0 else ""  # none costs less than nothing
+        interval = f", 95 % interval {low:.3g} to {high:.3g}" if high > 0 else ""  # a negative price is noise
         typer.echo(f"{price}{interval} ({report.provider}, {report.cores()}).")
     for name, reason in report.skipped.items():
         say(f"{name} was skipped: {reason}")
