@@ -7,9 +7,11 @@ tensor that minimises KL(W^2 || .): the sum of every output is kept, the varianc
 variance of a layer is then u_o times one map, conv_k(conv_1x1(x^2, q / T), g / T). Grouped layers factor per group.
 """
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +42,11 @@ class Factors:
         return len(self.inputs)
 
     @property
+    def alike(self) -> bool:
+        """Whether all outputs have one factor, as `evening` makes it: then one map is the variance of all."""
+        return bool((self.outputs == self.outputs[0]).all() and self.outputs[0] > 0)
+
+    @property
     def squares(self) -> Array:
         """The squared weights that the factors stand for: [outputs, inputs of a group, taps...]."""
         taps = self.taps.reshape(self.groups, -1)
@@ -62,11 +69,30 @@ class Factors:
         x = node.inputs[operand[1]]
         assert x is not None
         places = math.prod(per_image_shape(node.outputs[0], node.op_type)) // len(self.outputs)
-        k, channels = int(self.taps[0].size), int(self.inputs.size)
-        if k == 1:
-            return places * channels + (places * len(self.outputs) if self.groups > 1 else 0)
-        channels_out = self.groups if self.groups == 1 else len(self.outputs)
-        return math.prod(per_image_shape(x, node.op_type)) + places * channels_out * k
+        k = int(self.taps[0].size)
+        if self.groups > 1:
+            over_channels = places * int(self.inputs.size) if k == 1 else math.prod(per_image_shape(x, node.op_type))
+            return over_channels + places * len(self.outputs) * k
+        return math.prod(per_image_shape(x, node.op_type)) + (places * k if self.moves(node) else 0)
+
+    def moves(self, node: ir.Node) -> bool:
+        """Whether the taps do anything: a 1x1 layer may still leave places out, or add some."""
+        if node.op_type != "Conv" or self.taps[0].size > 1:
+            return node.op_type == "Conv"
+        strides, pads = (
+            node.attributes[name].as_ints() if name in node.attributes else [] for name in ("strides", "pads")
+        )
+        padded = "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() not in ("NOTSET", "VALID")
+        return any(stride != 1 for stride in strides) or any(pads) or padded
+
+
+class Squares(NamedTuple):
+    """A value that stands for x^2, written as a sum: times * (factor * value + ...)."""
+
+    parts: tuple[tuple[ir.Value, float], ...]
+    """Values and their factors."""
+    times: ir.Value | None = None
+    """One channel; None for 1."""
 
 
 def of_layer(node: ir.Node) -> Factors | None:
@@ -95,20 +121,46 @@ def squares_like(node: ir.Node, factors: Factors) -> Array:
     return squares if node.op_type == "Conv" or _outputs_first(node) else squares.T
 
 
-def emit_map(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors) -> ir.Value:
-    """S = conv_k(conv_1x1(x^2, q / T), g / T) of a layer without groups: one channel for all outputs.
+def emit_map(g: Builder, node: ir.Node, squares: Squares, factors: Factors, factor: float = 1.0) -> ir.Value:
+    """Factor * s, with s = conv_k(conv_1x1(x^2, q / T), g / T), of a layer without groups: one channel for all outputs.
 
-    A 1x1 layer to one channel, then k x k on that channel: ONNX Runtime is slow in a k x k layer to one channel.
+    Args:
+        g: Where the nodes go.
+        node: The layer in the deterministic classifier.
+        squares: What stands for x^2.
+        factors: Those of the layer.
+        factor: Any number.
+    """
+    channel = _over_channels(g, node, [(value, factor * part) for value, part in squares.parts], factors)
+    if squares.times is not None:
+        channel = g.Mul(channel, squares.times)
+    if not factors.moves(node):
+        return channel
+    return _convolution(g, node, channel, g.constant(factors.taps.astype(np.float32)[:, None]))
+
+
+def _over_channels(g: Builder, node: ir.Node, parts: Sequence[tuple[ir.Value, float]], factors: Factors) -> ir.Value:
+    """The sum over all parts and channels, with the weights factor * q / T: one channel.
+
+    It is a product with a row, which reads its operand once. As a convolution, ONNX Runtime would write 16 channels.
     """
     operand = weight_of(node)
     assert operand is not None
-    inputs, taps = factors.inputs.astype(np.float32), factors.taps.astype(np.float32)
+    x = node.inputs[operand[1]]
+    assert x is not None
+    rows = [(value, (part * factors.inputs).astype(np.float32)) for value, part in parts]
     if node.op_type != "Conv":
-        return g.MatMul(g.constant(inputs), squares) if operand[1] else g.MatMul(squares, g.constant(inputs.T))
-    first = g.constant(inputs.reshape(*inputs.shape, *[1] * factors.trailing))
-    if taps[0].size == 1:
-        return _convolution(g, node, squares, first)
-    return _convolution(g, node, g.Conv(squares, first), g.constant(taps[:, None]))
+        products = [
+            g.MatMul(g.constant(row), value) if operand[1] else g.MatMul(value, g.constant(row.T))
+            for value, row in rows
+        ]
+        return functools.reduce(g.Add, products)
+    channels, *places = per_image_shape(x, node.op_type)
+    # A leading 0 keeps that dimension, and its name.
+    flat, whole = (g.constant(np.array([0, *shape])) for shape in ((channels, math.prod(places)), (1, *places)))
+    return g.Reshape(
+        functools.reduce(g.Add, [g.MatMul(g.constant(row), g.Reshape(value, flat)) for value, row in rows]), whole
+    )
 
 
 def emit_variance(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors, factor: float) -> ir.Value:

@@ -11,7 +11,7 @@ from onnx_ir.passes import common
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind, Posterior
 from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge_export import head, noise_table, sampling
+from uce_edge_export import evening, head, noise_table, sampling
 from uce_edge_export.builder import OPSET, Builder
 from uce_edge_export.perturbations import Masking
 from uce_edge_export.sites import Site
@@ -84,8 +84,9 @@ def contract_model(
         once = set() if metadata.noise is NoiseKind.RANDN else masked
         source, extra = _noise_source(g, metadata.noise, seeds, batch, random, once)
         inputs += [seeds, *extra]
-        passes = sampling.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale, seeds)
-        logits, costs = passes.run(pixels, sites, source, once, expand_early=expand_early)
+        evened, weights = evening.even(classifier.graph, sites)
+        passes = sampling.Pass(g, classifier.graph, batch, samples, sampled_from, variance_scale, seeds, weights)
+        logits, costs = passes.run(pixels, evened, source, once, expand_early=expand_early)
         logits = g.Reshape(logits, g.Concat(samples, g.constant(np.array([-1, classes])), axis=0))
     outputs = head.emit(g, logits, samples, classes, metadata.calibration)
     metadata = replace(

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge_export.builder import Builder
-from uce_edge_export.factors import Factors, emit_map, emit_variance, per_output
+from uce_edge_export.factors import Factors, Squares, emit_map, emit_variance, per_output
 from uce_edge_export.moments import TINY, Operand, Uncertain, certain, power, scaled, takes_scaled
 from uce_edge_export.rectified import UNIT
 from uce_edge_export.weights import product_scale, weight_of
@@ -50,15 +50,16 @@ def moments(
     x = operands[position]
     assert x is not None
     mean = x.mean if isinstance(x, Uncertain) else x
-    squares, factor = power(g, x, p) if isinstance(x, Uncertain) else (g.square(x), p)
     inputs = certain([mean if i == position else operand for i, operand in enumerate(operands)])
     weight = inputs[1 - position]
     assert weight is not None
     unit = UNIT if all(takes_scaled(use.node.op_type) for use in node.outputs[0].uses()) else 1.0
-    factor /= unit * (1 - p)
     result = g.copy(node, inputs)[0]
     if factors is not None and factors.groups == 1:
-        return _of_one_map(g, result, _floored(g, emit_map(g, node, squares, factors)), factors, factor, unit)
+        summed = x.power(g, p) if isinstance(x, Uncertain) else Squares(((g.square(x), p),))
+        return _of_one_map(g, node, result, summed, factors, 1 / (unit * (1 - p)), unit)
+    squares, factor = power(g, x, p) if isinstance(x, Uncertain) else (g.square(x), p)
+    factor /= unit * (1 - p)
     if factors is None:
         variance = squared(g, node, weight, squares, factor)
     else:
@@ -67,10 +68,12 @@ def moments(
 
 
 def _of_one_map(
-    g: Builder, mean: ir.Value, shared: ir.Value, factors: Factors, factor: float, unit: float
+    g: Builder, node: ir.Node, mean: ir.Value, squares: Squares, factors: Factors, factor: float, unit: float
 ) -> Uncertain:
-    """A value with the variance unit * factor * u_o * s, for one map s: a ReLU takes the root of the map alone."""
-    outputs = np.maximum(factor * factors.outputs, TINY)
+    """A value with the variance unit * factor * u_o * s, for the map s of squares: a ReLU takes its root alone."""
+    common = float(factors.outputs[0]) * factor * unit / UNIT if factors.alike else 1.0
+    shared = _floored(g, emit_map(g, node, squares, factors, common))
+    outputs = np.maximum(factor / common * factors.outputs, TINY)
 
     def times_map(values: npt.NDArray[np.float64], one_map: ir.Value) -> ir.Value:
         return g.Mul(one_map, g.constant(per_output(factors, values.astype(np.float32))))
@@ -78,7 +81,8 @@ def _of_one_map(
     def width() -> ir.Value:
         return times_map(np.sqrt(outputs * unit / UNIT), g.Sqrt(shared))
 
-    return scaled(g, mean, lambda: times_map(outputs, shared), unit, positive=True, width=width)
+    one_map = shared if factors.alike else None
+    return scaled(g, mean, lambda: times_map(outputs, shared), unit, positive=True, width=width, one_map=one_map)
 
 
 def _floored(g: Builder, variance: ir.Value) -> ir.Value:

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from uce_edge.errors import UceEdgeError
 from uce_edge_export import rectified
 from uce_edge_export.builder import Builder
+from uce_edge_export.factors import Squares
 from uce_edge_export.weights import per_image_shape
 
 TINY = 1e-12  # a variance of 0 has no z-score
@@ -53,6 +54,8 @@ class Uncertain:
         *,
         scaled: "Callable[[], tuple[ir.Value, float]] | None" = None,
         width: "Callable[[], ir.Value] | None" = None,
+        one_map: ir.Value | None = None,
+        power: "Callable[[float], Squares] | None" = None,
         positive: bool = False,
         root: "Uncertain | None" = None,
         function: Emit | None = None,
@@ -65,6 +68,8 @@ class Uncertain:
             variance: Its variance, or what writes it when somebody asks for it; None with `resolve`.
             scaled: Gives something that times a factor is the variance, for those who can put the factor elsewhere.
             width: Writes the half-width that `rectified` takes, with fewer nodes than from the variance.
+            one_map: One channel, times `rectified.UNIT` the variance of all channels.
+            power: Gives p * mean^2 + variance for a factored layer, with fewer nodes than from mean and variance.
             positive: Whether the variance is known to be above 0.
             root: The value that this is a function of, element by element; None for itself.
             function: That function, as nodes.
@@ -76,7 +81,9 @@ class Uncertain:
         self._mean = mean
         self._variance = variance
         self._scaled = scaled
+        self._power = power
         self.width = width
+        self.one_map = one_map
         self._resolve = resolve
 
     @property
@@ -101,10 +108,18 @@ class Uncertain:
         self._settle()
         return self._scaled() if self._scaled else (self.variance, 1.0)
 
+    def power(self, g: Builder, p: float) -> Squares:
+        """Something that is p * mean^2 + variance, for those who can sum it."""
+        self._settle()
+        if self._power is not None:
+            return self._power(p)
+        return Squares((self.scaled, (g.square(self.mean), p)) if p else (self.scaled,))
+
     def _settle(self) -> None:
         if self._resolve is not None:
             known, self._resolve = self._resolve(), None
             self._mean, self._variance, self._scaled = known.mean, lambda: known.variance, lambda: known.scaled
+            self._power = known._power
 
 
 def scaled(
@@ -115,14 +130,22 @@ def scaled(
     *,
     positive: bool = False,
     width: Callable[[], ir.Value] | None = None,
+    one_map: ir.Value | None = None,
+    power: Callable[[float], Squares] | None = None,
 ) -> Uncertain:
-    """Describe a value with the variance factor * value, of which the latter may be written when it is asked for."""
+    """Describe a value with the variance factor * value, of which the latter may be written when it is asked for.
+
+    The keywords are those of `Uncertain`.
+    """
     base = Uncertain(mean, value)
 
     def variance() -> ir.Value:
         return base.variance if factor == 1 else g.Mul(base.variance, _scalar(g, factor))
 
-    return Uncertain(mean, variance, scaled=lambda: (base.variance, factor), positive=positive, width=width)
+    return Uncertain(
+        mean, variance, scaled=lambda: (base.variance, factor), positive=positive, width=width, one_map=one_map,
+        power=power,
+    )  # fmt: skip
 
 
 Operand = Uncertain | ir.Value | None
@@ -187,6 +210,8 @@ def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> 
 
     def resolve() -> Uncertain:
         match node.op_type:
+            case "Relu" if x.one_map is not None:
+                return _relu_of_one_map(g, x.mean, x.one_map)
             case "Relu":
                 return scaled(g, *rectified.relu(g, x.mean, half_width(g, x)))
             case "LeakyRelu":
@@ -199,6 +224,21 @@ def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> 
         return Uncertain(*integrated(g, x.root, function))
 
     return Uncertain(None, None, root=x.root, function=function, resolve=resolve)
+
+
+def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain:
+    """A ReLU behind channels of one variance, in units of their half-width r: a factored layer multiplies by r^2 later.
+
+    There p * mean^2 + variance is a sum over channels times one map.
+    """
+    r = g.Sqrt(one_map)
+    in_units = rectified.relu_in_units(g, g.Div(mean, r))
+
+    def power(p: float) -> Squares:
+        variance = (in_units.square, in_units.factor)
+        return Squares((variance, (g.square(in_units.mean), p)) if p else (variance,), times=one_map)
+
+    return scaled(g, g.Mul(in_units.mean, r), lambda: g.Mul(in_units.square, one_map), in_units.factor, power=power)
 
 
 def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:

@@ -52,6 +52,13 @@ def relu(g: Builder, m: ir.Value, r: ir.Value) -> Bent:
     return Bent(part.mean, _spread(g, part.reach, r), UNIT / 2)
 
 
+def relu_in_units(g: Builder, m: ir.Value) -> Bent:
+    """max(x, 0) for an x with the half-width 1."""
+    share = _share(g, m)
+    squared = g.Mul(share, share)
+    return Bent(g.Max(m, squared), g.Add(share, squared), UNIT / 2)
+
+
 def leaky_relu(g: Builder, m: ir.Value, r: ir.Value, slope: float) -> Bent:
     """The sum slope * x + (1 - slope) * max(x, 0).
 
@@ -84,9 +91,14 @@ def clip(g: Builder, m: ir.Value, r: ir.Value, low: float | None, high: float | 
 
 
 def _positive(g: Builder, m: ir.Value, r: ir.Value) -> _Part:
-    share = g.HardSigmoid(g.Div(m, r), alpha=0.5, beta=0.5)
+    share = _share(g, g.Div(m, r))
     reach = g.Mul(r, share)
     return _Part(g.Max(m, g.Mul(reach, share)), share, reach)
+
+
+def _share(g: Builder, in_units: ir.Value) -> ir.Value:
+    """The share q of x that is positive, for its mean in units of r."""
+    return g.HardSigmoid(in_units, alpha=0.5, beta=0.5)
 
 
 def _spread(g: Builder, reach: ir.Value, r: ir.Value) -> ir.Value:

@@ -12,10 +12,11 @@ they are drawn, element by element, where they meet one of those layers.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge.errors import UceEdgeError
@@ -95,6 +96,7 @@ class Pass:
         sampled_from: Collection[ir.Node] | None = None,
         variance_scale: ir.Value | None = None,
         seeds: ir.Value | None = None,
+        weights: Mapping[ir.Value, npt.NDArray[np.float64]] | None = None,
     ) -> None:
         """Prepare.
 
@@ -106,6 +108,7 @@ class Pass:
             sampled_from: The layers whose operands are drawn; None to sample everything.
             variance_scale: float [1], the factor of the variance of what is drawn.
             seeds: int32 [samples], one for every pass; None for none.
+            weights: What stands for constants of the classifier.
         """
         self._g = g
         self._graph = graph
@@ -114,6 +117,7 @@ class Pass:
         self._sampled_from = sampled_from
         self._scale = variance_scale
         self._seeds = seeds
+        self._weights = weights or {}
         self._uncertain: dict[ir.Value, moments.Uncertain] = {}
         self._noise: Noise | None = None
         self._values: dict[ir.Value, ir.Value] = {}
@@ -282,7 +286,10 @@ class Pass:
         if value not in self._values:
             if value.const_value is None:
                 raise UceEdgeError(f"The value {value.name} has no origin in the graph: the model is damaged.")
-            self._values[value] = self._g.constant(value.const_value.numpy(), value.name)
+            array = value.const_value.numpy()
+            if value in self._weights:
+                array = self._weights[value].astype(array.dtype)
+            self._values[value] = self._g.constant(array, value.name)
         return self._values[value]
 
     def _sampled(self, value: ir.Value) -> ir.Value:

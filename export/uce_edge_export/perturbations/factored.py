@@ -16,7 +16,7 @@ from uce_edge_export import factors as factoring
 from uce_edge_export import linear
 from uce_edge_export.builder import Builder
 from uce_edge_export.evaluator import Array, evaluate
-from uce_edge_export.factors import Factors
+from uce_edge_export.factors import Factors, Squares
 from uce_edge_export.moments import Operand, Uncertain
 from uce_edge_export.perturbations.gaussian import GaussianDropout
 from uce_edge_export.weights import multiplications, product_scale
@@ -35,16 +35,21 @@ class FactoredDropout(GaussianDropout):
         assert x is not None
         mu = g.copy(node, inputs)[0]
         if self.factors.groups == 1:
-            spread = factoring.emit_map(g, node, g.square(x), self.factors)
+            spread = factoring.emit_map(g, node, Squares(((g.square(x), 1.0),)), self.factors, self._common)
         else:
             spread = factoring.emit_variance(g, node, g.square(x), self.factors, self.alpha)
         # A Winograd kernel may round below 0; this Relu fuses into the Conv.
         return mu, g.Sqrt(g.Relu(spread))
 
+    @property
+    def _common(self) -> float:
+        """What the map is multiplied by: all that outputs have in common, if they have everything in common."""
+        return self.alpha * float(self.factors.outputs[0]) if self.factors.alike else 1.0
+
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
         """A sample of a Gaussian."""
         mu, root = prepared
-        if self.factors.groups == 1:
+        if self.factors.groups == 1 and not self.factors.alike:
             scale = np.sqrt(self.alpha * self.factors.outputs).astype(np.float32)
             normals = g.Mul(normals, g.constant(factoring.per_output(self.factors, scale)))
         return g.Add(mu, g.Mul(normals, root))
