@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from uce_edge_export.builder import Builder
 from uce_edge_export.factors import Factors, Squares, emit_map, emit_variance, per_output
-from uce_edge_export.moments import TINY, Operand, Uncertain, certain, power, scaled, takes_scaled
+from uce_edge_export.moments import TINY, Operand, Uncertain, certain, power, scaled, unit_for
 from uce_edge_export.rectified import UNIT
 from uce_edge_export.weights import product_scale, weight_of
 
@@ -49,11 +49,15 @@ def moments(
     position = operand_index(node)
     x = operands[position]
     assert x is not None
-    mean = x.mean if isinstance(x, Uncertain) else x
+    mean, mean_factor = x.scaled_mean if isinstance(x, Uncertain) else (x, 1.0)
     inputs = certain([mean if i == position else operand for i, operand in enumerate(operands)])
     weight = inputs[1 - position]
     assert weight is not None
-    unit = UNIT if all(takes_scaled(use.node.op_type) for use in node.outputs[0].uses()) else 1.0
+    unit = unit_for(node.outputs[0])
+    if mean_factor != 1:
+        assert weight.const_value is not None
+        weight = g.constant(weight.const_value.numpy() * np.float32(mean_factor), weight.name)
+        inputs[1 - position] = weight
     result = g.copy(node, inputs)[0]
     if factors is not None and factors.groups == 1:
         summed = x.power(g, p) if isinstance(x, Uncertain) else Squares(((g.square(x), p),))
@@ -61,7 +65,7 @@ def moments(
     squares, factor = power(g, x, p) if isinstance(x, Uncertain) else (g.square(x), p)
     factor /= unit * (1 - p)
     if factors is None:
-        variance = squared(g, node, weight, squares, factor)
+        variance = squared(g, node, weight, squares, factor / mean_factor**2)
     else:
         variance = emit_variance(g, node, squares, factors, factor)
     return scaled(g, result, _floored(g, variance), unit, positive=True)
@@ -78,8 +82,8 @@ def _of_one_map(
     def times_map(values: npt.NDArray[np.float64], one_map: ir.Value) -> ir.Value:
         return g.Mul(one_map, g.constant(per_output(factors, values.astype(np.float32))))
 
-    def width() -> ir.Value:
-        return times_map(np.sqrt(outputs * unit / UNIT), g.Sqrt(shared))
+    def width(number: float) -> ir.Value:
+        return times_map(number * np.sqrt(outputs * unit), g.Sqrt(shared))
 
     one_map = shared if factors.alike else None
     return scaled(g, mean, lambda: times_map(outputs, shared), unit, positive=True, width=width, one_map=one_map)

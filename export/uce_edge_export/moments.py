@@ -49,11 +49,12 @@ class Uncertain:
 
     def __init__(
         self,
-        mean: ir.Value | None,
+        mean: "ir.Value | Callable[[], ir.Value] | None",
         variance: "ir.Value | Callable[[], ir.Value] | None",
         *,
+        scaled_mean: tuple[ir.Value, float] | None = None,
         scaled: "Callable[[], tuple[ir.Value, float]] | None" = None,
-        width: "Callable[[], ir.Value] | None" = None,
+        width: "Callable[[float], ir.Value] | None" = None,
         one_map: ir.Value | None = None,
         power: "Callable[[float], Squares] | None" = None,
         positive: bool = False,
@@ -64,10 +65,11 @@ class Uncertain:
         """Describe a value.
 
         Args:
-            mean: Its mean; None with `resolve`.
-            variance: Its variance, or what writes it when somebody asks for it; None with `resolve`.
-            scaled: Gives something that times a factor is the variance, for those who can put the factor elsewhere.
-            width: Writes the half-width that `rectified` takes, with fewer nodes than from the variance.
+            mean: Its mean, or what writes it when somebody asks for it; None with `resolve`.
+            variance: Its variance, likewise.
+            scaled_mean: Something that times a factor is the mean, for those who can put the factor elsewhere.
+            scaled: Gives something that times a factor is the variance.
+            width: Writes a number times the deviation, with fewer nodes than from the variance.
             one_map: One channel, times `rectified.UNIT` the variance of all channels.
             power: Gives p * mean^2 + variance for a factored layer, with fewer nodes than from mean and variance.
             positive: Whether the variance is known to be above 0.
@@ -80,6 +82,7 @@ class Uncertain:
         self.function = function or (lambda x: x)
         self._mean = mean
         self._variance = variance
+        self._scaled_mean = scaled_mean
         self._scaled = scaled
         self._power = power
         self.width = width
@@ -90,8 +93,16 @@ class Uncertain:
     def mean(self) -> ir.Value:
         """The mean, written when it is first asked for."""
         self._settle()
+        if callable(self._mean):
+            self._mean = self._mean()
         assert self._mean is not None
         return self._mean
+
+    @property
+    def scaled_mean(self) -> tuple[ir.Value, float]:
+        """A value and the factor that makes it the mean."""
+        self._settle()
+        return self._scaled_mean or (self.mean, 1.0)
 
     @property
     def variance(self) -> ir.Value:
@@ -113,13 +124,14 @@ class Uncertain:
         self._settle()
         if self._power is not None:
             return self._power(p)
-        return Squares((self.scaled, (g.square(self.mean), p)) if p else (self.scaled,))
+        mean, factor = self.scaled_mean
+        return Squares((self.scaled, (g.square(mean), p * factor**2)) if p else (self.scaled,))
 
     def _settle(self) -> None:
         if self._resolve is not None:
             known, self._resolve = self._resolve(), None
-            self._mean, self._variance, self._scaled = known.mean, lambda: known.variance, lambda: known.scaled
-            self._power = known._power
+            self._mean, self._variance, self._scaled = lambda: known.mean, lambda: known.variance, lambda: known.scaled
+            self._scaled_mean, self._power = known._scaled_mean, known._power
 
 
 def scaled(
@@ -127,15 +139,16 @@ def scaled(
     mean: ir.Value,
     value: ir.Value | Callable[[], ir.Value],
     factor: float,
+    mean_factor: float = 1.0,
     *,
     positive: bool = False,
-    width: Callable[[], ir.Value] | None = None,
+    width: Callable[[float], ir.Value] | None = None,
     one_map: ir.Value | None = None,
     power: Callable[[float], Squares] | None = None,
 ) -> Uncertain:
-    """Describe a value with the variance factor * value, of which the latter may be written when it is asked for.
+    """Describe a value with the mean mean_factor * mean and the variance factor * value.
 
-    The keywords are those of `Uncertain`.
+    The latter may be written when it is asked for. The keywords are those of `Uncertain`.
     """
     base = Uncertain(mean, value)
 
@@ -143,8 +156,9 @@ def scaled(
         return base.variance if factor == 1 else g.Mul(base.variance, _scalar(g, factor))
 
     return Uncertain(
-        mean, variance, scaled=lambda: (base.variance, factor), positive=positive, width=width, one_map=one_map,
-        power=power,
+        mean if mean_factor == 1 else lambda: g.Mul(mean, _scalar(g, mean_factor)), variance,
+        scaled_mean=(mean, mean_factor), scaled=lambda: (base.variance, factor), positive=positive, width=width,
+        one_map=one_map, power=power,
     )  # fmt: skip
 
 
@@ -177,29 +191,38 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
     return [rule(g, node, first, operands[1:])]
 
 
-def takes_scaled(kind: str) -> bool:
-    """Whether an operator takes a variance that was divided by `rectified.UNIT` with fewer nodes than the variance."""
-    return kind in ("Relu", "LeakyRelu", "Clip", "Add", "Sub")
+def unit_for(value: ir.Value) -> float:
+    """What a variance is best divided by for the nodes that take it; 1 where they want it as it is, or disagree."""
+    widths = {_width_for(use.node) for use in value.uses()}
+    return widths.pop() ** -2 if len(widths) == 1 else 1.0
+
+
+def _width_for(node: ir.Node) -> float:
+    """The number of deviations that the rule of a node takes."""
+    if node.op_type == "Clip" and None not in (_bounds(node.inputs[1:]) or (None,)):
+        return rectified.THREE_POINTS
+    return rectified.WIDTH if node.op_type in ("Relu", "LeakyRelu", "Clip", "Add", "Sub") else 1.0
 
 
 def power(g: Builder, x: Uncertain, p: float) -> tuple[ir.Value, float]:
     """The value of p * mean^2 + variance up to a factor, which somebody folds into weights."""
     value, factor = x.scaled
-    return (g.Add(value, g.Mul(g.square(x.mean), _scalar(g, p / factor))) if p else value), factor
+    mean, mean_factor = x.scaled_mean
+    return (g.Add(value, g.Mul(g.square(mean), _scalar(g, p * mean_factor**2 / factor))) if p else value), factor
 
 
-def half_width(g: Builder, x: Uncertain) -> ir.Value:
-    """The deviation as the rules of `rectified` take it, above 0."""
+def deviations(g: Builder, x: Uncertain, number: float) -> ir.Value:
+    """So many standard deviations, as the rules of `rectified` take them, above 0."""
     if x.width is not None:
-        return x.width()
-    value = _in_units(g, x)
+        return x.width(number)
+    value = _in_units(g, x, number**-2)
     return g.Sqrt(value if x.positive else g.Max(value, _scalar(g, TINY)))
 
 
-def _in_units(g: Builder, x: Uncertain) -> ir.Value:
-    """The variance divided by `rectified.UNIT`."""
+def _in_units(g: Builder, x: Uncertain, unit: float = rectified.UNIT) -> ir.Value:
+    """The variance divided by a number."""
     value, factor = x.scaled
-    return value if factor == rectified.UNIT else g.Mul(value, _scalar(g, factor / rectified.UNIT))
+    return value if factor == unit else g.Mul(value, _scalar(g, factor / unit))
 
 
 def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
@@ -213,17 +236,27 @@ def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> 
             case "Relu" if x.one_map is not None:
                 return _relu_of_one_map(g, x.mean, x.one_map)
             case "Relu":
-                return scaled(g, *rectified.relu(g, x.mean, half_width(g, x)))
+                return scaled(g, *rectified.relu(g, x.mean, deviations(g, x, rectified.WIDTH)))
             case "LeakyRelu":
                 slope = node.attributes["alpha"].as_float() if "alpha" in node.attributes else 0.01
-                return scaled(g, *rectified.leaky_relu(g, x.mean, half_width(g, x), slope))
+                return scaled(g, *rectified.leaky_relu(g, x.mean, deviations(g, x, rectified.WIDTH), slope))
             case "Clip" if (bounds := _bounds(constants)) is not None:
-                return scaled(g, *rectified.clip(g, x.mean, half_width(g, x), *bounds))
+                return scaled(g, *_clipped(g, x, *bounds))
             case "Neg":
                 return Uncertain(g.Neg(x.mean), x.variance)
         return Uncertain(*integrated(g, x.root, function))
 
     return Uncertain(None, None, root=x.root, function=function, resolve=resolve)
+
+
+def _clipped(g: Builder, x: Uncertain, low: float | None, high: float | None) -> rectified.Bent:
+    if low is not None and high is not None:
+        return rectified.clip(g, x.mean, deviations(g, x, rectified.THREE_POINTS), low, high)
+    r = deviations(g, x, rectified.WIDTH)
+    if low is not None:
+        return rectified.clip_below(g, x.mean, r, low)
+    assert high is not None
+    return rectified.clip_above(g, x.mean, r, high)
 
 
 def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain:

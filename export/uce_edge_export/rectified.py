@@ -8,6 +8,14 @@ of it that is positive is q = min(max((1 + m / r) / 2, 0), 1). Then max(x, 0) ha
 The mean is that of the uniform distribution, the variance is a fit. WIDTH keeps the largest error of the mean small.
 Against the integral over a Gaussian, the mean is off by 0.0261 s at most, at the kink, and the variance by 0.0760 s^2,
 about 1.7 s from it. There is no exponential and no error function, and r q serves both.
+
+Between two bounds, as at a ReLU6, that would take twice the nodes. There the Gaussian is taken for three points of the
+same probability, m - t, m and m + t with t = THREE_POINTS * s. With lo, mid and hi for what the bounds leave of them,
+
+    mean = (lo + mid + hi) / 3;   variance = s^2 ((hi - lo) / 2t)^2
+
+At a single kink, this mean is off by 0.0561 s at most and this variance by 0.1855 s^2, both about 1.2 s from it. Where
+the noise is larger than the distance of the bounds, both stay within what the bounds allow.
 """
 
 from typing import NamedTuple
@@ -20,16 +28,20 @@ from uce_edge_export.builder import Builder
 WIDTH = 1.7
 """Half-width of the uniform distribution, in standard deviations."""
 UNIT = 1 / WIDTH**2
-"""The rules take the half-width r: the root of a variance that was divided by this."""
+"""A half-width is the root of a variance that was divided by this."""
+THREE_POINTS = 1.2
+"""How far the outer ones of three points are from the mean, in standard deviations."""
 
 
 class Bent(NamedTuple):
     """Mean and variance of a function with a kink."""
 
     mean: ir.Value
+    """The mean, divided by `mean_factor`."""
     square: ir.Value
     """The variance, divided by `factor`."""
     factor: float
+    mean_factor: float = 1.0
 
 
 class _Part(NamedTuple):
@@ -73,21 +85,24 @@ def leaky_relu(g: Builder, m: ir.Value, r: ir.Value, slope: float) -> Bent:
     return Bent(mean, square if 0 <= slope <= 1 else g.Relu(square), UNIT)
 
 
-def clip(g: Builder, m: ir.Value, r: ir.Value, low: float | None, high: float | None) -> Bent:
-    """min(max(x, low), high), of which a bound may be missing.
+def clip_below(g: Builder, m: ir.Value, r: ir.Value, low: float) -> Bent:
+    """max(x, low), with the half-width r of x."""
+    mean, square, factor, _ = relu(g, _plus(g, m, -low), r)
+    return Bent(_plus(g, mean, low), square, factor)
 
-    With two bounds it is low + max(x - low, 0) - max(x - high, 0), and q is the share between the bounds.
-    """
-    if low is None:
-        assert high is not None
-        mean, square, factor = relu(g, g.Sub(_scalar(g, high), m), r)
-        return Bent(g.Sub(_scalar(g, high), mean), square, factor)
-    below = _positive(g, _plus(g, m, -low), r)
-    if high is None:
-        return Bent(_plus(g, below.mean, low), _spread(g, below.reach, r), UNIT / 2)
-    above = _positive(g, _plus(g, m, -high), r)
-    mean = _plus(g, g.Sub(below.mean, above.mean), low)
-    return Bent(mean, _spread(g, g.Sub(below.reach, above.reach), r), UNIT / 2)
+
+def clip_above(g: Builder, m: ir.Value, r: ir.Value, high: float) -> Bent:
+    """min(x, high), with the half-width r of x."""
+    mean, square, factor, _ = relu(g, g.Sub(_scalar(g, high), m), r)
+    return Bent(g.Sub(_scalar(g, high), mean), square, factor)
+
+
+def clip(g: Builder, m: ir.Value, t: ir.Value, low: float, high: float) -> Bent:
+    """min(max(x, low), high), with the distance t of three points that stand for x."""
+    bounds = _scalar(g, low), _scalar(g, high)
+    lo, mid, hi = (g.Clip(point, *bounds) for point in (g.Sub(m, t), m, g.Add(m, t)))
+    between = g.Sub(hi, lo)
+    return Bent(g.Add(g.Add(lo, hi), mid), g.Mul(between, between), (2 * THREE_POINTS) ** -2, 1 / 3)
 
 
 def _positive(g: Builder, m: ir.Value, r: ir.Value) -> _Part:

@@ -139,7 +139,7 @@ def test_smooth_activations_are_those_of_a_gaussian(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mean", "variance"), [("relu", 0.0262, 0.0761), ("leaky", 0.0236, 0.0700), ("relu6", 0.0403, 0.0767)]
+    ("name", "mean", "variance"), [("relu", 0.0262, 0.0761), ("leaky", 0.0236, 0.0700), ("relu6", 0.0562, 0.1856)]
 )
 def test_activations_with_a_kink_are_close_to_those_of_a_gaussian(name: str, mean: float, variance: float) -> None:
     """The largest errors, in deviations and in variances of what they are applied to."""
@@ -164,6 +164,36 @@ def test_the_largest_errors_of_a_relu_are_those_of_the_documentation() -> None:
     np.testing.assert_allclose(variance[far], z[far] > 0, atol=1e-6)
     assert abs(np.mean(mean - first)) < 0.0011
     assert abs(np.mean(variance - (second - first**2))) < 0.006
+
+
+def test_the_largest_errors_between_two_bounds_are_those_of_the_documentation() -> None:
+    z = np.linspace(-4, 4, 1601)
+    lower, upper = Bench((len(z),)), Bench((len(z),))
+    mean, variance = lower.run(activation(lower, "relu6"), z * 0.1, np.full(len(z), 0.01))
+    share, density = special.ndtr(z), stats.norm.pdf(z)
+    first = z * share + density
+    second = (z**2 + 1) * share + z * density
+    assert np.abs(mean / 0.1 - first).max() == pytest.approx(0.0561, abs=1e-4)
+    assert np.abs(variance / 0.01 - (second - first**2)).max() == pytest.approx(0.1855, abs=1e-4)
+    # At the upper bound as at the lower one.
+    above, spread = upper.run(activation(upper, "relu6"), 6 - z * 0.1, np.full(len(z), 0.01))
+    np.testing.assert_allclose(6 - above, mean, atol=1e-5)
+    np.testing.assert_allclose(spread, variance, atol=1e-5)
+
+
+def test_large_noise_stays_within_two_bounds() -> None:
+    bench = Bench((4,))
+    mean, variance = bench.run(activation(bench, "relu6"), np.array([-50.0, 0, 3, 60]), np.full(4, 1e6))
+    assert ((mean >= 0) & (mean <= 6)).all()
+    assert (variance <= 9).all()
+
+
+def test_a_relu6_takes_few_nodes() -> None:
+    bench = Bench((1,))
+    result = activation(bench, "relu6")
+    assert result.scaled_mean
+    assert result.scaled
+    assert len(bench.g.nodes) <= 12
 
 
 def test_a_relu_takes_few_nodes_and_no_exponential() -> None:
