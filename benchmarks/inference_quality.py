@@ -86,8 +86,9 @@ def relu_rules(name: str, folder: str, place: Path) -> list[str]:
     export_run(folder, place / "mc.onnx", dataset)
     reference = Model(place / "mc.onnx", "cpu").predict(few.images, 100, seed=1).uncertainty
     rows, theirs, their_distances = [], None, None
-    for kind, rule in (("closed form", closed_form), ("uniform", rectified.relu)):
-        with mock.patch.object(rectified, "relu", rule):
+    present = {name: getattr(rectified, name) for name in CLOSED_FORMS}
+    for kind, rules in (("closed form", CLOSED_FORMS), ("rule", present)):
+        with mock.patch.multiple(rectified, **rules):
             export_run(folder, place / "moments.onnx", dataset, Inference.MOMENTS)
         model = Model(place / "moments.onnx", "cpu")
         ours = model.predict(test.images)
@@ -109,20 +110,47 @@ def relu_rules(name: str, folder: str, place: Path) -> list[str]:
     return rows
 
 
-def closed_form(g: Builder, m: ir.Value, r: ir.Value) -> rectified.Bent:
+def closed_relu(g: Builder, m: ir.Value, r: ir.Value) -> rectified.Bent:
     """Mean and variance of max(x, 0) for a Gaussian x, in the place of `rectified.relu`."""
-
-    def number(value: float) -> ir.Value:
-        return g.constant(np.float32(value))
-
-    s = g.Mul(r, number(1 / rectified.WIDTH))
-    z = g.Div(m, s)
-    share = g.Mul(g.Add(g.Erf(g.Mul(z, number(math.sqrt(0.5)))), number(1)), number(0.5))
-    density = g.Mul(g.Exp(g.Mul(g.Mul(z, z), number(-0.5))), number(1 / math.sqrt(2 * math.pi)))
-    mean = g.Add(g.Mul(m, share), g.Mul(s, density))
+    s = g.Mul(r, _number(g, 1 / rectified.WIDTH))
+    mean, share, _ = _closed(g, m, s)
     # Of max(x, 0) and max(-x, 0), which is never positive together with it, the product of the means.
     product = g.Mul(mean, g.Sub(mean, m))
     return rectified.Bent(mean, g.Relu(g.Sub(g.Mul(g.Mul(s, s), share), product)), 1.0)
+
+
+def closed_relu_in_units(g: Builder, m: ir.Value) -> rectified.Bent:
+    """The same, in the place of `rectified.relu_in_units`."""
+    return closed_relu(g, m, _number(g, 1))
+
+
+def closed_clip(g: Builder, m: ir.Value, t: ir.Value, low: float, high: float) -> rectified.Bent:
+    """Mean and variance of min(max(x, low), high) for a Gaussian x, in the place of `rectified.clip`.
+
+    It is low + a - b with a = max(x - low, 0) and b = max(x - high, 0), and where b > 0, a is b + high - low.
+    """
+    s = g.Mul(t, _number(g, 1 / rectified.THREE_POINTS))
+    (a, _, a2), (b, _, b2) = (_closed(g, g.Sub(m, _number(g, bound)), s) for bound in (low, high))
+    mean = g.Sub(a, b)
+    square = g.Sub(g.Sub(a2, b2), g.Mul(b, _number(g, 2 * (high - low))))
+    return rectified.Bent(g.Add(mean, _number(g, low)), g.Relu(g.Sub(square, g.Mul(mean, mean))), 1.0)
+
+
+def _closed(g: Builder, m: ir.Value, s: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Of max(x, 0) for a Gaussian x: the mean, the probability that x is positive, the mean square."""
+    z = g.Div(m, s)
+    share = g.Mul(g.Add(g.Erf(g.Mul(z, _number(g, math.sqrt(0.5)))), _number(g, 1)), _number(g, 0.5))
+    density = g.Mul(g.Exp(g.Mul(g.Mul(z, z), _number(g, -0.5))), _number(g, 1 / math.sqrt(2 * math.pi)))
+    mean = g.Add(g.Mul(m, share), g.Mul(s, density))
+    return mean, share, g.Add(g.Mul(m, mean), g.Mul(g.Mul(s, s), share))
+
+
+def _number(g: Builder, value: float) -> ir.Value:
+    return g.constant(np.float32(value))
+
+
+CLOSED_FORMS = {"relu": closed_relu, "relu_in_units": closed_relu_in_units, "clip": closed_clip}
+"""What the rules of `rectified` are compared with."""
 
 
 def compare(name: str, files: dict[Inference, Model], test) -> list[str]:
@@ -208,12 +236,12 @@ of all {most} passes. "near" is the same share among the tenth of the images tha
 
 RELU = """## The rule of a ReLU
 
-At a ReLU, a moments file replaces the Gaussian by a uniform distribution ([the formula](science.md#one-pass-moments)).
-The table compares this rule with the closed form for a Gaussian, on {images} test images. "distance" is the mean
-absolute difference of the uncertainty to that of 100 exact passes, on {distance_images} of them. Brackets hold the 95 %
-interval of the difference to the closed form.
+At a ReLU, a moments file replaces the Gaussian by a uniform distribution, and at a ReLU6 by three points
+([the formulas](science.md#one-pass-moments)). The table compares these rules with the closed forms for a Gaussian, on
+{images} test images. "distance" is the mean absolute difference of the uncertainty to that of 100 passes of the same
+network, on {distance_images} of them. Brackets hold the 95 % interval of the difference to the closed form.
 
-| network | ReLU | accuracy | NLL | AURC | distance |
+| network | by | accuracy | NLL | AURC | distance |
 | --- | --- | --- | --- | --- | --- |
 {rows}
 """

@@ -1,9 +1,10 @@
-"""A network like MobileNetV2, for benchmarks: inverted residuals, depthwise layers, ReLU6."""
+"""Networks like MobileNetV2, for benchmarks: inverted residuals, depthwise layers, ReLU6."""
 
 import torch
 from torch import nn
 
 # Of every stage: expansion, outputs, blocks, stride of the first.
+SMALL_STAGES = ((1, 16, 1, 1), (4, 24, 1, 2), (4, 32, 1, 2), (4, 64, 1, 1))
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
@@ -24,15 +25,26 @@ class InvertedResidual(nn.Module):
 
 
 def network(classes: int, channels: int) -> nn.Module:
-    """The network, with random weights."""
-    layers = [*_layer(channels, 32, 3, 2), nn.ReLU6()]
+    """For 224x224 pixels, with random weights."""
+    return _network(classes, channels, 2, STAGES, 1280)
+
+
+def small(classes: int, channels: int) -> nn.Module:
+    """For 32x32 pixels."""
+    return _network(classes, channels, 1, SMALL_STAGES, 128)
+
+
+def _network(
+    classes: int, channels: int, stride: int, stages: tuple[tuple[int, int, int, int], ...], features: int
+) -> nn.Module:
+    layers = [*_layer(channels, 32, 3, stride), nn.ReLU6()]
     width = 32
-    for expansion, outputs, blocks, stride in STAGES:
+    for expansion, outputs, blocks, first_stride in stages:
         for number in range(blocks):
-            layers.append(InvertedResidual(width, outputs, stride if number == 0 else 1, expansion))
+            layers.append(InvertedResidual(width, outputs, first_stride if number == 0 else 1, expansion))
             width = outputs
-    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, classes)]
-    return nn.Sequential(*layers, *_layer(width, 1280, 1), nn.ReLU6(), *head)
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes)]
+    return nn.Sequential(*layers, *_layer(width, features, 1), nn.ReLU6(), *head)
 
 
 def _layer(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:

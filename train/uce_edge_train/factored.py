@@ -45,6 +45,15 @@ def is_factored(weight: Tensor, groups: int) -> bool:
     return weight.ndim > 2 and weight.shape[0] == groups and weight.shape[1] == 1
 
 
+def _one_channel(summed: Tensor) -> Tensor:
+    """[batch, ...] as [batch, 1, ...] with the strides of channels that come last.
+
+    With one channel it is the same memory, but oneDNN takes many times as long for the gradient of a convolution of what
+    is said to have its channels first.
+    """
+    return summed.unsqueeze(-1).movedim(-1, 1)
+
+
 class WeightedSquares(torch.autograd.Function):
     """sum_c weight_c x_c^2 over channels [batch, channels, ...], in as few passes over x as possible."""
 
@@ -52,8 +61,7 @@ class WeightedSquares(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         """[batch, 1, ...]."""
         ctx.save_for_backward(x, weight)
-        summed: Tensor = torch.tensordot(x.square(), weight, dims=([1], [0]))
-        return summed.unsqueeze(1)
+        return _one_channel(torch.tensordot(x.square(), weight, dims=([1], [0])))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -86,7 +94,7 @@ class FactoredSample(torch.autograd.Function):
         (gradient,) = gradients
         root, eps, scale = ctx.saved_tensors
         product = gradient * eps
-        to_root = torch.tensordot(product, scale, dims=([1], [0])).unsqueeze(1)
+        to_root = _one_channel(torch.tensordot(product, scale, dims=([1], [0])))
         others = [0, *range(2, product.ndim)]
         to_scale = torch.tensordot(product, root.squeeze(1), dims=(others, list(range(root.ndim - 1))))
         return gradient, to_root.div_(root).mul_(0.5), None, to_scale
