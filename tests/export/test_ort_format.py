@@ -13,7 +13,7 @@ from uce_edge import Model
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge_export import ort_format
 
-GOLDENS = ["digits-mc", "digits-moments", "digits-factored"]
+GOLDENS = ["digits-mc", "digits-moments", "digits-factored", "digits-factored-moments"]
 
 
 @pytest.fixture(params=GOLDENS)

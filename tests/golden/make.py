@@ -2,7 +2,7 @@
 
     python tests/golden/make.py contract
     python tests/golden/make.py RUN digits-mc digits-moments
-    python tests/golden/make.py FACTORED_RUN digits-factored
+    python tests/golden/make.py FACTORED_RUN digits-factored digits-factored-moments
     python tests/golden/make.py BERNOULLI_RUN digits-bernoulli
     python tests/golden/make.py LAPLACE_RUN digits-laplace
     python tests/golden/make.py novelty
@@ -145,6 +145,7 @@ FILES = {
     "digits-mc": Inference.MC,
     "digits-moments": Inference.MOMENTS,
     "digits-factored": Inference.MC,
+    "digits-factored-moments": Inference.MOMENTS,
     "digits-bernoulli": Inference.MC,
     "digits-laplace": Inference.MC,
 }
