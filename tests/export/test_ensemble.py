@@ -285,6 +285,7 @@ def test_nobody_calibrates_on_what_any_member_was_trained_on(tmp_path: Path) -> 
         own = np.full((4, 8, 8, 1), 100 + number, np.uint8)
         model = ir.load(file)
         told = Metadata.from_properties(dict(model.metadata_props), "x")
+        model.metadata_props.clear()
         model.metadata_props.update(replace(told, trained_on=overlap.sketch(own), digests=None).to_properties())
         files.append(tmp_path / f"{number}.onnx")
         ir.save(model, files[-1])
