@@ -68,11 +68,12 @@ class View:
         with self._told():
             scale = self._scale(spec) if is_wide(self._image) else None
             narrow = [
-                [band.resize((spec.width, band.height), method) for band in _bands(strip, spec, scale)]
+                [_resized(band, (spec.width, band.height), method) for band in _bands(strip, spec, scale)]
                 for strip in self._strips()
             ]
             # Pillow resizes the rows, rounds, and then resizes the columns, so this gives the very same pixels.
-            return [_stacked(parts).resize((spec.width, spec.height), method) for parts in zip(*narrow, strict=True)]
+            size = (spec.width, spec.height)
+            return [_resized(_stacked(parts), size, method) for parts in zip(*narrow, strict=True)]
 
     def survey(self) -> Survey:
         """What its gray values are like, which must be of more than 8 bits."""
@@ -138,6 +139,10 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
         return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # an unreadable EXIF block says nothing, and viewers show the image as stored
         return None
+
+
+def _resized(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
+    return image if image.size == size else image.resize(size, method)  # which copies even what has the size already
 
 
 def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
