@@ -20,7 +20,7 @@ import onnx_ir as ir
 from uce_edge_export.factors import Factors
 from uce_edge_export.perturbations import FactoredDropout
 from uce_edge_export.sites import Site
-from uce_edge_export.weights import product_scale, weight_layers, weight_of
+from uce_edge_export.weights import outputs_first, product_scale, weight_layers, weight_of
 
 Weights = dict[ir.Value, npt.NDArray[np.float64]]
 """Weights and biases that are not those of the classifier."""
@@ -105,8 +105,7 @@ def _multiply(weights: Weights, node: ir.Node, scale: npt.NDArray[np.float64], *
     """Multiply the weights of every output, and its bias, or those of every input."""
     weight, *bias = _parameters(node)
     array = _current(weights, weight)
-    transposed = "transB" in node.attributes and bool(node.attributes["transB"].as_int())
-    if node.op_type == "Gemm" and not transposed:
+    if not outputs_first(node):
         weights[weight] = array * (scale if outputs else scale[:, None])
     elif outputs:
         weights[weight] = array * scale.reshape(-1, *[1] * (array.ndim - 1))

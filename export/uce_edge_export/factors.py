@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge_export.builder import Builder
-from uce_edge_export.weights import per_image_shape, product_scale, weight_of
+from uce_edge_export.weights import outputs_first, per_image_shape, product_scale, weight_of
 
 Array = npt.NDArray[Any]
 
@@ -110,15 +110,14 @@ def of_layer(node: ir.Node) -> Factors | None:
         return None if depthwise else _of_weights(weights, groups, weights.ndim - 2)
     if weights.ndim != 2:
         return None
-    # Weights on the left multiply columns: the outputs are rows.
-    factors = _of_weights(weights if _outputs_first(node) else weights.T, 1, trailing=position)
+    factors = _of_weights(weights if outputs_first(node) else weights.T, 1, trailing=position)
     return replace(factors, outputs=factors.outputs * product_scale(node) ** 2)
 
 
 def squares_like(node: ir.Node, factors: Factors) -> Array:
     """The squared weights that factors stand for, arranged as the weights of the node, without its scale."""
     squares = factors.squares / product_scale(node) ** 2
-    return squares if node.op_type == "Conv" or _outputs_first(node) else squares.T
+    return squares if outputs_first(node) else squares.T
 
 
 def emit_map(g: Builder, node: ir.Node, squares: Squares, factors: Factors, factor: float = 1.0) -> ir.Value:
@@ -195,10 +194,3 @@ def _of_weights(weights: Array, groups: int, trailing: int) -> Factors:
     inputs = by_group.sum(axis=(1, *taps)) / total[:, None]
     places = by_group.sum(axis=(1, 2)) / total.reshape(-1, *[1] * len(taps))
     return Factors(squares.reshape(len(squares), -1).sum(axis=1), inputs, places, trailing)
-
-
-def _outputs_first(node: ir.Node) -> bool:
-    """Whether the weights of a product of matrices are [outputs, inputs]."""
-    operand = weight_of(node)
-    transposed = "transB" in node.attributes and bool(node.attributes["transB"].as_int())
-    return transposed or (operand is not None and operand[1] == 1)

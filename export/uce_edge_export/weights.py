@@ -25,6 +25,14 @@ def weight_of(node: ir.Node) -> tuple[ir.Value, int] | None:
     return None
 
 
+def outputs_first(node: ir.Node) -> bool:
+    """Whether the first dimension of a layer's weight is that of its outputs."""
+    operand = weight_of(node)
+    transposed = "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+    # Weights on the left multiply columns: the outputs are rows.
+    return node.op_type == "Conv" or transposed or (operand is not None and operand[1] == 1)
+
+
 def product_scale(node: ir.Node) -> float:
     """What a weight layer multiplies its product by: the `alpha` of a Gemm. Its `beta` scales the bias alone."""
     return node.attributes["alpha"].as_float() if node.op_type == "Gemm" and "alpha" in node.attributes else 1.0

@@ -84,6 +84,18 @@ def test_a_network_that_was_trained_so_is_exported_so(tmp_path: Path) -> None:
     assert document["sigma"] == "factored"
 
 
+@pytest.mark.parametrize("inference", [Inference.MC, Inference.MOMENTS])
+@pytest.mark.parametrize("sigma", Sigma)
+def test_batch_norm_with_negative_scales_passes_the_check(tmp_path: Path, sigma: Sigma, inference: Inference) -> None:
+    """It mirrors the noise of its channels, which has the same distribution."""
+    network = branches(sigma)
+    with torch.no_grad():
+        network.norm.weight[::2] *= -1
+        network.second_norm.weight[1] *= -1
+    done = export_module(network, replace(METADATA, inference=inference), tmp_path / "m.onnx")
+    assert done.parity.largest_difference < (1e-4 if inference is Inference.MC else 0.25)
+
+
 def test_the_batch_norm_of_a_factored_network_is_not_in_its_factors(tmp_path: Path) -> None:
     """The gate notices factors of folded weights: they are another network's."""
     trained = branches(Sigma.FACTORED)

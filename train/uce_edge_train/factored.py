@@ -48,8 +48,8 @@ def is_factored(weight: Tensor, groups: int) -> bool:
 def _one_channel(summed: Tensor) -> Tensor:
     """[batch, ...] as [batch, 1, ...] with the strides of channels that come last.
 
-    With one channel it is the same memory, but oneDNN takes many times as long for the gradient of a convolution of what
-    is said to have its channels first.
+    With one channel it is the same memory, but oneDNN takes many times as long for the gradient of a convolution if
+    channels are said to come first.
     """
     return summed.unsqueeze(-1).movedim(-1, 1)
 

@@ -22,6 +22,7 @@ from uce_edge_export.gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph import Classifier
 from uce_edge_export.marks import Mark, mark, marks
 from uce_edge_export.sites import Site, factored, in_order, sites_of_marks, sites_with_rates
+from uce_edge_export.weights import outputs_first, weight_of
 from uce_edge_train import dropout
 from uce_edge_train.layers import deterministic, gaussian_layers, noise_from
 from uce_edge_train.pixels import normalise
@@ -160,6 +161,7 @@ class _ElsewhereError(Exception):
 def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Reference:
     """PyTorch's own logits under given noise; dropout is in training mode where a site keeps it."""
     marked = marks([site.node for site in sites])
+    mirrored = {site.node: _mirrored(site, model) for site in sites if site.node not in marked}
 
     def logits(images: Pixels, noises: list[FloatArray] | None) -> FloatArray:
         pixels = normalise(torch.from_numpy(np.ascontiguousarray(images)), spec)
@@ -197,7 +199,7 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
                 return torch.zeros_like(mu)
             values, site = queues[name][calls[name]]
             calls[name] += 1
-            return shaped(values, site.shape, mu)
+            return shaped(values, site.shape, mu) * mirrored[site.node]
 
         def normals(call: int, mask: Tensor) -> Tensor:
             values, site = masks[call]
@@ -208,6 +210,22 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
         return result.reshape(samples, len(pixels), -1).numpy()  # type: ignore[no-any-return]
 
     return logits
+
+
+def _mirrored(site: Site, model: nn.Module) -> Tensor:
+    """1 or -1 for every output of a layer, in a shape that goes with them.
+
+    Batch-norm with a negative scale mirrors the noise of its channel. Folded into the weights it does not: the noise
+    has the same distribution, and the other sign.
+    """
+    layer, weight = gaussian_layers(model)[site.name.removesuffix(".weight")], weight_of(site.node)
+    assert weight is not None
+    assert weight[0].const_value is not None
+    folded = torch.from_numpy(weight[0].const_value.numpy().copy())
+    folded = folded if outputs_first(site.node) else folded.T
+    along = (folded * layer.weight.detach()).flatten(1).sum(1)
+    signs = torch.where(along < 0, -1.0, 1.0)
+    return signs.reshape(-1, *[1] * (layer.weight.ndim - 2))
 
 
 def _restore_names(graph: ir.Graph, model: nn.Module) -> None:
