@@ -1,13 +1,13 @@
 """Channels in units of their own noise: the same network, with fewer products.
 
 With factored sigma, channel o of a layer has the noise sqrt(u_o) * sqrt(s), for one map s. The weights and the bias of
-the channel are divided by sqrt(u_o), and what comes behind a ReLU takes it back into its own weights:
+the channel are divided by f_o = sqrt(u_o / mean u), and what comes behind a ReLU takes f into its own weights:
 
-    W2 relu(x) = (W2 sqrt(u)) relu(x / sqrt(u))
+    W2 relu(x) = (W2 f) relu(x / f)
 
-Then all channels of the layer have the noise sqrt(s), and nothing is left to multiply. This is done where a ReLU
-follows, and weight layers follow that. The last weight layer keeps its operand: its features are what novelty and a
-Laplace posterior are fitted on.
+Then all channels of the layer have the same noise, and nothing is left to multiply. This is done where a ReLU follows,
+and weight layers follow that. The last weight layer keeps its operand: its features are what novelty and a Laplace
+posterior are fitted on.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ from uce_edge_export.weights import outputs_first, product_scale, weight_layers,
 Weights = dict[ir.Value, npt.NDArray[np.float64]]
 """Weights and biases that are not those of the classifier."""
 
-_SMALLEST = 1e-6  # of the largest u: a channel without weights has no noise, and nearly none would need huge numbers
+_SMALLEST = 1e-4  # of the mean u: a channel without weights has no noise, and with nearly none, it would be huge
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")  # a positive factor goes through them
 
 
@@ -49,9 +49,10 @@ def even(graph: ir.Graph, sites: Sequence[Site]) -> tuple[list[Site], Weights]:
         readers = _readers(node, set(by_node))
         if not readers or last[0] in readers:
             continue
-        scale = np.sqrt(noise.factors.outputs)
+        outputs = noise.factors.outputs
+        scale = np.sqrt(outputs / outputs.mean())
         _multiply(weights, node, 1 / scale, outputs=True)
-        by_node[node] = _with(by_node[node], replace(noise.factors, outputs=np.ones_like(scale)))
+        by_node[node] = _with(by_node[node], replace(noise.factors, outputs=np.full_like(outputs, outputs.mean())))
         for reader in readers:
             _multiply(weights, reader, scale, outputs=False)
             if reader in by_node and isinstance(theirs := by_node[reader].perturbation, FactoredDropout):
@@ -62,7 +63,7 @@ def even(graph: ir.Graph, sites: Sequence[Site]) -> tuple[list[Site], Weights]:
 
 def _can_change(node: ir.Node, factors: Factors) -> bool:
     outputs = factors.outputs
-    return factors.groups == 1 and len(outputs) > 1 and outputs.min() > _SMALLEST * outputs.max() and _is_own(node)
+    return factors.groups == 1 and len(outputs) > 1 and outputs.min() > _SMALLEST * outputs.mean() and _is_own(node)
 
 
 def _is_own(node: ir.Node) -> bool:
