@@ -235,8 +235,8 @@ ratios: "best" divides the best calls of two engines, "median" their medians. Mi
 
 The baseline is the deterministic network on {n} images. With exact sigma every noisy layer is computed as two layers,
 so no ratio can be below 2.0x. With factored sigma it is computed as one layer and a map of one channel: a sum over the
-channels, as a product with a row, and a k x k layer on that channel. Behind a ReLU alone, the channels are in units of
-their noise, so that the map is the deviation of all of them.
+channels, as a product with a row, and a k x k layer on that channel. Where only a ReLU and weight layers follow, the
+weights are scaled so that all channels have the same noise, and the root of the map is their deviation.
 
 | network | sigma | ms | deterministic, {n} images, ms | ratio, best | ratio, median |
 | --- | --- | --- | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Channels in units of their own noise: the same network, with fewer products.
+"""The same noise in every channel of a layer: the same network, with fewer products.
 
 With factored sigma, channel o of a layer has the noise sqrt(u_o) * sqrt(s), for one map s. The weights and the bias of
 the channel are divided by f_o = sqrt(u_o / mean u), and what comes behind a ReLU takes f into its own weights:
@@ -25,7 +25,7 @@ from uce_edge_export.weights import outputs_first, product_scale, weight_layers,
 Weights = dict[ir.Value, npt.NDArray[np.float64]]
 """Weights and biases that are not those of the classifier."""
 
-_SMALLEST = 1e-4  # of the mean u: a channel without weights has no noise, and with nearly none, it would be huge
+_SMALLEST = 0.01  # of the mean u: no channel grows by more than 10, whose square float16 still holds
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")  # a positive factor goes through them
 
 
@@ -40,19 +40,21 @@ def even(graph: ir.Graph, sites: Sequence[Site]) -> tuple[list[Site], Weights]:
         The layers with their new factors, and the weights that belong to them.
     """
     by_node = {site.node: site for site in sites}
-    last = list(weight_layers(graph))[-1:]
+    *_, last = weight_layers(graph) or [None]
     weights: Weights = {}
     for site in sites:
         node, noise = site.node, by_node[site.node].perturbation
         if not isinstance(noise, FactoredDropout) or not _can_change(node, noise.factors):
             continue
         readers = _readers(node, set(by_node))
-        if not readers or last[0] in readers:
+        if not readers or last in readers:
             continue
         outputs = noise.factors.outputs
         scale = np.sqrt(outputs / outputs.mean())
         _multiply(weights, node, 1 / scale, outputs=True)
-        by_node[node] = _with(by_node[node], replace(noise.factors, outputs=np.full_like(outputs, outputs.mean())))
+        by_node[node] = _with(
+            by_node[node], replace(noise.factors, outputs=np.full_like(outputs, outputs.mean()), even=True)
+        )
         for reader in readers:
             _multiply(weights, reader, scale, outputs=False)
             if reader in by_node and isinstance(theirs := by_node[reader].perturbation, FactoredDropout):
@@ -62,17 +64,20 @@ def even(graph: ir.Graph, sites: Sequence[Site]) -> tuple[list[Site], Weights]:
 
 
 def _can_change(node: ir.Node, factors: Factors) -> bool:
+    """Whether a layer's outputs can be scaled: nobody else has its weights and bias, and none is nearly 0."""
+    scaled = product_scale(node) != 1 or ("beta" in node.attributes and node.attributes["beta"].as_float() != 1)
+    own = all(
+        value.const_value is not None and len(value.uses()) == 1 for value in node.inputs[1:] if value is not None
+    )
     outputs = factors.outputs
-    return factors.groups == 1 and len(outputs) > 1 and outputs.min() > _SMALLEST * outputs.mean() and _is_own(node)
+    large = factors.groups == 1 and len(outputs) > 1 and bool(outputs.min() > _SMALLEST * outputs.mean())
+    return _reads(node) and own and large and not scaled
 
 
-def _is_own(node: ir.Node) -> bool:
-    """Whether a layer is a Conv or a Gemm without scales, and nobody else has its weights."""
-    if node.op_type not in ("Conv", "Gemm") or weight_of(node) is None or product_scale(node) != 1:
-        return False
-    if "beta" in node.attributes and node.attributes["beta"].as_float() != 1:
-        return False
-    return all(value.const_value is not None and len(value.uses()) == 1 for value in _parameters(node))
+def _reads(node: ir.Node) -> bool:
+    """Whether the inputs of a layer can be scaled: nobody else has its weights."""
+    operand = weight_of(node)
+    return node.op_type in ("Conv", "Gemm") and operand is not None and len(operand[0].uses()) == 1
 
 
 def _readers(layer: ir.Node, noisy: Collection[ir.Node]) -> list[ir.Node]:
@@ -90,21 +95,16 @@ def _readers(layer: ir.Node, noisy: Collection[ir.Node]) -> list[ir.Node]:
         for use in value.uses():
             if use.node.op_type in _POOLS and use.node not in noisy:
                 open_values += use.node.outputs
-            elif use.idx == 0 and _is_own(use.node):
+            elif use.idx == 0 and _reads(use.node):
                 readers.append(use.node)
             else:
                 return []
     return readers
 
 
-def _parameters(node: ir.Node) -> list[ir.Value]:
-    """Weight and bias."""
-    return [value for value in node.inputs[1:] if value is not None]
-
-
 def _multiply(weights: Weights, node: ir.Node, scale: npt.NDArray[np.float64], *, outputs: bool) -> None:
     """Multiply the weights of every output, and its bias, or those of every input."""
-    weight, *bias = _parameters(node)
+    weight, *bias = (value for value in node.inputs[1:] if value is not None)
     array = _current(weights, weight)
     if not outputs_first(node):
         weights[weight] = array * (scale if outputs else scale[:, None])

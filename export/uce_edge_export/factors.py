@@ -35,16 +35,13 @@ class Factors:
     """g / T: [groups, taps...]; no taps for a product of matrices."""
     trailing: int
     """How many axes of the layer's output come after that of the outputs."""
+    even: bool = False
+    """Whether `evening` made all outputs equal: one map is the variance of all, and the next layer sums over them."""
 
     @property
     def groups(self) -> int:
         """Groups of inputs and outputs that do not meet."""
         return len(self.inputs)
-
-    @property
-    def alike(self) -> bool:
-        """Whether all outputs have one factor, as `evening` makes it: then one map is the variance of all."""
-        return bool((self.outputs == self.outputs[0]).all() and self.outputs[0] > 0)
 
     @property
     def squares(self) -> Array:
@@ -63,7 +60,7 @@ class Factors:
         return replace(_of_weights(weights, self.groups, self.trailing), outputs=self.outputs)
 
     def multiplications(self, node: ir.Node) -> int:
-        """Multiply-accumulates of the map, for one image."""
+        """Multiply-accumulates of the map, for one image; a sum of two parts counts as one."""
         operand = weight_of(node)
         assert operand is not None
         x = node.inputs[operand[1]]
@@ -130,15 +127,18 @@ def emit_map(g: Builder, node: ir.Node, squares: Squares, factors: Factors, fact
         factors: Those of the layer.
         factor: Any number.
     """
-    channel = _over_channels(g, node, [(value, factor * part) for value, part in squares.parts], factors)
+    moves = factors.moves(node)
+    channel = _over_channels(g, node, squares.parts, factors, 1.0 if moves else factor)
     if squares.times is not None:
         channel = g.Mul(channel, squares.times)
-    if not factors.moves(node):
+    if not moves:
         return channel
-    return _convolution(g, node, channel, g.constant(factors.taps.astype(np.float32)[:, None]))
+    return _convolution(g, node, channel, g.constant((factor * factors.taps).astype(np.float32)[:, None]))
 
 
-def _over_channels(g: Builder, node: ir.Node, parts: Sequence[tuple[ir.Value, float]], factors: Factors) -> ir.Value:
+def _over_channels(
+    g: Builder, node: ir.Node, parts: Sequence[tuple[ir.Value, float]], factors: Factors, factor: float
+) -> ir.Value:
     """The sum over all parts and channels, with the weights factor * q / T: one channel.
 
     It is a product with a row, which reads its operand once. As a convolution, ONNX Runtime would write 16 channels.
@@ -147,7 +147,7 @@ def _over_channels(g: Builder, node: ir.Node, parts: Sequence[tuple[ir.Value, fl
     assert operand is not None
     x = node.inputs[operand[1]]
     assert x is not None
-    rows = [(value, (part * factors.inputs).astype(np.float32)) for value, part in parts]
+    rows = [(value, (factor * part * factors.inputs).astype(np.float32)) for value, part in parts]
     if node.op_type != "Conv":
         products = [
             g.MatMul(g.constant(row), value) if operand[1] else g.MatMul(value, g.constant(row.T))

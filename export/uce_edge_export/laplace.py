@@ -30,7 +30,7 @@ from uce_edge_export.probing import emit_all_features, emit_features, extend, pr
 from uce_edge_export.publish import Draft, publish
 from uce_edge_export.recalibrating import replace_head
 from uce_edge_export.tidy import infer_shapes
-from uce_edge_export.weights import product_scale
+from uce_edge_export.weights import outputs_first, product_scale
 
 CURVATURE_SHARE = 1 / 3
 """Of the images that somebody else's file is given, those that the curvature is of; the others calibrate it."""
@@ -293,5 +293,4 @@ def _matrix(operand: Features) -> npt.NDArray[np.float64]:
     weights = constant.const_value.numpy().astype(np.float64)
     if layer.op_type == "Conv":
         return weights.reshape(weights.shape[:2]) if weights.shape[2:] == (1,) * (weights.ndim - 2) else weights
-    transposed = "transB" in layer.attributes and layer.attributes["transB"].as_int() == 1
-    return product_scale(layer) * (weights if transposed or position == 1 else weights.T)
+    return product_scale(layer) * (weights if outputs_first(layer) else weights.T)

@@ -60,8 +60,8 @@ def moments(
         inputs[1 - position] = weight
     result = g.copy(node, inputs)[0]
     if factors is not None and factors.groups == 1:
-        summed = x.power(g, p) if isinstance(x, Uncertain) else Squares(((g.square(x), p),))
-        return _of_one_map(g, node, result, summed, factors, 1 / (unit * (1 - p)), unit)
+        parts = x.squares(g, p) if isinstance(x, Uncertain) else Squares(((g.square(x), p),))
+        return _of_one_map(g, node, result, parts, factors, 1 / (unit * (1 - p)), unit)
     squares, factor = power(g, x, p) if isinstance(x, Uncertain) else (g.square(x), p)
     factor /= unit * (1 - p)
     if factors is None:
@@ -75,7 +75,7 @@ def _of_one_map(
     g: Builder, node: ir.Node, mean: ir.Value, squares: Squares, factors: Factors, factor: float, unit: float
 ) -> Uncertain:
     """A value with the variance unit * factor * u_o * s, for the map s of squares: a ReLU takes its root alone."""
-    common = float(factors.outputs[0]) * factor * unit / UNIT if factors.alike else 1.0
+    common = float(factors.outputs[0]) * factor * unit / UNIT if factors.even else 1.0
     shared = _floored(g, emit_map(g, node, squares, factors, common))
     outputs = np.maximum(factor / common * factors.outputs, TINY)
 
@@ -85,12 +85,12 @@ def _of_one_map(
     def width(number: float) -> ir.Value:
         return times_map(number * np.sqrt(outputs * unit), g.Sqrt(shared))
 
-    one_map = shared if factors.alike else None
+    one_map = shared if factors.even else None
     return scaled(g, mean, lambda: times_map(outputs, shared), unit, positive=True, width=width, one_map=one_map)
 
 
 def _floored(g: Builder, variance: ir.Value) -> ir.Value:
-    """At least TINY; as a Clip, the floor fuses into the Conv."""
+    """At least TINY; as a Clip, the floor fuses into a Conv."""
     return g.Clip(variance, g.constant(np.float32(TINY)), g.constant(np.float32(3e38)))
 
 

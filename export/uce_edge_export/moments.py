@@ -56,7 +56,7 @@ class Uncertain:
         scaled: "Callable[[], tuple[ir.Value, float]] | None" = None,
         width: "Callable[[float], ir.Value] | None" = None,
         one_map: ir.Value | None = None,
-        power: "Callable[[float], Squares] | None" = None,
+        squares: "Callable[[float], Squares] | None" = None,
         positive: bool = False,
         root: "Uncertain | None" = None,
         function: Emit | None = None,
@@ -71,7 +71,7 @@ class Uncertain:
             scaled: Gives something that times a factor is the variance.
             width: Writes a number times the deviation, with fewer nodes than from the variance.
             one_map: One channel, times `rectified.UNIT` the variance of all channels.
-            power: Gives p * mean^2 + variance for a factored layer, with fewer nodes than from mean and variance.
+            squares: Gives p * mean^2 + variance for a factored layer, with fewer nodes than from mean and variance.
             positive: Whether the variance is known to be above 0.
             root: The value that this is a function of, element by element; None for itself.
             function: That function, as nodes.
@@ -84,7 +84,7 @@ class Uncertain:
         self._variance = variance
         self._scaled_mean = scaled_mean
         self._scaled = scaled
-        self._power = power
+        self._squares = squares
         self.width = width
         self.one_map = one_map
         self._resolve = resolve
@@ -119,11 +119,11 @@ class Uncertain:
         self._settle()
         return self._scaled() if self._scaled else (self.variance, 1.0)
 
-    def power(self, g: Builder, p: float) -> Squares:
+    def squares(self, g: Builder, p: float) -> Squares:
         """Something that is p * mean^2 + variance, for those who can sum it."""
         self._settle()
-        if self._power is not None:
-            return self._power(p)
+        if self._squares is not None:
+            return self._squares(p)
         mean, factor = self.scaled_mean
         return Squares((self.scaled, (g.square(mean), p * factor**2)) if p else (self.scaled,))
 
@@ -131,7 +131,7 @@ class Uncertain:
         if self._resolve is not None:
             known, self._resolve = self._resolve(), None
             self._mean, self._variance, self._scaled = lambda: known.mean, lambda: known.variance, lambda: known.scaled
-            self._scaled_mean, self._power = known._scaled_mean, known._power
+            self._scaled_mean, self._squares = known._scaled_mean, known._squares
 
 
 def scaled(
@@ -144,7 +144,7 @@ def scaled(
     positive: bool = False,
     width: Callable[[float], ir.Value] | None = None,
     one_map: ir.Value | None = None,
-    power: Callable[[float], Squares] | None = None,
+    squares: Callable[[float], Squares] | None = None,
 ) -> Uncertain:
     """Describe a value with the mean mean_factor * mean and the variance factor * value.
 
@@ -158,7 +158,7 @@ def scaled(
     return Uncertain(
         mean if mean_factor == 1 else lambda: g.Mul(mean, _scalar(g, mean_factor)), variance,
         scaled_mean=(mean, mean_factor), scaled=lambda: (base.variance, factor), positive=positive, width=width,
-        one_map=one_map, power=power,
+        one_map=one_map, squares=squares,
     )  # fmt: skip
 
 
@@ -267,11 +267,11 @@ def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain
     r = g.Sqrt(one_map)
     in_units = rectified.relu_in_units(g, g.Div(mean, r))
 
-    def power(p: float) -> Squares:
+    def squares(p: float) -> Squares:
         variance = (in_units.square, in_units.factor)
         return Squares((variance, (g.square(in_units.mean), p)) if p else (variance,), times=one_map)
 
-    return scaled(g, g.Mul(in_units.mean, r), lambda: g.Mul(in_units.square, one_map), in_units.factor, power=power)
+    return scaled(g, g.Mul(in_units.mean, r), lambda: g.Mul(in_units.square, one_map), in_units.factor, squares=squares)
 
 
 def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:

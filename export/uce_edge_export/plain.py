@@ -182,7 +182,7 @@ class _Walk:
 
 
 def _is_sum(node: ir.Node) -> bool:
-    """Whether a product only adds up positions, with a constant row, as the graph pass writes a ReduceMean."""
+    """Whether a product is a sum with a constant row, as the graph pass writes a ReduceMean and factored sigma."""
     row = node.inputs[0]
     return row is not None and row.const_value is not None and row.const_value.shape[0] == 1
 

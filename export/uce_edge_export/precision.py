@@ -1,7 +1,8 @@
 """Smaller numbers for the network of a finished file; noise and calibration head stay in float32.
 
 float16 is for graphics cards: every value between the pixels and the logits, and the weights. int8 is for processors:
-inputs and weights of the weight layers, mean and variance alike, by ONNX Runtime's static quantisation.
+inputs and weights of the weight layers, mean and variance alike, by ONNX Runtime's static quantisation. The sums over
+channels of factored sigma are cheap, and stay in float32.
 """
 
 from typing import Any

@@ -7,7 +7,7 @@ from onnx_ir.passes import common
 
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.evaluator import evaluate
-from uce_edge_export.weights import weight_of
+from uce_edge_export.weights import outputs_first, weight_of
 
 _RESHAPING = ("Identity", "Transpose", "Cast", "DequantizeLinear", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -161,9 +161,7 @@ def fold_batch_norm(graph: ir.Graph) -> None:
         weight = weight_and_axis[0]
         assert weight.const_value is not None
         array = weight.const_value.numpy().astype(np.float64)
-        transposed = "transB" in layer.attributes and layer.attributes["transB"].as_int()
-        outputs_first = layer.op_type == "Conv" or transposed
-        array = array * (factor.reshape(-1, *[1] * (array.ndim - 1)) if outputs_first else factor)
+        array = array * (factor.reshape(-1, *[1] * (array.ndim - 1)) if outputs_first(layer) else factor)
         bias = layer.inputs[2] if len(layer.inputs) > 2 else None
         if bias is not None and bias.const_value is None:
             continue

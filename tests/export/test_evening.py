@@ -87,7 +87,7 @@ def test_a_pass_is_that_of_the_network_as_it_is(tmp_path: Path, name: str) -> No
     assert np.allclose(run(model, feed), theirs, atol=1e-4 * np.abs(theirs).max())
     assert [layer.name for layer in written.layers] == [site.name for site in sites]
     evened, _ = evening.even(network.classifier.graph, sites)
-    alike = [isinstance(s.perturbation, FactoredDropout) and s.perturbation.factors.alike for s in evened]
+    alike = [isinstance(s.perturbation, FactoredDropout) and s.perturbation.factors.even for s in evened]
     assert sum(alike) == EVENED[name]
 
 
@@ -135,6 +135,35 @@ def test_a_channel_without_weights_and_a_shared_weight_are_left_alone(tmp_path: 
         evened, weights = evening.even(found.classifier.graph, sites)
         assert not weights
         assert evened == sites
+
+
+def test_a_small_channel_is_not_made_huge(tmp_path: Path) -> None:
+    """Its bias would be, and the square of that overflows in float16."""
+
+    def small(net: Net) -> str:
+        weights = net.rng.standard_normal((8, 6, 3, 3)).astype(np.float32)
+        weights[3] *= 0.02
+        x = net.Relu(net.Conv(net.stem(), net.constant(weights), net.constant(np.full(8, 6, np.float32)), pads=[1] * 4))
+        return net.head(net.Relu(layer(net, x, 8, 6)))
+
+    found, sites = load(tmp_path, small)
+    assert not evening.even(found.classifier.graph, sites)[1]
+
+
+@pytest.mark.parametrize("width", [5, 8])
+def test_one_output_is_not_taken_for_even_outputs(tmp_path: Path, width: int) -> None:
+    """A single channel has one map, too, but the layer behind it sums over columns: times the map would be wrong."""
+
+    def columns(net: Net) -> str:
+        x = net.Relu(net.conv(net.stem(), 6, 1))
+        return net.Gemm(net.Flatten(net.Relu(net.MatMul(x, net.weight(8, width)))), net.weight(8 * width, 4))
+
+    network, sites = load(tmp_path, columns)
+    metadata = Metadata(tuple("abcd"), ImageSpec(8, 8, 3), inference=Inference.MOMENTS)
+    model, _ = graph.contract_model(network.classifier, sites, metadata)
+    feed = {"image": np.full((1, 8, 8, 3), 90, np.uint8), "seeds": np.arange(5, dtype=np.int32)}
+    assert np.isfinite(run(model, feed)).all()
+    assert not evening.even(network.classifier.graph, sites)[1]
 
 
 def test_noise_on_a_relu_stops_it(tmp_path: Path) -> None:

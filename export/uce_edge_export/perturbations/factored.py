@@ -38,18 +38,18 @@ class FactoredDropout(GaussianDropout):
             spread = factoring.emit_map(g, node, Squares(((g.square(x), 1.0),)), self.factors, self._common)
         else:
             spread = factoring.emit_variance(g, node, g.square(x), self.factors, self.alpha)
-        # A Winograd kernel may round below 0; this Relu fuses into the Conv.
+        # A Winograd kernel may round below 0; this Relu fuses into the Conv, if there is one.
         return mu, g.Sqrt(g.Relu(spread))
 
     @property
     def _common(self) -> float:
-        """What the map is multiplied by: all that outputs have in common, if they have everything in common."""
-        return self.alpha * float(self.factors.outputs[0]) if self.factors.alike else 1.0
+        """What the map is multiplied by: all that the outputs have in common, if they are even."""
+        return self.alpha * float(self.factors.outputs[0]) if self.factors.even else 1.0
 
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
         """A sample of a Gaussian."""
         mu, root = prepared
-        if self.factors.groups == 1 and not self.factors.alike:
+        if self.factors.groups == 1 and not self.factors.even:
             scale = np.sqrt(self.alpha * self.factors.outputs).astype(np.float32)
             normals = g.Mul(normals, g.constant(factoring.per_output(self.factors, scale)))
         return g.Add(mu, g.Mul(normals, root))
@@ -70,5 +70,5 @@ class FactoredDropout(GaussianDropout):
         return np.asarray(output + np.sqrt(np.maximum(self.alpha * variance, 0)) * normals, np.float32)
 
     def multiplications(self, node: ir.Node) -> int:
-        """Those of the mean, and of the two small layers of the map."""
+        """Those of the mean, and of the map."""
         return multiplications(node) + self.factors.multiplications(node)
