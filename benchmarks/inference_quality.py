@@ -129,7 +129,7 @@ def closed_clip(g: Builder, m: ir.Value, t: ir.Value, low: float, high: float) -
 
     It is low + a - b with a = max(x - low, 0) and b = max(x - high, 0), and where b > 0, a is b + high - low.
     """
-    s = g.Mul(t, _number(g, 1 / rectified.THREE_POINTS))
+    s = g.Mul(t, _number(g, 1 / rectified.REACH))
     (a, _, a2), (b, _, b2) = (_closed(g, g.Sub(m, _number(g, bound)), s) for bound in (low, high))
     mean = g.Sub(a, b)
     square = g.Sub(g.Sub(a2, b2), g.Mul(b, _number(g, 2 * (high - low))))

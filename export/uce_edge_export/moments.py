@@ -200,7 +200,7 @@ def unit_for(value: ir.Value) -> float:
 def _width_for(node: ir.Node) -> float:
     """The number of deviations that the rule of a node takes."""
     if node.op_type == "Clip" and None not in (_bounds(node.inputs[1:]) or (None,)):
-        return rectified.THREE_POINTS
+        return rectified.REACH
     return rectified.WIDTH if node.op_type in ("Relu", "LeakyRelu", "Clip", "Add", "Sub") else 1.0
 
 
@@ -251,7 +251,7 @@ def _unary(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> 
 
 def _clipped(g: Builder, x: Uncertain, low: float | None, high: float | None) -> rectified.Bent:
     if low is not None and high is not None:
-        return rectified.clip(g, x.mean, deviations(g, x, rectified.THREE_POINTS), low, high)
+        return rectified.clip(g, x.mean, deviations(g, x, rectified.REACH), low, high)
     r = deviations(g, x, rectified.WIDTH)
     if low is not None:
         return rectified.clip_below(g, x.mean, r, low)

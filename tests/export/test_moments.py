@@ -139,7 +139,7 @@ def test_smooth_activations_are_those_of_a_gaussian(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mean", "variance"), [("relu", 0.0262, 0.0761), ("leaky", 0.0236, 0.0700), ("relu6", 0.0562, 0.1856)]
+    ("name", "mean", "variance"), [("relu", 0.0262, 0.0761), ("leaky", 0.0236, 0.0700), ("relu6", 0.0430, 0.1335)]
 )
 def test_activations_with_a_kink_are_close_to_those_of_a_gaussian(name: str, mean: float, variance: float) -> None:
     """The largest errors, in deviations and in variances of what they are applied to."""
@@ -173,8 +173,8 @@ def test_the_largest_errors_between_two_bounds_are_those_of_the_documentation() 
     share, density = special.ndtr(z), stats.norm.pdf(z)
     first = z * share + density
     second = (z**2 + 1) * share + z * density
-    assert np.abs(mean / 0.1 - first).max() == pytest.approx(0.0561, abs=1e-4)
-    assert np.abs(variance / 0.01 - (second - first**2)).max() == pytest.approx(0.1855, abs=1e-4)
+    assert np.abs(mean / 0.1 - first).max() == pytest.approx(0.0396, abs=1e-4)
+    assert np.abs(variance / 0.01 - (second - first**2)).max() == pytest.approx(0.1334, abs=1e-4)
     # At the upper bound as at the lower one.
     above, spread = upper.run(activation(upper, "relu6"), 6 - z * 0.1, np.full(len(z), 0.01))
     np.testing.assert_allclose(6 - above, mean, atol=1e-5)
@@ -193,7 +193,7 @@ def test_a_relu6_takes_few_nodes() -> None:
     result = activation(bench, "relu6")
     assert result.scaled_mean
     assert result.scaled
-    assert len(bench.g.nodes) <= 12
+    assert len(bench.g.nodes) <= 13
 
 
 def test_a_relu_takes_few_nodes_and_no_exponential() -> None:
