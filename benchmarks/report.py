@@ -277,7 +277,7 @@ The baseline is the deterministic network on one image. "faster" compares with {
 {moments}
 
 Apart from the convolutions, a ReLU takes 8 to 10 small nodes and a ReLU6 takes 12 to 14. Because of these nodes
-ResNet-20, whose layers are small, has a higher ratio than larger networks. They take two thirds of the time of the
+ResNet-20, whose layers are small, has a higher ratio than larger networks. They take three fifths of the time of the
 network like MobileNetV2, whose convolutions are cheap for the size of its maps. Its depthwise layers gain nothing from
 factored sigma.
 
