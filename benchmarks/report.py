@@ -315,7 +315,9 @@ Loading time does not go to squaring the weights. It goes to the optimisation of
 deterministic file, and to planning their memory. For the plan ONNX Runtime must know which values are equally large.
 The file tells it by using one name for the leading dimension of everything that is sampled. Without that name, planning
 took two thirds of the time. Without a plan (`enable_mem_reuse = False`) ResNet-20 loads a fifth faster and answers as
-fast. This is not used: the peak memory of ResNet-34 grew by 7 % in one of two runs. Where loading counts, use `.ort`.
+fast. This is not used: the peak memory of ResNet-34 grew by 7 % in one of two runs. Switching off the optimisations
+that find nothing saves a tenth of an exact file's time and a fifth of a factored one's, but their names change with
+ONNX Runtime. Where loading counts, use `.ort`.
 
 Cold start of ResNet-8 at N = {n}, from the shell command to its end:
 
@@ -330,6 +332,10 @@ A step of training on 128 images, beside the same step without noise. Each kind 
 | network | noise | ratio, best | ratio, median |
 | --- | --- | --- | --- |
 {steps}
+
+The map of one channel is marked as having its channels last. It is the same memory, but oneDNN takes many times as long
+for the gradient of a convolution the other way round. Computing the noise in parts of the batch that fit into the
+cache, or in memory that is used again, did not help.
 
 ## Folders
 
