@@ -76,11 +76,7 @@ class Factors:
         """Whether the taps do anything: a 1x1 layer may still leave places out, or add some."""
         if node.op_type != "Conv" or self.taps[0].size > 1:
             return node.op_type == "Conv"
-        strides, pads = (
-            node.attributes[name].as_ints() if name in node.attributes else [] for name in ("strides", "pads")
-        )
-        padded = "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() not in ("NOTSET", "VALID")
-        return any(stride != 1 for stride in strides) or any(pads) or padded
+        return any(stride != 1 for stride in _integers(node, "strides")) or _pads(node)
 
 
 class Squares(NamedTuple):
@@ -127,13 +123,17 @@ def emit_map(g: Builder, node: ir.Node, squares: Squares, factors: Factors, fact
         factors: Those of the layer.
         factor: Any number.
     """
-    moves = factors.moves(node)
-    channel = _over_channels(g, node, squares.parts, factors, 1.0 if moves else factor)
+    moves, one_tap = factors.moves(node), factors.taps.size == 1
+    channel = _over_channels(g, node, squares.parts, factors, factor if one_tap else 1.0)
     if squares.times is not None:
         channel = g.Mul(channel, squares.times)
     if not moves:
         return channel
-    return _convolution(g, node, channel, g.constant((factor * factors.taps).astype(np.float32)[:, None]))
+    if one_tap and not _pads(node):
+        # As a convolution, tract would move the stride over the Reshape, and fail.
+        return g.MaxPool(channel, kernel_shape=[1] * factors.trailing, strides=_integers(node, "strides"))
+    taps = factors.taps if one_tap else factor * factors.taps
+    return _convolution(g, node, channel, g.constant(taps.astype(np.float32)[:, None]))
 
 
 def _over_channels(
@@ -194,3 +194,14 @@ def _of_weights(weights: Array, groups: int, trailing: int) -> Factors:
     inputs = by_group.sum(axis=(1, *taps)) / total[:, None]
     places = by_group.sum(axis=(1, 2)) / total.reshape(-1, *[1] * len(taps))
     return Factors(squares.reshape(len(squares), -1).sum(axis=1), inputs, places, trailing)
+
+
+def _pads(node: ir.Node) -> bool:
+    """Whether a layer adds places."""
+    automatic = "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() not in ("NOTSET", "VALID")
+    return automatic or any(_integers(node, "pads"))
+
+
+def _integers(node: ir.Node, name: str) -> list[int]:
+    """An attribute, empty where it is missing."""
+    return list(node.attributes[name].as_ints()) if name in node.attributes else []
