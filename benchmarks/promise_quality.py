@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.calibration import guarantee, per_class
 from uce_edge.contract import Inference, accepts
 from uce_edge.datasets import labelled, load
 from uce_edge.metrics import aurc, bootstrap
 from uce_edge.model import Model
 from uce_edge.models import bundled
 from uce_edge.prediction import Prediction
+from uce_edge.rejection import guarantee
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "guide.md"
 TARGETS = (0.05, 0.02)

@@ -8,8 +8,6 @@ __version__ = "0.3.0"
 
 if TYPE_CHECKING:
     from uce_edge.answers import Answer
-    from uce_edge.calibration.guarantee import NoGuaranteeError
-    from uce_edge.calibration.promises import Promise
     from uce_edge.contract import Inference, Method
     from uce_edge.datasets.sources import SkippedImagesWarning
     from uce_edge.errors import (
@@ -29,8 +27,11 @@ if TYPE_CHECKING:
     from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
     from uce_edge.models import load
     from uce_edge.monitor.monitor import Monitor
-    from uce_edge.prediction import Decision, ImagePrediction, Prediction, Reason
+    from uce_edge.prediction import ImagePrediction, Prediction
     from uce_edge.providers import Device
+    from uce_edge.rejection.guarantee import NoGuaranteeError
+    from uce_edge.rejection.promises import Promise
+    from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
 __all__ = [
     "Answer",
@@ -54,6 +55,7 @@ __all__ = [
     "Prediction",
     "Promise",
     "Reason",
+    "RejectRule",
     "SamplesWarning",
     "SkippedImagesWarning",
     "TelemetryWarning",
@@ -69,8 +71,8 @@ __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "uce_edge.answers": ("Answer",),
-        "uce_edge.calibration.guarantee": ("NoGuaranteeError",),
-        "uce_edge.calibration.promises": ("Promise",),
+        "uce_edge.rejection.guarantee": ("NoGuaranteeError",),
+        "uce_edge.rejection.promises": ("Promise",),
         "uce_edge.contract": ("Inference", "Method"),
         "uce_edge.datasets.sources": ("SkippedImagesWarning",),
         "uce_edge.errors": (
@@ -90,7 +92,8 @@ __getattr__, __dir__ = lazy.names(
         "uce_edge.model": ("GuaranteeWarning", "Model", "SamplesWarning"),
         "uce_edge.models": ("load",),
         "uce_edge.monitor.monitor": ("Monitor",),
-        "uce_edge.prediction": ("Decision", "ImagePrediction", "Prediction", "Reason"),
+        "uce_edge.prediction": ("ImagePrediction", "Prediction"),
+        "uce_edge.rejection.rule": ("Decision", "Reason", "RejectRule"),
         "uce_edge.providers": ("Device",),
     },
 )

@@ -19,7 +19,9 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.prediction import Limits, summarise
+from uce_edge.contract import RuleScore
+from uce_edge.prediction import summarise
+from uce_edge.rejection.rule import RejectRule
 
 STEP = 5
 _TINY = 1e-30
@@ -34,12 +36,12 @@ def looks(most: int) -> list[int]:
     return [*counts, most]
 
 
-def settled(passes: npt.NDArray[np.float32], limits: Limits, error: float, most: int) -> npt.NDArray[np.bool_]:
+def settled(passes: npt.NDArray[np.float32], applied: RejectRule, error: float, most: int) -> npt.NDArray[np.bool_]:
     """Which images are decided.
 
     Args:
         passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
-        limits: What uncertainty or confidence are compared with; with neither only the label counts.
+        applied: The reject rule; without limits only the label counts.
         error: The probability, over all looks, that more passes would change the outcome.
         most: The number of all passes.
     """
@@ -53,20 +55,20 @@ def settled(passes: npt.NDArray[np.float32], limits: Limits, error: float, most:
     first, second = (np.take_along_axis(values, order[None, :, k, None], -1)[..., 0] for k in (-1, -2))
     margin = first - second
     done: npt.NDArray[np.bool_] = margin.mean(0) > limit * margin.std(0, ddof=1) * remaining
-    if limits.doubt is not None:
-        spare = 1 - first.mean(0) - limits.doubt
+    if applied.limits is None:
+        return done
+    limits = np.array(applied.limits, np.float64)
+    own, loosest = limits[order[:, -1] if applied.by_class else 0], limits.max()
+    if applied.score is RuleScore.CONFIDENCE:
+        score, bias = 1 - first.mean(0), 0.0
         needed = limit * first.std(0, ddof=1) * remaining
-        done = (spare > needed) | (done & (spare < -needed))
-    if limits.threshold is not None or limits.per_class is not None:
-        own = np.array([limits.threshold] if limits.per_class is None else limits.per_class, np.float64)
-        own, loosest = own[order[:, -1] if limits.per_class else 0], own.max()
+    else:
         summary = summarise(passes)
         spread = (values.var(axis=0, ddof=1) / np.maximum(mean, _TINY)).sum(-1) / math.log(mean.shape[-1])
-        bias = spread / 2 * (1 / n - 1 / most)
-        uncertainty = summary.uncertainty.astype(np.float64)
+        score, bias = summary.uncertainty.astype(np.float64), spread / 2 * (1 / n - 1 / most)
         needed = limit * summary.standard_error * math.sqrt(n) * remaining
-        apart = (uncertainty - own > needed) | (uncertainty - own < -needed - bias)
-        done = (uncertainty - loosest > needed) | (done & apart)
+    apart = (score - own > needed) | (score - own < -needed - bias)
+    done = (score - loosest > needed) | (done & apart)
     return done
 
 

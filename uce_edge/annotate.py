@@ -12,14 +12,19 @@ from uce_edge.errors import ImageError
 from uce_edge.files import replacing
 from uce_edge.fonts import drawable, font_for
 from uce_edge.images import STDIN, picture
-from uce_edge.prediction import Decision, ImagePrediction, Limits, Reason
+from uce_edge.prediction import ImagePrediction
+from uce_edge.rejection import description
+from uce_edge.rejection.rule import Decision, Reason
 from uce_edge.report.words import spread
 
 _INK, _PAPER, _FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
 COLOURS = {Decision.ACCEPT: "#1a7f37", Decision.REJECT: "#b35900", None: "#1f5fa8"}
 """The frame of an image tells what became of it."""
 _WORDS = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: ""}
-_REASONS = {Reason.FOREIGN: " as foreign", Reason.BOTH: " as foreign and uncertain"}
+_REASONS = {
+    Reason.OUT_OF_DISTRIBUTION: " as out of distribution",
+    Reason.BOTH: " as out of distribution and uncertain",
+}
 _EDGE = 6
 SHEET_LIMIT = 200
 """A sheet shows so many images at most."""
@@ -116,7 +121,7 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     if not usable:
         raise ImageError("No image could be used, so there is no sheet to draw.")
     shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
-    limits = shown[0].limits
+    applied = shown[0].rule
     groups = {
         outcome: [annotated(answer, 144) for answer in shown if answer.decision == outcome] for outcome in COLOURS
     }
@@ -126,7 +131,7 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     row = max(tile.height for tiles in groups.values() for tile in tiles) + 10
     rows = max(-(-len(tiles) // columns) for tiles in groups.values())
     head, gap, title = 56, 30, ImageFont.load_default(20)
-    titles = {name: _title(name, len(tiles), limits) for name, tiles in groups.items()}
+    titles = {name: description.title(applied, name, len(tiles)) for name, tiles in groups.items()}
     widths = {
         name: max(cell * min(columns, len(tiles)), round(title.getlength(titles[name])))
         for name, tiles in groups.items()
@@ -140,16 +145,3 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
         x += widths[name] + gap
     with replacing(path, "--sheet") as temporary:
         canvas.save(temporary, format="PNG")
-
-
-def _title(outcome: Decision | None, count: int, limits: Limits) -> str:
-    word = _WORDS[outcome] or ("image" if count == 1 else "images")
-    rejected = outcome is Decision.REJECT
-    rules = [] if limits.cutoff is None else ["foreign" if rejected else "familiar"]
-    if limits.label is not None:
-        rules.append(f"uncertainty {'above' if rejected else 'at most'} the limit of the label")
-    elif limits.threshold is not None:
-        rules.append(f"uncertainty {'above' if rejected else 'at most'} {limits.threshold:.4g}")
-    if limits.doubt is not None:
-        rules.append(f"confidence {'below' if rejected else 'at least'} {100 * (1 - limits.doubt):.4g} %")
-    return f"{count} {word}: {(' or ' if rejected else ', ').join(rules)}" if rules else f"{count} {word}"

@@ -6,17 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from uce_edge import contract
 from uce_edge.ahead import cores, done_ahead
 from uce_edge.depth import Notes
 from uce_edge.errors import ImageError
 from uce_edge.images import STDIN, load, read, read_stream
 from uce_edge.metadata import ImageSpec
-from uce_edge.prediction import ClassProbability, Decision, ImagePrediction, Limits
+from uce_edge.prediction import ClassProbability, ImagePrediction
 from uce_edge.ranges import Range
+from uce_edge.rejection.rule import COLUMNS, Decision, Rejecting, RejectRule
 from uce_edge.view import Pixels
 
 if TYPE_CHECKING:
@@ -27,11 +29,10 @@ CHUNK = 32
 AHEAD = 2 * CHUNK
 """Images that are read while the model runs: a bound on what waits in memory."""
 
-_FIELDS = (
-    "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "doubt", "decision",
-    "reason", "samples", "seed",
+FIELDS = (
+    *("label", "class_id", "confidence", "top"), *contract.NUMBERS, *COLUMNS, *("decision", "reason", "samples", "seed")
 )  # fmt: skip
+"""The keys of an answer's JSON between its status and its error."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Request:
 
     samples: int | None = None
     seed: int = 0
-    reject: float | Literal["auto"] | None = None
+    reject: Rejecting = None
     adaptive: float | None = None
     top: int = 3
     """The likeliest classes that an answer lists."""
@@ -57,25 +58,14 @@ class Answer:
     prediction: ImagePrediction | None
     error: str | None
     """What is wrong, in one sentence with the remedy."""
-    threshold: float | None
-    """What the uncertainty was compared with."""
+    rule: RejectRule = field(default=RejectRule(), repr=False)
+    """What the decision applied, or would have."""
     top: tuple[ClassProbability, ...] = ()
     """The likeliest classes."""
     content: bytes | None = field(default=None, repr=False)
     """The bytes of the image, where they were read and kept."""
-    cutoff: float | None = None
-    """What the novelty was compared with."""
-    doubt: float | None = None
-    """What 1 - confidence was compared with, where the file rejects by that."""
     shown: Range | None = None
     """The gray values that the model took for black and white, if it says so."""
-    limit_of: str | None = None
-    """The class whose limit the threshold is, where every class has its own."""
-
-    @property
-    def limits(self) -> Limits:
-        """The limits that the decision was made with."""
-        return Limits(self.threshold, self.cutoff, self.doubt, label=self.limit_of)
 
     @property
     def ok(self) -> bool:
@@ -89,10 +79,16 @@ class Answer:
 
     @property
     def why(self) -> str:
-        """What the decision rests on, in words that follow "reject:" or "accept:"; empty without a decision."""
-        if self.prediction is None or self.decision is None:
-            return ""
-        return self.limits.why(self.prediction.reason)
+        """The grounds of the decision, to follow "reject:" or "accept:"; empty without a decision."""
+        return "" if self.prediction is None else self.prediction.why
+
+    @property
+    def threshold(self) -> float | None:
+        """What the uncertainty was compared with."""
+        return self._compared()["threshold"]
+
+    def _compared(self) -> dict[str, float | None]:
+        return self.rule.columns(None if self.prediction is None else self.prediction.class_id)
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
@@ -117,10 +113,10 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON document: the same keys for every answer, null where there is no value."""
-        values: dict[str, Any] = dict.fromkeys(_FIELDS)
+        values: dict[str, Any] = dict.fromkeys(FIELDS)
         if self.prediction is not None:
             values |= self.prediction.as_dict() | {"top": [likely._asdict() for likely in self.top]}
-        values |= {"threshold": self.threshold, "cutoff": self.cutoff, "doubt": self.doubt}
+        values |= self._compared()
         return {"path": self.path, "status": "ok" if self.ok else "error"} | values | {"error": self.error}
 
 
@@ -144,7 +140,7 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
 
 def answered(model: "Model", chunk: Sequence["Opened"], request: Request) -> Iterator[Answer]:
     """One answer per image, of images that the model is asked about at once."""
-    limits = model.limits(request.reject)
+    applied = model.reject_rule(request.reject)
     usable = [image for image in chunk if image.pixels is not None]
     predictions: Iterator[ImagePrediction] = iter(())
     if usable:
@@ -154,16 +150,15 @@ def answered(model: "Model", chunk: Sequence["Opened"], request: Request) -> Ite
         predictions = iter(replace(said, sources=[None if image.path == STDIN else image.path for image in usable]))
     for image in chunk:
         if image.pixels is None:
-            yield refused(image.path, image.error, limits, image.content)
+            yield refused(image.path, image.error, applied, image.content)
         else:
-            yield answer_of(model, image.path, next(predictions), limits, request.top, image.content)
+            yield answer_of(model, image.path, next(predictions), request.top, image.content)
 
 
 def answer_of(
     model: "Model",
     path: str,
     prediction: ImagePrediction,
-    limits: Limits,
     top: int = 3,
     content: bytes | None = None,
 ) -> Answer:
@@ -173,28 +168,25 @@ def answer_of(
         model: Who said it.
         path: What the image is called.
         prediction: What it said.
-        limits: What the decision compared.
         top: The likeliest classes to list.
         content: The bytes of the image, to keep.
     """
     if not _is_finite(prediction):
-        return refused(path, _overflow(path, model.path), limits, content)
+        return refused(path, _overflow(path, model.path), prediction.rule, content)
     likeliest = prediction.top(model.classes, top)
-    shown = model.metadata.image.range
-    own = limits.of(prediction.class_id, prediction.label)
-    return Answer(path, prediction, None, own.threshold, likeliest, content, own.cutoff, own.doubt, shown, own.label)
+    return Answer(path, prediction, None, prediction.rule, likeliest, content, model.metadata.image.range)
 
 
-def refused(path: str, error: str, limits: Limits, content: bytes | None = None) -> Answer:
+def refused(path: str, error: str, applied: RejectRule, content: bytes | None = None) -> Answer:
     """The answer about an image that nothing can be said of.
 
     Args:
         path: What the image is called.
         error: What is wrong with it.
-        limits: What the decision would have compared.
+        applied: The rule that would have decided.
         content: The bytes of the image, to keep.
     """
-    return Answer(path, None, error, limits.threshold, (), content, limits.cutoff, limits.doubt)
+    return Answer(path, None, error, applied, (), content)
 
 
 class Opened(NamedTuple):

@@ -12,7 +12,8 @@ from uce_edge.contract import Inference, Merge, Output, Per
 from uce_edge.errors import ModelFileError, UsageError, argument, expected
 from uce_edge.fields import Rule, checked
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import Limits, seed_averages, summarise
+from uce_edge.prediction import seed_averages, summarise
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runner import Runner
 
 # One call holds this many image-passes at most: more make none of them faster.
@@ -23,6 +24,8 @@ MAX_MEMORY = 256
 _DRAWN_PER_CALL = 2**20
 
 _Megabytes = Annotated[int, Rule("of at least 1 MB", lambda value: value >= 1)] | None
+
+_AXES = {output.name: output.dimensions.index("batch") for output in contract.OUTPUTS}
 
 Pixels = npt.NDArray[np.uint8]
 Seeds = npt.NDArray[np.int32]
@@ -57,7 +60,7 @@ class Calls:
         """
         check_memory(max_memory)
         self._runner, self._metadata, self._source = runner, metadata, source
-        outputs = contract.outputs_of(metadata.outputs, table)
+        outputs = contract.outputs_of(metadata.outputs, metadata.contract, table)
         self._per_image = [output for output in outputs if output.per is Per.IMAGE]
         self._same = [output for output in outputs if output.merge is Merge.SAME]
         self._named = {output.name: output for output in outputs}
@@ -67,17 +70,18 @@ class Calls:
     def run(self, batch: Pixels, seeds: Seeds) -> Values:
         """All outputs that have one entry per image."""
         step = self._images_per_call(len(seeds))
-        return _joined([self._run(batch[i : i + step], seeds) for i in range(0, len(batch), step)], self._per_image)
+        parts = [self._run(batch[i : i + step], seeds) for i in range(0, len(batch), step)]
+        return self._decided(_joined(parts))
 
     def run_until_settled(
-        self, batch: Pixels, seeds: Seeds, limits: Limits, error: float
+        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
         """As `run`, of those passes of each image that settle what becomes of it; and their number.
 
         Args:
             batch: The images.
             seeds: The passes to draw at most.
-            limits: What the answers will be compared with; without a threshold only the label counts.
+            applied: The reject rule that the answers will meet; without limits only the label counts.
             error: The probability of another outcome than that of all passes, as in `uce_edge.adaptive`.
         """
         contract.check_adaptive(error)
@@ -87,8 +91,8 @@ class Calls:
                 f"leave {argument('adaptive')} out."
             )
         starts = range(0, len(batch), self._rows)
-        parts = [self._settled(batch[i : i + self._rows], seeds, limits, error) for i in starts]
-        return _joined([part for part, _ in parts], self._per_image), np.concatenate([drawn for _, drawn in parts])
+        parts = [self._settled(batch[i : i + self._rows], seeds, applied, error) for i in starts]
+        return self._decided(_joined([part for part, _ in parts])), np.concatenate([drawn for _, drawn in parts])
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
         """An output with one entry per pass, [seeds * members, batch, classes]."""
@@ -103,7 +107,7 @@ class Calls:
         return values | self._computed(passes)
 
     def _settled(
-        self, batch: Pixels, seeds: Seeds, limits: Limits, error: float
+        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
         drawn = np.zeros(len(batch), np.int32)
         settled: list[tuple[npt.NDArray[np.intp], Values]] = []
@@ -119,7 +123,7 @@ class Calls:
             last = count == len(seeds)
             done = np.full(len(open_images), True)
             if not last:  # members are no draws: what varies is what they say together
-                done = adaptive.settled(seed_averages(passes, members), limits, error, len(seeds))
+                done = adaptive.settled(seed_averages(passes, members), applied, error, len(seeds))
             if done.any():
                 settled.append((open_images[done], self._computed(passes[:, done])))
             drawn[open_images[done]] = count
@@ -129,6 +133,14 @@ class Calls:
         order = np.argsort(np.concatenate([indices for indices, _ in settled]))
         computed = {name: np.concatenate([part[name] for _, part in settled])[order] for name in settled[0][1]}
         return computed | same, drawn
+
+    def _decided(self, values: Values) -> Values:
+        """With the decision of the file's own rule, where the graph has not given it: by its numpy reference."""
+        if contract.DECISION in values:
+            return values
+        stored = self._metadata.rule or RejectRule()
+        needed = (values[contract.UNCERTAINTY], values[contract.PROBABILITIES], values.get(contract.NOVELTY))
+        return values | {contract.DECISION: stored.decide(*needed)}
 
     def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
         """What the graph would have given for the probabilities of these passes in one call."""
@@ -147,7 +159,7 @@ class Calls:
     def _passes(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
         """As `_split`, for any number of images."""
         step = self._images_per_call(len(seeds))
-        return _joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)], outputs)
+        return _joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
 
     def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
         """Outputs that need no computing to be merged, their passes split over calls."""
@@ -207,7 +219,6 @@ class Calls:
         return min(max(rows, 1), _ROWS_PER_CALL)
 
 
-def _joined(parts: Sequence[Values], outputs: Sequence[Output]) -> Values:
+def _joined(parts: Sequence[Values]) -> Values:
     """The outputs of several groups of images as those of all."""
-    axes = {output.name: output.dimensions.index("batch") for output in outputs}
-    return {name: np.concatenate([part[name] for part in parts], axis=axis) for name, axis in axes.items()}
+    return {name: np.concatenate([part[name] for part in parts], axis=_AXES[name]) for name in parts[0]}

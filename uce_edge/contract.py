@@ -1,4 +1,4 @@
-"""The model contract, version 1: names, choices and limits of a uce-edge `.onnx` file.
+"""The model contract, version 2: names, choices and limits of a uce-edge `.onnx` file.
 
 This module is the one place that spells them; exporter, runtime and tools import from here.
 """
@@ -6,19 +6,15 @@ This module is the one place that spells them; exporter, runtime and tools impor
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from uce_edge.errors import argument
-from uce_edge.fields import Share, between, checked, strictly_between
+from uce_edge.fields import between, checked, strictly_between
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-VERSION = 1
-"""Another one is refused: an older reader would misread such a file in silence."""
-MINOR = 2
-"""What this version writes. A reader takes every minor: it only adds what an older reader may ignore."""
+VERSION = 2
+"""What this version writes. It also reads contract 1, through `uce_edge.contract_1`."""
+MINOR = 0
+"""A reader takes every minor: it only adds what an older reader may ignore."""
 KEY = "uce_edge"
 
 IMAGE = "image"
@@ -33,6 +29,14 @@ PASS_PROBABILITIES = "pass_probabilities"
 LOGITS = "logits"
 NOVELTY = "novelty"
 NOVELTY_SCORE = "novelty_score"
+DECISION = "decision"
+
+LIMITS = "decision.limits"
+"""The initializer [classes] that the score is compared with."""
+CUTOFF = "decision.cutoff"
+"""The initializer [] that the novelty is compared with."""
+BY_CONFIDENCE = "decision.by_confidence"
+"""The initializer [] that is true where the score is 1 - confidence."""
 
 
 class Per(StrEnum):
@@ -65,13 +69,17 @@ class Output:
     dtype: str = "float32"
     by_class: bool = False
     """Whether its last dimension is the classes."""
-    optional_since: int | None = None
-    """The minor version that added it, for an output that a file may lack; None for one that every file has."""
+    required: bool = True
+    """Whether every file has it; one that a file may lack is listed in its metadata."""
+    since: int = 1
+    """The first contract that knows it."""
+    probed: bool = False
+    """Whether a self-test compares it: a number that rounding changes a little, and not a label or a count."""
 
     @property
-    def required(self) -> bool:
-        """Whether every file has it."""
-        return self.optional_since is None
+    def is_number(self) -> bool:
+        """Whether an answer has it as one floating-point number."""
+        return self.per is Per.IMAGE and not self.by_class and self.dtype == "float32"
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -81,28 +89,35 @@ class Output:
 
 
 OUTPUTS = (
-    Output(PROBABILITIES, Per.IMAGE, Merge.COMPUTED, by_class=True),
+    Output(PROBABILITIES, Per.IMAGE, Merge.COMPUTED, by_class=True, probed=True),
     Output(CLASS_ID, Per.IMAGE, Merge.COMPUTED, dtype="int32"),
-    Output(UNCERTAINTY, Per.IMAGE, Merge.COMPUTED),
-    Output(MODEL_UNCERTAINTY, Per.IMAGE, Merge.COMPUTED),
-    Output(STANDARD_ERROR, Per.IMAGE, Merge.COMPUTED),
-    Output(ERROR_PROBABILITY, Per.IMAGE, Merge.COMPUTED),
+    Output(UNCERTAINTY, Per.IMAGE, Merge.COMPUTED, probed=True),
+    Output(MODEL_UNCERTAINTY, Per.IMAGE, Merge.COMPUTED, probed=True),
+    Output(STANDARD_ERROR, Per.IMAGE, Merge.COMPUTED, probed=True),
+    Output(ERROR_PROBABILITY, Per.IMAGE, Merge.COMPUTED, probed=True),
     Output(PASS_PROBABILITIES, Per.PASS, Merge.CONCATENATED, by_class=True),
     Output(LOGITS, Per.PASS, Merge.CONCATENATED, by_class=True),
-    Output(NOVELTY, Per.IMAGE, Merge.SAME, optional_since=1),
-    Output(NOVELTY_SCORE, Per.IMAGE, Merge.SAME, optional_since=1),
+    Output(DECISION, Per.IMAGE, Merge.COMPUTED, dtype="int32", since=2),
+    Output(NOVELTY, Per.IMAGE, Merge.SAME, required=False),
+    Output(NOVELTY_SCORE, Per.IMAGE, Merge.SAME, required=False, probed=True),
 )
-"""All outputs, in the order of the graph. A new one comes last and is optional, so that older files stay valid."""
+"""All outputs, in the order of the graph. JSON keys, columns and the self-test follow this table."""
+
+NUMBERS = tuple(output.name for output in OUTPUTS if output.is_number)
+"""The outputs that an answer has as one number, in the order of its keys."""
 
 
-def outputs_of(optional: Collection[str], table: Sequence[Output] = OUTPUTS) -> tuple[Output, ...]:
+def outputs_of(
+    optional: Collection[str], version: int = VERSION, table: Sequence[Output] = OUTPUTS
+) -> tuple[Output, ...]:
     """The outputs of a file that are known here.
 
     Args:
         optional: What the file lists under `outputs`; names that are not known here are ignored.
+        version: The contract of the file.
         table: What is known.
     """
-    return tuple(output for output in table if output.required or output.name in optional)
+    return tuple(output for output in table if output.since <= version and (output.required or output.name in optional))
 
 
 VARIANCE_SCALE = "calibration.variance_scale"
@@ -209,11 +224,13 @@ class Sigma(StrEnum):
     """From the marginals of W^2 over outputs, inputs and taps: one map with one channel."""
 
 
-class Score(StrEnum):
-    """What a stored rule compares with its threshold."""
+class RuleScore(StrEnum):
+    """What the reject rule of a file compares with its limits."""
 
     UNCERTAINTY = "uncertainty"
     """The output of that name."""
+    CONFIDENCE = "confidence"
+    """1 - the largest of the probabilities."""
 
 
 class Method(StrEnum):
@@ -244,35 +261,3 @@ def pass_seeds(samples: int, seed: int) -> range:
 def check_adaptive(error: float) -> None:
     """Refuse a probability of another outcome outside (0, 1)."""
     checked("adaptive", _Probability, error, f"For example: {argument('adaptive', 0.1)}")
-
-
-def check_threshold(threshold: float, name: str = "reject") -> float:
-    """Refuse a threshold on the uncertainty outside [0, 1]."""
-    return float(checked(name, Share, threshold, f"For example: {argument(name, 0.3)}"))
-
-
-def accepts(uncertainty: "npt.ArrayLike", threshold: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":
-    """Whether an answer may be used: its uncertainty is at most the threshold.
-
-    Both are compared as float32, so that a threshold of 0.3 accepts an uncertainty of 0.3. NaN is never accepted.
-    """
-    import numpy as np  # commands that need the names alone start without it
-
-    return np.asarray(np.asarray(uncertainty, np.float32) <= np.asarray(threshold, np.float32))
-
-
-def doubt(confidence: "npt.ArrayLike") -> "npt.NDArray[np.float32]":
-    """1 - max p, in float32: what a stored threshold on the confidence is compared with, by `accepts`."""
-    import numpy as np
-
-    return np.asarray(np.float32(1) - np.asarray(confidence, np.float32))
-
-
-def is_foreign(novelty: "npt.ArrayLike", cutoff: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":
-    """Whether an image is unlike those of the calibration: its novelty is at most the cutoff, or not a number.
-
-    Both are compared as float32.
-    """
-    import numpy as np
-
-    return np.asarray(~(np.asarray(novelty, np.float32) > np.asarray(cutoff, np.float32)))

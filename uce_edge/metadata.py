@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
-from uce_edge.calibration.promises import HeldOut, StoredClasses, StoredRule, StoredThreshold
+from uce_edge import contract_1
 from uce_edge.contract import (
     KEY,
     MAX_SAMPLES,
@@ -39,6 +39,8 @@ from uce_edge.monitor.records import StoredReference
 from uce_edge.probe import Probe
 from uce_edge.ranges import Range
 from uce_edge.records import DocumentError, Record, parse
+from uce_edge.rejection.promises import ErrorPromise, HeldOut
+from uce_edge.rejection.rule import RejectRule
 
 __all__ = [
     "Calibration",
@@ -279,16 +281,8 @@ class Metadata(Record):
     """How the standard deviation of the noise is computed."""
     layers: tuple[NoisyLayer, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
-    reject: StoredThreshold | None = None
-    """A stored rejection threshold with its guarantee, when one was fitted."""
-    rule: Annotated[StoredRule | None, OPTIONAL] = None
-    """When to reject by novelty and uncertainty together, with both promises; None for a file without novelty."""
-    doubt: Annotated[StoredThreshold | None, OPTIONAL] = None
-    """A threshold on 1 - max p, to apply instead of those of `reject` and `rule`; with the cutoff of a rule, whose
-    gate its promise counts on. Readers before 1.2 do not know it: the promises of the others hold without it."""
-    per_class: Annotated[StoredClasses | None, OPTIONAL] = None
-    """A threshold on the uncertainty for every class, to apply instead of those of `reject` and `rule`; with the cutoff
-    of a rule, as for `doubt`. Readers that do not know it keep the promises of the others."""
+    rule: Annotated[RejectRule | None, OPTIONAL] = None
+    """What `--reject auto` applies, and the output `decision` gives; None for a file that stores no rule."""
     held_out: HeldOut | None = None
     """What thresholds do to images that nothing was fitted on."""
     monitor: Annotated[StoredReference | None, OPTIONAL] = None
@@ -316,10 +310,11 @@ class Metadata(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rule is not None and NOVELTY not in self.outputs:
+        stored = self.rule
+        if stored is not None and stored.cutoff is not None and NOVELTY not in self.outputs:
             raise self.wrong("outputs", f"a list with {NOVELTY}, which the rule compares")
-        if self.per_class is not None and len(self.per_class.limits) != len(self.classes):
-            raise self.wrong("per_class", f"an object with {len(self.classes)} limits, one for every class")
+        if stored is not None and not stored.fits(len(self.classes)):
+            raise self.wrong("rule", f"an object with one limit, or {len(self.classes)}, one for every class")
 
     @property
     def takes_seeds(self) -> bool:
@@ -327,13 +322,14 @@ class Metadata(Record):
         return self.inference is not Inference.DETERMINISTIC and not self.baked
 
     @property
-    def promised(self) -> StoredThreshold | StoredClasses | None:
-        """The threshold of `--reject auto`, with its promised error."""
-        if self.per_class is not None:
-            return self.per_class
-        if self.doubt is not None:
-            return self.doubt
-        return self.reject if self.rule is None else self.rule.uncertain
+    def promise(self) -> ErrorPromise | None:
+        """The promised error of what `--reject auto` accepts."""
+        stored = self.rule
+        return None if stored is None else stored.promise
+
+    def without_promises(self) -> "Metadata":
+        """The same without what was measured on the answers of a file whose answers change."""
+        return replace(self, rule=None, held_out=None, monitor=None, metrics={}, probe=())
 
     def to_properties(self) -> dict[str, str]:
         """All key/value pairs written into the ONNX file, with the plain keys other tools read."""
@@ -342,8 +338,6 @@ class Metadata(Record):
             "names": json.dumps({str(i): name for i, name in enumerate(self.classes)}),
             "imgsz": json.dumps([self.image.height, self.image.width]),
         }
-        if self.reject is not None:
-            properties["reject_threshold"] = json.dumps(self.reject.threshold)
         if self.digests is not None:
             properties[MARK] = "sha256"
         return properties
@@ -375,7 +369,7 @@ class Metadata(Record):
         try:
             document = parse(properties[KEY])
             cls._check_version(document, source)
-            return cls.from_document(document)
+            return cls.from_document(contract_1.convert(document) if document["contract"] == 1 else document)
         except DocumentError as error:
             raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}") from None
         except RecordError as error:
@@ -385,9 +379,9 @@ class Metadata(Record):
     def _check_version(cls, document: dict[str, Any], source: str) -> None:
         """Refuse another contract, and a document without what every version has."""
         version = document.get("contract")
-        if type(version) is not int or version != VERSION:  # true is 1 to Python alone
+        if type(version) is not int or version not in (1, VERSION):  # true is 1 to Python alone
             raise ModelFileError(
-                f"{source} follows model contract {version!r}, and this version of uce-edge reads contract {VERSION}. "
+                f"{source} follows model contract {version!r}, and this version of uce-edge reads 1 and {VERSION}. "
                 "Export the model again, or install the uce-edge that wrote it."
             )
         missing = [key for key in cls.REQUIRED if key not in document]

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,10 @@ from uce_edge.errors import (
 )
 from uce_edge.fields import Positive, checked
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import Decision, ImageLike, ImagePrediction, Limits, Prediction
+from uce_edge.prediction import ImageLike, ImagePrediction, Prediction
 from uce_edge.probe import Pattern, SelfTest
 from uce_edge.providers import CPU, Device, open_session
+from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule, asked
 from uce_edge.runner import Runner
 from uce_edge.wire import WireError
 
@@ -180,7 +181,7 @@ class Model:
         images: str | Path | bytes | Image.Image,
         samples: int | None = None,
         seed: int = 0,
-        reject: float | Literal["auto"] | None = None,
+        reject: Rejecting = None,
         adaptive: float | None = None,
     ) -> ImagePrediction: ...
 
@@ -190,7 +191,7 @@ class Model:
         images: npt.NDArray[np.uint8] | Sequence[ImageLike],
         samples: int | None = None,
         seed: int = 0,
-        reject: float | Literal["auto"] | None = None,
+        reject: Rejecting = None,
         adaptive: float | None = None,
     ) -> Prediction: ...
 
@@ -199,7 +200,7 @@ class Model:
         images: npt.NDArray[np.uint8] | Sequence[ImageLike] | str | Path | bytes | Image.Image,
         samples: int | None = None,
         seed: int = 0,
-        reject: float | Literal["auto"] | None = None,
+        reject: Rejecting = None,
         adaptive: float | None = None,
     ) -> Prediction | ImagePrediction:
         """Classify a batch of images, or one image.
@@ -211,7 +212,7 @@ class Model:
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Seed of the passes, 0 to 4095. The same seed gives the same answer.
             reject: Reject images whose uncertainty is above this threshold. "auto" applies what the file stores: its
-                rule, which also rejects foreign images, or else its threshold.
+                rule, which may also reject out-of-distribution images.
             adaptive: Stop drawing passes as soon as the outcome of an image is clear: rejected, or accepted with its
                 label. This is the largest probability, per image, that all passes would give another outcome. None
                 draws all passes.
@@ -226,40 +227,36 @@ class Model:
         seeds = self._seeds(samples, seed)
         if reject == "auto":
             self._check_promise(samples, seed, adaptive is not None)
-        elif reject is not None:
-            contract.check_threshold(reject)
-        limits = self.limits(reject)
+        applied = self.reject_rule(reject)
         self._announce(samples, adaptive is not None)
         images = images if isinstance(images, np.ndarray) else list(images)
         batch = self._as_batch(images)
         if adaptive is None:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
         else:
-            values, drawn = self._calls.run_until_settled(batch, seeds, limits, adaptive)
-        uncertainty, novelty = values[contract.UNCERTAINTY], values.get(contract.NOVELTY)
+            values, drawn = self._calls.run_until_settled(batch, seeds, applied, adaptive)
+        numbers: dict[str, Any] = {name: values.get(name) for name in contract.NUMBERS}
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
-        if limits.decide:
-            reasons = limits.reasons(uncertainty, novelty, values[contract.PROBABILITIES])
+        if applied.decides:
+            codes = values[contract.DECISION]
+            if reject != "auto":
+                codes = applied.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
+            reasons = [REASONS[code] for code in codes]
             decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
         return Prediction(
             class_ids=values[contract.CLASS_ID],
             labels=[self.classes[index] for index in values[contract.CLASS_ID]],
             probabilities=values[contract.PROBABILITIES],
-            uncertainty=uncertainty,
-            model_uncertainty=values[contract.MODEL_UNCERTAINTY],
-            standard_error=values[contract.STANDARD_ERROR],
-            error_probability=values[contract.ERROR_PROBABILITY],
             decisions=decisions,
             samples=len(seeds),
             drawn=drawn,
             seed=int(seed),
-            novelty=novelty,
-            novelty_score=values.get(contract.NOVELTY_SCORE),
             reasons=reasons,
-            limits=limits,
+            rule=applied,
             classes=self.classes,
             sources=images,
+            **numbers,
         )
 
     def answers(
@@ -267,7 +264,7 @@ class Model:
         paths: Iterable[str | Path],
         samples: int | None = None,
         seed: int = 0,
-        reject: float | Literal["auto"] | None = None,
+        reject: Rejecting = None,
         adaptive: float | None = None,
         *,
         top: int = 3,
@@ -297,29 +294,27 @@ class Model:
             raise ImageError(expected("`paths`", "a sequence of paths", paths, "Use: answers([path])"))
         # A wrong request is told now, and not when the first answer is taken.
         self._seeds(self._samples(samples), seed)
-        if reject is not None and reject != "auto":
-            contract.check_threshold(reject)
-        self.limits(reject)
+        self.reject_rule(reject)
         if adaptive is not None:
             contract.check_adaptive(adaptive)
         top = checked("top", Positive, top, "Leave it out for 3")
         return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
 
-    def limits(self, reject: float | Literal["auto"] | None) -> Limits:
-        """The limits that an answer is compared with. "auto": those of the file, its rule or else its threshold."""
+    def reject_rule(self, reject: Rejecting) -> RejectRule:
+        """The rule that a request stands for; "auto" is the rule of the file."""
         if reject != "auto":
-            return Limits(reject)
-        stored = Limits.stored(self.metadata)
-        if not stored.decide:
+            return asked(reject)
+        stored = self.metadata.rule
+        if stored is None:
             raise UsageError(
                 f"{self.path} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a "
                 "promise about the error: uce-edge calibrate --target-error 0.05"
             )
         return stored
 
-    def threshold(self, reject: float | Literal["auto"] | None) -> float | None:
-        """The threshold on the uncertainty, as in `limits`; None if every class has its own threshold."""
-        return self.limits(reject).threshold
+    def threshold(self, reject: Rejecting) -> float | None:
+        """The threshold on the uncertainty; None for a rule that has another score, or one limit per class."""
+        return self.reject_rule(reject).threshold
 
     def logits(
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
@@ -338,7 +333,7 @@ class Model:
             seeds: One for every pass, as `seeds` gives them; a file that takes none ignores them.
             names: Outputs that the file has.
         """
-        table = {output.name: output for output in contract.outputs_of(self.metadata.outputs)}
+        table = {output.name: output for output in contract.OUTPUTS}
         batch, values = self._as_batch(images), {}
         if any(table[name].per is contract.Per.IMAGE for name in names):
             values = self._calls.run(batch, seeds)
@@ -372,7 +367,7 @@ class Model:
 
     def _check_promise(self, samples: int, seed: int, early: bool) -> None:
         """Say when the stored threshold is used otherwise than it was found."""
-        stored = self.metadata.promised
+        stored = self.metadata.promise
         if stored is not None and (early or (samples, seed) != (stored.samples, stored.seed)):
             now = f"at most {samples}" if early else samples
             warnings.warn(

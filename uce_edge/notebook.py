@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from uce_edge.errors import ImageError
 from uce_edge.images import picture
-from uce_edge.prediction import ClassProbability, Decision, ImageLike, ImagePrediction, Prediction
+from uce_edge.prediction import ClassProbability, ImageLike, ImagePrediction, Prediction
+from uce_edge.rejection.rule import Decision
 from uce_edge.report.markup import Markup, element, join
 from uce_edge.report.words import spread, wrong_about
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -12,35 +11,15 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract
+from uce_edge.rejection import description
+from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from uce_edge.metadata import Metadata
-
 FloatArray = npt.NDArray[np.float32]
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | Image.Image
 """What a user gives as one image."""
-
-
-class Decision(StrEnum):
-    """Whether a prediction may be used."""
-
-    ACCEPT = "accept"
-    """The uncertainty is at most the threshold, and the image is not foreign where the file can tell."""
-    REJECT = "reject"
-    """The model does not know; the `Reason` says why."""
-
-
-class Reason(StrEnum):
-    """Why a prediction is rejected."""
-
-    UNCERTAIN = "uncertain"
-    """The uncertainty is above the threshold; or the confidence is too low, where the file rejects by that."""
-    FOREIGN = "foreign"
-    """The image is unlike those that the model was calibrated on."""
-    BOTH = "both"
-    """Both of it."""
 
 
 class ClassProbability(NamedTuple):
@@ -48,104 +27,6 @@ class ClassProbability(NamedTuple):
 
     label: str
     probability: float
-
-
-class Limits(NamedTuple):
-    """What a rejection compares; None compares nothing."""
-
-    threshold: float | None = None
-    """The uncertainty may be at most this."""
-    cutoff: float | None = None
-    """The novelty must be above this."""
-    doubt: float | None = None
-    """1 - confidence may be at most this."""
-    per_class: tuple[float, ...] | None = None
-    """The uncertainty may be at most that of its label; below 0, nothing with the label is accepted."""
-    label: str | None = None
-    """Whose limit the threshold is, where every class has its own."""
-
-    @classmethod
-    def stored(cls, metadata: "Metadata") -> "Limits":
-        """What `--reject auto` compares; nothing for a file without a threshold and a rule."""
-        cutoff = None if metadata.rule is None else metadata.rule.foreign.cutoff
-        if metadata.per_class is not None:
-            return cls(None, cutoff, per_class=metadata.per_class.thresholds)
-        if metadata.doubt is not None:
-            return cls(None, cutoff, metadata.doubt.threshold)
-        stored = metadata.reject if metadata.rule is None else metadata.rule.uncertain
-        return cls(None if stored is None else stored.threshold, cutoff)
-
-    def of(self, class_id: int, label: str) -> "Limits":
-        """What an answer with this label is compared with."""
-        if self.per_class is None:
-            return self
-        return Limits(self.per_class[class_id], self.cutoff, label=label)
-
-    @property
-    def only_foreign(self) -> bool:
-        """Whether nothing is rejected but what is foreign."""
-        return self.decide and self == Limits(cutoff=self.cutoff)
-
-    @property
-    def decide(self) -> bool:
-        """Whether there is anything to decide."""
-        return self != Limits()
-
-    def reasons(
-        self, uncertainty: FloatArray, novelty: FloatArray | None, probabilities: FloatArray | None = None
-    ) -> list[Reason | None]:
-        """Why each image is rejected; None for one that is accepted. What a file stores may need the probabilities."""
-        uncertain, foreign = self._turned_away(uncertainty, novelty, probabilities)
-        return [_REASONS[bool(u), bool(f)] for u, f in zip(uncertain, foreign, strict=True)]
-
-    def accept(
-        self, uncertainty: FloatArray, novelty: FloatArray | None, probabilities: FloatArray | None = None
-    ) -> npt.NDArray[np.bool_]:
-        """Which images are accepted; arguments as in `reasons`."""
-        uncertain, foreign = self._turned_away(uncertainty, novelty, probabilities)
-        return ~(uncertain | foreign)
-
-    def why(self, reason: Reason | None) -> str:
-        """What a decision rests on, in words that follow "reject:" or "accept:"; the reason is that of a rejection."""
-        above, at_most = (f"its uncertainty is {rule} {self.threshold or 0:.4g}" for rule in ("above", "at most"))
-        if self.label is not None:
-            above, at_most = (f"{text}, the limit for {self.label}" for text in (above, at_most))
-            if self.threshold is not None and self.threshold < 0:
-                above = f"nothing that is labelled {self.label} is accepted"
-        if self.doubt is not None:
-            least = f"{100 * (1 - self.doubt):.4g} %"
-            above, at_most = (f"its confidence is {rule} {least}" for rule in ("below", "at least"))
-        foreign = "unlike anything it was calibrated on"
-        match reason:
-            case Reason.UNCERTAIN:
-                return above
-            case Reason.FOREIGN:
-                return foreign
-            case Reason.BOTH:
-                return f"{foreign}, and {above}"
-        familiar = "like what it was calibrated on"
-        if self.cutoff is None:
-            return at_most
-        return familiar if self.threshold is self.doubt is None else f"{familiar}, and {at_most}"
-
-    def _turned_away(
-        self, uncertainty: FloatArray, novelty: FloatArray | None, probabilities: FloatArray | None
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Which images are uncertain, and which are foreign."""
-        uncertain, foreign = np.isnan(uncertainty), np.zeros(len(uncertainty), np.bool_)  # no limit accepts NaN
-        if self.threshold is not None:
-            uncertain = ~contract.accepts(uncertainty, self.threshold)
-        if self.doubt is not None:
-            assert probabilities is not None  # whoever applies what a file stores has its probabilities
-            uncertain = uncertain | ~contract.accepts(contract.doubt(probabilities.max(-1)), self.doubt)
-        if self.per_class is not None:
-            assert probabilities is not None
-            own = np.array(self.per_class, np.float32)[probabilities.argmax(-1)]
-            uncertain = ~(uncertainty.astype(np.float32) <= own)
-        if self.cutoff is not None:
-            assert novelty is not None  # a file whose metadata has a rule without it is refused
-            foreign = contract.is_foreign(novelty, self.cutoff)
-        return uncertain, foreign
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +46,13 @@ class ImagePrediction:
     seed: int
     probabilities: FloatArray
     novelty: float | None = None
-    """How like the calibration images it is: a p-value, small for what is foreign. None for a file that cannot tell."""
+    """A p-value: how like the calibration images it is. None for a file without this output."""
     novelty_score: float | None = None
-    """Its distance from them; None for a file that cannot tell."""
+    """Its distance from the calibration images; None for a file without this output."""
     reason: Reason | None = None
     """Why it is rejected; None for what is not."""
-    limits: Limits = field(default=Limits(), repr=False)
-    """What the decision compared."""
+    rule: RejectRule = field(default=RejectRule(), repr=False)
+    """What the decision applied."""
     classes: Sequence[str] = field(default=(), repr=False)
     """The class names, in the order of the probabilities."""
     source: ImageLike | None = field(default=None, repr=False)
@@ -183,14 +64,16 @@ class ImagePrediction:
         return str(self.source) if isinstance(self.source, str | Path) else None
 
     @property
-    def foreign(self) -> bool:
-        """Whether it is rejected as unlike the images that the model was calibrated on."""
-        return self.reason in (Reason.FOREIGN, Reason.BOTH)
+    def out_of_distribution(self) -> bool:
+        """Whether it is rejected as unlike the calibration images."""
+        return self.reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH)
 
     @property
     def why(self) -> str:
-        """What the decision rests on, in words that follow "reject:" or "accept:"; empty without a decision."""
-        return "" if self.decision is None else self.limits.why(self.reason)
+        """The grounds of the decision, to follow "reject:" or "accept:"; empty without a decision."""
+        if self.decision is None:
+            return ""
+        return description.why(self.rule, self.class_id, self.label, self.reason)
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
@@ -209,12 +92,7 @@ class ImagePrediction:
             "label": self.label,
             "class_id": self.class_id,
             "confidence": self.confidence,
-            "uncertainty": self.uncertainty,
-            "model_uncertainty": self.model_uncertainty,
-            "standard_error": self.standard_error,
-            "error_probability": self.error_probability,
-            "novelty": self.novelty,
-            "novelty_score": self.novelty_score,
+            **{name: getattr(self, name) for name in contract.NUMBERS},
             "decision": None if self.decision is None else str(self.decision),
             "reason": None if self.reason is None else str(self.reason),
             "samples": self.passes,
@@ -245,8 +123,8 @@ class Prediction:
     reasons: list[Reason | None] | None = None
     """Why an image is rejected; None where nothing was to be decided."""
 
-    limits: Limits = field(default=Limits(), repr=False)
-    """What the decisions compared."""
+    rule: RejectRule = field(default=RejectRule(), repr=False)
+    """What the decisions applied."""
     classes: Sequence[str] = field(default=(), repr=False)
     """The class names, in the order of the probabilities."""
     sources: Sequence[ImageLike | None] | npt.NDArray[np.uint8] | None = field(default=None, repr=False)
@@ -289,43 +167,40 @@ class Prediction:
         return self._images(np.arange(len(self))[index if isinstance(index, slice) or len(index) else slice(0)])
 
     def _image(self, index: int) -> ImagePrediction:
+        numbers: dict[str, Any] = {
+            name: None if values is None else _short(values[index]) for name, values in self._numbers()
+        }
         return ImagePrediction(
             label=self.labels[index],
             class_id=int(self.class_ids[index]),
             confidence=_short(self.probabilities[index].max()),
-            uncertainty=_short(self.uncertainty[index]),
-            model_uncertainty=_short(self.model_uncertainty[index]),
-            standard_error=_short(self.standard_error[index]),
-            error_probability=_short(self.error_probability[index]),
             decision=self.decisions[index],
             passes=int(self.drawn[index]),
             seed=self.seed,
             probabilities=self.probabilities[index],
-            novelty=None if self.novelty is None else _short(self.novelty[index]),
-            novelty_score=None if self.novelty_score is None else _short(self.novelty_score[index]),
             reason=None if self.reasons is None else self.reasons[index],
-            limits=self.limits.of(int(self.class_ids[index]), self.labels[index]),
+            rule=self.rule,
             classes=self.classes,
             source=None if self.sources is None else self.sources[index],
+            **numbers,
         )
 
     def _images(self, chosen: npt.NDArray[np.intp]) -> "Prediction":
+        numbers: dict[str, Any] = {name: None if values is None else values[chosen] for name, values in self._numbers()}
         return replace(
             self,
             class_ids=self.class_ids[chosen],
             labels=[self.labels[index] for index in chosen],
             probabilities=self.probabilities[chosen],
-            uncertainty=self.uncertainty[chosen],
-            model_uncertainty=self.model_uncertainty[chosen],
-            standard_error=self.standard_error[chosen],
-            error_probability=self.error_probability[chosen],
             decisions=[self.decisions[index] for index in chosen],
             drawn=self.drawn[chosen],
-            novelty=None if self.novelty is None else self.novelty[chosen],
-            novelty_score=None if self.novelty_score is None else self.novelty_score[chosen],
             reasons=None if self.reasons is None else [self.reasons[index] for index in chosen],
             sources=None if self.sources is None else [self.sources[index] for index in chosen],
+            **numbers,
         )
+
+    def _numbers(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in contract.NUMBERS]
 
     def to_pandas(self) -> "DataFrame":
         """A table with one row per image: its path, if it has one, and the values of `ImagePrediction.as_dict`."""
@@ -338,14 +213,6 @@ class Prediction:
         from uce_edge.notebook import cards
 
         return cards(self)
-
-
-_REASONS = {
-    (False, False): None,
-    (True, False): Reason.UNCERTAIN,
-    (False, True): Reason.FOREIGN,
-    (True, True): Reason.BOTH,
-}
 
 
 def _short(value: np.float32) -> float:

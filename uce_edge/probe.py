@@ -27,15 +27,8 @@ NEAR = 1e-2
 _GOLDEN_RATIO = 2654435761
 """2^32 divided by the golden ratio."""
 
-COMPARED = (
-    contract.PROBABILITIES,
-    contract.UNCERTAINTY,
-    contract.MODEL_UNCERTAINTY,
-    contract.STANDARD_ERROR,
-    contract.ERROR_PROBABILITY,
-    contract.NOVELTY_SCORE,
-)
-"""The outputs that a probe has: numbers that rounding changes a little, and not a label or a count."""
+COMPARED = tuple(output.name for output in contract.OUTPUTS if output.probed)
+"""The outputs that a probe has."""
 
 
 class Pattern(StrEnum):

@@ -9,20 +9,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from uce_edge import chain, medical
-from uce_edge.answers import CHUNK, Request
+from uce_edge import chain, contract, medical
+from uce_edge.answers import CHUNK, FIELDS, Request
 from uce_edge.chain import Line, Seal
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, argument, expected
 from uce_edge.logged import ModelFiles, sha256
 from uce_edge.model import Model
+from uce_edge.rejection.rule import Reason
 
 TOLERANCE = 1e-4
 """How far a number may be from the logged one: processors round otherwise, and no decision hangs on it."""
 
-_EXACT = ("status", "label", "class_id", "decision", "reason", "threshold", "cutoff", "doubt", "samples", "seed")
-_CLOSE = (
-    "confidence", "uncertainty", "model_uncertainty", "standard_error", "error_probability", "novelty", "novelty_score",
-)  # fmt: skip
+_CLOSE = ("confidence", *contract.NUMBERS)
+_EXACT = ("status", *(name for name in FIELDS if name not in (*_CLOSE, "top")))
+_RENAMED = {"foreign": Reason.OUT_OF_DISTRIBUTION}
+"""Reasons as older versions logged them."""
 _ASKED = ("samples", "seed", "reject", "adaptive", "top")
 
 
@@ -196,6 +197,7 @@ def _computed(
 
 def _differences(logged: dict[str, Any], now: dict[str, Any], tolerance: float) -> list[str]:
     """What is told otherwise, with both values."""
+    logged = logged | {"reason": _RENAMED.get(str(logged.get("reason")), logged.get("reason"))}
     names = [name for name in _EXACT if logged.get(name) != now[name]]
     names += [name for name in _CLOSE if not _is_close(logged.get(name), now[name], tolerance)]
     return [f"{name}: {logged.get(name)!r} logged, {now[name]!r} now" for name in names]

@@ -26,12 +26,12 @@ def check(session: Any, metadata: Metadata, source: str) -> None:
         )
     inputs = {value.name: value for value in session.get_inputs()}
     given = {value.name: value for value in session.get_outputs()}
-    outputs = contract.outputs_of(metadata.outputs)
+    outputs = contract.outputs_of(metadata.outputs, metadata.contract)
     wanted = {contract.IMAGE} | ({contract.SEEDS} if metadata.takes_seeds else set())
     if inputs.keys() != wanted or not {output.name for output in outputs} <= given.keys():
         raise ModelFileError(
             f"{source} has inputs {sorted(inputs)} and outputs {sorted(given)}, which is not contract "
-            f"{contract.VERSION}. Export it again: uce-edge export"
+            f"{metadata.contract}. Export it again: uce-edge export"
         )
     spec, pixels = metadata.image, inputs[contract.IMAGE]
     promised = {contract.IMAGE: [_TYPES.get(spec.dtype), spec.height, spec.width, spec.channels]}

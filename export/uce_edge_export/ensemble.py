@@ -99,7 +99,8 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
     _refuse_twice(members, names)
     networks = Counter(member.architecture or "unknown" for member in members)
     return replace(
-        first,
+        first.without_promises(),
+        contract=contract.VERSION,
         minor=contract.MINOR,
         outputs=(),
         posterior=Posterior.ENSEMBLE,
@@ -113,13 +114,7 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
             for layer in member.layers
         ),
         calibration=Calibration(),
-        reject=None,
-        rule=None,
-        doubt=None,
-        per_class=None,
-        held_out=None,
         costs=_costs([member.costs for member in members]),
-        metrics={},
         card={},
         trained_on=overlap.union([member.trained_on for member in members]),
         seen=tuple(dict.fromkeys(name for member in members for name in member.seen)),

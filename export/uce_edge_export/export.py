@@ -11,19 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.novelty import NoveltyError
-from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.metrics import nll
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge.rejection.rule import RejectRule
 from uce_edge_export import gate, graph, laplace, moments_fit, novelty, precision, sigma, third_party
 from uce_edge_export.baking import bake_seeds
 from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
-from uce_edge_export.promise import NOTHING, Known, Measured, measure
+from uce_edge_export.promise import Known, measure
 from uce_edge_export.publish import check_name, publish
 from uce_edge_export.reference import graph_reference
 from uce_edge_export.sites import Site, factored, in_order, select, sites_by_rule, sites_of_marks
@@ -54,15 +55,10 @@ class Exported:
     """What cheaper forms cost, by their names, where that could be measured."""
     file_nll: float = math.nan
     """NLL of the written file on the calibration images, where there are some."""
-    measured: Measured = NOTHING
-    """The stored threshold and rule, or why there is none, where one was asked for."""
+    refused: NoGuaranteeError | None = None
+    """Why the promise that was asked for is not made."""
     notes: tuple[str, ...] = ()
     """What was changed on the way, for the user: sentences without their full stops."""
-
-    @property
-    def promised(self) -> Guarantee | NoGuaranteeError | None:
-        """The threshold on the uncertainty that was stored, or why there is none, where one was asked for."""
-        return self.measured.threshold
 
 
 def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
@@ -144,16 +140,17 @@ def write(
         if options.bake:
             bake_seeds(draft)
         notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
-        file_nll, measured = math.nan, NOTHING
+        file_nll, measured = math.nan, None
         if labelled and labelled.held_out:
-            gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else None
+            gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else RejectRule()
             if isinstance(gated, NoveltyError):
-                notes = (*notes, f"the file cannot recognise foreign images. {str(gated).removesuffix('.')}")
-                gated = None
+                notes = (*notes, f"the file has no novelty output. {str(gated).removesuffix('.')}")
+                gated = RejectRule()
             known = Known.of(draft, labelled.calibration)
             file_nll = nll(known.said.probabilities, known.labels)
             measured = measure(draft, labelled.held_out, labelled.promise, gated, known)
-    return Exported(out, draft.metadata, parity, judgements, file_nll, measured, notes)
+    refused = measured if isinstance(measured, NoGuaranteeError) else None
+    return Exported(out, draft.metadata, parity, judgements, file_nll, refused, notes)
 
 
 def _with_noise_inputs(classifier: graph.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:

@@ -10,6 +10,7 @@ from uce_edge import contract
 from uce_edge.calibration import error_map
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration
+from uce_edge_export import decision
 from uce_edge_export.builder import Builder
 
 _TINY = np.float32(1e-30)  # p log p is 0 at p = 0; log alone is not
@@ -61,15 +62,17 @@ def emit(
     log_p = safe_log(wide_p)
     total = unit(cross_entropy(wide_p, log_p))
     data = g.ReduceMean(cross_entropy(wide_passes, safe_log(wide_passes)), first, keepdims=0)
+    class_id = g.Cast(g.ArgMax(p, axis=-1, keepdims=0), to=ir.DataType.INT32)
     values = {
         contract.PROBABILITIES: p,
-        contract.CLASS_ID: g.Cast(g.ArgMax(p, axis=-1, keepdims=0), to=ir.DataType.INT32),
+        contract.CLASS_ID: class_id,
         contract.UNCERTAINTY: total,
         contract.MODEL_UNCERTAINTY: unit(g.Sub(total, data)),
         contract.STANDARD_ERROR: _emit_standard_error(g, cross_entropy(wide_passes, log_p), samples, members),
         contract.ERROR_PROBABILITY: _emit_error(g, total, p, calibration),
         contract.PASS_PROBABILITIES: passes,
         contract.LOGITS: g.Identity(logits),
+        contract.DECISION: decision.emit(g, total, p, class_id, classes),
     }
     # A name of its own: a runtime takes dimensions of one name for equally large.
     passes_of_all = "samples" if members == 1 else "samples_members"

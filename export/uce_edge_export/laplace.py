@@ -13,14 +13,15 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge import contract
-from uce_edge.calibration import guarantee, laplace
+from uce_edge.calibration import laplace
 from uce_edge.calibration.laplace import DRAWS, Laplace, LaplaceError
-from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Inference, NoiseKind, Posterior, PriorFrom
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import LaplaceFit, Metadata
 from uce_edge.model import Model
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.promises import Promise
 from uce_edge_export import gate, noise_table
 from uce_edge_export.baking import bake_seeds
 from uce_edge_export.builder import Builder
@@ -231,17 +232,12 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
         bytes_per_draw=_COPIES * 4 * len(metadata.classes),
     )
     metadata = replace(
-        metadata,
-        minor=contract.MINOR,
+        metadata.without_promises(),  # what is known of the error holds for one pass
         inference=Inference.MC,
         posterior=Posterior.LAPLACE,
         laplace=drawn.fit,
         noise=drawn.noise.written,
         samples=drawn.samples,
-        reject=None,  # what is known of the error holds for one pass
-        doubt=None,
-        per_class=None,
-        held_out=None,
         costs=costs,
     )
     return replace_head(_without_shapes(model), metadata), metadata

@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from uce_edge import contract
 from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
-from uce_edge.calibration.promises import NoveltyPromise, StoredCutoff
 from uce_edge.contract import NOVELTY, NOVELTY_SCORE
 from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
-from uce_edge_export import gate
+from uce_edge.rejection.promises import NoveltyGuarantee, NoveltyPromise
+from uce_edge.rejection.rule import RejectRule
+from uce_edge_export import decision, gate
 from uce_edge_export.builder import Builder
 from uce_edge_export.graph import checked
 from uce_edge_export.plain import Features, find_features
@@ -81,7 +81,7 @@ def features(model: ir.Model, images: npt.NDArray[Any]) -> list[npt.NDArray[np.f
     return probe(model, images, emit_all_features)
 
 
-def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | NoveltyError:
+def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | NoveltyError:
     """Let a draft tell what is foreign: fit, attach, and find the cutoff that keeps a promise.
 
     Args:
@@ -90,7 +90,7 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | Nov
         wanted: What the cutoff shall keep.
 
     Returns:
-        The cutoff; or, when nobody asked for a level, why there is none: the draft is then as it was.
+        A rule with the cutoff alone; or, when no level was asked for, why there is none: the draft is then as it was.
 
     Raises:
         UceEdgeError: The images do not allow the level that was asked for, or the network has no features.
@@ -109,8 +109,10 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> StoredCutoff | Nov
     draft.metadata = metadata
     draft.rewrite(gated)
     gate.check_again(draft.path, metadata, data.images[:3])
-    how = {"data": parts(data)[1].sha256(), "grouped": data.groups is not None}
-    return StoredCutoff.from_document(cutoff.to_document() | how)
+    promised = NoveltyGuarantee(
+        cutoff.level, cutoff.confidence, cutoff.images, parts(data)[1].sha256(), data.groups is not None
+    )
+    return RejectRule(cutoff=cutoff.cutoff, gate=promised)
 
 
 def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:
@@ -134,6 +136,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
     for name in OUTPUTS:
         value = outputs[name]
         value.name, value.shape, value.dtype = name, ir.Shape(["batch"]), ir.DataType.FLOAT
+    decision.attach_novelty(graph, g, outputs[NOVELTY])
     extend(graph, g)
     graph.outputs.extend(outputs[name] for name in OUTPUTS)
     for node in graph:  # what was inferred, the file need not say
@@ -142,7 +145,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
                 value.shape = value.type = None
     price = sum(operand.multiplications for operand in operands)
     price += sum(distance.whitening.size + distance.means.size for distance in fitted.distances)
-    metadata = replace(metadata, minor=contract.MINOR, outputs=(*metadata.outputs, *OUTPUTS))
+    metadata = replace(metadata, outputs=(*metadata.outputs, *OUTPUTS))
     return checked(model), _dearer(metadata, price)
 
 
@@ -155,6 +158,8 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
         for name, value in graph.initializers.items()
         if name.startswith("novelty.") and name.endswith((".means", ".whitening"))
     ]
+    copy, metadata = decision.upgrade(copy, metadata)
+    decision.detach_novelty(graph)
     graph.outputs[:] = [value for value in graph.outputs if value.name not in OUTPUTS]
     checked(copy)
     others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
@@ -162,7 +167,7 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
         return copy, metadata
     price = sum(constant.size for constant in constants if constant is not None)
     price += sum(operand.multiplications for operand in find_features(infer_shapes(copy).graph))
-    return copy, _dearer(replace(metadata, outputs=others, rule=None, doubt=None, per_class=None), -price)
+    return copy, _dearer(replace(metadata, outputs=others, rule=None), -price)
 
 
 def _dearer(metadata: Metadata, price: int) -> Metadata:

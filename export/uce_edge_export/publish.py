@@ -16,6 +16,7 @@ from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge.probe import PASSES, Pattern, Probe
 from uce_edge.wire import fields, with_properties
+from uce_edge_export import decision
 
 
 class Draft:
@@ -45,7 +46,7 @@ class Draft:
         self.describe(replace(self.metadata, probe=probed(self.path, self.metadata)))
 
     def _write(self, content: bytes, metadata: Metadata) -> None:
-        content, self.metadata = sealed(content, metadata)
+        content, self.metadata = sealed(decision.stored(content, metadata.rule, len(metadata.classes)), metadata)
         self.path.write_bytes(content)
 
 
@@ -94,6 +95,7 @@ def publish(model: ir.Model, metadata: Metadata, out: str | Path) -> Iterator[Dr
     out = check_name(out)
     description = out.with_suffix(".json")
     with replacing(description) as described, removable(description) as remove_old, replacing(out) as path:
+        model, metadata = decision.upgrade(model, metadata)
         draft = Draft(path, ir.to_proto(model).SerializeToString(), metadata)
         yield draft
         draft.seal()

@@ -7,12 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge import contract
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
-from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy, StoredCutoff, StoredRule
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -20,14 +17,18 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import head
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
+from uce_edge.rejection.rule import RejectRule
+from uce_edge_export import decision, head
 from uce_edge_export.builder import Builder
 from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
 from uce_edge_export.novelty import add as add_novelty
 from uce_edge_export.novelty import detach
 from uce_edge_export.plain import raw_logits
-from uce_edge_export.promise import NOTHING, Known, Measured, measure
+from uce_edge_export.promise import Known, measure
 from uce_edge_export.publish import check_name, publish
 
 _BINNED = 1000
@@ -42,15 +43,10 @@ class Recalibrated:
     metadata: Metadata
     file_nll: float
     """NLL of the new file on the calibration images."""
-    measured: Measured = NOTHING
-    """The rejection threshold and the rule that were stored, or why there are none, where they were asked for."""
+    refused: NoGuaranteeError | None = None
+    """Why the promise that was asked for is not made."""
     unfit: NoveltyError | None = None
-    """Why the file cannot tell what is foreign, if it was to."""
-
-    @property
-    def promised(self) -> Guarantee | NoGuaranteeError | None:
-        """The threshold on the uncertainty that was stored, or why there is none, where one was asked for."""
-        return self.measured.threshold
+    """Why the file has no novelty output, if it was to have one."""
 
 
 def recalibrate(
@@ -104,33 +100,25 @@ def recalibrate(
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
     network, described = detach(ir.load(source), model.metadata)
     metadata = replace(
-        described,
-        minor=contract.MINOR,  # the head is written by this version, with the outputs that it knows
+        described.without_promises(),  # what is known of the error holds for the map it was measured with
         outputs=(),
         calibration=calibration,
         samples=n,
-        reject=None,  # what is known of the error holds for the map it was measured with
-        rule=None,
-        doubt=None,
-        per_class=None,
-        held_out=None,
-        monitor=None,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
     )
-    measured = NOTHING
+    measured = None
     with publish(replace_head(network, metadata), metadata, out) as draft:
         fresh = Model(draft.path, "cpu")
         file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
-        added = None if novelty is None else add_novelty(draft, data, novelty)
-        foreign = added if isinstance(added, StoredCutoff) else None
+        added = RejectRule() if novelty is None else add_novelty(draft, data, novelty)
+        gate = added if isinstance(added, RejectRule) else RejectRule()
         if kept is not None:
             usual = data if promise is not None and promise.score is RejectBy.AUTO else data.at_most(_BINNED)
-            measured = measure(draft, kept, promise, foreign, Known.of(draft, usual))
-        elif foreign is not None:
-            rule = StoredRule(foreign)
-            measured = Measured(rule=rule)
-            draft.describe(replace(draft.metadata, rule=rule))
-    return Recalibrated(out, draft.metadata, file_nll, measured, added if isinstance(added, NoveltyError) else None)
+            measured = measure(draft, kept, promise, gate, Known.of(draft, usual))
+        elif gate.decides:
+            draft.describe(replace(draft.metadata, rule=gate))
+    refused = measured if isinstance(measured, NoGuaranteeError) else None
+    return Recalibrated(out, draft.metadata, file_nll, refused, added if isinstance(added, NoveltyError) else None)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
@@ -158,7 +146,7 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
 
 def _is_head(initializer: str) -> bool:
     """Whether it belongs to what is replaced; the variance scale is a part of what computes the logits."""
-    return initializer.startswith("calibration.") and initializer != contract.VARIANCE_SCALE
+    return initializer.startswith(("calibration.", decision.PREFIX)) and initializer != contract.VARIANCE_SCALE
 
 
 def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expected_nll: float) -> float:

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 from uce_edge import contract
-from uce_edge.calibration.promises import StoredClasses
 from uce_edge.contract import Output, Per
 from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Metadata
@@ -135,7 +134,7 @@ image.set_data_from_numpy(pixels)
 result = client.infer("{name}", [image])
 label = result.as_numpy("{contract.CLASS_ID}").reshape(-1)  # a line of labels.txt, counted from 0
 uncertainty = result.as_numpy("{contract.UNCERTAINTY}").reshape(-1)
-{_decision(metadata)}
+accepted = {_accepted(metadata)}
 ```
 
 `uce-edge verify 1/model.onnx` checks that the file is as it was written. A call takes {most} images at most
@@ -143,26 +142,10 @@ uncertainty = result.as_numpy("{contract.UNCERTAINTY}").reshape(-1)
 """
 
 
-def _decision(metadata: Metadata) -> str:
-    """The lines of the client that accept images, as `--reject auto` does where something is stored."""
-    promised, rule = metadata.promised, metadata.rule
-    lines = []
-    if promised is not None:
-        error = "" if promised.target_error is None else f": at most {promised.target_error:.3g} of them are wrong"
-        if isinstance(promised, StoredClasses):
-            lines.append(f"limits = np.array({list(promised.thresholds)!r}, np.float32)  # by label")
-            compared, limit = contract.UNCERTAINTY, "limits[label]"
-        elif metadata.doubt is not None:
-            lines.append(f'doubt = np.float32(1) - result.as_numpy("{contract.PROBABILITIES}").max(-1).reshape(-1)')
-            compared, limit = "doubt", f"np.float32({promised.threshold!r})"
-        else:
-            compared, limit = contract.UNCERTAINTY, f"np.float32({promised.threshold!r})"
-        lines.append(f"accepted = {compared} <= {limit}  # as promised{error}")
-    elif rule is None:
-        lines.append("accepted = uncertainty <= np.float32(0.3)  # your threshold")
-    else:
-        lines.append("accepted = np.isfinite(uncertainty)")
-    if rule is not None:
-        cutoff = f"np.float32({rule.foreign.cutoff!r})"
-        lines.append(f'accepted &= result.as_numpy("{contract.NOVELTY}").reshape(-1) > {cutoff}  # others are foreign')
-    return "\n".join(lines)
+def _accepted(metadata: Metadata) -> str:
+    """What the client accepts: by the rule of the file, or by a threshold of the user's."""
+    if metadata.rule is None:
+        return "uncertainty <= np.float32(0.3)  # your threshold: the file stores no rule"
+    promise = metadata.promise
+    error = "" if promise is None or promise.target_error is None else f": at most {promise.target_error:.3g} are wrong"
+    return f'result.as_numpy("{contract.DECISION}").reshape(-1) == 0  # as --reject auto{error}'

@@ -11,11 +11,11 @@ from conftest import Call, Digits
 from PIL import Image
 
 from uce_edge import contract
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.promises import Guarantee, Promise
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
 from uce_edge.model import Model
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.promises import Guarantee, Promise
 from uce_edge_export.options import Options
 from uce_edge_export.recalibrating import recalibrate
 from uce_edge_train import calibrating

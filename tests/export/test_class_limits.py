@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, Call
 from PIL import Image
+from uce_edge_export.gating import add_gate
 
-from uce_edge.calibration import per_class
-from uce_edge.calibration.guarantee import NoGuaranteeError
-from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import Method
 from uce_edge.datasets.splits import Dataset, load
 from uce_edge.errors import UsageError
@@ -19,7 +17,8 @@ from uce_edge.evaluation.answers import Answers
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge.prediction import Limits, Reason
-from uce_edge_export.gating import add_gate
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge_export.recalibrating import Recalibrated, recalibrate
 
 ASKED = {"3": 0.01, "8": 0.25, "other": 0.35}

@@ -16,13 +16,13 @@ from nets import Net, export, simple, wide
 from uce_edge import contract
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import Distance
-from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Inference, Method, NoiseKind, Posterior
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split, load
 from uce_edge.errors import ModelFileError, UsageError
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
+from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge_export import novelty
 from uce_edge_export.ensemble import combine
 from uce_edge_export.options import Options

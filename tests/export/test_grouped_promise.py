@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from conftest import GOLDEN
 
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.cli.words import describe_auto
 from uce_edge.contract import Method
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.model import Model
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.promises import NoveltyPromise, Promise
 
 pytest.importorskip("onnx_ir")
 pytest.importorskip("sklearn")

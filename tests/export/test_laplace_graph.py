@@ -109,7 +109,7 @@ def test_a_wrong_posterior_does_not_pass_the_gate(
 def test_it_is_recalibrated_and_told_what_is_foreign_like_any_other_file(
     file: Path, digits: Digits, labelled: Split, tmp_path: Path
 ) -> None:
-    from uce_edge.calibration.promises import NoveltyPromise, Promise
+    from uce_edge.rejection.promises import NoveltyPromise, Promise
 
     out = tmp_path / "again.onnx"
     done = recalibrate(

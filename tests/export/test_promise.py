@@ -11,14 +11,14 @@ import pytest
 from conftest import Call, Digits, Said
 from PIL import Image
 
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.guarantee import Guarantee, NoGuaranteeError
-from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
 from uce_edge.prediction import Decision
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.guarantee import Guarantee, NoGuaranteeError
+from uce_edge.rejection.promises import Promise
 from uce_edge.report import words
 from uce_edge_export.recalibrating import recalibrate
 from uce_edge_train import calibrating

@@ -18,12 +18,12 @@ from PIL import Image
 from uce_edge import contract
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
-from uce_edge.calibration.promises import StoredThreshold
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
 from uce_edge.metrics import nll
 from uce_edge.model import Model
+from uce_edge.rejection.promises import StoredThreshold
 from uce_edge_export import recalibrating as module
 from uce_edge_export.recalibrating import recalibrate
 

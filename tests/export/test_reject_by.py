@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, Call
 from port_cases import variant
+from uce_edge_export.gating import add_gate
 
 from uce_edge import contract
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import Method
 from uce_edge.datasets.splits import Dataset, load
 from uce_edge.errors import UsageError
@@ -20,8 +19,9 @@ from uce_edge.evaluation.answers import Answers
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
 from uce_edge.prediction import Decision, Limits, Prediction
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.report import words
-from uce_edge_export.gating import add_gate
 from uce_edge_export.promise import Known, chosen_score
 from uce_edge_export.recalibrating import recalibrate
 

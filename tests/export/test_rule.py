@@ -12,14 +12,14 @@ from conftest import Call, Digits
 from PIL import Image
 
 from uce_edge import contract
-from uce_edge.calibration import guarantee
 from uce_edge.calibration.novelty import NoveltyError, cutoff
-from uce_edge.calibration.promises import NoveltyPromise, Promise, StoredCutoff, StoredRule
 from uce_edge.contract import Inference, Method, Precision
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import ModelFileError, UsageError
 from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
 from uce_edge.prediction import Decision, Limits, Reason
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.promises import NoveltyPromise, Promise, StoredCutoff, StoredRule
 from uce_edge_export.options import Options
 from uce_edge_export.recalibrating import recalibrate
 from uce_edge_train import calibrating

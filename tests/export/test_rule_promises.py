@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.novelty import Reference, cutoff
-from uce_edge.calibration.promises import Promise, StoredCutoff
 from uce_edge.datasets.splits import Split
 from uce_edge.prediction import Prediction
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import Promise, StoredCutoff
 from uce_edge_export.promise import rule_for
 
 REDRAWS = 1000

@@ -99,8 +99,8 @@ def names() -> None:
 
 def runs() -> None:
     """The description of a training run, with everything that one can hold."""
-    from uce_edge.calibration.promises import Promise
     from uce_edge.metadata import ImageSpec
+    from uce_edge.rejection.promises import Promise
     from uce_edge_train.recipe import Recipe
     from uce_edge_train.runs import Run, TrainingScores
 

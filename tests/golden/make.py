@@ -180,7 +180,7 @@ def write_novelty() -> None:
 
 def write_ensemble(folder: Path) -> None:
     """Write digits-ensemble."""
-    from uce_edge.calibration.promises import Promise
+    from uce_edge.rejection.promises import Promise
     from uce_edge_train.ensembles import export_ensemble
     from uce_edge_train.runs import members_of
 

@@ -10,15 +10,15 @@ import pytest
 from conftest import Call, Digits
 from torch import nn
 
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.logits import StoredLogits
 from uce_edge.calibration.maps import probabilities
-from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method
 from uce_edge.datasets import overlap, splits
 from uce_edge.errors import UsageError
 from uce_edge.metrics import normalized_entropy
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge_export import recalibrating
 from uce_edge_train import calibrating, remembered
 from uce_edge_train.choices import Rates

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from uce_edge.calibration.promises import Promise
 from uce_edge.contract import Method
 from uce_edge.errors import UceEdgeError
+from uce_edge.rejection.promises import Promise
 from uce_edge_train.choices import Arithmetic, Optimiser, Rates, Schedule
 from uce_edge_train.runs import Run
 

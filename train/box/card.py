@@ -181,7 +181,7 @@ def _promises(own: dict[Inference, Found], metadata: Metadata) -> str:
     rows = []
     for kind, one in own.items():
         gated = one["evaluation"]["gated"]
-        promised = metadata.promised
+        promised = metadata.promise
         target = None if promised is None else promised.target_error
         rows.append([
             str(kind), percent(gated["level"]), percent(gated["foreign"], 2), f"{gated['threshold']:.4f}",

@@ -10,14 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from uce_edge import contract
-from uce_edge.calibration import guarantee, per_class
-from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.laplace import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.novelty import cutoff_for
-from uce_edge.calibration.promises import ClassLimit, NoveltyPromise, Promise, RejectBy
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
@@ -25,6 +21,10 @@ from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
 from uce_edge.progress import progress
+from uce_edge.rejection import fitting, guarantee
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
+from uce_edge.rejection.rule import doubts
 from uce_edge_export.options import PostHoc
 from uce_edge_train import rates
 from uce_edge_train.choices import Dropout, Rates
@@ -209,14 +209,10 @@ def _stored(
     said = answers(held_out)
     assert said is not None
     memory.keep(run, said, held_out)
-    score = contract.doubt(said.confidence) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
-    targets = promise.targets(run.class_names)
+    score = doubts(said.confidence[:, None]) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
     try:
-        if targets:
-            found = per_class.find(score, said.wrong, said.class_ids, targets, promise.confidence, run.class_names)
-            _tell_hopeless(run.class_names, found.limits)
-        else:
-            guarantee.find(score, said.wrong, promise.target_error, promise.confidence)
+        found = fitting.find_limits(score, said.wrong, said.class_ids, promise, run.class_names)
+        _tell_hopeless(run.class_names, found)
     except NoGuaranteeError as error:
         counted = "" if held_out.groups is None else f" {ONE_EACH}"
         kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."
@@ -226,12 +222,12 @@ def _stored(
     return run
 
 
-def _tell_hopeless(classes: Sequence[str], limits: Sequence[ClassLimit]) -> None:
-    for name, limit in zip(classes, limits, strict=True):
-        if not limit.is_promised:
+def _tell_hopeless(classes: Sequence[str], found: fitting.Found) -> None:
+    for name, limit, promised in zip(classes, found.limits, found.known.get("classes", ()), strict=False):
+        if limit < 0:
             _log.info(
                 "The label %s will always be rejected: its %d guarantee images cannot prove an error of at most %g.",
-                name, limit.images, limit.target_error,
+                name, promised.images, promised.target_error,
             )  # fmt: skip
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UsageError
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge_export import ensemble
 from uce_edge_export.export import Exported, default_samples
 from uce_edge_export.options import Wanted

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
-from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError
@@ -17,6 +16,7 @@ from uce_edge.fields import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Shar
 from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.records import DocumentError, Record, parse
+from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge_train.choices import Dropout
 from uce_edge_train.layers import gaussian_layers
 from uce_edge_train.recipe import Recipe

@@ -6,38 +6,38 @@ from uce_edge import lazy
 
 if TYPE_CHECKING:
     from uce_edge.calibration.error_map import ErrorMap
-    from uce_edge.calibration.guarantee import NoGuaranteeError, images_needed
     from uce_edge.calibration.logits import ArrayLogits, Logits, StoredLogits
     from uce_edge.calibration.maps import apply_map, fit_map
     from uce_edge.calibration.novelty import NoveltyError
-    from uce_edge.calibration.promises import (
+    from uce_edge.rejection.guarantee import NoGuaranteeError, images_needed
+    from uce_edge.rejection.promises import (
         Counts,
         Cutoff,
+        ErrorPromise,
         Guarantee,
         HeldOut,
+        NoveltyGuarantee,
         NoveltyPromise,
         Promise,
-        StoredCutoff,
-        StoredRule,
-        StoredThreshold,
     )
+    from uce_edge.rejection.rule import RejectRule
 
 __all__ = [
     "ArrayLogits",
     "Counts",
     "Cutoff",
     "ErrorMap",
+    "ErrorPromise",
     "Guarantee",
     "HeldOut",
     "Logits",
     "NoGuaranteeError",
     "NoveltyError",
+    "NoveltyGuarantee",
     "NoveltyPromise",
     "Promise",
-    "StoredCutoff",
+    "RejectRule",
     "StoredLogits",
-    "StoredRule",
-    "StoredThreshold",
     "apply_map",
     "fit_map",
     "images_needed",
@@ -47,20 +47,18 @@ __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "uce_edge.calibration.error_map": ("ErrorMap",),
-        "uce_edge.calibration.guarantee": ("NoGuaranteeError", "images_needed"),
+        "uce_edge.rejection.guarantee": ("NoGuaranteeError", "images_needed"),
         "uce_edge.calibration.logits": ("ArrayLogits", "Logits", "StoredLogits"),
         "uce_edge.calibration.maps": ("apply_map", "fit_map"),
         "uce_edge.calibration.novelty": ("NoveltyError",),
-        "uce_edge.calibration.promises": (
+        "uce_edge.rejection.promises": (
             "Counts",
             "Cutoff",
+            "ErrorPromise",
             "Guarantee",
             "HeldOut",
             "NoveltyPromise",
             "Promise",
-            "StoredCutoff",
-            "StoredRule",
-            "StoredThreshold",
         ),
     },
 )

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.calibration.promises import Cutoff, NoveltyPromise
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.rejection.promises import Cutoff, NoveltyPromise
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

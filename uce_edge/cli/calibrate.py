@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.calibration.promises import RejectBy
 from uce_edge.cli.calibrating import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
 from uce_edge.cli.options import TARGETS, GroupOption, JsonOption, parse_promise
 from uce_edge.cli.parts import need_onnx, need_torch, need_torch_export
@@ -14,11 +13,12 @@ from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.errors import UsageError, expected
 from uce_edge.fields import RecordError
+from uce_edge.rejection.promises import RejectBy
 from uce_edge_export.options import PostHoc
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.promises import NoveltyPromise, Promise
+    from uce_edge.rejection.promises import NoveltyPromise, Promise
 
 
 def calibrate(
@@ -192,7 +192,7 @@ def _novelty(novelty: bool, foreign: float | None, confidence: float | None) -> 
         if foreign is not None:
             raise UsageError("--foreign and --no-novelty exclude each other: leave one of them out.")
         return None
-    from uce_edge.calibration.promises import NoveltyPromise
+    from uce_edge.rejection.promises import NoveltyPromise
 
     try:
         return NoveltyPromise(foreign) if confidence is None else NoveltyPromise(foreign, confidence)
@@ -221,8 +221,8 @@ def _calibrate_run(
         need_torch("Calibrating a run")
     else:
         need_torch_export("Giving a run a posterior")
-    from uce_edge.calibration.guarantee import NoGuaranteeError
     from uce_edge.datasets import labelled
+    from uce_edge.rejection.guarantee import NoGuaranteeError
     from uce_edge_train import calibrating as calibration
     from uce_edge_train.runs import Run
 
@@ -259,7 +259,7 @@ def _calibrate_run(
         mean = f"{sum(tuned.values()) / len(tuned):.4f} (from {before:.4f})" if tuned else "kept: none was better"
         say(f"Dropout rate p, mean over the layers: {mean}.")
     if run.promise is not None:
-        what = "thresholds for these errors" if run.promise.per_class else "a threshold for this error"
+        what = "thresholds for these errors" if run.promise.by_class else "a threshold for this error"
         say(f"The guarantee images can prove {what}. `export` will find and store what fits the exported file.")
     if run.novelty is not None:
         say("`export` will also learn from the calibration images what is foreign.")

@@ -9,10 +9,10 @@ from uce_edge.cli.words import again, describe_auto, quote, say, table, warn
 from uce_edge.contract import Method, NoiseKind, PriorFrom
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.guarantee import NoGuaranteeError
-    from uce_edge.calibration.promises import NoveltyPromise, Promise
     from uce_edge.datasets.splits import Split
     from uce_edge.metadata import Calibration, LaplaceFit
+    from uce_edge.rejection.guarantee import NoGuaranteeError
+    from uce_edge.rejection.promises import NoveltyPromise, Promise
 
 
 class Done(NamedTuple):
@@ -40,7 +40,7 @@ def calibrate_file(
     from uce_edge_export.recalibrating import recalibrate
 
     done = recalibrate(model, out, images, method, samples, seed, promise, novelty, monitor=monitor)
-    refused = done.measured.refused
+    refused = done.refused
     if done.unfit is not None:
         say(f"Note: the file cannot recognise foreign images. {done.unfit}")
     auto = describe_auto(done.metadata)
@@ -125,7 +125,7 @@ def tell(done: Done) -> None:
 
 def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | None]) -> None:
     """Say what can be promised instead of what was refused, and the command that does, given the error."""
-    from uce_edge.calibration.promises import RejectBy
+    from uce_edge.rejection.promises import RejectBy
     from uce_edge.report.words import at_most, percent, threshold
 
     if not refused.curve:

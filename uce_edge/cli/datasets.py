@@ -39,7 +39,7 @@ def tell_dataset(dataset: "Dataset") -> None:
 
 def _tell_groups(split: "Split") -> None:
     """Say what so few groups can promise at best, while it can still be changed."""
-    from uce_edge.calibration.guarantee import images_needed, upper_bound
+    from uce_edge.rejection.guarantee import images_needed, upper_bound
 
     groups, needed = len(split.one_per_group()), images_needed(0.05, 0.95)
     if groups < needed:

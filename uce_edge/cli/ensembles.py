@@ -61,7 +61,7 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
     if auto is not None:
         say(auto)
     following = f"predict --model {quote(out)} image.png --reject {'0.3' if auto is None else 'auto'}"
-    tell(Done(fitted.metadata.calibration, following, fitted.measured.refused))
+    tell(Done(fitted.metadata.calibration, following, fitted.refused))
     return out, following
 
 
@@ -75,8 +75,8 @@ def export_files(
     """
     if len(sources) == 1:
         return exporting.export_third_party(sources[0], out, wanted, p, reading)
-    from uce_edge.calibration.promises import NoveltyPromise
     from uce_edge.datasets import labelled
+    from uce_edge.rejection.promises import NoveltyPromise
     from uce_edge_export import ensemble, export
     from uce_edge_export.publish import check_name
 

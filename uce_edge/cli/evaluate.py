@@ -26,7 +26,6 @@ from uce_edge.cli.options import (
     parse_threshold,
 )
 from uce_edge.cli.words import say, show_log, table, warn
-from uce_edge.errors import UsageError
 from uce_edge.providers import Device, check_threads
 
 if TYPE_CHECKING:
@@ -97,8 +96,7 @@ def evaluate(
 
     loaded = Model(model, device, threads=threads, max_memory=max_memory, verify=not no_verify)
     if threshold == "auto":
-        if (loaded.metadata.reject or loaded.metadata.doubt or loaded.metadata.per_class) is None:
-            raise UsageError(f"{model} has no stored threshold. Give one: --reject 0.3")
+        loaded.reject_rule("auto")
         threshold = None
     spec = loaded.metadata.image
     own = labelled.Own(loaded.metadata.hashes.splits, loaded.metadata.group)
@@ -164,17 +162,17 @@ def _print(result: "Evaluation") -> None:
             for point in result.rejection
         ],
     )
-    if result.per_class:
-        table(words.LIMITS, words.limits(result.per_class))
+    if result.kept_classes:
+        table(words.LIMITS, words.limits(result.kept_classes))
     _print_classes(result.classes)
     reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.gated is not None:
         table(
-            ("with the gate against foreign images", "own images rejected", "promised", "accepted", "error"),
+            ("with the gate on novelty", "own images rejected", "promised", "accepted", "error"),
             [
                 (
-                    words.limit(result.gated.threshold, result.gated.doubt, per_class=result.gated.per_class),
-                    words.percent(result.gated.foreign),
+                    result.gated.accepts,
+                    words.percent(result.gated.own_rejected),
                     words.at_most(result.gated.level),
                     words.percent(result.gated.coverage),
                     words.percent(result.gated.error),

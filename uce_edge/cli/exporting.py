@@ -16,10 +16,10 @@ from uce_edge_export.options import ChannelOrder, Layout, OutputIs, Wanted
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.promises import Promise
     from uce_edge.datasets.splits import Split
     from uce_edge.metadata import Metadata
     from uce_edge.ranges import Range
+    from uce_edge.rejection.promises import Promise
     from uce_edge_export.export import Exported
     from uce_edge_export.third_party import ThirdParty
     from uce_edge_train.runs import Run
@@ -78,9 +78,9 @@ def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
     if wanted.noise is not NoiseKind.INPUT:
         original = "" if done.torch_nll is None else f" (PyTorch: {done.torch_nll:.4f})"
         say(f"NLL on the calibration images: {done.file_nll:.4f}{original}.")
-    if done.measured.refused is not None:
-        warn(f"the file has no stored threshold. {done.measured.refused}")
-        tell_curve(done.measured.refused, lambda target: _promising(run, described, target))
+    if done.refused is not None:
+        warn(f"the file has no stored threshold. {done.refused}")
+        tell_curve(done.refused, lambda target: _promising(run, described, target))
     auto = describe_auto(done.metadata)
     if auto is not None:
         say(auto)
@@ -119,7 +119,7 @@ def export_third_party(
     nothing says how pixels are fed, the images do. Without `p`, the weight layers of a network that shall have noise
     get Gaussian dropout of 0.2, or none where it has masks.
     """
-    from uce_edge.calibration.promises import NoveltyPromise
+    from uce_edge.rejection.promises import NoveltyPromise
     from uce_edge_export import export
     from uce_edge_export.publish import check_name
 
@@ -163,7 +163,7 @@ def export_third_party(
 
 def check_possible(images: "Split | None", promise: "Promise | None", wanted: Wanted) -> None:
     """Refuse a promise that so few images cannot prove, before anything is computed."""
-    from uce_edge.calibration import guarantee
+    from uce_edge.rejection import guarantee
     from uce_edge_export import laplace
 
     if images is not None and promise is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
-from uce_edge.cli.words import describe, describe_auto, describe_check, quote, say
+from uce_edge.cli.words import describe_auto, describe_check, quote, say
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, Metadata, NoisyLayer, StoredScore
@@ -72,7 +72,7 @@ def info(
     rows = _essential(model, metadata, len(metadata.classes) if everything else _FEW)
     rows |= _thresholds(model, metadata, reject or ([0.1, 0.3, 0.5] if everything else []), asked=bool(reject))
     if auto := describe_auto(metadata):
-        searched = metadata.promised is not None and metadata.held_out is not None
+        searched = metadata.promise is not None and metadata.held_out is not None
         rows["reject auto"] = f"{auto}\n{_SEARCHED}" if searched and everything else auto
     if monitor is not None:
         rows |= _promise(metadata) | {"last checked": _last_checked(model, monitor)}
@@ -113,12 +113,13 @@ def _essential(model: Path, metadata: Metadata, shown: int) -> dict[str, str]:
 
 def _thresholds(model: Path, metadata: Metadata, limits: list[float], *, asked: bool) -> dict[str, str]:
     """What thresholds let through, where the file knows."""
-    from uce_edge.calibration.guarantee import counted_error_at
+    from uce_edge.rejection.description import describe_threshold
+    from uce_edge.rejection.guarantee import counted_error_at
 
     counted = metadata.held_out
     if counted is not None:
         return {
-            f"reject {limit:g}": describe(counted_error_at(counted, limit, 0.95), grouped=counted.grouped)
+            f"reject {limit:g}": describe_threshold(counted_error_at(counted, limit, 0.95), grouped=counted.grouped)
             for limit in limits
         }
     if asked:
@@ -197,7 +198,7 @@ def _noise(metadata: Metadata) -> str:
 
 def _promise(metadata: Metadata) -> dict[str, str]:
     """When the error of `--reject auto` was promised."""
-    stored = metadata.promised
+    stored = metadata.promise
     if stored is None:
         return {}
     when = "promised at an unknown date" if stored.date is None else f"promised on {stored.date}"

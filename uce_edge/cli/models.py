@@ -73,7 +73,7 @@ class _Boxed:
         parts = [f"{self.path.stat().st_size / 1e6:.1f} MB"]
         if self.accuracy is not None:
             parts.append(f"accuracy {percent(self.accuracy)} on test images")
-        promised = self.metadata.promised
+        promised = self.metadata.promise
         if promised is None:
             parts.append("no promise")
         else:
@@ -97,7 +97,7 @@ class _Boxed:
             "image": metadata.image.to_document(),
             "samples": metadata.samples,
             "accuracy": self.accuracy,
-            "promise": None if metadata.promised is None else metadata.promised.to_document(),
+            "promise": None if metadata.promise is None else metadata.promise.to_document(),
         }
 
 

@@ -221,7 +221,7 @@ def _check(running: "Monitor", log: Path, labels: Path, file: Path) -> None:
     from uce_edge.monitor.stream import labelled
 
     metadata = Model(file, "cpu", spin=False).metadata
-    target = None if metadata.promised is None else metadata.promised.target_error
+    target = None if metadata.promise is None else metadata.promise.target_error
     if target is None:
         raise UceEdgeError(f"{file} has no promised error. To add one: uce-edge calibrate --target-error 0.05")
     found = labelled(log, labels, metadata.classes)

@@ -13,8 +13,8 @@ from uce_edge.fields import RecordError
 from uce_edge.providers import Device
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.promises import Promise, RejectBy
     from uce_edge.ranges import Choice
+    from uce_edge.rejection.promises import Promise, RejectBy
 
 
 def variable(option: str) -> str:
@@ -175,20 +175,20 @@ TARGETS = "ERROR|CLASS=ERROR,..."
 
 def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" = None) -> "Promise":
     """The value of --target-error: an error, or one for every label, such as `glioma=0.02,other=0.1`."""
-    from uce_edge.calibration.promises import OTHER, Promise, RejectBy
+    from uce_edge.rejection.promises import OTHER, Promise, RejectBy
 
     example = f"For example: --target-error 0.05, or --target-error cat=0.02,{OTHER}=0.1"
     rule = "a number, or CLASS=NUMBER pairs separated by commas"
-    per_class: dict[str, float] = {}
+    errors: dict[str, float] = {}
     try:
         if "=" not in text:
             return Promise(float(text), confidence, score or RejectBy.UNCERTAINTY)
         for part in text.split(","):
             name, _, error = part.rpartition("=")
             name = name.strip()
-            if not name or name in per_class:
+            if not name or name in errors:
                 raise UsageError(expected("`target_error`", "one error for each class", text, example))
-            per_class[name] = float(error)
+            errors[name] = float(error)
     except ValueError:
         raise UsageError(expected("`target_error`", rule, text, example)) from None
     if score not in (None, RejectBy.UNCERTAINTY):
@@ -197,17 +197,19 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
             "or give one error for all classes."
         )
     try:
-        return Promise.of_classes(per_class, confidence)
+        return Promise.of_classes(errors, confidence)
     except RecordError as error:
         raise UsageError(expected(f"`{error.key}`", error.rule, error.value, example)) from None
 
 
 def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
     """The value of --reject."""
+    from uce_edge.rejection.rule import check_threshold
+
     if text is None or text == "auto":
         return "auto" if text else None
     try:
-        return contract.check_threshold(float(text))
+        return check_threshold(float(text))
     except ValueError:
         raise UsageError(expected("`reject`", "between 0 and 1, or auto", text, "For example: --reject 0.3")) from None
 

@@ -29,7 +29,7 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import UNPROMISED, detail, fail, say, warn
+from uce_edge.cli.words import detail, fail, say, warn
 from uce_edge.cli.writer import Form, Printer, Writer
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
@@ -155,7 +155,10 @@ def predict(
     destinations = Destinations(save, sheet, audit, monitor, _bytes(audit, audit_size))
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
-    if loaded.limits(threshold).only_foreign:  # a threshold that is not stored is told before a log is opened
+    applied = loaded.reject_rule(threshold)  # a missing rule is an error before a log is opened
+    if applied.decides and applied.limits is None:
+        from uce_edge.rejection.description import UNPROMISED
+
         warn(UNPROMISED)
     tally = _Tally()
     kept: list[Answer] = []
@@ -201,13 +204,13 @@ class _Tally:
     failed: int = 0
     started: float = field(default_factory=time.monotonic)
     rejected: int = 0
-    foreign: int = 0
+    ood: int = 0
 
     def add(self, answer: "Answer") -> None:
         self.total += 1
         self.failed += not answer.ok
         self.rejected += answer.decision == "reject"
-        self.foreign += answer.prediction is not None and answer.prediction.reason in ("foreign", "both")
+        self.ood += answer.prediction is not None and answer.prediction.out_of_distribution
 
     def tell(self, *, decided: bool) -> None:
         """Sum up on stderr; of decisions only if there were several."""
@@ -218,8 +221,8 @@ class _Tally:
             "reading."
         )
         if decided and self.total > 1:
-            foreign = f", {self.foreign} of them as foreign" if self.foreign else ""
-            say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected{foreign}.")
+            ood = f", {self.ood} of them as out of distribution" if self.ood else ""
+            say(f"{self.total - self.failed - self.rejected} accepted, {self.rejected} rejected{ood}.")
         if self.failed:
             fail(f"{self.failed} of {self.total} images could not be used.")
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge import contract
 from uce_edge.cli import show
 from uce_edge.cli.options import (
     DeviceOption,
@@ -96,7 +95,9 @@ def rank(
     if top < 1:
         raise UsageError(expected("`top`", "at least 1", top, "For example: --top 100"))
     if max_uncertainty is not None:
-        contract.check_threshold(max_uncertainty, "max_uncertainty")
+        from uce_edge.rejection.rule import check_threshold
+
+        check_threshold(max_uncertainty, "max_uncertainty")
     model = check_request(model, samples, seed)
     score = by or (Score.UNCERTAINTY if least else Score.MODEL_UNCERTAINTY)
     from uce_edge.images import collect

@@ -70,7 +70,7 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
             typer.secho(f"{pad(answer.path, widest)}  {answer.error}", fg=typer.colors.RED)
             continue
         line = f"{pad(answer.path, widest)}  {pad(prediction.label, names)}  {prediction.confidence:>10.1%}"
-        wrong = MISSING if prediction.foreign else odds(prediction.error_probability)
+        wrong = MISSING if prediction.out_of_distribution else odds(prediction.error_probability)
         line += f"  {spread(prediction):<13}  {wrong:<11}  "
         typer.echo(line + "  ".join(tell(answer, prediction) for tell in columns.values()))
 

@@ -9,111 +9,15 @@ import typer
 from uce_edge import progress
 
 if TYPE_CHECKING:
-    from uce_edge.calibration.promises import Guarantee, StoredClasses, StoredRule, StoredThreshold
     from uce_edge.metadata import Metadata
     from uce_edge.monitor import LabelCheck
 
 
-def describe(guarantee: "Guarantee", rejected: str | None = None, *, gated: bool = False, grouped: bool = False) -> str:
-    """What a threshold lets through, or what is promised of it, in two sentences.
-
-    Args:
-        guarantee: The threshold.
-        rejected: What the threshold rejects, if it is not about the uncertainty.
-        gated: Whether foreign images are rejected as well.
-        grouped: Whether the images are one of each group.
-    """
-    from uce_edge.report.words import at_most, percent
-
-    rejected = rejected or f"an uncertainty above {guarantee.threshold:.4g}"
-    start = f"Images with {rejected} are rejected{', too' if gated else ''}."
-    held_out = f"{guarantee.images:,} held-out images{_of_groups(grouped)}"
-    if guarantee.error is None:
-        return f"{start} None of {held_out} is accepted."
-    bound = guarantee.error_bound if guarantee.target_error is None else guarantee.target_error
-    accepted = f"{'Both rules accept' if gated else 'This accepts'} {percent(guarantee.coverage)} of the images"
-    return (
-        f"{start} {accepted}, of which at most {at_most(bound)} are wrong, with {percent(guarantee.confidence, 0)} "
-        f"confidence ({guarantee.accepted:,} of {held_out} accepted, {percent(guarantee.error, 2)} of them wrong)."
-    )
-
-
-def _of_groups(grouped: bool) -> str:
-    """What must be said of images that are one of each group."""
-    return ", one of each group" if grouped else ""
-
-
-UNPROMISED = (
-    "No error is promised: --reject auto rejects foreign images only, whatever the uncertainty of the others. To "
-    "promise an error: uce-edge calibrate --target-error 0.05. For your own threshold: --reject 0.3"
-)
-"""What must be said of a rule that only turns foreign images away."""
-
-
-def describe_rule(rule: "StoredRule", instead: str | None = None) -> str:
-    """What `--reject auto` does, and both promises, as sentences.
-
-    Args:
-        rule: What is stored.
-        instead: What is said of another threshold, which is applied instead of that of the rule.
-    """
-    from uce_edge.report.words import at_most, percent
-
-    foreign = rule.foreign
-    gate = (
-        f"Foreign images are rejected. At most {at_most(foreign.level)} of familiar images, which are like those of "
-        f"the calibration, are rejected with them, with {percent(foreign.confidence, 0)} confidence "
-        f"({foreign.images:,} reference images{_of_groups(foreign.grouped)})."
-    )
-    if instead is not None:
-        return f"{gate}\n{instead}"
-    if rule.uncertain is None:
-        return f"{gate}\n{UNPROMISED}"
-    return f"{gate}\n{describe(rule.uncertain, gated=True, grouped=rule.uncertain.grouped)}"
-
-
-def describe_doubt(doubt: "StoredThreshold", *, gated: bool = False) -> str:
-    """What is promised of a threshold on the confidence."""
-    below = f"a confidence below {100 * (1 - doubt.threshold):.4g} %"
-    return describe(doubt, below, gated=gated, grouped=doubt.grouped)
-
-
-def describe_classes(classes: Sequence[str], stored: "StoredClasses") -> str:
-    """What is promised of every class that a file names: a line for each."""
-    from uce_edge.report.words import at_most, percent
-
-    lines = [
-        f"Every label has its own limit, and all promises hold together with {percent(stored.confidence, 0)} "
-        f"confidence. {percent(stored.coverage)} of {stored.images:,} held-out images{_of_groups(stored.grouped)} are "
-        "accepted:"
-    ]
-    for name, limit in zip(classes, stored.limits, strict=True):
-        if limit.is_promised:
-            lines.append(
-                f"  {name}: accepted up to an uncertainty of {limit.threshold:.4g}, at most "
-                f"{at_most(limit.target_error)} wrong ({limit.accepted:,} of {limit.images:,} accepted, "
-                f"{percent(limit.error, 2)} of them wrong)"
-            )
-        else:
-            lines.append(
-                f"  {name}: always rejected, because its {limit.images:,} images cannot prove an error of at most "
-                f"{at_most(limit.target_error)}"
-            )
-    return "\n".join(lines)
-
-
 def describe_auto(metadata: "Metadata") -> str | None:
     """What `--reject auto` does with a file; None when nothing is stored."""
-    rule, instead = metadata.rule, None
-    if metadata.per_class is not None:
-        instead = describe_classes(metadata.classes, metadata.per_class)
-    elif metadata.doubt is not None:
-        instead = describe_doubt(metadata.doubt, gated=rule is not None)
-    if rule is not None:
-        return describe_rule(rule, instead)
-    if instead is not None:
-        return instead
-    return None if metadata.reject is None else describe(metadata.reject, grouped=metadata.reject.grouped)
+    from uce_edge.rejection.description import describe
+
+    return None if metadata.rule is None else describe(metadata.rule, metadata.classes)
 
 
 def describe_check(check: "LabelCheck", alpha: float) -> str:

@@ -79,7 +79,7 @@ class Printer:
         if self._form is Form.CSV:
             from uce_edge.answers import Answer
 
-            self._head(Answer("", None, "", None).as_row(self._top))
+            self._head(Answer("", None, "").as_row(self._top))
 
     def _head(self, row: dict[str, object]) -> None:
         if not self._has_head:

@@ -15,7 +15,7 @@ from uce_edge.bench.report import Measurement
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError, expected
 from uce_edge.evaluation.ood import Ranked
-from uce_edge.evaluation.rejection import Kept, kept
+from uce_edge.evaluation.rejection import Kept
 from uce_edge.evaluation.results import Evaluation, plain
 from uce_edge.evaluation.scores import METRICS, separation_difference
 from uce_edge.metadata import Metadata
@@ -163,7 +163,7 @@ def compare(
         if not np.array_equal(other.truth, first.truth):
             remedy = "Evaluate every file on the same images, in the same order"
             raise UsageError(expected(f"the labels of {name}", "those of the first file", "others", remedy))
-    rules = {name: kept(one.answers, _wrong(one), one.metadata) for name, one in evaluations.items()}
+    rules = {name: one.kept for name, one in evaluations.items()}
     reference = reference_of({name: one.metadata for name, one in evaluations.items()})
     base = evaluations[reference]
     others = [name for name in evaluations if name != reference]

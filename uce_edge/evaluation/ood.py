@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import contract, metrics
+from uce_edge import metrics
 from uce_edge.evaluation.answers import Answers
 from uce_edge.evaluation.scores import Score, separation
-from uce_edge.prediction import Limits
+from uce_edge.rejection.rule import RejectRule, within
 
 BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged
 FRACTIONS = np.round(np.linspace(0, 1, 21), 2)
@@ -92,7 +92,7 @@ def compare(
     passes: int,
     threshold: float,
     resamples: int,
-    gate: Limits | None = None,
+    gate: RejectRule | None = None,
     kinds: Sequence[str] = (),
     seen: Collection[str] = (),
 ) -> OutOfDistribution:
@@ -114,8 +114,8 @@ def compare(
         key: None if mine is None or theirs is None else Ranked(mine, theirs)
         for key, mine, theirs in zip(own, own.values(), foreign.values(), strict=True)
     }
-    accepted = contract.accepts(outside.uncertainty, threshold)
-    kept = None if gate is None else gate.accept(outside.uncertainty, outside.novelty, outside.probabilities)
+    accepted = within(outside.uncertainty, threshold)
+    kept = None if gate is None else gate.accept(outside.uncertainty, outside.probabilities, outside.novelty)
 
     def of_kind(called: str, rows: npt.NDArray[np.bool_], known: bool | None) -> ForeignKind:
         return ForeignKind(

@@ -1,17 +1,18 @@
 """What a threshold on the uncertainty lets through: the error, the coverage, and how bad the error can really be."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import contract, metrics
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.promises import Guarantee, StoredRule, StoredThreshold
+from uce_edge import metrics
 from uce_edge.evaluation.answers import Answers
-from uce_edge.metadata import Metadata
-from uce_edge.prediction import Limits
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.description import accepted_by
+from uce_edge.rejection.promises import Guarantee
+from uce_edge.rejection.rule import RejectRule, is_out_of_distribution, within
 
 EXAMPLE = 0.3
 """The threshold that is shown when none is stored and none was asked for."""
@@ -43,38 +44,36 @@ class Operating:
     """Accepted and wrong."""
     rejected_errors: int
     """Rejected, and rightly so: they would have been wrong."""
-    promised: StoredThreshold | None = None
-    """What the file promises for a stored threshold."""
 
 
 @dataclass(frozen=True)
 class Gated:
-    """The threshold in use and the gate against foreign images together, on these images."""
+    """The rule in use together with the cutoff on novelty, on these images."""
 
-    threshold: float | None
-    """Of the uncertainty; None where the file rejects by the confidence, or every class has a threshold of its own."""
+    accepts: str
+    """What the limits of the rule accept, in words."""
     cutoff: float
-    """Images whose novelty is at most this are foreign."""
-    foreign: float
-    """The share of the own images that is turned away as foreign."""
+    """Images whose novelty is at most this are out of distribution."""
+    own_rejected: float
+    """The share of the own images that is rejected as out of distribution."""
     level: float
     """What the file promises of that share."""
     coverage: float
-    """The share of the own images that both let through."""
+    """The share of the own images that is accepted."""
     error: float | None
     """Of these; None when there are none."""
-    doubt: float | None = None
-    """What 1 - confidence is compared with, where the file rejects by the confidence."""
-    per_class: bool = False
-    """Whether every class has a threshold of its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
     """What the stored rule of a file accepts of these images, beside what it promises."""
 
+    accepts: str
+    """What the limits of the rule accept, in words."""
     target_error: float
     """The promise: the error of the accepted images is at most this."""
+    confidence: float
+    """With which it was promised."""
     coverage: float
     error: float | None
     """Of the accepted images; None when there are none."""
@@ -124,56 +123,49 @@ class RiskCurve:
 
 
 def operating_points(
-    answers: Answers, wrong: npt.NDArray[np.bool_], asked: float | None, stored: StoredThreshold | None
+    answers: Answers, wrong: npt.NDArray[np.bool_], asked: float | None, stored: RejectRule | None
 ) -> tuple[Operating, ...]:
-    """The thresholds that matter, the one in use first: the asked one, then the stored one, else an example."""
-    chosen: list[tuple[Origin, float, StoredThreshold | None]] = []
-    if asked is not None:
-        chosen.append((Origin.ASKED, asked, None))
-    if stored is not None:
-        chosen.append((Origin.STORED, stored.threshold, stored))
-    return tuple(_at(answers, wrong, *one) for one in chosen or [(Origin.EXAMPLE, EXAMPLE, None)])
+    """The thresholds on the uncertainty, the one in use first: the asked one, then the stored one, else an example."""
+    chosen: list[tuple[Origin, float]] = [] if asked is None else [(Origin.ASKED, asked)]
+    if stored is not None and stored.threshold is not None:
+        chosen.append((Origin.STORED, stored.threshold))
+    return tuple(_at(answers, wrong, *one) for one in chosen or [(Origin.EXAMPLE, EXAMPLE)])
 
 
-def gate_of(metadata: Metadata, point: Operating) -> Limits | None:
-    """What is compared in a file that can tell what is foreign; of a stored threshold, the rule has its own."""
-    rule = metadata.rule
-    if rule is None:
+def gate_of(stored: RejectRule | None, asked: float | None) -> RejectRule | None:
+    """The rule in use in a file that has a cutoff on novelty; None for one without."""
+    if stored is None or stored.cutoff is None:
         return None
-    if (metadata.doubt or metadata.per_class) is not None and point.origin is not Origin.ASKED:
-        return Limits.stored(metadata)
-    threshold = point.measured.threshold
-    if point.origin is Origin.STORED and rule.uncertain is not None:
-        threshold = rule.uncertain.threshold
-    return Limits(threshold, rule.foreign.cutoff)
+    if asked is None and stored.limits is not None:
+        return stored
+    return stored.with_threshold(EXAMPLE if asked is None else asked)
 
 
-def gated(answers: Answers, wrong: npt.NDArray[np.bool_], gate: Limits | None, rule: StoredRule | None) -> Gated | None:
-    """What threshold and gate do to the own images; None for a file that cannot tell what is foreign."""
-    if rule is None or gate is None or gate.cutoff is None or answers.novelty is None:
+def gated(answers: Answers, wrong: npt.NDArray[np.bool_], gate: RejectRule | None) -> Gated | None:
+    """What the rule does to the own images; None without a cutoff on novelty."""
+    if gate is None or gate.cutoff is None or gate.gate is None or answers.novelty is None:
         return None
-    accepted = gate.accept(answers.uncertainty, answers.novelty, answers.probabilities)
+    accepted = gate.accept(answers.uncertainty, answers.probabilities, answers.novelty)
     return Gated(
-        threshold=gate.threshold,
-        doubt=gate.doubt,
-        per_class=gate.per_class is not None,
+        accepts=accepted_by(gate),
         cutoff=gate.cutoff,
-        foreign=float(contract.is_foreign(answers.novelty, gate.cutoff).mean()),
-        level=rule.foreign.level,
+        own_rejected=float(is_out_of_distribution(answers.novelty, gate.cutoff).mean()),
+        level=gate.gate.level,
         coverage=float(accepted.mean()),
         error=float(wrong[accepted].mean()) if accepted.any() else None,
     )
 
 
-def kept(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> Kept | None:
+def kept(answers: Answers, wrong: npt.NDArray[np.bool_], stored: RejectRule | None) -> Kept | None:
     """What `--reject auto` accepts; None for a file that promises no error."""
-    stored = metadata.promised
-    if stored is None or stored.target_error is None:
+    if stored is None or stored.promise is None or stored.promise.target_error is None:
         return None
-    accepted = Limits.stored(metadata).accept(answers.uncertainty, answers.novelty, answers.probabilities)
+    accepted = stored.accept(answers.uncertainty, answers.probabilities, answers.novelty)
     count, errors = int(accepted.sum()), int((wrong & accepted).sum())
     return Kept(
-        target_error=stored.target_error,
+        accepts=accepted_by(stored),
+        target_error=stored.promise.target_error,
+        confidence=stored.promise.confidence,
         coverage=float(accepted.mean()),
         error=errors / count if count else None,
         error_bound=guarantee.upper_bound(errors, count, CONFIDENCE),
@@ -181,21 +173,23 @@ def kept(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> 
     )
 
 
-def kept_classes(answers: Answers, wrong: npt.NDArray[np.bool_], metadata: Metadata) -> tuple[KeptClass, ...]:
-    """What `--reject auto` accepts of every label; nothing for a file with one threshold for all."""
-    stored = metadata.per_class
-    if stored is None:
+def kept_classes(
+    answers: Answers, wrong: npt.NDArray[np.bool_], classes: Sequence[str], stored: RejectRule | None
+) -> tuple[KeptClass, ...]:
+    """What `--reject auto` accepts of every label; nothing for a file with one limit for all."""
+    if stored is None or stored.limits is None or stored.promise is None or not stored.by_class:
         return ()
-    accepted = Limits.stored(metadata).accept(answers.uncertainty, answers.novelty, answers.probabilities)
+    accepted = stored.accept(answers.uncertainty, answers.probabilities, answers.novelty)
     labels, rows = answers.probabilities.argmax(-1), []
-    for index, (name, limit) in enumerate(zip(metadata.classes, stored.limits, strict=True)):
+    each = zip(classes, stored.limits, stored.promise.classes, strict=True)
+    for index, (name, limit, promised) in enumerate(each):
         among = wrong[accepted & (labels == index)]
         count, errors = len(among), int(among.sum())
         rows.append(
             KeptClass(
                 label=name,
-                threshold=limit.threshold,
-                target_error=limit.target_error if limit.is_promised else None,
+                threshold=limit,
+                target_error=promised.target_error if limit >= 0 else None,
                 images=int((labels == index).sum()),
                 accepted=count,
                 error=errors / count if count else None,
@@ -227,9 +221,7 @@ def risk_curves(answers: Answers, labels: npt.NDArray[np.int64], passes: int) ->
     return curves
 
 
-def _at(
-    answers: Answers, wrong: npt.NDArray[np.bool_], origin: Origin, threshold: float, promised: StoredThreshold | None
-) -> Operating:
-    accepted = contract.accepts(answers.uncertainty, threshold)
+def _at(answers: Answers, wrong: npt.NDArray[np.bool_], origin: Origin, threshold: float) -> Operating:
+    accepted = within(answers.uncertainty, threshold)
     measured = guarantee.error_at(answers.uncertainty, wrong, threshold, CONFIDENCE)
-    return Operating(origin, measured, int((wrong & accepted).sum()), int((wrong & ~accepted).sum()), promised)
+    return Operating(origin, measured, int((wrong & accepted).sum()), int((wrong & ~accepted).sum()))

@@ -13,7 +13,7 @@ from uce_edge.evaluation.answers import Answers
 from uce_edge.evaluation.classes import Classes
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection import Gated, KeptClass, Operating, RiskCurve, Thresholds
+from uce_edge.evaluation.rejection import Gated, Kept, KeptClass, Operating, RiskCurve, Thresholds
 from uce_edge.evaluation.scores import Score
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import Metadata
@@ -74,9 +74,11 @@ class Evaluation:
     reliability: dict[str, Reliability]
     """Of confidence and of uncertainty."""
     gated: Gated | None
-    """What the gate against foreign images changes; None for a file without one."""
-    per_class: tuple[KeptClass, ...]
-    """What the stored rule does to every label, of a file with a threshold for each; otherwise nothing."""
+    """What the cutoff on novelty changes; None for a file without one."""
+    kept: Kept | None
+    """What the stored rule accepts, beside what it promises; None for a file that promises no error."""
+    kept_classes: tuple[KeptClass, ...]
+    """The same for every label, of a file with a limit for each; otherwise nothing."""
     ood: tuple[OutOfDistribution, ...]
     """One for every set of foreign images."""
     shift: Shift | None

@@ -17,6 +17,7 @@ from uce_edge.evaluation.answers import Answers, ask
 from uce_edge.evaluation.results import Evaluation, Example, Reliability
 from uce_edge.metrics.binned import bin_of
 from uce_edge.model import Model
+from uce_edge.rejection.rule import RejectRule, check_threshold
 
 BINS = 15
 _EXAMPLES = 12
@@ -67,7 +68,7 @@ def evaluate(
     """
     passes = _passes(model, samples, seed)
     if reject is not None:
-        contract.check_threshold(reject)
+        check_threshold(reject)
     truth = _truth(model, images, labels)
     if names is not None and len(names) != len(truth):
         raise UsageError(expected("`names`", f"one per image ({len(truth)})", len(names), "Leave it out"))
@@ -83,10 +84,10 @@ def evaluate(
         shift.check(model)
     answers = ask(model, images, samples, seed, "predicting")
     wrong = answers.table.predicted != truth
-    points = rejection.operating_points(answers, wrong, reject, model.metadata.reject)
+    stored = model.metadata.rule
+    points = rejection.operating_points(answers, wrong, reject, stored)
     threshold = points[0].measured.threshold
-    rule = model.metadata.rule
-    gate = rejection.gate_of(model.metadata, points[0])
+    gate = rejection.gate_of(stored, reject)
     seen = model.metadata.seen
     shifted = timing = None
     foreign = []
@@ -102,6 +103,7 @@ def evaluate(
     if timed:
         timing = latency.measure(model, images[0])
     measured = scores.measure(answers.table, truth, resamples)
+    kept = rejection.kept(answers, wrong, stored)
     unsure, surely = (np.argsort(sign * answers.uncertainty, kind="stable") for sign in (-1, 1))
     return Evaluation(
         model=Path(model.path).name,
@@ -119,8 +121,9 @@ def evaluate(
         thresholds=rejection.against_threshold(answers, wrong),
         risk_coverage=rejection.risk_curves(answers, truth, passes),
         reliability=_reliability(answers, truth),
-        gated=rejection.gated(answers, wrong, gate, rule),
-        per_class=rejection.kept_classes(answers, wrong, model.metadata),
+        gated=rejection.gated(answers, wrong, gate),
+        kept=kept,
+        kept_classes=rejection.kept_classes(answers, wrong, model.classes, stored),
         ood=tuple(foreign),
         shift=shifted,
         latency=timing,
@@ -129,7 +132,7 @@ def evaluate(
         notes=(
             *notes,
             *_notes(model, truth, passes, seed),
-            *_applied(model, rejection.kept(answers, wrong, model.metadata)),
+            *_applied(stored, kept),
         ),
         metadata=model.metadata,
         answers=answers,
@@ -211,7 +214,7 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
         notes.append("The model is not calibrated: fit a map with uce-edge calibrate.")
     elif fitted != passes:
         notes.append(f"Calibrated at {fitted} passes but evaluated at {passes}: the probabilities are a little off.")
-    stored = metadata.promised
+    stored = metadata.promise
     if stored is not None and (passes, seed) != (stored.samples, stored.seed):
         notes.append("The stored threshold is promised for other passes than these: the promise does not hold here.")
     if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
@@ -219,18 +222,14 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
     return notes
 
 
-def _applied(model: Model, kept: "rejection.Kept | None") -> list[str]:
-    """What `--reject auto` does here in a file that rejects otherwise than by one threshold on the uncertainty."""
-    doubt = model.metadata.doubt
-    if kept is None or (doubt is None and model.metadata.per_class is None):
+def _applied(stored: RejectRule | None, kept: "rejection.Kept | None") -> list[str]:
+    """What `--reject auto` does here, in a file whose rule is not one threshold on the uncertainty."""
+    if stored is None or kept is None or stored.threshold is not None:
         return []
-    rejects = "an uncertainty above the limit of its label"
-    if doubt is not None:
-        rejects = f"a confidence below {100 * (1 - doubt.threshold):.4g} %"
     wrong = "none is accepted" if kept.error is None else f"of which {kept.error:.2%} are wrong"
     return [
-        f"`--reject auto` of this file rejects images with {rejects}. It accepts {kept.coverage:.1%} of these images, "
-        f"{wrong}. The promised error is at most {kept.target_error:g}."
+        f"`--reject auto` of this file accepts images with {kept.accepts}. These are {kept.coverage:.1%} of the "
+        f"images here, {wrong}. The promised error is at most {kept.target_error:g}."
     ]
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import contract, metrics
+from uce_edge import metrics
 from uce_edge.corruptions import KINDS, SEVERITIES, corrupt
 from uce_edge.errors import UsageError, argument
 from uce_edge.evaluation.answers import Answers, ask
 from uce_edge.model import Model
-from uce_edge.prediction import Limits
+from uce_edge.rejection.rule import RejectRule, within
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def sweep(
     threshold: float,
     samples: int | None,
     seed: int,
-    gate: Limits | None = None,
+    gate: RejectRule | None = None,
     seen: Collection[str] = (),
 ) -> Shift:
     """Evaluate every corruption on the same images.
@@ -145,11 +145,11 @@ def _error(conditions: list[tuple[float, float | None]]) -> float | None:
 
 
 def _condition(
-    severity: int, answers: Answers, truth: npt.NDArray[np.int64], threshold: float, gate: Limits | None
+    severity: int, answers: Answers, truth: npt.NDArray[np.int64], threshold: float, gate: RejectRule | None
 ) -> Condition:
-    accepted = contract.accepts(answers.uncertainty, threshold)
+    accepted = within(answers.uncertainty, threshold)
     wrong = answers.table.predicted != truth
-    kept = None if gate is None else gate.accept(answers.uncertainty, answers.novelty, answers.probabilities)
+    kept = None if gate is None else gate.accept(answers.uncertainty, answers.probabilities, answers.novelty)
     return Condition(
         severity=severity,
         accuracy=float(1 - wrong.mean()),

@@ -1,7 +1,7 @@
 """The parts of a report below its answer, each a heading, a sentence that says how to read it, and its content."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from uce_edge.evaluation import Evaluation
 from uce_edge.evaluation.classes import Classes
@@ -9,6 +9,7 @@ from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge.rejection.description import describe
 from uce_edge.report import charts, words
 from uce_edge.report.classes import confusion, rate_table
 from uce_edge.report.markup import Markup, element, join, numbered
@@ -141,8 +142,8 @@ def _rejection(evaluation: Evaluation) -> Markup:
     ]
     head = ["uncertainty at most", "accepted", "coverage", "error", "95 % upper bound"]
     drawn = [charts.thresholds(evaluation.thresholds, points), charts.risk_coverage(evaluation.risk_coverage, points)]
-    per_class = card_table(words.LIMITS, words.limits(evaluation.per_class)) if evaluation.per_class else Markup()
-    return join([card_table(head, rows), per_class, chart_grid(drawn)])
+    classes = card_table(words.LIMITS, words.limits(evaluation.kept_classes)) if evaluation.kept_classes else Markup()
+    return join([card_table(head, rows), classes, chart_grid(drawn)])
 
 
 def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Section:
@@ -156,7 +157,7 @@ def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Sec
     if ood.gated is not None and evaluation.gated is not None:
         lead += (
             f" With the gate against foreign images it is {percent(ood.gated)}; the gate turns away "
-            f"{percent(evaluation.gated.foreign)} of the own images."
+            f"{percent(evaluation.gated.own_rejected)} of the own images."
         )
     gated = ood.gated is not None
     kinds = [
@@ -286,9 +287,8 @@ def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:
         "calibration": fitted,
         "training saw": ", ".join(metadata.seen),
     }
-    if metadata.reject is not None:
-        known = sorted(metadata.reject.to_document().items())
-        rows["stored threshold"] = ", ".join(f"{key} {_brief(value)}" for key, value in known)
+    if metadata.rule is not None:
+        rows["stored rule"] = describe(metadata.rule, metadata.classes)
     if metadata.costs is not None:
         total = metadata.costs.macs(metadata.samples)
         rows["cost"] = f"{2 * total / 1e6:,.1f} MFLOPs per image at {metadata.samples} passes"
@@ -298,7 +298,3 @@ def _card(metadata: Metadata, evaluation: Evaluation) -> Markup:
     rows["made with"] = ", ".join(f"{tool} {version}" for tool, version in sorted(metadata.tools.items()))
     pairs = (join([element("dt", name), element("dd", content)]) for name, content in rows.items() if content)
     return element("dl", *pairs, class_="card")
-
-
-def _brief(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

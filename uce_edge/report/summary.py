@@ -2,7 +2,7 @@
 
 from uce_edge.evaluation import Evaluation, Score
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection import Operating, Origin
+from uce_edge.evaluation.rejection import Kept, Operating
 from uce_edge.evaluation.shift import Shift
 from uce_edge.report.words import METRICS, at_most, count, interval, number, percent, threshold
 
@@ -33,20 +33,17 @@ def measured(point: Operating, evaluation: Evaluation) -> str:
     return text
 
 
-def promise(point: Operating) -> str | None:
-    """What the file promises for its stored threshold, and whether these images agree."""
-    if point.origin is not Origin.STORED or point.promised is None or point.promised.target_error is None:
-        return None
-    target, sure = point.promised.target_error, point.promised.confidence
-    kept = point.measured
+def promise(kept: Kept) -> str:
+    """What the file promises of its stored rule, and whether these images agree."""
     text = (
-        f"The file stores the threshold {threshold(kept.threshold)} and promises an error of at most "
-        f"{percent(target)} among the images it accepts, with {percent(sure, 0)} confidence"
+        f"The stored rule accepts images with {kept.accepts} and promises an error of at most "
+        f"{percent(kept.target_error)} among them, with {percent(kept.confidence, 0)} confidence"
     )
     if kept.error is None:
         return f"{text}. None of these images is accepted."
-    verdict = "these images agree" if kept.error <= target else "these images have more"
-    return f"{text}; {verdict}: {percent(kept.error)} of {count(kept.accepted, 'accepted image')}."
+    verdict = "these images agree" if kept.error <= kept.target_error else "these images have more"
+    accepted = count(int(kept.accepted.sum()), "accepted image")
+    return f"{text}; {verdict}: {percent(kept.error)} of {accepted}."
 
 
 def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
@@ -55,7 +52,8 @@ def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
     images = count(evaluation.images, "image")
     right = f"It labels {percent(scores['accuracy'].value)} of {images} right{_range(scores['accuracy'])}."
     answers = [("Accuracy", right), ("Confidence", _confidence(scores)), ("Uncertainty", _uncertainty(scores))]
-    answers += [("Promise", text) for text in map(promise, evaluation.rejection) if text]
+    if evaluation.kept is not None:
+        answers.append(("Promise", promise(evaluation.kept)))
     answers += [("Foreign images", _foreign(ood)) for ood in evaluation.ood]
     if evaluation.shift is not None:
         answers.append(("Damaged images", _worst(evaluation.shift)))

@@ -119,7 +119,7 @@ def odds(probability: float) -> str:
 
 def wrong_about(prediction: "ImagePrediction") -> str:
     """How often such an answer is wrong. The odds are those of familiar images, so a foreign one has none."""
-    return "odds unknown" if prediction.foreign else f"wrong about {odds(prediction.error_probability)}"
+    return "odds unknown" if prediction.out_of_distribution else f"wrong about {odds(prediction.error_probability)}"
 
 
 def spread(prediction: "ImagePrediction") -> str:
@@ -202,15 +202,6 @@ def limits(kept: Iterable["KeptClass"]) -> list[list[str]]:
         ]
         for one in kept
     ]
-
-
-def limit(uncertainty: float | None, doubt: float | None, *, per_class: bool = False) -> str:
-    """What is accepted by a threshold on the uncertainty, by one on 1 - confidence, or by one for every class."""
-    if per_class:
-        return "uncertainty at most the limit of the label"
-    if doubt is not None:
-        return f"confidence at least {100 * (1 - doubt):.4g} %"
-    return f"uncertainty at most {threshold(1 if uncertainty is None else uncertainty)}"
 
 
 def count(value: int, noun: str) -> str:

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
+from uce_edge import contract
 from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.rejection.rule import COLUMNS
 
 MANIFEST = "_manifest.json"
 MODEL = "_model.onnx"
@@ -28,16 +30,7 @@ SCHEMA = pa.schema(
         ("status", pa.string()),
         ("label", pa.string()),
         ("class_id", pa.int32()),
-        ("confidence", pa.float64()),
-        ("uncertainty", pa.float64()),
-        ("model_uncertainty", pa.float64()),
-        ("standard_error", pa.float64()),
-        ("error_probability", pa.float64()),
-        ("novelty", pa.float64()),
-        ("novelty_score", pa.float64()),
-        ("threshold", pa.float64()),
-        ("cutoff", pa.float64()),
-        ("doubt", pa.float64()),
+        *((name, pa.float64()) for name in ("confidence", *contract.NUMBERS, *COLUMNS)),
         ("decision", pa.string()),
         ("reason", pa.string()),
         ("samples", pa.int32()),

@@ -85,7 +85,7 @@ def opened(given: str, model: Path, out: str, request: Request = Request(), bloc
         block: Images of one Parquet file.
     """
     loaded = Model(model, Device.CPU, threads=1)  # refuses what cannot work before anything starts
-    loaded.limits(request.reject)
+    loaded.reject_rule(request.reject)
     loaded.seeds(request.samples, request.seed)
     content = model.read_bytes()
     digest = hashlib.sha256(content).hexdigest()

@@ -187,8 +187,7 @@ class Service:
             pixels = await asyncio.to_thread(images.load, content, hosted.model.metadata.image, "The image data")
             answer = await hosted.answer(pixels, asked, path)
         except ImageError as error:
-            limits = hosted.model.limits(asked.reject)
-            answer = refused(path, str(error), limits)
+            answer = refused(path, str(error), hosted.model.reject_rule(asked.reject))
         answer = Answer(**{**vars(answer), "content": content})
         if self._audit is not None or self._watching is not None:
             async with self._logging:  # one line after the other
@@ -212,7 +211,7 @@ class Service:
             raise UsageError(expected("the query", rule, sorted(unknown), "For example: ?reject=auto"))
         samples, seed = (_whole(query.get(name), name) for name in ("samples", "seed"))
         reject = parse_reject(query["reject"]) if "reject" in query else hosted.reject
-        hosted.model.limits(reject)
+        hosted.model.reject_rule(reject)
         hosted.model.seeds(samples, seed or 0)
         return Asked(samples, seed or 0, reject)
 

@@ -14,6 +14,7 @@ from uce_edge.answers import Answer, Request, answer_of
 from uce_edge.contract import Per
 from uce_edge.errors import UsageError, expected
 from uce_edge.model import Model
+from uce_edge.rejection.rule import check_threshold
 from uce_edge.serve.batching import Batcher, Pixels, split
 from uce_edge.serve.gauges import Gauges
 from uce_edge.serve.tensors import DATATYPES, InferRequest
@@ -46,7 +47,7 @@ def parse_reject(text: str) -> float | Literal["auto"]:
     if text == "auto":
         return "auto"
     try:
-        return contract.check_threshold(float(text))
+        return check_threshold(float(text))
     except ValueError:
         rule = "between 0 and 1, or auto"
         raise UsageError(expected("`reject`", rule, text, "For example: reject=0.3")) from None
@@ -166,8 +167,7 @@ class Hosted:
             return split(values, axes, [len(job) for job in jobs])
         assert isinstance(key, Request)
         predictions = self.model.predict(batch, key.samples, key.seed, key.reject)
-        limits = self.model.limits(key.reject)
-        return [answer_of(self.model, "", prediction, limits) for prediction in predictions]
+        return [answer_of(self.model, "", prediction) for prediction in predictions]
 
     def _image(self, request: InferRequest) -> Pixels:
         taken = {contract.IMAGE} | ({contract.SEEDS} if self.model.metadata.takes_seeds else set())

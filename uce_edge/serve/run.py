@@ -78,7 +78,7 @@ def load(
     hosted = []
     for named in models:
         model = Model(named.path, device, threads=threads, spin=False)
-        model.limits(reject)
+        model.reject_rule(reject)
         taken = Hosted(named, model, limits, gauges)
         taken.reject = reject
         hosted.append(taken)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
-from uce_edge.calibration.guarantee import (
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.rejection.guarantee import (
     TARGETS,
     Guarantee,
     NoGuaranteeError,
@@ -16,8 +17,7 @@ from uce_edge.calibration.guarantee import (
     images_needed,
     upper_bound,
 )
-from uce_edge.calibration.promises import Promise
-from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.rejection.promises import Promise
 
 # Upper bounds
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from uce_edge.calibration import per_class
-from uce_edge.calibration.guarantee import NoGuaranteeError, find, images_needed
 from uce_edge.errors import UsageError
+from uce_edge.rejection.guarantee import NoGuaranteeError, find, images_needed
 
 NAMES = ("glioma", "cyst", "none", "rare")
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from uce_edge.calibration import guarantee
 from uce_edge.datasets import labelled, sources, splits
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec
+from uce_edge.rejection import guarantee
 
 PATIENTS, EACH = 40, 5
 

@@ -152,7 +152,7 @@ def test_a_seed_is_a_whole_number(seed):
 
 def test_needs_neither_torch_nor_onnxruntime_nor_scipy():
     code = (
-        "import sys, uce_edge.corruptions, uce_edge.calibration.guarantee;"
+        "import sys, uce_edge.corruptions, uce_edge.rejection.guarantee;"
         "print([name for name in ('torch', 'onnxruntime', 'scipy', 'sklearn') if name in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -16,7 +16,6 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from uce_edge import metrics
-from uce_edge.calibration.promises import StoredThreshold
 from uce_edge.corruptions import corrupt
 from uce_edge.datasets import labelled, overlap
 from uce_edge.datasets.overlap import sketch
@@ -24,6 +23,7 @@ from uce_edge.errors import UsageError
 from uce_edge.evaluation import answers, classes, evaluate, ood, scores
 from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
+from uce_edge.rejection.promises import StoredThreshold
 from uce_edge.report import page
 
 QUICK = 20  # resamples

@@ -9,13 +9,13 @@ import pytest
 from conftest import Call, Digits
 
 from uce_edge import metrics
-from uce_edge.calibration.promises import NoveltyPromise, Promise
 from uce_edge.contract import Method
 from uce_edge.datasets import far
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.evaluation import Evaluation, evaluate
 from uce_edge.model import Model
+from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.report import page, summary
 from uce_edge_export.recalibrating import recalibrate
 

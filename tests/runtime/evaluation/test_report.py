@@ -14,12 +14,12 @@ import numpy as np
 import port_cases
 import pytest
 
-from uce_edge.calibration.promises import StoredThreshold
 from uce_edge.evaluation import evaluate
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.rejection import Origin
 from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
+from uce_edge.rejection.promises import StoredThreshold
 from uce_edge.report import charts, page, summary, words
 from uce_edge.report.markup import Markup, element, join
 from uce_edge.report.svg import SERIES, Frame, ceiling, ticks

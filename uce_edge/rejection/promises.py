@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
-from uce_edge.contract import MAX_SAMPLES, MAX_SEED, Score
+from uce_edge.contract import MAX_SAMPLES, MAX_SEED
 from uce_edge.errors import UsageError, expected
 from uce_edge.fields import OPTIONAL, Count, Positive, Rule, Share, between, strictly_between
 from uce_edge.records import Record
@@ -59,6 +59,11 @@ class Promise(Record):
     def of_classes(cls, per_class: Mapping[str, float], confidence: float = 0.95) -> "Promise":
         """An error for every class; of all together, the smallest one."""
         return cls(min(per_class.values()), confidence, per_class=dict(per_class))
+
+    @property
+    def by_class(self) -> bool:
+        """Whether every class has an error of its own."""
+        return bool(self.per_class)
 
     @property
     def easiest(self) -> float:
@@ -117,32 +122,15 @@ class Guarantee(Record):
 
 
 @dataclass(frozen=True)
-class StoredThreshold(Guarantee):
-    """The threshold in a model file, and what it was found with: for anything else it promises nothing."""
+class ClassPromise(Record):
+    """What is promised of the images that get one label."""
 
-    samples: Annotated[int, between(1, MAX_SAMPLES)]
-    """The passes."""
-    seed: Annotated[int, between(0, MAX_SEED)]
-    data: str
-    """SHA-256 of the guarantee images."""
-    date: Annotated[str | None, OPTIONAL] = None
-    """When it was promised; None in older files."""
-    grouped: Annotated[bool, OPTIONAL] = False
-    """Whether the images are one of each group: the promise is then about a random image of a random group."""
-
-
-@dataclass(frozen=True)
-class ClassLimit(Record):
-    """The threshold of what is labelled as one class, and what is promised of it."""
-
-    threshold: Annotated[float, between(-1, 1)]
-    """An image with this label is accepted when its uncertainty, in float32, is at most this; below 0, none is."""
     target_error: Annotated[float, strictly_between(0, 1)]
     """What was asked for: of the accepted images with this label, at most this share is wrong."""
     error_bound: Share
     """The upper bound that met it; 1 where nothing is promised, because nothing is accepted."""
     error: Share | None
-    """What was observed among the accepted images with this label; None when none is accepted."""
+    """The observed error of the accepted images with this label; None when none is accepted."""
     coverage: Share
     """The share of the guarantee images with this label that is accepted."""
     accepted: Count
@@ -156,62 +144,66 @@ class ClassLimit(Record):
         if self.accepted > self.images:
             raise self.wrong("accepted", f"at most {self.images}, the images")
 
-    @property
-    def is_promised(self) -> bool:
-        """Whether anything with this label is accepted."""
-        return self.threshold >= 0
-
 
 @dataclass(frozen=True)
-class StoredClasses(Record):
-    """A threshold for every class that a model file names; all of their promises hold together."""
+class ErrorPromise(Record):
+    """The error among the accepted images, and what it was measured with: for anything else nothing is promised."""
 
-    limits: tuple[ClassLimit, ...]
-    """In the order of the classes."""
+    target_error: Share | None
+    """At most this share of the accepted images is wrong; None when only a bound was asked for."""
     confidence: Annotated[float, strictly_between(0, 1)]
-    """The probability, over the draw of the guarantee set, that every promise holds."""
-    tested: Positive
-    """The classes that were tested, each at the confidence 1 - (1 - confidence) / tested."""
+    """The probability, over the draw of the guarantee images, that the promise holds."""
+    error_bound: Share
+    """The upper bound that met the target; only the target is promised."""
+    error: Share | None
+    """The observed error of the accepted images; None when none is accepted."""
+    coverage: Share
+    """The share of the guarantee images that is accepted."""
+    accepted: Count
+    images: Positive
+    """The size of the guarantee set."""
     samples: Annotated[int, between(1, MAX_SAMPLES)]
     """The passes."""
     seed: Annotated[int, between(0, MAX_SEED)]
     data: str
     """SHA-256 of the guarantee images."""
     date: Annotated[str | None, OPTIONAL] = None
+    """When it was measured; None in older files."""
     grouped: Annotated[bool, OPTIONAL] = False
-    """Whether the images are one of each group."""
+    """Whether the images are one of each group: the promise is then about a random image of a random group."""
+    classes: Annotated[tuple[ClassPromise, ...], OPTIONAL] = ()
+    """One per class, where each has a limit of its own; all hold together with the confidence."""
+    tested: Annotated[Positive | None, OPTIONAL] = None
+    """The classes that were tested, each at the confidence 1 - (1 - confidence) / tested."""
 
     REMEDY: ClassVar[str] = _AGAIN
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not any(limit.is_promised for limit in self.limits):
-            raise self.wrong("limits", "a list that promises something of at least one class")
+        if self.accepted > self.images:
+            raise self.wrong("accepted", f"at most {self.images}, the images")
+        if bool(self.classes) != (self.tested is not None):
+            raise self.wrong("tested", "stored exactly when every class has a promise")
+        if self.classes and not any(one.accepted for one in self.classes):
+            raise self.wrong("classes", "a list that promises something of at least one class")
 
-    @property
-    def thresholds(self) -> tuple[float, ...]:
-        """Of every class, in their order."""
-        return tuple(limit.threshold for limit in self.limits)
 
-    @property
-    def target_error(self) -> float:
-        """What follows for all accepted images together: no more of them are wrong than of the worst class."""
-        return max(limit.target_error for limit in self.limits if limit.is_promised)
+@dataclass(frozen=True)
+class NoveltyGuarantee(Record):
+    """How many images like the reference a cutoff on novelty rejects, and what it was found with."""
 
-    @property
-    def error_bound(self) -> float:
-        """The same of the bounds."""
-        return max(limit.error_bound for limit in self.limits if limit.is_promised)
+    level: Annotated[float, strictly_between(0, 1)]
+    """At most this share of images like the reference is rejected."""
+    confidence: Annotated[float, strictly_between(0, 1)]
+    """The probability, over the draw of the reference images, that the promise holds."""
+    images: Positive
+    """The size of the reference."""
+    data: str
+    """SHA-256 of the reference images."""
+    grouped: Annotated[bool, OPTIONAL] = False
+    """Whether they are one of each group."""
 
-    @property
-    def images(self) -> int:
-        """The size of the guarantee set."""
-        return sum(limit.images for limit in self.limits)
-
-    @property
-    def coverage(self) -> float:
-        """The share of it that is accepted."""
-        return sum(limit.accepted for limit in self.limits) / self.images
+    REMEDY: ClassVar[str] = "Fit it again: uce-edge calibrate"
 
 
 @dataclass(frozen=True)
@@ -239,31 +231,6 @@ class Cutoff(Record):
     """The size of the reference."""
 
     REMEDY: ClassVar[str] = "Fit it again: uce-edge calibrate"
-
-
-@dataclass(frozen=True)
-class StoredCutoff(Cutoff):
-    """The cutoff in a model file, and what it was found with."""
-
-    data: str
-    """SHA-256 of the reference images."""
-    grouped: Annotated[bool, OPTIONAL] = False
-    """Whether they are one of each group."""
-
-
-@dataclass(frozen=True)
-class StoredRule(Record):
-    """What `--reject auto` applies: foreign images are turned away, and of the others those that are uncertain."""
-
-    foreign: StoredCutoff
-    """The first promise, about the novelty alone."""
-    uncertain: StoredThreshold | None = None
-    """The second one, about the error of what both let through; None when no error was promised, and none is turned
-    away for its uncertainty."""
-    score: Score = Score.UNCERTAINTY
-    """What the threshold is compared with."""
-
-    REMEDY: ClassVar[str] = _AGAIN
 
 
 @dataclass(frozen=True)

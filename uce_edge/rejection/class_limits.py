@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.calibration import guarantee
-from uce_edge.calibration.guarantee import NoGuaranteeError
-from uce_edge.calibration.promises import ClassLimit
 from uce_edge.errors import UsageError, expected
 from uce_edge.metrics.checks import Integers
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import ClassPromise
 
 _LISTED = 5  # classes in a sentence
 
@@ -24,8 +24,10 @@ _LISTED = 5  # classes in a sentence
 class Found(NamedTuple):
     """What was found."""
 
-    limits: tuple[ClassLimit, ...]
-    """In the order of the classes."""
+    limits: tuple[float, ...]
+    """In the order of the classes; below 0, nothing of the class is accepted."""
+    promises: tuple[ClassPromise, ...]
+    """In the same order."""
     tested: int
     """How many classes share the risk."""
 
@@ -55,12 +57,12 @@ def find(
         NoGuaranteeError: Nothing can be promised of any class. Its curve is about all classes together.
     """
     found = search(uncertainty, wrong, class_ids, targets, confidence)
-    if any(limit.is_promised for limit in found.limits):
+    if any(limit >= 0 for limit in found.limits):
         return found
     flags, given = np.asarray(wrong, np.bool_), np.asarray(class_ids, np.int64)
-    shown = sorted(range(len(targets)), key=lambda index: (-found.limits[index].images, index))[:_LISTED]
+    shown = sorted(range(len(targets)), key=lambda index: (-found.promises[index].images, index))[:_LISTED]
     told = ", ".join(
-        f"{classes[index]} ({found.limits[index].images} images, {int(flags[given == index].sum())} wrong, for "
+        f"{classes[index]} ({found.promises[index].images} images, {int(flags[given == index].sum())} wrong, for "
         f"{targets[index]})"
         for index in shown
     )
@@ -89,12 +91,14 @@ def search(
     needed = [guarantee.images_needed(target, confidence) for target in targets]
     possible = [index for index in range(len(targets)) if images[index] >= needed[index]]
     each = 1 - (1 - confidence) / max(1, len(possible))
-    limits = [ClassLimit(-1.0, target, 1.0, None, 0.0, 0, count) for target, count in zip(targets, images, strict=True)]
+    limits = [-1.0] * len(targets)
+    promises = [ClassPromise(target, 1.0, None, 0.0, 0, count) for target, count in zip(targets, images, strict=True)]
     for index in possible:
         rows = given == index
         one = guarantee.search(values[rows], flags[rows], targets[index], each)
         if one is not None:
-            limits[index] = ClassLimit(
-                one.threshold, targets[index], one.error_bound, one.error, one.coverage, one.accepted, one.images
+            limits[index] = one.threshold
+            promises[index] = ClassPromise(
+                targets[index], one.error_bound, one.error, one.coverage, one.accepted, one.images
             )
-    return Found(tuple(limits), len(possible))
+    return Found(tuple(limits), tuple(promises), len(possible))

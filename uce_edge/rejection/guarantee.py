@@ -11,10 +11,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import contract
-from uce_edge.calibration.promises import STEPS, Counts, Guarantee, Promise, RejectBy
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metrics.checks import Booleans, Floats, Integers, array, vector, whole
+from uce_edge.rejection.promises import STEPS, Counts, Guarantee, Promise, RejectBy
+from uce_edge.rejection.rule import within
 
 __all__ = [
     "Counts",
@@ -55,7 +55,7 @@ class NoGuaranteeError(UceEdgeError):
 def count(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> Counts:
     """What the thresholds 0.00, 0.01, ..., 1.00 do to images that nothing was fitted on; arguments as in `error_at`."""
     values, flags = _inputs(uncertainty, wrong)
-    passed = [contract.accepts(values, step / STEPS) for step in range(STEPS + 1)]
+    passed = [within(values, step / STEPS) for step in range(STEPS + 1)]
     return Counts(tuple(int(some.sum()) for some in passed), tuple(int(flags[some].sum()) for some in passed))
 
 
@@ -213,7 +213,7 @@ def error_at(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, threshold: float,
     values, flags = _inputs(uncertainty, wrong)
     threshold = _between("threshold", threshold, 0, 1, "For example: 0.3", ends=True)
     confidence = _confidence(confidence)
-    among = flags[contract.accepts(values, threshold)]
+    among = flags[within(values, threshold)]
     errors, accepted = int(among.sum()), len(among)
     bound = _upper_bound(errors, accepted, 1 - confidence)
     return _guarantee(threshold, None, confidence, bound, errors, accepted, len(values))

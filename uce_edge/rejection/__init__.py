@@ -1,0 +1,1 @@
+"""Rejection: the rule of a file, what it promises, how it is fitted, applied and described."""
