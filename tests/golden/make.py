@@ -6,22 +6,26 @@
     python tests/golden/make.py BERNOULLI_RUN digits-bernoulli
     python tests/golden/make.py LAPLACE_RUN digits-laplace
     python tests/golden/make.py novelty
+    python tests/golden/make.py rules PLAIN_RUN
+    python tests/golden/make.py cases
     python tests/golden/make.py ensemble MEMBERS
     python tests/golden/make.py monitor
     python tests/golden/make.py range
 
 The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
 others write the named files and their cases, and leave those of other files alone. `novelty` writes digits-novelty:
-digits-mc with the gate against foreign images, and otherwise with its answers. `ensemble` writes digits-ensemble, with
-the gate and a promise. `range` writes range.json: 16-bit gray values and the bytes that a range makes of them, absent
-ranges included. `monitor` writes monitor.json: made scores, of which those from 120 on are larger, and the
+digits-mc with novelty and otherwise its answers. `rules` writes digits-rule-KIND: one network without noise and every
+kind of reject rule. `cases` asks all files again, for an output that was added to them. `ensemble` writes
+digits-ensemble, with novelty and a promise. `range` writes range.json: 16-bit gray values and the bytes that a range
+makes of them, absent ranges included. `monitor` writes monitor.json: made scores, of which those from 120 on are larger, and the
 evidence after each. A run is a calibrated digits run:
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
                                                                 (BERNOULLI_RUN: --dropout bernoulli --p 0.1)
-                                                                (LAPLACE_RUN: --dropout none --epochs 6)
+                                                                (LAPLACE_RUN, PLAIN_RUN: --dropout none --epochs 6)
     uce-edge calibrate RUN --method temperature --target-error 0.015 --no-novelty
                                                                 (BERNOULLI_RUN: --target-error 0.02, with novelty)
+                                                                (PLAIN_RUN: --method temperature alone)
                                    (LAPLACE_RUN: --target-error 0.02, --posterior laplace --prior held-out-nll)
     uce-edge train --data digits --members 2 --epochs 12 --out MEMBERS
 
@@ -34,6 +38,7 @@ Every port's test reads the same files: image as bytes, seeds as numbers, output
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from math import floor
 from pathlib import Path
@@ -42,11 +47,12 @@ from typing import Any
 import numpy as np
 
 from uce_edge import Model, contract
-from uce_edge.contract import Inference, Score, pass_seeds
+from uce_edge.contract import Inference, RuleScore, pass_seeds
 from uce_edge.datasets.splits import Dataset, load
 from uce_edge.metadata import Metadata
-from uce_edge.prediction import Reason
 from uce_edge.providers import onnxruntime
+from uce_edge.rejection.promises import NoveltyPromise
+from uce_edge.rejection.rule import REASONS, Code, RejectRule, within
 
 HERE = Path(__file__).resolve().parent
 SEEDS = {"default": (0, None), "other": (7, None), "one": (0, 1), "few": (4095, 3)}
@@ -66,12 +72,12 @@ def contract_document() -> dict[str, Any]:
                 "per": output.per,
                 "dtype": output.dtype,
                 "shape": output.dimensions,
-                "optional_since": output.optional_since,
+                "required": output.required,
                 "merge": output.merge,
             }
             for output in contract.OUTPUTS
         ],
-        "metadata": {"required": Metadata.REQUIRED, "inference": list(Inference), "score": list(Score)},
+        "metadata": {"required": Metadata.REQUIRED, "inference": list(Inference), "score": list(RuleScore)},
         "limits": {
             "max_samples": contract.MAX_SAMPLES,
             "max_seed": contract.MAX_SEED,
@@ -81,19 +87,11 @@ def contract_document() -> dict[str, Any]:
             {
                 "uncertainty": None if np.isnan(uncertainty) else float(uncertainty),
                 "threshold": threshold,
-                "accepted": bool(contract.accepts(uncertainty, threshold)),
+                "accepted": bool(within(uncertainty, threshold)),
             }
             for uncertainty, threshold in _edges(0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
         ],
-        "foreign": [
-            {
-                "novelty": None if np.isnan(novelty) else float(novelty),
-                "cutoff": cutoff,
-                "foreign": bool(contract.is_foreign(novelty, cutoff)),
-            }
-            for novelty, cutoff in _edges(0.01, 0.1, 0.3, 0.5, 0.7)
-        ],
-        "reasons": list(Reason),
+        "decisions": {str(code.value): REASONS[code] for code in Code},
     }
 
 
@@ -168,14 +166,62 @@ def write_exported(folder: Path, wanted: list[str]) -> None:
 
 def write_novelty() -> None:
     """Write digits-novelty."""
-    from uce_edge_export.gating import add_gate
+    import onnx_ir as ir
+
+    from uce_edge.rejection.promises import Promise
+    from uce_edge_export import novelty
+    from uce_edge_export.promise import measure
+    from uce_edge_export.publish import publish
 
     dataset = load("digits")
 
     def export(file: Path) -> None:
-        add_gate(HERE / "digits-mc.onnx", file, dataset.splits["calibration"], dataset.splits["guarantee"])
+        source = HERE / "digits-mc.onnx"
+        with publish(ir.load(source), Model(source, "cpu").metadata, file) as draft:
+            gate = novelty.add(draft, dataset.splits["calibration"], NoveltyPromise())
+            assert isinstance(gate, RejectRule)
+            measure(draft, dataset.splits["guarantee"], Promise(0.015), gate)
 
     write("digits-novelty", export, images(dataset) | {"stripes": stripes(dataset)})
+
+
+def write_rules(folder: Path) -> None:
+    """Write digits-rule-KIND: every kind of rule on one network without noise, with limits between its scores."""
+    import onnx_ir as ir
+
+    from uce_edge_export.publish import publish
+    from uce_edge_train.export import export_run
+    from uce_edge_train.runs import Run
+
+    dataset = Run.load(folder).dataset()
+    shown = images(dataset) | {"stripes": stripes(dataset)}
+    plain = HERE / "digits-rule-none.onnx"
+    export_run(folder, plain, dataset, Inference.DETERMINISTIC)
+    model = Model(plain, "cpu")
+    gate = model.metadata.rule
+    assert gate is not None
+    answers = model.predict(np.stack(list(shown.values())))
+    middle = {
+        score: float(np.median(RejectRule(score).scores(answers.uncertainty, answers.probabilities)))
+        for score in RuleScore
+    }
+    by_class = tuple(0.5 if index % 2 else -1.0 for index in range(len(model.classes)))
+    kinds = {
+        "none": None,
+        "uncertainty": RejectRule(limits=(middle[RuleScore.UNCERTAINTY],)),
+        "confidence": RejectRule(RuleScore.CONFIDENCE, (middle[RuleScore.CONFIDENCE],)),
+        "classes": RejectRule(limits=by_class),
+        "cutoff": RejectRule(cutoff=gate.cutoff, gate=gate.gate),
+        "all": RejectRule(RuleScore.CONFIDENCE, by_class, gate.cutoff, gate=gate.gate),
+    }
+    source = ir.load(plain)
+    for kind, rule in kinds.items():
+
+        def export(file: Path, rule: RejectRule | None = rule) -> None:
+            with publish(ir.from_proto(ir.to_proto(source)), model.metadata, file) as draft:
+                draft.describe(replace(draft.metadata, rule=rule))
+
+        write(f"digits-rule-{kind}", export, shown)
 
 
 def write_ensemble(folder: Path) -> None:
@@ -196,37 +242,50 @@ def write(golden: str, export: Callable[[Path], object], named: dict[str, np.nda
     """Write a file, the images, and what it answers to them in place of its earlier cases."""
     file = HERE / f"{golden}.onnx"
     export(file)
+    several = Model(file, "cpu").metadata.takes_seeds
     cases = [case for case in json.loads((HERE / "cases.json").read_text()) if case["model"] != file.name]
     for name, pixels in named.items():
         (HERE / f"{name}.raw").write_bytes(pixels.tobytes())
         cases += [
             case_of(file, f"{name}.raw", pixels, *request)
-            for request in (SEEDS.values() if name == "digit-0" else [SEEDS["default"]])
+            for request in (SEEDS.values() if several and name == "digit-0" else [SEEDS["default"]])
         ]
     (HERE / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
 
 
+def write_cases() -> None:
+    """Ask all files again."""
+    write_contract()
+    cases = []
+    for case in json.loads((HERE / "cases.json").read_text()):
+        pixels = np.frombuffer((HERE / case["image"]).read_bytes(), np.uint8).reshape(case["shape"][1:])
+        seeds = case["seeds"]
+        seed = seeds[0] // contract.MAX_SAMPLES if seeds else 0
+        cases.append(case_of(HERE / case["model"], case["image"], pixels, seed, len(seeds) or None))
+    (HERE / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
+
+
 def case_of(file: Path, image: str, pixels: np.ndarray, seed: int, count: int | None) -> dict[str, Any]:
-    """What a file answers: `cutoff` and `reason` for one that has a rule, which is then what decides."""
+    """What a file answers, and what its own rule decides."""
     model = Model(file, "cpu")
-    limits = model.limits("auto")
-    seeds = pass_seeds(count or model.metadata.samples, seed)
-    feed = {contract.IMAGE: pixels[None], contract.SEEDS: np.array(seeds, np.int32)}
-    names = [output.name for output in contract.outputs_of(model.metadata.outputs)]
+    rule = model.metadata.rule or RejectRule()
+    seeds = pass_seeds(count or model.metadata.samples, seed) if model.metadata.takes_seeds else range(0)
+    feed = {contract.IMAGE: pixels[None]} | ({contract.SEEDS: np.array(seeds, np.int32)} if seeds else {})
+    names = [output.name for output in contract.outputs_of(model.metadata.outputs, model.metadata.contract)]
     session = onnxruntime().InferenceSession(file, providers=["CPUExecutionProvider"])
     values = dict(zip(names, session.run(names, feed), strict=True))
-    compared = (values[contract.UNCERTAINTY], values.get(contract.NOVELTY), values[contract.PROBABILITIES])
-    (reason,) = limits.reasons(*compared)
+    compared = (values[contract.UNCERTAINTY], values[contract.PROBABILITIES], values.get(contract.NOVELTY))
+    (code,) = rule.decide(*compared)
+    assert contract.DECISION not in values or values[contract.DECISION][0] == code
     return {
         "model": file.name,
         "image": image,
         "shape": [1, *pixels.shape],
         "seeds": list(seeds),
-        "threshold": limits.threshold,
-        **({} if limits.cutoff is None else {"cutoff": limits.cutoff}),
+        "threshold": rule.threshold,
         "label": model.classes[int(values[contract.CLASS_ID][0])],
-        "decision": "accept" if reason is None else "reject",
-        **({} if limits.cutoff is None else {"reason": reason}),
+        "decision": int(code),
+        "reason": REASONS[code],
         "outputs": {
             name: {"shape": list(value.shape), "values": [float(str(x)) for x in value.ravel()]}
             for name, value in values.items()
@@ -279,6 +338,10 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["contract"]:
             write_contract()
+        case ["cases"]:
+            write_cases()
+        case ["rules", folder]:
+            write_rules(Path(folder))
         case ["novelty"]:
             write_novelty()
         case ["ensemble", folder]:
