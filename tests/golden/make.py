@@ -17,7 +17,8 @@ others write the named files and their cases, and leave those of other files alo
 digits-mc with novelty and otherwise its answers. `rules` writes digits-rule-KIND: one network without noise and every
 kind of reject rule. `cases` asks all files again, for an output that was added to them. `ensemble` writes
 digits-ensemble, with novelty and a promise. `range` writes range.json: 16-bit gray values and the bytes that a range
-makes of them, absent ranges included. `monitor` writes monitor.json: made scores, of which those from 120 on are larger, and the
+makes of them, absent ranges included. `monitor` writes monitor.json: made scores, of which those from 120 on are
+larger, and the
 evidence after each. A run is a calibrated digits run:
 
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from uce_edge.errors import UsageError
+from uce_edge.rejection import class_limits
 from uce_edge.rejection.guarantee import NoGuaranteeError, find, images_needed
 
 NAMES = ("glioma", "cyst", "none", "rare")
@@ -26,36 +27,36 @@ def test_all_promises_together_are_kept_as_often_as_asked(rng: np.random.Generat
     for _ in range(draws):
         uncertainty, _, labels = drawn(rng, 600)
         wrong = rng.uniform(size=600) < 1.001 * np.array(targets)[labels]
-        found = per_class.search(uncertainty, wrong, labels, targets, confidence)
-        broken += any(limit.is_promised for limit in found.limits)
+        found = class_limits.search(uncertainty, wrong, labels, targets, confidence)
+        broken += any(limit >= 0 for limit in found.limits)
     assert 0.1 < broken / draws <= 0.3  # each by itself at this confidence, one is broken in 37 % of the draws
 
 
 def test_the_risk_is_split_over_the_labels_that_could_prove_anything(rng: np.random.Generator) -> None:
     uncertainty, wrong, labels = drawn(rng, 900)
-    found = per_class.find(uncertainty, wrong, labels, (0.1, 0.1, 0.1, 0.1), 0.95, NAMES)
+    found = class_limits.find(uncertainty, wrong, labels, (0.1, 0.1, 0.1, 0.1), 0.95, NAMES)
     assert (labels == 3).sum() < images_needed(0.1, 0.95)
     assert found.tested == 3
-    rare = found.limits[3]
-    assert (rare.threshold, rare.accepted, rare.images, rare.error) == (-1, 0, (labels == 3).sum(), None)
+    rare = found.promises[3]
+    assert (found.limits[3], rare.accepted, rare.images, rare.error) == (-1, 0, (labels == 3).sum(), None)
     alone = find(uncertainty[labels == 1], wrong[labels == 1], 0.1, 1 - 0.05 / 3)
-    assert (found.limits[1].threshold, found.limits[1].accepted) == (alone.threshold, alone.accepted)
+    assert (found.limits[1], found.promises[1].accepted) == (alone.threshold, alone.accepted)
 
 
 def test_true_labels_do_not_decide_how_the_risk_is_split(rng: np.random.Generator) -> None:
     uncertainty, wrong, labels = drawn(rng, 900)
     wrong[labels == 2] = True
-    found = per_class.find(uncertainty, wrong, labels, (0.05, 0.1, 0.1, 0.1), 0.95, NAMES)
-    assert (found.tested, found.limits[2].is_promised) == (3, False)
+    found = class_limits.find(uncertainty, wrong, labels, (0.05, 0.1, 0.1, 0.1), 0.95, NAMES)
+    assert (found.tested, found.limits[2]) == (3, -1)
 
 
 def test_nothing_is_promised_where_no_label_can_be(rng: np.random.Generator) -> None:
     uncertainty, wrong, labels = drawn(rng, 900)
     with pytest.raises(NoGuaranteeError, match=r"No class can be promised its error.*glioma \(") as caught:
-        per_class.find(uncertainty, wrong | True, labels, (0.05,) * 4, 0.95, NAMES)
+        class_limits.find(uncertainty, wrong | True, labels, (0.05,) * 4, 0.95, NAMES)
     assert caught.value.curve == ()
     with pytest.raises(NoGuaranteeError) as caught:
-        per_class.find(uncertainty, wrong, labels, (0.001,) * 4, 0.95, NAMES)
+        class_limits.find(uncertainty, wrong, labels, (0.001,) * 4, 0.95, NAMES)
     assert caught.value.curve[0].images == 900
     with pytest.raises(UsageError, match="one class of 3 per image"):
-        per_class.find(uncertainty, wrong, labels, (0.05,) * 3, 0.95, NAMES[:3])
+        class_limits.find(uncertainty, wrong, labels, (0.05,) * 3, 0.95, NAMES[:3])
