@@ -149,7 +149,8 @@ class Service:
         try:
             hosted = self._find(request)
             model = hosted.named.name
-            response = await asyncio.wait_for(handle(hosted, request), self._limits.timeout)
+            async with asyncio.timeout(self._limits.timeout):
+                response = await handle(hosted, request)
         except Refusal as refusal:
             response = _refused(refusal.status, str(refusal))
         except UsageError as error:

@@ -78,7 +78,10 @@ class Batcher:
         job = _Job(key, pixels, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self._arrived.set()
-        return await job.done
+        try:
+            return await job.done
+        finally:
+            del job  # an error holds this frame, which would hold it and its pixels
 
     async def close(self) -> None:
         """Finish what waits, and take nothing more."""

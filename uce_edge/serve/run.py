@@ -1,6 +1,7 @@
 """Starting a server and stopping it without a lost request."""
 
 import asyncio
+import ctypes
 import logging
 import math
 import os
@@ -8,8 +9,9 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ import uvicorn
 from h11 import LocalProtocolError
 
 from uce_edge.audit import Audit
-from uce_edge.errors import UceEdgeError, naming_options
+from uce_edge.errors import UceEdgeError, UceEdgeWarning, naming_options
 from uce_edge.model import Model
 from uce_edge.providers import Device
 from uce_edge.serve import stderr
@@ -31,6 +33,7 @@ from uce_edge.serve.gauges import Gauges
 from uce_edge.serve.hosting import Hosted, Hosts, Limits, Named
 from uce_edge.serve.watching import Watching
 
+_M_MMAP_THRESHOLD = -3  # of malloc.h
 _GRACE = 5
 """Seconds that a server which is told to stop has beside those of a request, and once more for what it writes."""
 
@@ -95,6 +98,12 @@ def _watchdog(seconds: float, tell: Callable[[str], None]) -> threading.Timer:
     return timer
 
 
+def _return_memory() -> None:
+    """Have glibc give large blocks back when they are freed: it keeps them once some were, in every thread."""
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+
+
 def load(
     models: list[Named],
     limits: Limits,
@@ -153,6 +162,7 @@ def serve(
         monitor: The state of a monitor that bets on the answers of `/answer`; it goes with one model, too.
         tell: Is told the sentence of an alarm.
     """
+    _return_memory()
     grace = math.ceil(limits.timeout) + _GRACE
     with ExitStack() as stack:
         stack.enter_context(stderr.detached())
@@ -187,6 +197,8 @@ def serve(
         listening = stack.enter_context(listen(address))
         scheme = "http" if address.certificate is None else "https"
         host = f"[{address.host}]" if ":" in address.host else address.host
+        # Clients choose passes, so they could fill a log with what these warnings say.
+        stack.enter_context(warnings.catch_warnings(action="ignore", category=UceEdgeWarning))
         server = _Server(config, watchdog)
         with naming_options(False), server.stoppable():  # clients write samples=25, as Python does
             announce(f"{scheme}://{host}:{listening.getsockname()[1]}")

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,10 +115,11 @@ def _length(text: str, whole: int) -> int:
 
 
 def _document(text: bytes) -> dict[str, Any]:
-    outline, arrays = numbers.cut(text)
-    if len(outline) > _LARGEST_OUTLINE:
+    rest = numbers.cut(text, _LARGEST_OUTLINE)
+    if isinstance(rest, int):
         where, rule = "the JSON without the numbers of `data`", f"at most {_LARGEST_OUTLINE} bytes"
-        raise UsageError(expected(where, rule, len(outline), "Send numbers in `data` alone, or as binary tensors"))
+        raise UsageError(expected(where, rule, rest, "Send numbers in `data` alone, or as binary tensors"))
+    outline, arrays = rest
     try:
         document = json.loads(outline, parse_float=lambda text: arrays.get(text) or float(text))
     except (ValueError, RecursionError):
@@ -183,13 +185,11 @@ def _tensor(name: str, entry: dict[str, Any], rest: memoryview) -> tuple[npt.NDA
 def _from_json(name: str, data: Any, dtype: np.dtype[Any], shape: list[int], count: int) -> npt.NDArray[Any]:
     """A tensor whose numbers are in the JSON, nested as its shape says or in a row."""
     if isinstance(data, numbers.Numbers) and data.count == count:
-        try:
+        with suppress(ValueError, OverflowError):
             return data.read(dtype, shape)
-        except ValueError as error:
-            raise UsageError(expected(f"the `data` of {name}", str(error), "others", "Send numbers in a row")) from None
-    rule = f"{count} {'whole ' * (dtype.kind != 'f')}numbers, as its shape says"
-    found = f"{data.count} values" if isinstance(data, numbers.Numbers) else data
-    raise UsageError(expected(f"the `data` of {name}", rule, found, "Send numbers in a row"))
+    kind = "numbers" if dtype.kind == "f" else "whole numbers"
+    rule = f"{count} {kind} that fit into {dtype.name}, in a row or nested as its shape says"
+    raise UsageError(expected(f"the `data` of {name}", rule, data, "Send numbers in a row"))
 
 
 def binary_choice(request: InferRequest, names: Sequence[str]) -> dict[str, bool]:

@@ -31,7 +31,10 @@ class Workers:
             raise
         self._began[work] = work.get_loop().time()
         work.add_done_callback(self._ended)
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        finally:
+            del work  # an error holds this frame, which would hold it: megabytes would wait for the garbage collector
 
     def stuck(self, seconds: float) -> bool:
         """Whether every thread has been at the same work for longer than some seconds."""
