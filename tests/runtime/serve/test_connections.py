@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from uce_edge.serve.connections import Connection
 from uce_edge.serve.run import Address, listen
 
 MOST = 8
+BEGUN, GO = threading.Semaphore(0), threading.Event()
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -28,18 +30,22 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()
         more = message.get("more_body", False)
     if scope["path"] == "/slow":
-        await asyncio.sleep(2)
+        BEGUN.release()
+        await asyncio.to_thread(GO.wait, 30)
     body = b" " * (1 << 24) if scope["path"] == "/big" else b"here"
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": body})
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def port(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[int]:
     for name, seconds in (("HEAD_SECONDS", 0.4), ("IDLE_SECONDS", 0.4), ("TAKE_SECONDS", 0.2)):
         monkeypatch.setattr(connections, name, seconds)
     config = uvicorn.Config(
-        application, http=partial(Connection, most=MOST, seconds=0.3), lifespan="off", log_level="critical"
+        application,
+        http=partial(Connection, most=MOST, seconds=getattr(request, "param", 0.3)),
+        lifespan="off",
+        log_level="critical",
     )
     server = uvicorn.Server(config)
     with listen(Address(port=0)) as listening:
@@ -73,7 +79,15 @@ HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
         (b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n", b""),
         (b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n", b"G"),
     ],
-    ids=["nothing", "a slow head", "a slow body", "a slow body after the answer", "an answer not taken", "idle", "next"],
+    ids=[
+        "nothing",
+        "a slow head",
+        "a slow body",
+        "a slow body after the answer",
+        "an answer not taken",
+        "idle",
+        "next",
+    ],
 )
 def test_a_client_that_keeps_the_server_waiting_is_let_go(port: int, first: bytes, then: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
@@ -105,15 +119,16 @@ def test_connections_that_wait_make_room_for_others(port: int, sent: bytes) -> N
             client.close()
 
 
+@pytest.mark.parametrize("port", [60], indirect=True)
 def test_a_request_under_way_makes_room_for_nobody(port: int) -> None:
-    slow = [threading.Thread(target=ask, args=(port, "/slow")) for _ in range(MOST // 2)]
-    for thread in slow:
-        thread.start()
-    time.sleep(0.2)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-        assert client.recv(1 << 12).startswith(b"HTTP/1.1 503 ")
-    for thread in slow:
-        thread.join()
+    with ThreadPoolExecutor(MOST) as clients:
+        slow = [clients.submit(ask, port, "/slow") for _ in range(MOST // 2)]
+        for _ in slow:
+            assert BEGUN.acquire(timeout=30)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            assert client.recv(1 << 12).startswith(b"HTTP/1.1 503 ")
+        GO.set()
+        assert {answer.result() for answer in slow} == {200}
 
 
 def test_one_client_is_one_network() -> None:

@@ -162,7 +162,9 @@ def raw(server: Server, request: bytes) -> bytes:
 
 def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(server: Server) -> None:
     head = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
-    answer = raw(server, head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = raw(
+        server, head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1 ") == 1
 

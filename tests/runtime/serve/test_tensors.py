@@ -91,7 +91,9 @@ def test_a_long_array_is_read_and_written_piece_by_piece() -> None:
     assert [entry["data"] for entry in json.loads(body)["outputs"]] == [floats.tolist(), floats[:1].tolist()]
 
 
-@pytest.mark.parametrize(("item", "shape"), [("[]", [1]), ("[]", [600_000]), ("{}", [1]), ('"data":[', [1]), ("0", [1])])
+@pytest.mark.parametrize(
+    ("item", "shape"), [("[]", [1]), ("[]", [600_000]), ("{}", [1]), ('"data":[', [1]), ("0", [1])]
+)
 def test_a_body_of_many_small_things_takes_little_memory(item: str, shape: list[int]) -> None:
     body = request(shape=shape, data=[]).replace(b"[]}", b"[" + ",".join([item] * 600_000).encode() + b"]}")
     tracemalloc.start()
