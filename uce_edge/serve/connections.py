@@ -43,6 +43,7 @@ class Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection; with too many of them, the one that has kept the server waiting longest goes."""
         super().connection_made(transport)
         self._origin = _network(self.client[0]) if self.client else ""
         self._limit(HEAD_SECONDS)
@@ -61,22 +62,26 @@ class Connection(H11Protocol):
             return
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._idle:  # the first bytes of the next head
+        """Read on; the first bytes of a head begin its deadline."""
+        if self._idle:
             self._limit(HEAD_SECONDS)
         super().data_received(data)
 
     def handle_events(self) -> None:
+        """Answer what was read; a complete head begins the deadline of its request."""
         before = self.cycle
         super().handle_events()
         if self.cycle is not before and not self.cycle.response_complete:
             self._limit(self._seconds + TAKE_SECONDS)
 
     def on_response_complete(self) -> None:
+        """Wait for the next request."""
         answered = self.cycle
         super().on_response_complete()
         # Not while the rest of a body is on its way: that belongs to the request, and to its deadline.

@@ -64,7 +64,7 @@ class Numbers:
                 raise ValueError
             numbers[filled : filled + len(values)] = values
             filled += len(values)
-        if filled != self.count:
+        if filled != self.count or at != len(brackets):
             raise ValueError
         return numbers.reshape(shape)
 

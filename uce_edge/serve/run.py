@@ -54,7 +54,7 @@ class Address:
 
 
 def _concerns_us(record: logging.LogRecord) -> bool:
-    """Whether a line is logged: not of a client that breaks HTTP, or does not take its answer before the server ends."""
+    """Whether a line is logged: not of a client that breaks HTTP, or did not take its answer before the end."""
     return record.exc_info is None or not isinstance(record.exc_info[1], LocalProtocolError | asyncio.CancelledError)
 
 

@@ -1,7 +1,7 @@
 """A stderr that cannot hold up a server: a pipe that nobody reads would, once it is full.
 
-Python's messages wait in a bounded queue for a thread that writes them. C libraries write to descriptor 2 themselves (libtiff
-does for every damaged image), where clients could fill a log or a pipe; while a server runs, it leads nowhere.
+Python's messages wait in a bounded queue for a thread that writes them. C libraries write to descriptor 2 themselves,
+as libtiff does for every damaged image, so that clients could fill a log or a pipe; it leads nowhere meanwhile.
 """
 
 import io
@@ -34,7 +34,7 @@ def detached() -> Iterator[None]:
         return
     _lead_nowhere()
     queued = _Queued(kept)
-    sys.stderr = io.TextIOWrapper(queued, "utf-8", "backslashreplace", write_through=True)  # type: ignore[type-var]
+    sys.stderr = io.TextIOWrapper(queued, "utf-8", "backslashreplace", write_through=True)
     try:
         yield
     finally:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+import uvicorn
 
 from uce_edge.serve import connections
 from uce_edge.serve.connections import Connection
