@@ -1,5 +1,7 @@
 """Whether a model file is, byte for byte, the one that was published."""
 
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,17 +11,59 @@ from uce_edge.digests import MARK, Digests, of_document, of_file, of_model
 from uce_edge.errors import IntegrityError, ModelFileError, argument
 from uce_edge.fields import RecordError
 from uce_edge.metadata import Metadata
+from uce_edge.providers import not_loadable
 from uce_edge.records import DocumentError, parse
 
 _ORT = slice(4, 8), b"ORTM"
 """Where a file says that it is in ONNX Runtime's own format."""
+_LARGEST = 2**31 - 1
+"""Bytes of a file in either format."""
 
 
-def check(path: Path, *, verify: bool = True) -> Digests | None:
+def read(path: Path) -> bytes:
+    """Read a model file. What is checked, loaded and logged must be these bytes: the file may be replaced meanwhile.
+
+    Raises:
+        ModelFileError: There is no such file, it cannot be read, or it is too large for a model.
+    """
+    try:
+        # A pipe in its place must not be waited for.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise FileNotFoundError
+            content = b"" if status.st_size > _LARGEST else file.read(_LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null byte in its name
+        raise ModelFileError(
+            f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
+            "model of your own with: uce-edge export"
+        ) from None
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from None
+    if max(len(content), status.st_size) > _LARGEST:
+        raise ModelFileError(f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export")
+    return content
+
+
+def read_again(path: Path, sha256: str) -> bytes:
+    """Read a model file whose bytes were checked before.
+
+    Raises:
+        IntegrityError: They are others by now.
+    """
+    content = read(path)
+    if of_file(content) != sha256:
+        raise IntegrityError(f"{path} was replaced while it was used. Start again with a file that does not change.")
+    return content
+
+
+def check(path: Path, content: bytes, *, verify: bool = True) -> Digests | None:
     """Refuse a file that is not the one that was published, before anybody runs it.
 
     Args:
         path: A file, in ONNX or in ONNX Runtime's own format.
+        content: Its bytes, from `read`.
         verify: Whether to compare digests. A model in several files is refused in any case.
 
     Returns:
@@ -28,16 +72,19 @@ def check(path: Path, *, verify: bool = True) -> Digests | None:
 
     Raises:
         IntegrityError: It is another file.
-        WireError: It is not an ONNX file.
+        ModelFileError: It is not an ONNX file, or keeps weights in other files.
     """
-    content = path.read_bytes()
     if is_ort(content):
         return _check_ort(path, content) if verify else None
-    if wire.has_external_data(content):
+    try:
+        wire.check(content)
+        return _check_onnx(path, content) if verify else None
+    except wire.ExternalDataError:
         raise ModelFileError(
             f"{path} keeps weights in other files, but a model must be one file. Export it again: uce-edge export"
-        )
-    return _check_onnx(path, content) if verify else None
+        ) from None
+    except wire.WireError as error:
+        raise not_loadable(str(path), str(error)) from None
 
 
 def is_ort(content: bytes) -> bool:

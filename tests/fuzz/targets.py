@@ -147,7 +147,7 @@ def _logs() -> list[bytes]:
         image.write_bytes(_IMAGE)
         model = Model(GOLDEN / "digits-mc.onnx", "cpu", threads=1)
         asked = Request(samples=2, reject=0.3)
-        audit = Audit(log, Path(model.path), model.provider, asked)
+        audit = Audit(log, model, asked)
         for answer in model.answers([image, image], samples=2, reject=0.3, keep=True):
             audit.add(answer)
         audit.close()

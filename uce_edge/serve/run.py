@@ -132,7 +132,7 @@ def serve(
             stack.callback(watching.close)
         if audit is not None:
             (hosted,) = hosts
-            log = Audit(audit, Path(hosted.model.path), hosted.model.provider)
+            log = Audit(audit, hosted.model)
             stack.callback(log.close)
         application = Service(hosts, limits, gauges, log, watching).application(address.token)
         config = uvicorn.Config(
