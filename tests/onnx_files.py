@@ -90,7 +90,7 @@ def _respelt(field: wire.Field, dice: random.Random) -> bytes:
             as_varint(field.number << 3 | 3) + raw + as_varint(field.number << 3 | 4),  # a group
             raw[: dice.randrange(len(raw))],
             raw + as_varint(field.number << 3) + as_varint(dice.randrange(2**64)),
-            raw + wire._bytes_field(dice.randrange(1, 30), wire._bytes_field(1, b"location") * 2),
+            raw + wire._bytes_field(dice.choice([13, dice.randrange(1, 30)]), wire._entry("location", "x")[2:]),
             b"",
         ]
     )

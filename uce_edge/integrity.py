@@ -93,21 +93,7 @@ def is_ort(content: bytes) -> bool:
     return content[place] == name
 
 
-def description_of(path: Path) -> Digests | None:
-    """The digests in the description beside a file; None when there is none, an older one, or one beyond reading.
-
-    Raises:
-        IntegrityError: It was changed.
-    """
-    description = path.with_suffix(".json")
-    try:
-        text = description.read_text(encoding="utf-8")
-        return _read(text, str(description), _rewrite(path))
-    except (OSError, UnicodeDecodeError, DocumentError, RecordError):
-        return None
-
-
-def check_description(path: Path, metadata: Metadata) -> bool:
+def check_description(path: Path, metadata: Metadata) -> str | None:
     """Refuse a description that is not that of the file beside it, such as one from an earlier export.
 
     Args:
@@ -115,15 +101,33 @@ def check_description(path: Path, metadata: Metadata) -> bool:
         metadata: What it says of itself.
 
     Returns:
-        Whether there is a description with digests.
+        The SHA-256 of the description; None where there is none with digests.
     """
-    if description_of(path) is None:
-        return False
-    description = path.with_suffix(".json")
-    described = Metadata.from_properties({KEY: description.read_text(encoding="utf-8")}, str(description))
+    found = _description(path)
+    if found is None:
+        return None
+    description, text = path.with_suffix(".json"), found[0]
+    described = Metadata.from_properties({KEY: text.decode()}, str(description))
     if replace(described, digests=None) != replace(metadata, digests=None):
         raise IntegrityError(f"{description} describes another model than {path}. {_rewrite(path)}")
-    return True
+    return of_file(text)
+
+
+def _description(path: Path) -> tuple[bytes, Digests] | None:
+    """The description beside a file, and its digests; None for none, an older one, or one beyond reading.
+
+    Raises:
+        IntegrityError: It was changed.
+    """
+    description = path.with_suffix(".json")
+    try:
+        content = read(description)
+        digests = _read(content.decode(), str(description), _rewrite(path))
+    except IntegrityError:
+        raise
+    except (ModelFileError, UnicodeDecodeError, DocumentError, RecordError):
+        return None
+    return None if digests is None else (content, digests)
 
 
 def _check_onnx(path: Path, content: bytes) -> Digests | None:
@@ -150,9 +154,10 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
 
 
 def _check_ort(path: Path, content: bytes) -> Digests | None:
-    digests = description_of(path)
-    if digests is None or digests.ort is None:
+    found = _description(path)
+    if found is None or found[1].ort is None:
         return None
+    digests = found[1]
     if digests.ort != of_file(content):
         raise IntegrityError(
             f"{path} is not the file that {path.with_suffix('.json')} describes: it was changed, or belongs to another "
