@@ -33,15 +33,19 @@ def read(path: Path) -> bytes:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise FileNotFoundError
-            content = b"" if status.st_size > _LARGEST else file.read(_LARGEST + 1)
+            content = file.read(status.st_size) if status.st_size <= _LARGEST else b""
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null byte in its name
         raise ModelFileError(
             f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
             "model of your own with: uce-edge export"
         ) from None
+    except IsADirectoryError:
+        raise ModelFileError(
+            f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
+        ) from None
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from None
-    if max(len(content), status.st_size) > _LARGEST:
+    if status.st_size > _LARGEST:
         raise ModelFileError(f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export")
     return content
 

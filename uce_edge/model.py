@@ -86,10 +86,6 @@ class Model:
         path = models.bundled() if path is None else path
         self.path = str(path)
         self.threads = threads
-        if Path(path).is_dir():
-            raise ModelFileError(
-                f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
-            )
         check_memory(max_memory)
         content = integrity.read(Path(path))
         self.sha256 = of_file(content)

@@ -4,6 +4,7 @@ A signature covers the files that belong together: the model, its description NA
 are there. It is a bundle of Sigstore, which `model_signing verify` reads, too.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from uce_edge.digests import of_file
-from uce_edge.errors import IntegrityError, MissingPartError, ModelFileError, UceEdgeError, UsageError, expected
+from uce_edge.errors import IntegrityError, MissingPartError, UceEdgeError, UsageError, expected
 from uce_edge.files import replacing
 from uce_edge.integrity import read, read_again
 
@@ -31,12 +32,10 @@ def covered(model: Path) -> list[Path]:
     Raises:
         UsageError: The file itself would not be one of them.
     """
-    if not model.is_file():
-        raise ModelFileError(f"There is no model file {model}. Check its spelling.")
     if model.suffix not in (".onnx", ".ort"):
         rule = "a file name ending in .onnx or .ort, which a signature covers"
         raise UsageError(expected("`model`", rule, str(model), "Give the file its name again"))
-    return [path for suffix in _COVERED if (path := model.with_suffix(suffix)).is_file()]
+    return [path for suffix in _COVERED if (path := model.with_suffix(suffix)) == model or _is_file(path)]
 
 
 def sign(model: Path, private_key: Path, checked: Mapping[Path, str]) -> Path:
@@ -80,7 +79,7 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
     verifying = _package().verifying
     contents, signature = {path: read(path) for path in covered(model)}, signature_of(model)
     _need_key(public_key, "public")
-    if not signature.is_file():
+    if not _is_file(signature):
         raise IntegrityError(
             f"{model} has no signature: there is no {signature}. Its maker writes one with: uce-edge sign {model} "
             "--key private.pem"
@@ -113,8 +112,12 @@ def _package() -> Any:
     return model_signing
 
 
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for a name that is too long
+
+
 def _need_key(key: Path, kind: str) -> None:
-    if not key.is_file():
+    if not _is_file(key):
         raise UsageError(
             f"There is no key {key}. Make a pair with: openssl ecparam -name prime256v1 -genkey -noout -out "
             "private.pem && openssl ec -in private.pem -pubout -out public.pem"

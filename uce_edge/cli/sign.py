@@ -28,18 +28,23 @@ def sign(
 
 def _checked(model: Path, files: list[Path]) -> dict[Path, str]:
     """Check all files: who signs a damaged or a foreign one would vouch for it."""
+    from dataclasses import replace
+
     from uce_edge import integrity
     from uce_edge.errors import IntegrityError
     from uce_edge.model import Model
 
     description = model.with_suffix(".json")
     loaded = {path: Model(path, "cpu") for path in files if path != description}
+    metadata = loaded[model].metadata
     checked = {path: one.sha256 for path, one in loaded.items()}
-    if description in files and (digest := integrity.check_description(model, loaded[model].metadata)) is not None:
-        checked[description] = digest
-    elif description in files and loaded[model].metadata.digests is not None:
-        raise IntegrityError(
-            f"{description} is not the description of {model}. Write it again: uce-edge info {model} --json > "
-            f"{description}"
-        )
+    described = integrity.check_description(model, metadata)
+    if described is not None:
+        checked[description] = described
+    elif description in files and metadata.digests is not None:
+        raise IntegrityError(f"{description} is not the description of {model}. Write it again, or remove it.")
+    for path, one in loaded.items():
+        unknown = metadata.digests is not None and one.digests is None
+        if unknown or replace(one.metadata, digests=None) != replace(metadata, digests=None):
+            raise IntegrityError(f"{path} is not known to be the model in {model}. Write it again, or remove it.")
     return checked
