@@ -12,6 +12,10 @@ HOLDERS = ("initializer", "sparse values", "sparse indices", "attribute", "attri
 """Where a model can have tensors."""
 
 
+_OPERATORS = sorted({schema.name for schema in onnx.defs.get_all_schemas()})
+_TYPES = onnx.AttributeProto.AttributeType.values()
+
+
 def small_model() -> onnx.ModelProto:
     """A model with a tensor in every one of `HOLDERS`, under that name."""
 
@@ -99,3 +103,56 @@ def _respelt(field: wire.Field, dice: random.Random) -> bytes:
 def padded(number: bytes, by: int) -> bytes:
     """The same number, longer than it must be."""
     return number[:-1] + bytes([number[-1] | 128]) + b"\x80" * (by - 1) + b"\x00"
+
+
+def rewired(model: onnx.ModelProto, dice: random.Random) -> None:  # noqa: PLR0912 - one branch per kind
+    """Damage what a graph says, not how it is written: nodes, attributes, tensors, shapes."""
+    graph = model.graph
+    names = [value.name for value in (*graph.input, *graph.initializer)] + [o for n in graph.node for o in n.output]
+    node, tensor = dice.choice(graph.node), dice.choice(graph.initializer)
+    numbers = (-(2**63), -7, -1, 0, 1, 2, 3, 9, 2**31, 2**62)
+    match dice.randrange(16):
+        case 0 if node.input:
+            node.input[dice.randrange(len(node.input))] = dice.choice([*names, "", "nothing"])
+        case 1:
+            del node.input[dice.randrange(len(node.input) + 1) :]
+        case 2:
+            node.input.append(dice.choice([*names, ""]))
+        case 3:
+            node.output[0] = dice.choice([*names, "", "other"])
+        case 4:
+            node.op_type = dice.choice([*(other.op_type for other in graph.node), *_OPERATORS, "Odd", ""])
+        case 5 if node.attribute:
+            attribute = dice.choice(node.attribute)
+            attribute.i = dice.choice(numbers)
+            for place in range(len(attribute.ints)):
+                attribute.ints[place] = dice.choice([attribute.ints[place], *numbers])
+        case 6 if node.attribute:
+            del node.attribute[dice.randrange(len(node.attribute))]
+        case 7:
+            dice.choice([*node.attribute, onnx.AttributeProto()]).type = dice.choice(_TYPES)
+        case 8 if tensor.dims:
+            tensor.dims[dice.randrange(len(tensor.dims))] = dice.choice(numbers)
+        case 9:
+            del tensor.dims[dice.randrange(len(tensor.dims) + 1) :]
+        case 10:
+            tensor.data_type = dice.choice([*onnx.TensorProto.DataType.values(), 99])
+        case 11:
+            tensor.raw_data = dice.choice(
+                [b"", tensor.raw_data[:-1], tensor.raw_data * 2, b"\xff" * len(tensor.raw_data)]
+            )
+        case 12:
+            tensor.name = dice.choice([*names, "", "other"])
+        case 13:
+            kind = dice.choice([*graph.input, *graph.output, *graph.value_info]).type.tensor_type
+            kind.elem_type = dice.choice([kind.elem_type, *onnx.TensorProto.DataType.values()])
+            for dimension in kind.shape.dim:
+                if dice.random() < 0.5:
+                    dimension.dim_value = dice.choice(numbers)
+        case 14:
+            order = list(graph.node)
+            dice.shuffle(order)
+            del graph.node[:]
+            graph.node.extend(order[: dice.choice([0, 1, len(order), len(order)])])
+        case _:
+            model.opset_import[0].version = dice.choice([-1, 0, 1, 7, 9, 13, 17, 18, 19, 21, 99, 2**31])
