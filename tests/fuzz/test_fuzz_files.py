@@ -42,7 +42,7 @@ def test_a_damaged_file_is_read_or_refused(kind: str, few: int, most: int) -> No
 
 def test_a_damaged_third_party_graph_is_exported_or_refused() -> None:
     pytest.importorskip("onnx_ir", reason="exporting needs onnx-ir")
-    check("third-party", 20, 300)
+    check("third-party", 60, 300)
 
 
 def test_a_damaged_list_of_names_is_read_or_refused() -> None:
