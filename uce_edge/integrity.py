@@ -27,10 +27,8 @@ def read(path: Path) -> bytes:
         ModelFileError: There is no such file, it cannot be read, or it is too large for a model.
     """
     try:
-        # A pipe in its place must not be waited for.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
-            status = os.fstat(descriptor)
+        with open(path, "rb", opener=_open_at_once) as file:  # noqa: PTH123 - Path.open takes no opener
+            status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise FileNotFoundError
             content = file.read(status.st_size) if status.st_size <= _LARGEST else b""
@@ -48,6 +46,11 @@ def read(path: Path) -> bytes:
     if status.st_size > _LARGEST:
         raise ModelFileError(f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export")
     return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe in its place is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_again(path: Path, sha256: str) -> bytes:
