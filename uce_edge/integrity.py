@@ -27,7 +27,7 @@ def read(path: Path) -> bytes:
         ModelFileError: There is no such file, it cannot be read, or it is too large for a model.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:  # noqa: PTH123 - Path.open takes no opener
+        with open(path, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise FileNotFoundError
