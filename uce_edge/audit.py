@@ -6,12 +6,15 @@ import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uce_edge import __version__, chain
 from uce_edge.answers import Answer, Request
 from uce_edge.errors import UceEdgeError, UceEdgeWarning
 from uce_edge.files import flush_folder
+
+if TYPE_CHECKING:
+    from uce_edge.model import Model
 
 _NAME = "Choose another place with --audit."
 
@@ -19,24 +22,21 @@ _NAME = "Choose another place with --audit."
 class Audit:
     """Appends to a file; lines that are there stay, and every line holds the one before it (see `chain`)."""
 
-    def __init__(
-        self, path: Path, model: Path, provider: str, asked: Request | None = None, max_bytes: int | None = None
-    ) -> None:
+    def __init__(self, path: Path, model: "Model", asked: Request | None = None, max_bytes: int | None = None) -> None:
         """Open the log. A last line that a power cut tore is removed: its decision was never told.
 
         Args:
             path: The file; it is made when it is not there.
-            model: The model file.
-            provider: What it really runs on.
+            model: The model that answers.
             asked: How the images are asked about, so that a decision can be computed again.
             max_bytes: The size from which the file is set aside under a number, and a new one begun; None for never.
         """
         self._path, self._max_bytes = path, max_bytes
         self._asked = asked or Request()
         self._same = {
-            "model": str(model),
-            "model_sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
-            "provider": provider,
+            "model": model.path,
+            "model_sha256": model.sha256,
+            "provider": model.provider,
             "uce_edge": __version__,
         }
         self.lines = 0

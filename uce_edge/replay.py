@@ -109,7 +109,9 @@ class _Models:
     def get(self, digest: str, logged: str) -> Model | None:
         path = self._files.find(digest, logged)
         if path is not None and digest not in self._loaded:
-            self._loaded[digest] = Model(path, "cpu")
+            loaded = Model(path, "cpu")
+            if loaded.sha256 == digest:  # not replaced since it was found
+                self._loaded[digest] = loaded
         return self._loaded.get(digest)
 
 

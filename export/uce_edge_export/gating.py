@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from uce_edge.calibration.guarantee import NoGuaranteeError
 from uce_edge.calibration.novelty import NoveltyError
@@ -16,7 +15,7 @@ from uce_edge.model import Model
 from uce_edge_export import novelty
 from uce_edge_export.gate import ParityError
 from uce_edge_export.promise import classes_for, doubt_for, rule_for
-from uce_edge_export.publish import check_name, publish
+from uce_edge_export.publish import check_name, graph_of, publish
 
 _COMPARED = 64  # images whose answers must stay
 
@@ -52,7 +51,7 @@ def add_gate(
         score = RejectBy.UNCERTAINTY if old.metadata.doubt is None else RejectBy.CONFIDENCE
         promise = Promise(stored.target_error, stored.confidence, score)
     guarantee = guarantee.one_per_group()
-    with publish(ir.load(source), old.metadata, out) as draft:
+    with publish(graph_of(old), old.metadata, out) as draft:
         foreign = novelty.add(draft, calibration, wanted)
         if isinstance(foreign, NoveltyError):
             raise foreign

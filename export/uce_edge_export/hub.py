@@ -36,9 +36,10 @@ def write_hub(model: str | Path, folder: str | Path, promise: str | None = None)
         UsageError: The folder has files of these names with other content.
     """
     model, folder = Path(model), Path(folder)
-    metadata = Model(model, "cpu").metadata
+    loaded = Model(model, "cpu")
+    metadata = loaded.metadata
     files = {
-        "model.onnx": model.read_bytes(),
+        "model.onnx": loaded.content(),
         "model.json": (metadata.to_json(indent=2) + "\n").encode(),
         "README.md": card(model.stem, metadata, promise).encode(),
     }

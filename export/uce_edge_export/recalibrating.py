@@ -28,7 +28,7 @@ from uce_edge_export.novelty import add as add_novelty
 from uce_edge_export.novelty import detach
 from uce_edge_export.plain import raw_logits
 from uce_edge_export.promise import NOTHING, Known, Measured, measure
-from uce_edge_export.publish import check_name, publish
+from uce_edge_export.publish import check_name, graph_of, publish
 
 _BINNED = 1000
 """Images that set the bins of the monitor, at most."""
@@ -102,7 +102,7 @@ def recalibrate(
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
-    network, described = detach(ir.load(source), model.metadata)
+    network, described = detach(graph_of(model), model.metadata)
     metadata = replace(
         described,
         minor=contract.MINOR,  # the head is written by this version, with the outputs that it knows

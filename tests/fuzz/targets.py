@@ -2,10 +2,13 @@
 
 import io
 import json
+import random
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from damage import damaged
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden"
@@ -21,6 +24,7 @@ class Target:
     memory: int
     """Megabytes of address space that the process may have."""
     spared: Callable[[Sequence[bytes]], list[list[range]]] = lambda _: []
+    damage: Callable[[Sequence[bytes], int, Sequence[Sequence[range]]], bytes] = damaged
 
 
 def _files(*names: str) -> Callable[[], list[bytes]]:
@@ -85,6 +89,57 @@ def _model(data: bytes) -> str:
     return "answered"
 
 
+def _ort_files() -> list[bytes]:
+    from uce_edge_export import ort_format
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes((GOLDEN / "digits-mc.onnx").read_bytes())
+        return [ort_format.convert(path).read_bytes()]
+
+
+def _third_party() -> list[bytes]:
+    import nets
+
+    net = nets.Net(13)
+    x = net.Relu(net.norm(net.conv(net.stem(), 6, 6), 6))
+    x = net.MaxPool(net.Add(x, net.conv(x, 6, 6)), kernel_shape=[2, 2])
+    whole = net.model(net.Softmax(net.head(net.Dropout(x)), axis=1))
+    return [proto.SerializeToString() for proto in (nets.simple(nets.Net()), nets.wide(), whole)]
+
+
+def _rewired(corpus: Sequence[bytes], number: int, spared: Sequence[Sequence[range]]) -> bytes:
+    import onnx
+    from onnx_files import rewired
+
+    dice = random.Random(number)
+    if dice.random() < 0.2:
+        return damaged(corpus, number, spared)
+    model = onnx.load_from_string(dice.choice(corpus))
+    for _ in range(dice.choice([1, 1, 2, 3])):
+        if model.graph.node and model.graph.initializer:
+            rewired(model, dice)
+    return model.SerializeToString()
+
+
+def _export(data: bytes) -> str:
+    """A file that is written answers; one that is not leaves nothing."""
+    from uce_edge_export import third_party
+    from uce_edge_export.export import export_third_party
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "net.onnx", Path(folder) / "out" / "m.onnx"
+        path.write_bytes(data)
+        try:
+            found = third_party.load(path)
+            export_third_party(found, third_party.metadata(found, path), out, ["0.2"])
+        except BaseException:
+            assert not out.parent.exists() or not list(out.parent.iterdir())
+            raise
+        assert out.is_file()
+    return "exported"
+
+
 def _npz_corpus() -> list[bytes]:
     import numpy as np
 
@@ -147,7 +202,7 @@ def _logs() -> list[bytes]:
         image.write_bytes(_IMAGE)
         model = Model(GOLDEN / "digits-mc.onnx", "cpu", threads=1)
         asked = Request(samples=2, reject=0.3)
-        audit = Audit(log, Path(model.path), model.provider, asked)
+        audit = Audit(log, model, asked)
         for answer in model.answers([image, image], samples=2, reject=0.3, keep=True):
             audit.add(answer)
         audit.close()
@@ -178,6 +233,8 @@ TARGETS = {
     "images": Target(_files("images/*"), _image, 3000),
     "medical": Target(_files("medical/*"), _medical, 3000),
     "models": Target(_goldens, _model, 4000, _weights),
+    "ort": Target(_ort_files, _model, 4000),
+    "third-party": Target(_third_party, _export, 6000, damage=_rewired),
     "archives": Target(_npz_corpus, _npz, 1500),
     "runs": Target(_files("runs/*.json"), _run, 6000),
     "logs": Target(_logs, _log, 4000),

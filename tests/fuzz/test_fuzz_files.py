@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limit
         ("images", 300, 100),
         ("medical", 100, 100),
         ("models", 60, 200),
+        ("ort", 60, 200),
         ("archives", 200, 100),
         ("logs", 25, 50),
     ],
@@ -37,6 +38,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limit
 def test_a_damaged_file_is_read_or_refused(kind: str, few: int, most: int) -> None:
     """And takes at most so many megabytes."""
     check(kind, few, most)
+
+
+def test_a_damaged_third_party_graph_is_exported_or_refused() -> None:
+    pytest.importorskip("onnx_ir", reason="exporting needs onnx-ir")
+    check("third-party", 60, 300)
 
 
 def test_a_damaged_list_of_names_is_read_or_refused() -> None:

@@ -156,18 +156,18 @@ def test_a_log_goes_on_in_numbered_files_with_one_chain(call: Call, images: Path
 
 def test_two_processes_do_not_write_one_log(images: Path) -> None:
     log = images.parent / "d.jsonl"
-    first = Audit(log, MODEL, "CPU")
+    first = Audit(log, Model(MODEL, "cpu"))
     with pytest.raises(UceEdgeError, match="Another process is writing"):
-        Audit(log, MODEL, "CPU")
+        Audit(log, Model(MODEL, "cpu"))
     first.close()
-    Audit(log, MODEL, "CPU").close()
+    Audit(log, Model(MODEL, "cpu")).close()
 
 
 @pytest.mark.parametrize("content", [b"notes of somebody", b"\x89PNG\r\n", b"{\n}\nno log\n"])
 def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "notes").write_bytes(content)
     with pytest.raises(UceEdgeError, match="is not a log of decisions"):
-        Audit(tmp_path / "notes", MODEL, "CPU")
+        Audit(tmp_path / "notes", Model(MODEL, "cpu"))
     assert (tmp_path / "notes").read_bytes() == content
 
 
@@ -175,7 +175,7 @@ def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, content: bytes
 def test_a_pipe_is_no_log(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UceEdgeError, match="is not a regular file"):
-        Audit(tmp_path / "pipe", MODEL, "CPU")
+        Audit(tmp_path / "pipe", Model(MODEL, "cpu"))
 
 
 def test_lines_of_an_older_version_are_kept_and_continued(call: Call, log: Path, images: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_full_disk_leaves_whole_lines_and_no_decision_that_is_not_logged(image
 
 def test_a_line_that_lacks_only_its_end_stays(images: Path, log: Path) -> None:
     log.write_bytes(log.read_bytes()[:-1])
-    with_answer = Audit(log, MODEL, "CPU")
+    with_answer = Audit(log, Model(MODEL, "cpu"))
     with_answer.add(next(Model(MODEL, "cpu").answers([images / "0.png"], keep=True)))
     with_answer.close()
     assert [line.seal for line in chain.read([log])] == [chain.Seal.INTACT] * 7

@@ -75,7 +75,7 @@ def info(
         searched = metadata.promised is not None and metadata.held_out is not None
         rows["reject auto"] = f"{auto}\n{_SEARCHED}" if searched and everything else auto
     if monitor is not None:
-        rows |= _promise(metadata) | {"last checked": _last_checked(model, monitor)}
+        rows |= _promise(metadata) | {"last checked": _last_checked(loaded, monitor)}
     if everything:
         rows |= _rest(metadata)
     rows["digests"] = _integrity(loaded)
@@ -228,14 +228,13 @@ def _usual(metadata: Metadata) -> str:
     return f"usual answers of {stored.images:,} images, counted on {stored.date or 'an unknown date'}"
 
 
-def _last_checked(model: Path, state: Path) -> str:
+def _last_checked(model: "Model", state: Path) -> str:
     """What a monitor of this file knows."""
-    from uce_edge.logged import sha256
     from uce_edge.monitor import Monitor
 
     running = Monitor.load(state)
-    if running.state.model != sha256(model):
-        raise UsageError(f"{state} belongs to another model file than {model}. Give the state of this model.")
+    if running.state.model != model.sha256:
+        raise UsageError(f"{state} belongs to another model file than {model.path}. Give the state of this model.")
     told = [f"{running.state.updated or 'never'}: {running.report().sentence}"]
     if running.state.labels is not None:
         told.append(describe_check(running.state.labels, running.state.alpha))

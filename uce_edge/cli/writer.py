@@ -132,7 +132,7 @@ class Writer:
         self._watcher = None if destinations.monitor is None else Watcher(destinations.monitor, model, asked)
         self._audit = None
         if log is not None:  # last: what is refused before leaves no log open
-            self._audit = Audit(log, Path(model.path), model.provider, asked, destinations.audit_bytes)
+            self._audit = Audit(log, model, asked, destinations.audit_bytes)
         self._log = log
         self._saved = 0
         self._shown: list[Answer] = []

@@ -1,6 +1,5 @@
 """Evaluating a model file: one pass over the images, then everything that follows from the answers."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -105,7 +104,7 @@ def evaluate(
     unsure, surely = (np.argsort(sign * answers.uncertainty, kind="stable") for sign in (-1, 1))
     return Evaluation(
         model=Path(model.path).name,
-        model_sha256=_sha256(Path(model.path)),
+        model_sha256=model.sha256,
         data=data,
         part=part,
         images=len(truth),
@@ -232,8 +231,3 @@ def _applied(model: Model, kept: "rejection.Kept | None") -> list[str]:
         f"`--reject auto` of this file rejects images with {rejects}. It accepts {kept.coverage:.1%} of these images, "
         f"{wrong}. The promised error is at most {kept.target_error:g}."
     ]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uce_edge.errors import UsageError
-from uce_edge.logged import sha256
 from uce_edge.monitor.monitor import Monitor
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class KeptMonitor:
         self._path = path
         if path.exists():
             self.monitor = Monitor.load(path)
-            if self.monitor.state.model != sha256(Path(model.path)):
+            if self.monitor.state.model != model.sha256:
                 raise UsageError(
                     f"{path} belongs to another model file than {model.path}. Use another state file with --monitor."
                 )

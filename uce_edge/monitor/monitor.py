@@ -62,8 +62,6 @@ class Monitor:
             every: Use only every Nth answer, such as for the frames of a video, which are not independent.
             seed: Seed of the random numbers that break ties between equal scores.
         """
-        from uce_edge.logged import sha256
-
         stored = model.metadata.monitor if usual is None else from_answers(usual)
         if stored is None:
             raise UsageError(
@@ -71,7 +69,7 @@ class Monitor:
                 "(uce-edge calibrate MODEL.onnx --data labelled/ --monitor), or name images of the usual kind: "
                 "uce-edge monitor --state state.json --model MODEL.onnx --reference FOLDER"
             )
-        return cls.start(stored, sha256(Path(model.path)), alpha, every=every, seed=seed)
+        return cls.start(stored, model.sha256, alpha, every=every, seed=seed)
 
     @classmethod
     def start(

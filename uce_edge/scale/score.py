@@ -87,8 +87,7 @@ def opened(given: str, model: Path, out: str, request: Request = Request(), bloc
     loaded = Model(model, Device.CPU, threads=1)  # refuses what cannot work before anything starts
     loaded.limits(request.reject)
     loaded.seeds(request.samples, request.seed)
-    content = model.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
+    content, digest = loaded.content(), loaded.sha256
     found = blocks(given, block)
     manifest = Manifest(digest, given, len(found), fingerprint(found), request.samples, request.seed, request.reject)
     folder = Folder(out)
@@ -207,6 +206,8 @@ class _Score:
             path.write_bytes(self._folder.kept(MODEL))
             # Ray sets OMP_NUM_THREADS, which ONNX Runtime ignores: without a number it would take all cores.
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
+        if self._model.sha256 != job.digest:
+            raise UceEdgeError(f"{MODEL} in {job.out} was replaced while this job runs. Start the job again.")
         self._threads = machines.cpus
         self._same = {
             "model_sha256": job.digest,

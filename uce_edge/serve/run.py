@@ -175,7 +175,7 @@ def serve(
             stack.callback(watching.close)
         if audit is not None:
             (hosted,) = hosts
-            log = Audit(audit, Path(hosted.model.path), hosted.model.provider)
+            log = Audit(audit, hosted.model)
             stack.callback(log.close)
         service = Service(hosts, limits, gauges, log, watching)
         stack.callback(service.close)
