@@ -84,7 +84,7 @@ def read_regular(path: str | Path, most: int | None = None) -> bytes:
     Raises:
         OSError: It cannot be read, is no regular file, or is too large.
     """
-    with open(path, "rb", opener=_at_once) as file:  # noqa: PTH123 - a Path takes no opener
+    with open(path, "rb", opener=_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, _IRREGULAR, str(path))
