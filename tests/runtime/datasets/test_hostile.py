@@ -70,8 +70,13 @@ def test_links_from_every_folder_to_every_other_are_followed_once(data: Path) ->
 @pytest.mark.skipif(os.name == "nt", reason="names are shorter there")
 def test_folders_deeper_than_the_stack_are_read(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data / "a")
-    for _ in range(1200):
+    depth = 1200
+    for _ in range(depth):
         Path("d").mkdir()
         os.chdir("d")
-    monkeypatch.chdir(data)
-    assert sum(map(len, splits.load(str(data)).splits.values())) == 20
+    try:
+        assert sum(map(len, splits.load(str(data)).splits.values())) == 20
+    finally:
+        for _ in range(depth):  # shutil.rmtree, which cleans up, would not get so deep
+            os.chdir("..")
+            Path("d").rmdir()
