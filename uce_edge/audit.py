@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uce_edge import __version__, chain
 from uce_edge.answers import Answer, Request
 from uce_edge.errors import UceEdgeError, UceEdgeWarning
-from uce_edge.files import flush_folder
+from uce_edge.files import flush_folder, lock
 
 if TYPE_CHECKING:
     from uce_edge.model import Model
@@ -90,7 +90,7 @@ class Audit:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         file = os.open(self._path, flags, 0o666)
         try:
-            _lock(file)
+            lock(file)
         except OSError:
             os.close(file)
             raise UceEdgeError(
@@ -166,12 +166,3 @@ class Audit:
 def _told(asked: Request) -> dict[str, Any]:
     """What it takes to compute a decision again."""
     return {name: getattr(asked, name) for name in ("samples", "seed", "reject", "adaptive", "top")}
-
-
-def _lock(file: int) -> None:
-    """Keep other processes out, where the system can; the lock ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,6 +7,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
 
 from damage import damaged
 
@@ -229,6 +233,92 @@ def _log(data: bytes) -> str:
     return "the same" if outcomes == {"same"} else "changed"
 
 
+def _states() -> list[bytes]:
+    """Of a monitor that is quiet, and of one after an alarm."""
+    from uce_edge.monitor import Monitor
+    from uce_edge.monitor.records import Bins, StoredReference
+
+    bins = {name: Bins((0.1, 0.2, 0.5), (9, 9, 9, 9)) for name in ("uncertainty", "novelty_score")}
+    monitor = Monitor.start(StoredReference(bins, 25, 0, ""), "0" * 64)
+    quiet = monitor.state.to_json().encode()
+    for _ in range(60):
+        monitor.add_scores({"uncertainty": 1.0, "novelty_score": 1.0}, "2026-01-01T00:00:00")
+    assert monitor.alarm is not None
+    return [monitor.state.to_json().encode(), quiet]
+
+
+def _state(data: bytes) -> str:
+    """What is loaded can go on, be shown and be kept."""
+    from uce_edge.monitor import Monitor
+    from uce_edge.monitor.plot import evidence_plot
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.json"
+        path.write_bytes(data)
+        monitor = Monitor.load(path)
+        monitor.add_scores({"uncertainty": 0.3, "model_uncertainty": 0.3, "novelty_score": 0.3})
+        assert monitor.report().sentence.isprintable()
+        evidence_plot(monitor.state)
+        monitor.save(path)
+        Monitor.load(path)
+    return "read"
+
+
+def _tensor_files() -> list[bytes]:
+    """The weights of a small network as torch writes them, in both of its formats, and as safetensors."""
+    import torch
+    from safetensors.torch import save
+
+    weights = _network().state_dict()
+    corpus = [save(weights)]
+    for zipped in (True, False):
+        with io.BytesIO() as file:
+            torch.save(weights, file, _use_new_zipfile_serialization=zipped)
+            corpus.append(file.getvalue())
+    return corpus
+
+
+def _network() -> "nn.Module":
+    from torch import nn
+
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2))
+
+
+def _tensor_file(data: bytes) -> str:
+    """What is read can be fitted to a network."""
+    from uce_edge_train import pretrained
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.pt"
+        path.write_bytes(data)
+        start = pretrained.start_from(path)
+        tensors = pretrained._tensors(data, start.file)
+        pretrained.fit(_network(), tensors)
+    return "read"
+
+
+def _manifests() -> list[bytes]:
+    rows = [(f"{number}.pgm", "ab"[number % 2], f"g{number // 2}") for number in range(20)]
+    tables = [mark.join(("path", "label", "group")) + "\n" for mark in ",;\t"]
+    tables = [head + "".join(mark.join(row) + "\n" for row in rows) for head, mark in zip(tables, ",;\t", strict=True)]
+    objects = "".join(json.dumps({"path": path, "label": label}) + "\n" for path, label, _ in rows)
+    return [text.encode() for text in (*tables, objects)]
+
+
+def _manifest(data: bytes) -> str:
+    from uce_edge.datasets import splits
+
+    kind = ".jsonl" if data[:1] == b"{" else ".tsv" if b"\t" in data[:12] else ".csv"
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(20):
+            (Path(folder) / f"{number}.pgm").write_bytes(_IMAGE)
+        path = Path(folder) / f"list{kind}"
+        path.write_bytes(data)
+        dataset = splits.load(str(path))
+        assert all(name.isprintable() for name in dataset.class_names)
+    return "read"
+
+
 TARGETS = {
     "images": Target(_files("images/*"), _image, 3000),
     "medical": Target(_files("medical/*"), _medical, 3000),
@@ -238,5 +328,8 @@ TARGETS = {
     "archives": Target(_npz_corpus, _npz, 1500),
     "runs": Target(_files("runs/*.json"), _run, 6000),
     "logs": Target(_logs, _log, 4000),
+    "states": Target(_states, _state, 1500),
+    "tensors": Target(_tensor_files, _tensor_file, 8000),
+    "manifests": Target(_manifests, _manifest, 1500),
     "names": Target(_files("names/*.txt"), _names, 1000),
 }

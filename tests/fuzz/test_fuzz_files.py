@@ -33,6 +33,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limit
         ("ort", 60, 200),
         ("archives", 200, 100),
         ("logs", 25, 50),
+        ("states", 100, 20),
+        ("manifests", 60, 20),
     ],
 )
 def test_a_damaged_file_is_read_or_refused(kind: str, few: int, most: int) -> None:
@@ -55,6 +57,11 @@ def test_a_damaged_description_of_a_run_is_read_or_refused() -> None:
     here("runs") if not LONG else check("runs", 200, 100)
 
 
+def test_a_damaged_file_of_tensors_is_read_or_refused() -> None:
+    pytest.importorskip("torch", reason="torch is not installed, and reads them")
+    here("tensors") if not LONG else check("tensors", 100, 200)
+
+
 def here(kind: str) -> None:
     """A few files in this process, whose readers are Python alone."""
     target, read = TARGETS[kind], 0
@@ -65,7 +72,7 @@ def here(kind: str) -> None:
     assert 0 < read < 200
 
 
-@pytest.mark.parametrize(("kind", "step"), [("runs", 3), ("logs", 60)])
+@pytest.mark.parametrize(("kind", "step"), [("runs", 3), ("logs", 60), ("states", 15)])
 def test_a_value_of_the_wrong_type_is_told_or_told_apart(kind: str, step: int) -> None:
     """Every key of the document, and every wrong value; of slow readers, a part of them."""
     if kind == "runs":
@@ -73,7 +80,7 @@ def test_a_value_of_the_wrong_type_is_told_or_told_apart(kind: str, step: int) -
     target, tried = TARGETS[kind], 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        text = target.corpus()[1]
+        text = target.corpus()[0 if kind == "states" else 1]
         documents = wrong_values(json.loads(text.splitlines()[0] if kind == "logs" else text))
         for document in itertools.islice(documents, 0, None, 1 if LONG else step):
             tried += 1

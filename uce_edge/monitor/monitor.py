@@ -12,7 +12,7 @@ import numpy as np
 from uce_edge.answers import Answer
 from uce_edge.errors import UceEdgeError, UsageError, argument, expected
 from uce_edge.fields import RecordError
-from uce_edge.files import replacing
+from uce_edge.files import read_regular, replacing
 from uce_edge.monitor import bets
 from uce_edge.monitor.records import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
 from uce_edge.monitor.reference import from_answers
@@ -26,6 +26,7 @@ ALPHA = 0.01
 """The probability of ever raising a false alarm, unless somebody says otherwise."""
 _POINTS = 200  # of the history, at most
 _LARGEST = 700.0  # exp of more is no float
+_MOST = 1 << 24  # bytes of a state, a hundred times as many as it has
 
 
 class Monitor:
@@ -101,7 +102,7 @@ class Monitor:
         """Continue from a file that `save` wrote."""
         remedy = "Start anew with another state file."
         try:
-            state = State.from_document(parse(Path(path).read_bytes()))
+            state = State.from_document(parse(read_regular(path, _MOST)))
         except OSError as error:
             raise UceEdgeError(f"Cannot read the monitor's state {path}: {error.strerror}. {remedy}") from None
         except DocumentError as error:

@@ -10,6 +10,7 @@ from typing import Any
 from uce_edge import chain
 from uce_edge.chain import Line, Seal
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.files import read_regular
 from uce_edge.monitor.records import State
 
 
@@ -109,7 +110,7 @@ def labelled(log: Path, labels: Path, classes: Sequence[str]) -> Labelled:
 
 def _read(labels: Path, classes: Sequence[str]) -> list[tuple[str, str]]:
     try:
-        text = labels.read_text(encoding="utf-8-sig")
+        text = read_regular(labels).decode("utf-8-sig")
     except OSError as error:
         raise UceEdgeError(f"Cannot read the labels {labels}: {error.strerror}. Check the name.") from None
     except UnicodeDecodeError:
