@@ -115,11 +115,11 @@ def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digi
     head = next(line for line in lines if line.startswith("level "))
     assert all(kind in head for kind in far.CHOICE)
     assert not any(kind in said.err for kind in far.JUDGE), "these are kept out of every choice"
-    assert [line.split("  ")[0] for line in lines if "%" in line and line[0] in "345"] == ["3 %", "4 % (used)", "5 %"]
+    assert [line.split("  ")[0] for line in lines if "%" in line and line[0] in "345"] == ["3.0 %", "4.0 % (used)", "5.0 %"]
     rows = json.loads(said.out)["novelty_levels"]
     assert [row["level"] for row in rows] == [0.03, 0.04, 0.05]
     assert set(rows[0]["far"]) == set(far.CHOICE)
-    assert "At most 4 % of familiar images" in call("info", out).out
+    assert "At most 4.0 % of familiar images" in call("info", out).out
 
 
 def test_export_of_files_takes_a_level_too(call: Call, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_export_of_files_takes_a_level_too(call: Call, tmp_path: Path) -> None:
     words = ("export", "--from", source, source, "--data", "digits", "--samples", 2, "--out", out)
     said = call(*words, "--novelty-level", 0.05)
     assert said.code == 0, said.err
-    assert "5 % (used)" in said.err
+    assert "5.0 % (used)" in said.err
     rule = Model(out, "cpu").metadata.rule
     assert rule is not None
     assert rule.foreign.level == 0.05
@@ -138,4 +138,4 @@ def test_export_of_files_takes_a_level_too(call: Call, tmp_path: Path) -> None:
 def test_the_old_name_of_the_option_still_works(digits: Digits, call: Call, tmp_path: Path) -> None:
     said = call("calibrate", digits.model, "--data", "digits", "--foreign", 0.05, "--out", tmp_path / "m.onnx")
     assert said.code == 0, said.err
-    assert "5 % (used)" in said.err
+    assert "5.0 % (used)" in said.err

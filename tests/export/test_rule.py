@@ -240,11 +240,11 @@ def test_the_command_line_calibrates_exports_shows_and_applies_it(
     assert said.code == 0, said.err
     assert "`export` will also fit the novelty gate on the calibration images" in said.err
     said = call("export", "run", "--out", "m.onnx")
-    assert "Foreign images are rejected. At most 3 % of familiar images" in said.err
+    assert "Foreign images are rejected. At most 3.0 % of familiar images" in said.err
     assert "are rejected, too. Both rules accept" in said.err
     assert "--reject auto" in said.err
     said = call("info", "m.onnx")
-    assert "Foreign images are rejected. At most 3 %" in said.out
+    assert "Foreign images are rejected. At most 3.0 %" in said.out
     test, rule = digits.dataset.splits["test"].images, stored(Path("m.onnx"))
     model = Model("m.onnx", "cpu")
     inverted = 255 - test

@@ -174,7 +174,7 @@ def export(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Labelled images. The file is calibrated on them, and learns from them to recognise foreign images.",
+            help="Labelled images. The file is calibrated on them, and its novelty gate is fitted on them.",
             rich_help_panel=_FOREIGN,
         ),
     ] = None,
