@@ -104,7 +104,9 @@ def test_the_level_is_fixed_before_the_threshold_is_searched(digits: Digits, tmp
         assert (rule.foreign.level, rule.foreign.cutoff) == (level, cutoff(135, level).cutoff)
         familiar = said.novelty > np.float32(rule.foreign.cutoff)
         wrong = said.class_ids != kept.labels
-        assert rule.uncertain.threshold == guarantee.find(said.uncertainty[familiar], wrong[familiar], 0.1, 0.95).threshold
+        assert (
+            rule.uncertain.threshold == guarantee.find(said.uncertainty[familiar], wrong[familiar], 0.1, 0.95).threshold
+        )
 
 
 def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digits, call: Call, tmp_path: Path) -> None:
@@ -115,7 +117,11 @@ def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digi
     head = next(line for line in lines if line.startswith("level "))
     assert all(kind in head for kind in far.CHOICE)
     assert not any(kind in said.err for kind in far.JUDGE), "these are kept out of every choice"
-    assert [line.split("  ")[0] for line in lines if "%" in line and line[0] in "345"] == ["3.0 %", "4.0 % (used)", "5.0 %"]
+    assert [line.split("  ")[0] for line in lines if "%" in line and line[0] in "345"] == [
+        "3.0 %",
+        "4.0 % (used)",
+        "5.0 %",
+    ]
     rows = json.loads(said.out)["novelty_levels"]
     assert [row["level"] for row in rows] == [0.03, 0.04, 0.05]
     assert set(rows[0]["far"]) == set(far.CHOICE)
@@ -139,3 +145,8 @@ def test_the_old_name_of_the_option_still_works(digits: Digits, call: Call, tmp_
     said = call("calibrate", digits.model, "--data", "digits", "--foreign", 0.05, "--out", tmp_path / "m.onnx")
     assert said.code == 0, said.err
     assert "5.0 % (used)" in said.err
+
+
+def test_a_quiet_command_shows_no_table(digits: Digits, call: Call, tmp_path: Path) -> None:
+    said = call("calibrate", digits.model, "--data", "digits", "--out", tmp_path / "m.onnx", "--quiet")
+    assert (said.code, said.err, said.out) == (0, "", "")
