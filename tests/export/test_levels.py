@@ -129,10 +129,10 @@ def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digi
 
 
 def test_export_of_files_takes_a_level_too(call: Call, tmp_path: Path) -> None:
-    source, out = GOLDEN / "digits-mc.onnx", tmp_path / "m.onnx"
-    assert call("export", "--from", source, source, "--novelty-level", 0.05, "--out", out).code == 2
-    assert call("export", "--from", source, source, "--data", "digits", "--novelty-level", 2).code == 2
-    words = ("export", "--from", source, source, "--data", "digits", "--samples", 2, "--out", out)
+    sources, out = (GOLDEN / "digits-mc.onnx", GOLDEN / "digits-factored.onnx"), tmp_path / "m.onnx"
+    assert call("export", "--from", *sources, "--novelty-level", 0.05, "--out", out).code == 2
+    assert call("export", "--from", *sources, "--data", "digits", "--novelty-level", 2).code == 2
+    words = ("export", "--from", *sources, "--data", "digits", "--samples", 2, "--out", out)
     said = call(*words, "--novelty-level", 0.05)
     assert said.code == 0, said.err
     assert "5.0 % (used)" in said.err
