@@ -19,7 +19,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.metrics import nll
-from uce_edge_export import gate, graph, laplace, moments_fit, novelty, precision, sigma, third_party
+from uce_edge_export import gate, graph, laplace, levels, moments_fit, novelty, precision, sigma, third_party
 from uce_edge_export.baking import bake_seeds
 from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
@@ -56,6 +56,8 @@ class Exported:
     """NLL of the written file on the calibration images, where there are some."""
     measured: Measured = NOTHING
     """The stored threshold and rule, or why there is none, where one was asked for."""
+    costs: levels.Costs | None = None
+    """What other levels of the novelty gate would do; None for a file without one."""
     notes: tuple[str, ...] = ()
     """What was changed on the way, for the user: sentences without their full stops."""
 
@@ -144,16 +146,19 @@ def write(
         if options.bake:
             bake_seeds(draft)
         notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
-        file_nll, measured = math.nan, NOTHING
+        file_nll, measured, costs = math.nan, NOTHING, None
         if labelled and labelled.held_out:
             gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else None
             if isinstance(gated, NoveltyError):
-                notes = (*notes, f"the file cannot recognise foreign images. {str(gated).removesuffix('.')}")
+                why = str(gated).removesuffix(".")
+                notes = (*notes, f"the file has no gate against out-of-distribution images. {why}")
                 gated = None
+            elif gated is not None:
+                costs = levels.compare(draft, labelled.calibration, labelled.promise, gated)
             known = Known.of(draft, labelled.calibration)
             file_nll = nll(known.said.probabilities, known.labels)
             measured = measure(draft, labelled.held_out, labelled.promise, gated, known)
-    return Exported(out, draft.metadata, parity, judgements, file_nll, measured, notes)
+    return Exported(out, draft.metadata, parity, judgements, file_nll, measured, costs, notes)
 
 
 def _with_noise_inputs(classifier: graph.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:

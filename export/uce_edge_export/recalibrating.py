@@ -20,7 +20,7 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.model import Model
-from uce_edge_export import head
+from uce_edge_export import head, levels
 from uce_edge_export.builder import Builder
 from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
@@ -46,6 +46,8 @@ class Recalibrated:
     """The rejection threshold and the rule that were stored, or why there are none, where they were asked for."""
     unfit: NoveltyError | None = None
     """Why the file cannot tell what is foreign, if it was to."""
+    costs: levels.Costs | None = None
+    """What other levels of the gate would do; None for a file without one."""
 
     @property
     def promised(self) -> Guarantee | NoGuaranteeError | None:
@@ -123,6 +125,7 @@ def recalibrate(
         file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
         added = None if novelty is None else add_novelty(draft, data, novelty)
         foreign = added if isinstance(added, StoredCutoff) else None
+        costs = None if foreign is None else levels.compare(draft, data, promise, foreign)
         if kept is not None:
             usual = data if promise is not None and promise.score is RejectBy.AUTO else data.at_most(_BINNED)
             measured = measure(draft, kept, promise, foreign, Known.of(draft, usual))
@@ -130,7 +133,8 @@ def recalibrate(
             rule = StoredRule(foreign)
             measured = Measured(rule=rule)
             draft.describe(replace(draft.metadata, rule=rule))
-    return Recalibrated(out, draft.metadata, file_nll, measured, added if isinstance(added, NoveltyError) else None)
+    unfit = added if isinstance(added, NoveltyError) else None
+    return Recalibrated(out, draft.metadata, file_nll, measured, unfit, costs)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:

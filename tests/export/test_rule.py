@@ -13,7 +13,7 @@ from PIL import Image
 
 from uce_edge import contract
 from uce_edge.calibration import guarantee
-from uce_edge.calibration.novelty import NoveltyError, cutoff
+from uce_edge.calibration.novelty import USUAL, NoveltyError, cutoff
 from uce_edge.calibration.promises import NoveltyPromise, Promise, StoredCutoff, StoredRule
 from uce_edge.contract import Inference, Method, Precision
 from uce_edge.datasets.splits import Split
@@ -60,9 +60,8 @@ def test_the_cutoff_is_that_of_the_half_of_the_calibration_images_that_nothing_w
     model, foreign = Model(file, "cpu"), stored(file).foreign
     scoring = digits.dataset.splits["calibration"].halves()[1]
     assert (foreign.images, foreign.data) == (len(scoring), scoring.sha256())
-    # 135 images allow no 1 %.
-    assert foreign.level == 0.022
-    assert foreign.cutoff == cutoff(135, 0.022).cutoff
+    assert foreign.level == USUAL
+    assert foreign.cutoff == cutoff(135, USUAL).cutoff
     turned_away = contract.is_foreign(model.predict(scoring.images).novelty, foreign.cutoff)
     assert turned_away.sum() == int(foreign.cutoff * 136) - 1  # each image counts itself once more
 
@@ -239,13 +238,13 @@ def test_the_command_line_calibrates_exports_shows_and_applies_it(
     shutil.copytree(digits.run, "run")
     said = call("calibrate", "run", "--target-error", "0.05")
     assert said.code == 0, said.err
-    assert "`export` will also learn from the calibration images what is foreign." in said.err
+    assert "`export` will also fit the novelty gate on the calibration images" in said.err
     said = call("export", "run", "--out", "m.onnx")
-    assert "Foreign images are rejected. At most 2.2 % of familiar images" in said.err
+    assert "Foreign images are rejected. At most 3.0 % of familiar images" in said.err
     assert "are rejected, too. Both rules accept" in said.err
     assert "--reject auto" in said.err
     said = call("info", "m.onnx")
-    assert "Foreign images are rejected. At most 2.2 %" in said.out
+    assert "Foreign images are rejected. At most 3.0 %" in said.out
     test, rule = digits.dataset.splits["test"].images, stored(Path("m.onnx"))
     model = Model("m.onnx", "cpu")
     inverted = 255 - test
@@ -286,8 +285,8 @@ def test_the_command_line_can_leave_it_out(digits: Digits, call: Call, tmp_path:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--foreign", "1.5"], "Expected `foreign` to be strictly between 0 and 1, but got 1.5"),
-        (["--foreign", "0.01", "--no-novelty"], "--foreign and --no-novelty exclude each other"),
+        (["--novelty-level", "1.5"], "Expected `novelty_level` to be a number strictly between 0 and 1, but got 1.5"),
+        (["--novelty-level", "0.01", "--no-novelty"], "--novelty-level and --no-novelty exclude each other"),
     ],
 )
 def test_wrong_wishes_are_told_before_anything_slow(digits: Digits, call: Call, words: list[str], told: str) -> None:

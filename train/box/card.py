@@ -13,6 +13,7 @@ import onnx_ir as ir
 from recipes import Boxed
 
 from uce_edge.contract import Inference
+from uce_edge.datasets import far
 from uce_edge.datasets.splits import load
 from uce_edge.metadata import Metadata, StoredScore
 from uce_edge.model import Model
@@ -111,8 +112,8 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         f"together. The measured shares are of the test images: {boxed.tested}.",
         _promises(own, metadata),
         "## What it should reject",
-        "None of these images has a class of the model. `far` holds noise, single colours, gratings, checkerboards and "
-        "text.",
+        "None of these images has a class of the model. `far` holds the kinds of made images that no choice looks at "
+        f"({', '.join((*far.JUDGE, far.SHUFFLED))}; [novelty](novelty.md)).",
         _foreign(own),
         f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
         "Each cell says which share `--reject auto` accepts, and which share of these is wrong.",

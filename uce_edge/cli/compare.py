@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, foreign_images, grouped_note, trained_note
+from uce_edge.cli.evaluating import called, check_report, grouped_note, outside_images, trained_note
 from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
@@ -131,7 +131,7 @@ def _named(models: Sequence[Path]) -> dict[str, Path]:
 def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _Asked) -> "dict[str, Evaluation]":
     """Every file on the same images."""
     from uce_edge import evaluation
-    from uce_edge.datasets import far, labelled
+    from uce_edge.datasets import labelled
     from uce_edge.model import Model
 
     first = next(iter(described.values()))
@@ -142,7 +142,7 @@ def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _
     if asked.images is not None and asked.images < len(split):
         split = split.at_most(asked.images)
         part = f"{asked.images:,} of the {part}"
-    outside = {called(name): foreign_images(name, first.image, asked.root, asked.images) for name in asked.ood}
+    outside = outside_images(asked.ood, first.image, asked.root, split.images, asked.images)
     found = {}
     for name, path in files.items():
         say(f"Evaluating {name} on {len(split):,} images: {asked.data}, {part}.")
@@ -153,8 +153,8 @@ def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _
             split.labels,
             data=called(asked.data),
             part=part,
-            outside=outside,
-            kinds={far.NAME: far.kinds()} if far.NAME in asked.ood else {},
+            outside=outside.images,
+            kinds=outside.kinds,
             seed=asked.seed,
             notes=[*trained_note(model.metadata, split.images), *grouped_note(split)],
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, foreign_images, grouped_note, trained_note
+from uce_edge.cli.evaluating import called, check_report, grouped_note, outside_images, trained_note
 from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
@@ -90,7 +90,7 @@ def evaluate(
     if report is not None:
         check_report(report)
     from uce_edge import evaluation
-    from uce_edge.datasets import far, labelled
+    from uce_edge.datasets import labelled
     from uce_edge.files import replacing
     from uce_edge.model import Model
     from uce_edge.report import page, summary
@@ -104,6 +104,7 @@ def evaluate(
     own = labelled.Own(loaded.metadata.hashes.splits, loaded.metadata.group)
     split, part = labelled.load_test(data, spec, loaded.classes, root, own, group)
     say(f"Evaluating {model} on {len(split):,} images: {data}, {part}.")
+    outside = outside_images(ood or (), spec, root, split.images)
     result = evaluation.evaluate(
         loaded,
         split.images,
@@ -111,8 +112,8 @@ def evaluate(
         data=called(data),
         part=part,
         names=None if split.names is None else list(split.names),
-        outside={called(name): foreign_images(name, spec, root) for name in ood or ()},
-        kinds={far.NAME: far.kinds()} if far.NAME in (ood or ()) else {},
+        outside=outside.images,
+        kinds=outside.kinds,
         samples=samples,
         seed=seed,
         reject=threshold,

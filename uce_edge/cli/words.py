@@ -260,6 +260,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, err: bool = Fal
         rows: Their cells.
         err: Whether it is talk rather than the result.
     """
+    if err and _talk is Talk.QUIET:
+        return
     lines = [head, *rows]
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     for index, line in enumerate(lines):
