@@ -43,7 +43,7 @@ class Audit:
         }
         self.lines = 0
         """Decisions that this process has logged."""
-        self._file = _CLOSED
+        self._file, self._size, self._line, self.last = _CLOSED, 0, 0, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._begin()

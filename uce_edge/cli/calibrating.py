@@ -45,7 +45,7 @@ def calibrate_file(
         say(f"Note: the file cannot recognise foreign images. {done.unfit}")
     auto = describe_auto(done.metadata)
     if auto is not None:
-        say(auto)
+        say(*auto.split("\n"))
     say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
     reject = "0.3" if auto is None else "auto"
     return Done(done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}", refused)

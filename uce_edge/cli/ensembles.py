@@ -59,7 +59,7 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
         say(f"Note: the file cannot recognise foreign images. {fitted.unfit}")
     auto = describe_auto(fitted.metadata)
     if auto is not None:
-        say(auto)
+        say(*auto.split("\n"))
     following = f"predict --model {quote(out)} image.png --reject {'0.3' if auto is None else 'auto'}"
     tell(Done(fitted.metadata.calibration, following, fitted.measured.refused))
     return out, following
