@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uce_edge.cli.command import Command
+from uce_edge.cli.destinations import check_apart
 from uce_edge.cli.engines import ENGINES
 from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelOption, ThreadsOption, choose_model
 from uce_edge.cli.parts import need_torch_export
@@ -81,6 +82,7 @@ def bench(
 
     if plot is not None:
         picture.check_plot(plot)
+        check_apart("plot", plot, [model])
     # A wrong file is told here, in this process, and in full.
     metadata = Model(model, device).metadata
     if not metadata.takes_seeds and counts != [metadata.samples]:

@@ -169,3 +169,20 @@ def test_commands_print_in_one_place() -> None:
                 pytest.fail(f"{path.name}:{node.lineno} prints without words.echo")
             if called == "typer.echo":
                 assert ast.unparse(node.args[0]).partition("(")[0].endswith(("json.dumps", ".to_json")), path
+
+
+@pytest.mark.parametrize(
+    "command", ["evaluate m.html --data d.npz --report", "compare m.html o.html --data d.npz --report"]
+)
+def test_a_page_does_not_replace_its_model(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("m.html", "o.html"):
+        shutil.copy(MODEL, name)
+    (tmp_path / "link.html").symlink_to("m.html")
+    for report in ("m.html", "link.html", tmp_path / "m.html"):
+        said = call(*command.split(), report)
+        assert said.code == 2
+        assert "which would be overwritten" in said.err
+    assert Path("m.html").read_bytes() == MODEL.read_bytes()
