@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,7 +51,7 @@ class Line:
     absent: int = 0
     """How many lines are missing before it, where the numbers tell."""
 
-    @property
+    @cached_property
     def document(self) -> dict[str, Any]:
         """What it says; empty for what is no JSON object."""
         return parsed(self.text) or {}
