@@ -1,5 +1,6 @@
 """The log of decisions as evidence: what was edited, removed, cut off or not written is noticed."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, Call
+from conftest import GOLDEN, ROOT, Call
 from PIL import Image
 
 from uce_edge import UceEdgeError, chain
@@ -281,8 +282,23 @@ def test_the_name_that_a_client_gives_is_no_selection(call: Call, images: Path, 
     audit = Audit(log, MODEL, "CPU")
     audit.add(replace(next(Model(MODEL, "cpu").answers([images / "0.png"], keep=True)), path=name))
     audit.close()
-    assert json.loads(log.read_text())["part"] is None
+    document = _unsealed(log.read_text())
+    assert document.pop("part") is None
     assert outcomes(call, log, images) == ["same"]
+    log.write_bytes(chain.sealed(document))  # as older versions wrote it
+    assert outcomes(call, log, images) == ["same"]
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "NaN", "Infinity", "true", '"0.5"'])
+def test_a_monitor_takes_only_finite_numbers_from_a_log(call: Call, tmp_path: Path, value: str) -> None:
+    log, state = tmp_path / "d.jsonl", tmp_path / "state.json"
+    call("predict", ROOT / "examples" / "images" / "frog.png", "--audit", log)
+    document = _unsealed(log.read_text()) | {"uncertainty": json.loads(value)}
+    text = json.dumps(document).removesuffix("}").encode()
+    log.write_bytes(text + b', "line_sha256": "' + hashlib.sha256(text).hexdigest().encode() + b'"}\n')
+    said = call("monitor", log, "--state", state)
+    assert said.code == 1
+    assert "has no number uncertainty" in said.err
 
 
 def test_lines_of_an_older_version_are_kept_and_continued(call: Call, log: Path, images: Path) -> None:
