@@ -108,6 +108,8 @@ class Audit:
         try:
             self._check_is_regular(os.fstat(file).st_mode)
             _lock(file)
+            if not os.path.samestat(os.fstat(file), self._path.lstat()):
+                raise BlockingIOError  # set aside by another process since it was opened
         except UceEdgeError:
             os.close(file)
             raise
@@ -139,9 +141,15 @@ class Audit:
         self._size += len(line)
 
     def _rotate(self) -> None:
-        self.close()
-        self._path.rename(chain.next_segment(self._path))
-        self._file, self._size = self._open(os.O_EXCL), 0
+        """Set the full file aside; its lock keeps others out until the new file has its own."""
+        if os.name == "nt":  # where nothing that is open can be renamed, and there is no lock
+            self.close()
+        try:
+            self._path.rename(chain.next_segment(self._path))
+            file = self._open(os.O_EXCL)
+        finally:
+            self.close()
+        self._file, self._size = file, 0
 
     def _end(self) -> tuple[int, int, str]:
         """Size of the file, number and hash of the last line, once what a power cut tore is mended."""

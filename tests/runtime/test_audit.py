@@ -7,6 +7,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from conftest import GOLDEN, ROOT, Call
 from PIL import Image
 
 from uce_edge import UceEdgeError, chain
+from uce_edge.answers import Answer
 from uce_edge.audit import Audit
 from uce_edge.model import Model
 
@@ -164,6 +167,30 @@ def test_two_processes_do_not_write_one_log(images: Path) -> None:
         Audit(log, MODEL, "CPU")
     first.close()
     Audit(log, MODEL, "CPU").close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such lock there")
+def test_many_writers_in_turn_leave_one_chain(tmp_path: Path) -> None:
+    log, refused = tmp_path / "d.jsonl", Answer("x", None, "nothing", None)
+
+    def write(_: int) -> int:
+        written = 0
+        for _ in range(30):
+            with suppress(UceEdgeError):  # another one is writing
+                audit = Audit(log, MODEL, "CPU", max_bytes=1500)
+                try:
+                    for _ in range(3):
+                        audit.add(refused)
+                        written += 1
+                finally:
+                    audit.close()
+        return written
+
+    with ThreadPoolExecutor(4) as pool:
+        written = sum(pool.map(write, range(4)))
+    lines = list(chain.read(chain.segments(log)))
+    assert len(lines) == written > 0
+    assert {line.seal for line in lines} == {chain.Seal.INTACT}
 
 
 OURS = chain.sealed(
