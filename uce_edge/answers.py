@@ -14,6 +14,7 @@ from uce_edge.ahead import cores, done_ahead
 from uce_edge.depth import Notes
 from uce_edge.errors import ImageError
 from uce_edge.images import STDIN, load, read, read_stream
+from uce_edge.medical import fragment
 from uce_edge.metadata import ImageSpec
 from uce_edge.prediction import ClassProbability, Decision, ImagePrediction, Limits
 from uce_edge.ranges import Range
@@ -71,6 +72,8 @@ class Answer:
     """The gray values that the model took for black and white, if it says so."""
     limit_of: str | None = None
     """The class whose limit the threshold is, where every class has its own."""
+    part: str | None = None
+    """The frame or slice of the file that was asked for, as `3` or `z=40`; None for the file itself."""
 
     @property
     def limits(self) -> Limits:
@@ -154,9 +157,10 @@ def answered(model: "Model", chunk: Sequence["Opened"], request: Request) -> Ite
         predictions = iter(replace(said, sources=[None if image.path == STDIN else image.path for image in usable]))
     for image in chunk:
         if image.pixels is None:
-            yield refused(image.path, image.error, limits, image.content)
+            answer = refused(image.path, image.error, limits, image.content)
         else:
-            yield answer_of(model, image.path, next(predictions), limits, request.top, image.content)
+            answer = answer_of(model, image.path, next(predictions), limits, request.top, image.content)
+        yield answer if image.part is None else replace(answer, part=image.part)
 
 
 def answer_of(
@@ -207,6 +211,8 @@ class Opened(NamedTuple):
     """The bytes of the image, to keep."""
     notes: list[str]
     """What is odd about it."""
+    part: str | None = None
+    """As that of `Answer`."""
 
 
 def _open(path: str, spec: ImageSpec, keep: bool) -> Opened:
@@ -215,9 +221,9 @@ def _open(path: str, spec: ImageSpec, keep: bool) -> Opened:
         if keep or path == STDIN:
             content = read_stream(sys.stdin.buffer, _name(path)) if path == STDIN else read(path)
         pixels = load(path if content is None else content, spec, _name(path), notes.append)
-        return Opened(path, pixels, "", content, notes)
+        return Opened(path, pixels, "", content, notes, fragment(path))
     except ImageError as error:
-        return Opened(path, None, str(error), content, notes)
+        return Opened(path, None, str(error), content, notes, fragment(path))
 
 
 def _name(path: str) -> str:

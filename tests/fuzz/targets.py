@@ -1,5 +1,6 @@
 """What is fuzzed: sound files to start from, and what is done with a damaged one."""
 
+import hashlib
 import io
 import json
 import random
@@ -319,6 +320,59 @@ def _manifest(data: bytes) -> str:
     return "read"
 
 
+def _continued(data: bytes) -> str:
+    """A log is continued behind its whole lines; anything else stays as it is, byte for byte."""
+    from uce_edge import chain
+    from uce_edge.answers import Answer
+    from uce_edge.audit import Audit
+    from uce_edge.errors import UceEdgeError
+    from uce_edge.model import Model
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.jsonl"
+        log.write_bytes(data)
+        try:
+            audit = Audit(log, Model(GOLDEN / "digits-mc.onnx", "cpu"))
+        except UceEdgeError:
+            assert log.read_bytes() == data
+            raise
+        audit.add(Answer("x\n#z=1,z=2", None, "nothing", None))
+        audit.close()
+        *_, last = chain.read([log])
+        written = log.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        assert written.startswith(whole)
+        assert last.document["path"] == "x\n#z=1,z=2"
+        assert hashlib.sha256(last.text.rpartition(b', "line_sha256"')[0]).hexdigest() == chain.digest(last.text)
+    return "continued" if written.startswith(data) else "mended"
+
+
+def _hostile() -> list[bytes]:
+    """Names that drive terminals, break lines, compute in spreadsheets or look like slices."""
+    names = (
+        "\x1b[31mred\x1b]0;own\x07", "new\nline\r\n", "rlo\u202egnp", "=HYPERLINK(1)", "x#z=1,z=2", "scan.dcm#7",
+        "\x9b2J\x85\u2028", "<script>", "\U000e0041\ufeff", "猫 é 👩\u200d🚀", "-1", "@SUM(A1)", "a,\"b\"", "\t=1",
+    )  # fmt: skip
+    return [name.encode() for name in names]
+
+
+def _name(data: bytes) -> str:
+    import csv
+
+    from uce_edge.printable import cell, shown
+
+    name = data.decode(errors="surrogateescape")
+    line = shown(name)
+    assert all(letter == shown(letter) for letter in line)
+    assert not set(line) & set(map(chr, [*range(32), *range(127, 160), 0x202E, 0x2028]))
+    with io.StringIO(newline="") as table:
+        csv.writer(table).writerow([cell(name), 1.5])
+        ((text, number),) = csv.reader(io.StringIO(table.getvalue(), newline=""))
+    assert number == "1.5"
+    assert text.strip()[:1] not in ("=", "@")
+    return "as it is" if text == name else "shown"
+
+
 TARGETS = {
     "images": Target(_files("images/*"), _image, 3000),
     "medical": Target(_files("medical/*"), _medical, 3000),
@@ -331,5 +385,7 @@ TARGETS = {
     "states": Target(_states, _state, 1500),
     "tensors": Target(_tensor_files, _tensor_file, 8000),
     "manifests": Target(_manifests, _manifest, 1500),
+    "continued": Target(_logs, _continued, 4000),
+    "hostile": Target(_hostile, _name, 1000),
     "names": Target(_files("names/*.txt"), _names, 1000),
 }

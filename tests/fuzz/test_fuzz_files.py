@@ -35,6 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limit
         ("logs", 25, 50),
         ("states", 100, 20),
         ("manifests", 60, 20),
+        ("continued", 100, 20),
     ],
 )
 def test_a_damaged_file_is_read_or_refused(kind: str, few: int, most: int) -> None:
@@ -51,6 +52,34 @@ def test_a_damaged_list_of_names_is_read_or_refused() -> None:
     here("names") if not LONG else check("names", 200, 10)
 
 
+def test_a_hostile_name_is_one_harmless_line() -> None:
+    here("hostile", "as it is") if not LONG else check("hostile", 500, 10)
+
+
+RAW = {
+    "nesting": b'{"a": ' * 100_000,
+    "a long number": b'{"line": ' + b"9" * 5000 + b"}",
+    "no UTF-8": b"\xff\xfe\x00",
+    "half a character": b'{"path": "\\ud800", "model_sha256": "\\ud800"}',
+    "NaN": b'{"line": NaN}',
+    "zeros": bytes(1000),
+    "no object": b"[]",
+    "a hash of nothing": b'{"x": 1, "line_sha256": "' + b"0" * 64 + b'"}',
+    "a line longer than any": b'{"a": "' + b"x" * (1 << 25) + b'"}',
+}
+
+
+@pytest.mark.filterwarnings("ignore:this model was calibrated")
+@pytest.mark.parametrize("what", RAW)
+def test_a_hostile_line_is_told_and_the_others_are_computed(what: str) -> None:
+    log, _, bare, _ = TARGETS["logs"].corpus()
+    assert TARGETS["logs"].read(log) == "the same"
+    for text in (log + RAW[what], RAW[what] + b"\n" + log, bare + RAW[what] + b"\n"):
+        assert TARGETS["logs"].read(text) == "changed"
+        with pytest.raises(UceEdgeError):
+            TARGETS["continued"].read(log + RAW[what] + b"\n")
+
+
 def test_a_damaged_description_of_a_run_is_read_or_refused() -> None:
     pytest.importorskip("torch", reason="torch is not installed, and runs are read with it")
     # A process of its own would import torch for seconds.
@@ -62,13 +91,13 @@ def test_a_damaged_file_of_tensors_is_read_or_refused() -> None:
     here("tensors") if not LONG else check("tensors", 100, 200)
 
 
-def here(kind: str) -> None:
+def here(kind: str, word: str = "read") -> None:
     """A few files in this process, whose readers are Python alone."""
     target, read = TARGETS[kind], 0
     corpus = target.corpus()
     for number in range(FIRST, FIRST + 200):
         with contextlib.suppress(UceEdgeError):
-            read += target.read(damaged(corpus, number)) == "read"
+            read += target.read(damaged(corpus, number)) == word
     assert 0 < read < 200
 
 

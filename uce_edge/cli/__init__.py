@@ -32,7 +32,7 @@ from uce_edge.cli import (
     web,
 )
 from uce_edge.cli.command import Command, Stopped
-from uce_edge.cli.words import Talk, format_warning, set_talk
+from uce_edge.cli.words import Talk, echo, format_warning, set_talk
 from uce_edge.errors import UceEdgeError, naming_options
 
 __all__ = ["app", "main"]
@@ -68,7 +68,7 @@ app.command(name="web", cls=Command)(web.web)
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"uce-edge {__version__}")
+        echo(f"uce-edge {__version__}")
         raise typer.Exit
 
 
@@ -99,10 +99,12 @@ def main(arguments: list[str] | None = None) -> None:
             finally:
                 sys.stdout.flush()  # while what goes wrong can be told
     except Stopped as error:
-        typer.echo(f"\n{error}" if sys.stderr.isatty() else str(error), err=True)
+        if sys.stderr.isatty():
+            echo(err=True)  # below the ^C
+        echo(str(error), err=True)
         sys.exit(error.exit_code)
     except UceEdgeError as error:
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        echo(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.filename is not None:  # of a file, which whoever opened it should have told

@@ -58,7 +58,7 @@ def tell_rule(done: "Recalibrated") -> str | None:
     tell_levels(done.costs)
     auto = describe_auto(done.metadata)
     if auto is not None:
-        say(auto)
+        say(*auto.split("\n"))
     return auto
 
 

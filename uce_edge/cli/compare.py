@@ -83,7 +83,7 @@ def compare(
     files = _named(models)
     check_threads(threads)
     if report is not None:
-        check_report(report)
+        check_report(report, files.values())
     from uce_edge.contract import pass_seeds
     from uce_edge.evaluation import comparison
     from uce_edge.files import replacing

@@ -88,7 +88,7 @@ def evaluate(
     model = check_request(model, samples, seed, inference)
     check_threads(threads)
     if report is not None:
-        check_report(report)
+        check_report(report, [model])
     from uce_edge import evaluation
     from uce_edge.datasets import labelled
     from uce_edge.files import replacing

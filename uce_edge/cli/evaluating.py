@@ -1,10 +1,11 @@
 """What `evaluate` and `compare` share: their images, and where a page may be written."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from uce_edge.cli.destinations import check_apart
 from uce_edge.errors import UsageError, expected
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 _PAGES = (".html", ".htm")
 
 
-def check_report(report: Path) -> None:
+def check_report(report: Path, models: Iterable[Path]) -> None:
     """Refuse a page that cannot be written, before minutes of evaluation."""
+    check_apart("report", report, models)
     if report.suffix.lower() not in _PAGES or report.is_dir():
         raise UsageError(expected("`report`", "a file name ending in .html", str(report), "Use: --report report.html"))
     if not report.parent.is_dir():

@@ -85,7 +85,7 @@ def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
     tell_levels(done.costs)
     auto = describe_auto(done.metadata)
     if auto is not None:
-        say(auto)
+        say(*auto.split("\n"))
     if described.calibration.samples is None:
         warn(
             f"THE FILE IS NOT CALIBRATED, because the run {run} is not: its confidence is that of the raw network. "

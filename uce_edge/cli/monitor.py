@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, NamedModelOption, RootOption, choose_model
-from uce_edge.cli.words import describe_check, say, warn
+from uce_edge.cli.words import describe_check, echo, say, warn
 from uce_edge.contract import Inference
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.files import replacing, sole_writer
@@ -96,9 +96,9 @@ def monitor(
         told = asdict(report) | {"sentence": report.sentence, "labels": None if checked is None else asdict(checked)}
         typer.echo(json.dumps(told, indent=2, allow_nan=False))
     else:
-        typer.secho(report.sentence, fg=typer.colors.RED if report.alarm else None)
+        echo(report.sentence, fg=typer.colors.RED if report.alarm else None)
         if checked is not None:
-            typer.echo(describe_check(checked, running.state.alpha))
+            echo(describe_check(checked, running.state.alpha))
     broken = checked is not None and checked.is_broken(running.state.alpha)
     if exit_code and (report.alarm is not None or broken):
         raise typer.Exit(3)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelArgument, choose_model
+from uce_edge.cli.words import echo
 from uce_edge.errors import IntegrityError, UceEdgeError
 from uce_edge.providers import Device
 
@@ -93,4 +94,4 @@ def _print(found: _Found) -> None:
         "signature": "not asked for (--key)" if found.signed is None else f"covers {', '.join(found.signed)}",
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<13}{value}")
+        echo(f"{name:<13}{value}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from uce_edge import progress
+from uce_edge.printable import shown
 
 if TYPE_CHECKING:
     from uce_edge.calibration.promises import Guarantee, StoredClasses, StoredRule, StoredThreshold
@@ -87,7 +88,7 @@ def describe_classes(classes: Sequence[str], stored: "StoredClasses") -> str:
         f"confidence. {percent(stored.coverage)} of {stored.images:,} held-out images{_of_groups(stored.grouped)} are "
         "accepted:"
     ]
-    for name, limit in zip(classes, stored.limits, strict=True):
+    for name, limit in zip(map(shown, classes), stored.limits, strict=True):
         if limit.is_promised:
             lines.append(
                 f"  {name}: accepted up to an uncertainty of {limit.threshold:.4g}, at most "
@@ -103,7 +104,7 @@ def describe_classes(classes: Sequence[str], stored: "StoredClasses") -> str:
 
 
 def describe_auto(metadata: "Metadata") -> str | None:
-    """What `--reject auto` does with a file; None when nothing is stored."""
+    """What `--reject auto` does with a file, in one or more lines; None when nothing is stored."""
     rule, instead = metadata.rule, None
     if metadata.per_class is not None:
         instead = describe_classes(metadata.classes, metadata.per_class)
@@ -163,16 +164,34 @@ def set_talk(talk: Talk) -> None:
         hide_log("uce_edge")
 
 
-def say(text: str) -> None:
+class Styled(str):
+    """A part of a line with its colours; what others have named is escaped in it."""
+
+    __slots__ = ()
+
+
+def styled(text: str, fg: str | None = None) -> Styled:
+    """A part of a line in a colour."""
+    return Styled(typer.style(shown(text), fg=fg))
+
+
+def echo(*parts: str, err: bool = False, fg: str | None = None, bold: bool | None = None) -> None:
+    """Print one line. All commands print here: no name of a file or class can break it or control the terminal."""
+    line = "".join(part if isinstance(part, Styled) else shown(part) for part in parts)
+    typer.secho(line, err=err, fg=fg, bold=bold)
+
+
+def say(*lines: str) -> None:
     """Tell a person; stdout is for data."""
     if _talk is not Talk.QUIET:
-        typer.echo(text, err=True)
+        for line in lines:
+            echo(line, err=True)
 
 
 def detail(text: str) -> None:
     """Tell a person who wants to know more."""
     if _talk is Talk.VERBOSE:
-        typer.echo(text, err=True)
+        echo(text, err=True)
 
 
 def warn(text: str) -> None:
@@ -183,17 +202,17 @@ def warn(text: str) -> None:
 
 def alarm(text: str) -> None:
     """Tell a person what they asked to be told of, even if nothing else is said."""
-    typer.secho(f"warning: {text}", err=True, fg=typer.colors.YELLOW)
+    echo(f"warning: {text}", err=True, fg=typer.colors.YELLOW)
 
 
 def fail(text: str) -> None:
     """Tell a person what went wrong while the rest went on, even if nothing else is said."""
-    typer.echo(f"error: {text}", err=True)
+    echo(f"error: {text}", err=True)
 
 
 def format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """A warning of Python in one line, for `warnings.formatwarning`."""
-    return "" if _talk is Talk.QUIET else f"warning: {message}\n"
+    return "" if _talk is Talk.QUIET else f"warning: {shown(str(message))}\n"
 
 
 def show_log(package: str = "uce_edge.datasets") -> None:
@@ -225,6 +244,7 @@ def hide_log(package: str) -> None:
 
 def width(text: str) -> int:
     """The columns that a text takes on a terminal: characters of Chinese, Japanese and Korean take two."""
+    text = shown(text)
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -234,7 +254,7 @@ def width(text: str) -> int:
 
 def pad(text: str, columns: int) -> str:
     """A text with blanks behind it, so many columns wide."""
-    return text + " " * (columns - width(text))
+    return shown(text) + " " * (columns - width(text))
 
 
 def again(option: str, value: str) -> str | None:
@@ -266,5 +286,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, err: bool = Fal
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     for index, line in enumerate(lines):
         cells = (" " * (wide - width(cell)) + cell for cell, wide in zip(line[1:], widths[1:], strict=True))
-        typer.secho("  ".join([pad(line[0], widths[0]), *cells]), bold=index == 0, err=err)
-    typer.echo(err=err)
+        echo("  ".join([pad(line[0], widths[0]), *cells]), bold=index == 0, err=err)
+    echo(err=err)

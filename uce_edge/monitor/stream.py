@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,8 @@ def scores(line: Line, state: State) -> Mapping[str, float | None] | None:
 
 
 def _number(value: Any, name: str, place: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max:  # nor NaN, nor an integer that no float holds
         raise UceEdgeError(f"{place} has no number {name}. Predict again with the model of the reference.")
     return float(value)
 
