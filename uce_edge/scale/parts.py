@@ -296,9 +296,11 @@ class Folder:
 
     def _compare(self, manifest: bytes, now: dict[str, Any]) -> None:
         try:
-            there = dict(json.loads(manifest))
-        except (ValueError, TypeError, RecursionError):
-            raise UsageError(f"{MANIFEST} of {self.address} is damaged. Name another folder with --out.") from None
+            there = json.loads(manifest)
+        except (ValueError, RecursionError):
+            there = None
+        if not isinstance(there, dict):
+            raise UsageError(f"{MANIFEST} of {self.address} is damaged. Name another folder with --out.")
         for key, value in now.items():
             if key != "input" and there.get(key) != value:
                 what = {"model_sha256": "another model", "fingerprint": "another input", "blocks": "another input"}
