@@ -79,7 +79,7 @@ def score(
         counts = sum(job.there.values(), Counts())
         with progress("scoring", len(job.blocks)) as advance:
             advance(len(job.there))
-            with closing(job.run(machines)) as done:  # Ray ends here, also where a signal ends the command
+            with closing(job.run(machines)) as done:  # also where a signal ends it
                 for stored in done:
                     counts += stored
                     advance(1)

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +58,11 @@ class Job:
     """What is stored already, by the number of its block."""
     shared: "_Shared"
 
-    def run(self, machines: Machines = Machines()) -> Iterator[Counts]:
-        """Compute what is missing; gives the counts of every block once it is stored, in any order."""
+    def run(self, machines: Machines = Machines()) -> Generator[Counts, None, None]:
+        """Compute what is missing; gives the counts of every block once it is stored, in any order.
+
+        Ray ends with the generator: close one that is not read to its end.
+        """
         missing = [block for block in self.blocks if block.number not in self.there]
         if missing:
             yield from _computed(missing, self.shared, machines)
