@@ -267,10 +267,14 @@ def test_a_folder_goes_on_and_refuses_other_jobs(tmp_path: Path) -> None:
     for changed, words in ({"model_sha256": "x"}, "another model"), ({"fingerprint": "x"}, "another input"):
         with pytest.raises(UsageError, match=words):
             begun(out, Manifest(**{**vars(MANIFESTED), **changed}))
-    (tmp_path / "photo.png").write_text("mine")
-    with pytest.raises(UsageError, match="no _manifest"):
-        begun(tmp_path)
-    assert not (tmp_path / "_lock").exists()
+    for mine in ("photo.png", "letter.tmp"):
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / mine).write_text("mine")
+        with pytest.raises(UsageError, match="no _manifest"):
+            begun(tmp_path / "other")
+        Folder(str(tmp_path / "other")).clean()
+        assert [path.name for path in (tmp_path / "other").iterdir()] == [mine]
+        shutil.rmtree(tmp_path / "other")
 
 
 def test_a_job_that_was_killed_before_its_manifest_goes_on(tmp_path: Path) -> None:

@@ -167,22 +167,24 @@ def test_a_killed_job_goes_on_and_computes_a_damaged_part_again(
 
 
 class Private(NamedTuple):
-    """A home and a temporary folder of one's own, which processes are known by."""
+    """A home and a temporary folder of one's own; processes are known by the home, which they run in."""
 
     home: Path
     temporary: Path
 
     def start(self, words: list[str]) -> "subprocess.Popen[str]":
-        there = environment() | {"HOME": str(self.home), "TMPDIR": str(self.temporary), "HERE": str(self.home)}
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=there)
+        there = environment() | {"HOME": str(self.home), "TMPDIR": str(self.temporary)}
+        return subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=there, cwd=self.home
+        )
 
-    def processes(self) -> list[Path]:
-        marked = f"HERE={self.home}\0".encode()
-        found = []
+    def processes(self) -> dict[Path, str]:
+        """With their titles."""
+        found = {}
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if marked in (process / "environ").read_bytes():
-                    found.append(process)
+                if (process / "cwd").readlink() == self.home:
+                    found[process] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 
     def listening(self) -> set[str]:
@@ -190,7 +192,7 @@ class Private(NamedTuple):
         sockets = set()
         for process in self.processes():
             with suppress(OSError):
-                sockets |= {os.readlink(file) for file in (process / "fd").iterdir()}  # noqa: PTH115
+                sockets |= {str(file.readlink()) for file in (process / "fd").iterdir()}
         lines = [
             line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()
         ]
@@ -242,7 +244,7 @@ def test_a_job_on_one_machine_is_private_and_leaves_nothing(
     deadline = time.monotonic() + 60
     while private.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert private.processes() == [], "Ray's processes live on"
+    assert private.processes() == {}, "Ray's processes live on"
     with private.start(command(photos, out, "--workers", 1)) as process:
         process.communicate(timeout=300)
     assert rows(out) == reference
@@ -256,17 +258,17 @@ def test_killed_at_any_moment_no_row_is_lost_or_doubled(
     """`UCE_EDGE_SOAK=1` kills 20 times, otherwise once: the command, a worker, or a part of Ray itself."""
     rng, out, killed = random.Random(0), tmp_path / "out", Counter[str]()
     for _ in range(20 if os.environ.get("UCE_EDGE_SOAK") else 1):
+        kind = rng.choice(["MapWorker", "uce_edge score", "MapWorker", "raylet/raylet", "gcs_server"])
         with private.start(command(photos, out, "--workers", 2)) as process:
-            ending = time.monotonic() + rng.uniform(0, 14)
-            while process.poll() is None and time.monotonic() < ending:
-                time.sleep(0.02)
-            found = private.processes()
-            if found:
-                one = rng.choice(found) if rng.random() < 0.6 else Path(f"/proc/{process.pid}")
-                with suppress(OSError):
-                    title = (one / "cmdline").read_bytes().partition(b"\0")[0].decode()
-                    os.kill(int(one.name), signal.SIGKILL)
-                    killed["the command" if int(one.name) == process.pid else Path(title).name.partition("(")[0]] += 1
+            found = list[Path]()
+            while not found and process.poll() is None:
+                time.sleep(0.1)
+                found = [one for one, title in private.processes().items() if kind in title]
+            time.sleep(rng.uniform(0, 2 if kind == "MapWorker" else 12))
+            with suppress(OSError):
+                if found:
+                    os.kill(int(rng.choice(found).name), signal.SIGKILL)
+                    killed[kind] += 1
             talk = "".join(process.communicate(timeout=300))
         assert "Traceback" not in talk, talk
         for part in out.glob("*.parquet"):
@@ -275,8 +277,8 @@ def test_killed_at_any_moment_no_row_is_lost_or_doubled(
                 part.unlink()  # so that something is left to do
     print(f"killed: {dict(killed)}")
     with private.start(command(photos, out, "--workers", 1)) as process:
-        process.communicate(timeout=300)
-    assert process.returncode == 1  # one image is none
+        _, talk = process.communicate(timeout=300)
+    assert process.returncode == 1, talk  # one image is none
     assert rows(out) == reference
     assert [path for path in out.iterdir() if path.suffix == ".tmp"] == []
 

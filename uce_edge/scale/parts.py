@@ -8,7 +8,7 @@ import secrets
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ MANIFEST = "_manifest.json"
 MODEL = "_model.onnx"
 """The model file lies beside its answers, where every machine that writes them can read it."""
 _LOCK = "_lock"
-_TEMPORARY = ".tmp"
 _PART = re.compile(r"part-(\d{8})\.parquet")
+_TEMPORARY = re.compile(rf"({_PART.pattern}|{re.escape(MANIFEST)}|{re.escape(MODEL)})\.[0-9a-f]+\.tmp")
 _KEY = b"uce_edge_key"
 _NAMED = 3  # files that a message names
 
@@ -214,10 +214,10 @@ class Folder:
 
     def clean(self) -> None:
         """Remove what killed workers left."""
-        for info in self._system.get_file_info(pa_fs.FileSelector(self._place)):
-            if info.path.endswith(_TEMPORARY):
-                with suppress(OSError):
-                    self._system.delete_file(info.path)
+        with self._writing():
+            for name in self._names():
+                if _TEMPORARY.fullmatch(name):
+                    self._system.delete_file(f"{self._place}/{name}")
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -236,7 +236,7 @@ class Folder:
             with self._system.open_output_stream(place) as file:
                 file.write(content)
             return
-        temporary = f"{place}.{secrets.token_hex(8)}{_TEMPORARY}"  # machines of a cluster may share process numbers
+        temporary = f"{place}.{secrets.token_hex(8)}.tmp"  # machines of a cluster may share process numbers
         try:
             with Path(temporary).open("xb") as local:
                 local.write(content)
@@ -257,9 +257,11 @@ class Folder:
 
     def _files(self) -> list[str]:
         """The names of the files, without the lock and what killed workers left."""
+        return [name for name in self._names() if name != _LOCK and not _TEMPORARY.fullmatch(name)]
+
+    def _names(self) -> list[str]:
         found = self._system.get_file_info(pa_fs.FileSelector(self._place))
-        names = [Path(info.path).name for info in found if info.type is pa_fs.FileType.File]
-        return sorted(name for name in names if name != _LOCK and not name.endswith(_TEMPORARY))
+        return sorted(Path(info.path).name for info in found if info.type is pa_fs.FileType.File)
 
     def _stored(self, keys: Sequence[str]) -> dict[int, Counts]:
         """The counts of what need not be computed again."""
