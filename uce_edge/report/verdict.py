@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from uce_edge.evaluation.comparison import (
+    CALIBRATION,
     COVERAGE,
     FOREIGN,
     JUDGED,
@@ -13,18 +14,24 @@ from uce_edge.evaluation.comparison import (
     holds_zero,
 )
 from uce_edge.metrics import Interval
+from uce_edge.report.summary import calibration
 from uce_edge.report.words import METRICS, SCORES, SHARE, Words, count, interval, percent, score
 
 _NAMES = {"accuracy": "accuracy", "nll": "NLL", "aurc": "AURC"}
 
 
 def sentence(comparison: Comparison) -> str:
-    """The answer: which file wins on these images, and what it costs."""
+    """The answer: which file wins on these images, what it costs, and whether it is calibrated."""
     images = count(comparison.files[0].evaluation.images, "image")
     if comparison.winner is None:
         bests = "; ".join(_best(comparison, comparison.standing(metric)) for metric in JUDGED)
         return f"No file wins on these {images}: {bests}. Prices are multiples of {comparison.reference}."
-    winner, reference = comparison[comparison.winner], comparison[comparison.reference]
+    winner = comparison[comparison.winner]
+    return _won(comparison, winner, images) + _calibration(winner)
+
+
+def _won(comparison: Comparison, winner: Compared, images: str) -> str:
+    reference = comparison[comparison.reference]
     if all(set(comparison.standing(metric).tied) >= {one.name for one in comparison.files} for metric in JUDGED):
         return (
             f"A tie: on these {images} no file is better than another in {_listed(_NAMES.values(), 'or')} beyond "
@@ -36,6 +43,19 @@ def sentence(comparison: Comparison) -> str:
             f"chance{_others(comparison, winner)}."
         )
     return f"{winner.name} wins: {_against(winner, reference)}{_price(comparison, winner)}.{_no_better(comparison)}"
+
+
+def _calibration(winner: Compared) -> str:
+    """What a winner's labels and order do not show: whether it is calibrated, and what it lost there."""
+    test, text = winner.evaluation.reliability["uncertainty"].test, ""
+    if test.flagged:
+        text = f" But {winner.name} is not calibrated; its uncertainty is {calibration(test)}."
+    for metric in CALIBRATION:
+        gap = winner.differences.get(metric)
+        if gap is not None and gap.value > 0:
+            chance = ", which may be chance" if holds_zero(gap) else ""
+            text += f" Its {METRICS[metric].title} is larger: {difference(gap, METRICS[metric])}{chance}."
+    return text
 
 
 def findings(comparison: Comparison) -> list[tuple[str, str]]:
