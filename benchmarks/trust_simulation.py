@@ -7,7 +7,7 @@ Images are drawn from it again and again, with new labels.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from uce_edge.metrics import intervals
 from uce_edge.metrics.binned import bin_of, mass_bin
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "science.md"
+DRAWS = 500
 IMAGES = (1_000, 5_000)
 CLASSES = (2, 10, 100)
 TEMPERATURES = {"calibrated": 1.0, "T = 1.2": 1.2, "T = 1/1.2": 1 / 1.2, "T = 1.4": 1.4}
@@ -212,8 +213,12 @@ def coverage_rows(draws: int, counts: Iterable[int] = IMAGES, classes: Iterable[
             worst[what] = min(worst.get(what, (2.0, "")), (share, setting))
         for what, found in worst.items():
             least.setdefault(what, []).append(found)
-    told: Callable[[tuple[float, str]], str] = lambda one: f"{one[0]:.1%}" + (f" ({one[1]})" if one[1] else "")  # noqa: E731
-    return [f"| {what} | {' | '.join(map(told, found))} |" for what, found in least.items()]
+    return [f"| {what} | {' | '.join(told(*one) for one in found)} |" for what, found in least.items()]
+
+
+def told(share: float, setting: str) -> str:
+    """A share, and where it was counted."""
+    return f"{share:.1%} ({setting})" if setting else f"{share:.1%}"
 
 
 def write(first_cell: str, rows: list[str]) -> None:
@@ -227,5 +232,5 @@ def write(first_cell: str, rows: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    write("| classes", flag_rows(1_000))
-    write("| interval of", coverage_rows(1_000))
+    write("| classes", flag_rows(DRAWS))
+    write("| interval of", coverage_rows(DRAWS))

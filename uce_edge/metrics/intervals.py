@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.binned import NORMAL_95, bin_of, mass_bin, scored, wilson
+from uce_edge.metrics.binned import bin_of, mass_bin, scored, wilson
 from uce_edge.metrics.checks import Floats, Integers
 from uce_edge.metrics.kernel import block_errors
 from uce_edge.metrics.probabilities import Probabilities, inputs
@@ -125,11 +125,10 @@ def accepted_at_95(inside: Floats, outside: Floats) -> Interval:
     limits = ordered[np.clip(places, 0, n - 1)]
     value, fewer, more = (float(np.mean(outside <= limit)) for limit in limits)
     more = 1.0 if places[2] >= n else more
-    low, high = (float(end) for end in wilson(np.float64(value), np.float64(len(outside))))
-    low, high = min(low, value), max(high, value)  # to the last digit
-    return Interval(
-        value, value - math.hypot(value - low, value - fewer), value + math.hypot(high - value, more - value)
-    )
+    ends = wilson(np.array([value]), np.array([float(len(outside))]))
+    low, high = min(float(ends[0][0]), value), max(float(ends[1][0]), value)  # to the last digit
+    down, up = math.hypot(value - low, value - fewer), math.hypot(high - value, more - value)
+    return Interval(value, value - down, value + up)
 
 
 def _mean(values: Floats, largest: float) -> Estimate:
@@ -222,10 +221,9 @@ def _root(kind: str, binning: Binning) -> Callable[[Probabilities, Integers], In
         chance, share = (square - gap**2) / (images - 1), images / n
         value = float(share @ (gap**2 - rate * (1 - rate) / (images - 1)))
         clear = np.maximum(gap**2 - chance, 0.0)
-        variance = float(
-            share**2 @ (4 * clear * chance + 2 * chance**2) + (share @ clear**2 - (share @ clear) ** 2) / n
-        )
-        half = WIDTH * math.sqrt(max(variance, 0.0)) + 2 * WIDTH / n**2
+        moved = (share @ clear**2 - (share @ clear) ** 2) / n  # by images that change bins
+        variance = float(share**2 @ (4 * clear * chance + 2 * chance**2) + moved)
+        half = WIDTH * math.sqrt(max(variance, 0.0))
         return Interval(*(math.sqrt(max(0.0, end)) for end in (value, value - half, value + half)))
 
     return found

@@ -208,4 +208,5 @@ def _share_above(values: Floats) -> Floats:
     """The share of all values that are at least as large as each."""
     # Rounded, so that sums of the same counts in another order are ties.
     values = np.round(values, 9)
-    return (len(values) - np.searchsorted(np.sort(values), values, side="left")) / len(values)
+    share: Floats = (len(values) - np.searchsorted(np.sort(values), values, side="left")) / len(values)
+    return share

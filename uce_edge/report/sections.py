@@ -36,9 +36,9 @@ def sections(evaluation: Evaluation) -> list[Section]:
             "metrics",
             "Metrics",
             f"On {words.count(evaluation.images, 'image')}, each with what a perfectly calibrated twin would score: a "
-            "model with the same probabilities whose labels really follow them. ▲ marks a model that is not calibrated, "
-            "by a two-sided test over bins of the confidence (ECE) or of the uncertainty (T-UCE). The twin of UCE is for "
-            f"information: overconfidence can lower UCE, too. {words.INTERVALS}",
+            "model with the same probabilities whose labels really follow them. ▲ marks a model that is not "
+            "calibrated, by a two-sided test over bins of the confidence (ECE) or of the uncertainty (T-UCE). The twin "
+            f"of UCE is for information: overconfidence can lower UCE, too. {words.INTERVALS}",
             _metrics(evaluation),
         ),
         Section(
