@@ -18,7 +18,7 @@ from uce_edge.metrics import intervals
 from uce_edge.metrics.binned import bin_of, mass_bin
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "science.md"
-DRAWS = 500
+DRAWS = 400
 IMAGES = (1_000, 5_000)
 CLASSES = (2, 10, 100)
 TEMPERATURES = {"calibrated": 1.0, "T = 1.2": 1.2, "T = 1/1.2": 1 / 1.2, "T = 1.4": 1.4}

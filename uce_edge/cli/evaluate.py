@@ -132,7 +132,7 @@ def evaluate(
         warn(note)
     say(summary.headline(result))
     test = result.reliability["uncertainty"].test
-    say(f"Its uncertainty is {summary.calibration(test)}.")
+    say(f"By uncertainty it is {summary.calibration(test)}.")
     if report is not None:
         say(f"Wrote {report}")
 

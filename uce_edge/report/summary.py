@@ -79,19 +79,19 @@ def calibration(test: CalibrationTest) -> str:
         Calibration.CONSISTENT: "consistent with calibration, as far as these images can tell",
         Calibration.OVERCONFIDENT: "overconfident",
         Calibration.UNDERCONFIDENT: "underconfident",
-        Calibration.UNEVEN: "right on average, too high in places and too low in others",
+        Calibration.UNEVEN: "too sure in places and not sure enough in others",
     }[test.verdict]
     return f"{found}: error {percent(test.error)}, and its probabilities expect {percent(test.expected)}"
 
 
 def _confidence(evaluation: Evaluation) -> str:
     test, ece = evaluation.reliability["confidence"].test, evaluation.metrics["ece"]
-    return f"Its confidence is {calibration(test)}. ECE {_beside(ece)}."
+    return f"By confidence it is {calibration(test)}. ECE {_beside(ece)}."
 
 
 def _uncertainty(evaluation: Evaluation) -> str:
     test, tuce, uce = evaluation.reliability["uncertainty"].test, evaluation.metrics["tuce"], evaluation.metrics["uce"]
-    return f"Its uncertainty is {calibration(test)}. T-UCE {_beside(tuce)}; the paper's UCE {_beside(uce)}."
+    return f"By uncertainty it is {calibration(test)}. T-UCE {_beside(tuce)}; the paper's UCE {_beside(uce)}."
 
 
 def _beside(score: Score) -> str:

@@ -49,7 +49,7 @@ def _calibration(winner: Compared) -> str:
     """What a winner's labels and order do not show: whether it is calibrated, and what it lost there."""
     test, text = winner.evaluation.reliability["uncertainty"].test, ""
     if test.flagged:
-        text = f" But {winner.name} is not calibrated; its uncertainty is {calibration(test)}."
+        text = f" But {winner.name} is not calibrated. By uncertainty it is {calibration(test)}."
     for metric in CALIBRATION:
         gap = winner.differences.get(metric)
         if gap is not None and gap.value > 0:
