@@ -178,8 +178,8 @@ def calibration_test(
     p_value = float(np.mean(least <= least[0]))
     verdict = Calibration.CONSISTENT
     if p_value <= CHANCE:
-        # Unexpected errors in a total that is not too large are a matter of places, too.
-        one_way = share[:2, 0].min() <= CHANCE and total[0] * tempered[0] > 0
+        # Unexpected errors in an ordinary total are a matter of places, too.
+        one_way = share[:2, 0].min() <= CHANCE and total[0] * tempered[0] > 0 and share[0, 0] < 0.5
         directed = Calibration.OVERCONFIDENT if total[0] > 0 else Calibration.UNDERCONFIDENT
         verdict = directed if one_way else Calibration.UNEVEN
     return CalibrationTest(verdict, p_value, float(wrong.mean()), float(expected.mean()))

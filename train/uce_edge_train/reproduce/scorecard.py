@@ -127,22 +127,17 @@ def _underestimates(subject: Subject) -> Finding:
 def _to_the_twin(subject: Subject) -> Finding:
     parts: list[bool | None] = []
     words = []
-    errors = {
-        "T-UCE": metrics.tuce,
-        "cT-UCE": metrics.classwise_tuce,
-        "UCE": metrics.uce,
-        "cUCE": metrics.classwise_uce,
-    }
-    for name, metric in errors.items():
+    judged = {"T-UCE": metrics.tuce, "cT-UCE": metrics.classwise_tuce}
+    for name, metric in (judged | {"UCE": metrics.uce, "cUCE": metrics.classwise_uce}).items():
         cells = []
         plain = subject.probabilities(Row.UNCALIBRATED, Inference.MC)
         for row in (Row.UNCALIBRATED, *MAPS):
             table = subject.probabilities(row, Inference.MC)
             twin = metrics.calibrated_twin(metric, table).value
             cells.append(f"{row} {percentage(metric(table, subject.labels()), 2)} (twin {percentage(twin, 2)})")
-            difference = metrics.difference(metric.__name__, table, plain, subject.labels())
-            if row is not Row.UNCALIBRATED and name.endswith("T-UCE") and difference is not None:
-                parts.append(_sign(difference))
+            if row is not Row.UNCALIBRATED and name in judged:
+                difference = metrics.difference(metric.__name__, table, plain, subject.labels())
+                parts.append(None if difference is None else _sign(difference))
         words.append(f"{name} in %: {', '.join(cells)}")
     return Finding(_verdict(parts), "; ".join(words))
 
