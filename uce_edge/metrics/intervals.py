@@ -145,6 +145,9 @@ def _nll(table: Probabilities, truth: Integers) -> Estimate:
     for rows, block in table.blocks():
         with np.errstate(divide="ignore"):
             surprise[rows] = -np.log(block[np.arange(len(block)), truth[rows]])
+    if np.isinf(surprise.max()):
+        remedy = "The NLL is infinite and has no interval."
+        raise UsageError(expected("the probability of every true class", "above 0", 0, remedy))
     return _mean(surprise, float(surprise.max()))
 
 

@@ -12,6 +12,7 @@ from test_metrics import sample
 from torchmetrics.functional.classification import binary_calibration_error
 
 from uce_edge import metrics
+from uce_edge.errors import UsageError
 from uce_edge.metrics import intervals
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
@@ -191,6 +192,8 @@ def test_what_has_no_interval_says_so():
     p, y = sample(40, 3, seed=10)
     assert metrics.interval("mce", p, y) is None
     assert metrics.difference("mce", p, p, y) is None
-    with pytest.raises(metrics.intervals.UsageError, match="at least 64"):
+    with pytest.raises(UsageError, match="at least 64"):
         metrics.interval("skce", p, y)
+    with pytest.raises(UsageError, match="probability of every true class to be above 0"):
+        metrics.interval("nll", np.eye(2), [1, 0])
     assert math.isfinite(metrics.interval("nll", p, y).high)
