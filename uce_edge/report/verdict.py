@@ -25,9 +25,11 @@ def sentence(comparison: Comparison) -> str:
     images = count(comparison.files[0].evaluation.images, "image")
     if comparison.winner is None:
         bests = "; ".join(_best(comparison, comparison.standing(metric)) for metric in JUDGED)
-        return f"No file wins on these {images}: {bests}. Prices are multiples of {comparison.reference}."
+        names = dict.fromkeys(comparison.standing(metric).best for metric in JUDGED)
+        but = "".join(_calibration(comparison[name], comparison.reference) for name in names)
+        return f"No file wins on these {images}: {bests}. Prices are multiples of {comparison.reference}.{but}"
     winner = comparison[comparison.winner]
-    return _won(comparison, winner, images) + _calibration(winner)
+    return _won(comparison, winner, images) + _calibration(winner, comparison.reference)
 
 
 def _won(comparison: Comparison, winner: Compared, images: str) -> str:
@@ -45,16 +47,17 @@ def _won(comparison: Comparison, winner: Compared, images: str) -> str:
     return f"{winner.name} wins: {_against(winner, reference)}{_price(comparison, winner)}.{_no_better(comparison)}"
 
 
-def _calibration(winner: Compared) -> str:
-    """What a winner's labels and order do not show: whether it is calibrated, and what it lost there."""
-    test, text = winner.evaluation.reliability["uncertainty"].test, ""
+def _calibration(one: Compared, reference: str) -> str:
+    """What labels and order do not show: whether a file is calibrated, and what it lost to the reference there."""
+    test, text = one.evaluation.reliability["uncertainty"].test, ""
     if test.flagged:
-        text = f" But {winner.name} is not calibrated. By uncertainty it is {calibration(test)}."
+        text = f" But {one.name} is not calibrated. By uncertainty it is {calibration(test)}."
     for metric in CALIBRATION:
-        gap = winner.differences.get(metric)
+        gap = one.differences.get(metric)
         if gap is not None and gap.value > 0:
             chance = ", which may be chance" if holds_zero(gap) else ""
-            text += f" Its {METRICS[metric].title} is larger: {difference(gap, METRICS[metric])}{chance}."
+            words = METRICS[metric]
+            text += f" The {words.title} of {one.name} is larger than of {reference}: {difference(gap, words)}{chance}."
     return text
 
 

@@ -208,6 +208,7 @@ def test_files_that_are_best_at_different_things_have_no_winner(made, hard):
     sentence = verdict.sentence(split)
     assert sentence.startswith("No file wins on these 200 images: accuracy is best with labels (1x);")
     assert "NLL is best with odds (2x);" in sentence
+    assert "But labels is not calibrated." in sentence
 
 
 def test_a_winner_that_only_ties_with_the_reference_is_not_called_better(made, hard):
@@ -237,7 +238,7 @@ def test_a_winner_that_is_overconfident_or_lost_calibration_is_not_praised_alone
     assert loud.evaluation.reliability["uncertainty"].test.verdict == "overconfident"
     told = verdict.sentence(dataclasses.replace(won, winner="loud"))
     assert "But loud is not calibrated. By uncertainty it is overconfident" in told
-    assert "Its Debiased T-UCE is larger: +" in told
+    assert "The Debiased T-UCE of loud is larger than of honest: +" in told
     assert "not calibrated" not in verdict.sentence(dataclasses.replace(won, winner="honest"))
 
 
