@@ -238,9 +238,11 @@ def _skce(table: Probabilities, truth: Integers) -> Estimate:
     if blocks < 2:
         remedy = "The spread between blocks is the interval: give more images."
         raise UsageError(expected("the number of images", "at least 64 for an interval of skce", len(table), remedy))
-    # Student's quantile over the normal one, to first order.
-    student = 1 + (WIDTH**2 + 1) / (4 * (blocks - 1))
-    return Estimate(value, (errors - value) * student / math.sqrt(blocks * (blocks - 1)), 0.0)
+    centred = errors - value
+    skew = abs(float(np.mean(centred**3))) / max(float(np.mean(centred**2)), np.finfo(float).tiny) ** 1.5
+    # Student's quantile over the normal one, and the same for skewed blocks (Edgeworth), to first order.
+    wider = 1 + (WIDTH**2 + 1) / (4 * (blocks - 1)) + skew * (2 * WIDTH**2 + 1) / (6 * WIDTH * math.sqrt(blocks))
+    return Estimate(value, centred * wider / math.sqrt(blocks * (blocks - 1)), 0.0)
 
 
 def _errors(table: Probabilities, truth: Integers) -> tuple[Floats, Floats]:
