@@ -240,8 +240,8 @@ def _skce(table: Probabilities, truth: Integers) -> Estimate:
         raise UsageError(expected("the number of images", "at least 64 for an interval of skce", len(table), remedy))
     centred = errors - value
     skew = abs(float(np.mean(centred**3))) / max(float(np.mean(centred**2)), np.finfo(float).tiny) ** 1.5
-    # Student's quantile over the normal one, and the same for skewed blocks (Edgeworth), to first order.
-    wider = 1 + (WIDTH**2 + 1) / (4 * (blocks - 1)) + skew * (2 * WIDTH**2 + 1) / (6 * WIDTH * math.sqrt(blocks))
+    # Student's quantile over the normal one, and twice the first Edgeworth term: few blocks show too little skew.
+    wider = 1 + (WIDTH**2 + 1) / (4 * (blocks - 1)) + skew * (2 * WIDTH**2 + 1) / (3 * WIDTH * math.sqrt(blocks))
     return Estimate(value, centred * wider / math.sqrt(blocks * (blocks - 1)), 0.0)
 
 
