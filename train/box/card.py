@@ -25,7 +25,7 @@ RIVALS = ROOT / "build" / "box"
 THREADS = 2
 DAMAGED = 500
 SHOWN = {
-    "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "uce": "UCE",
+    "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "tuce": "T-UCE", "uce": "UCE",
     "classwise_uce": "classwise UCE", "aurc": "AURC", "auroc": "AUROC of errors",
 }  # fmt: skip
 JUDGED = ("accuracy", "nll", "aurc")
@@ -102,8 +102,9 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         "**Limits.**\n\n" + "\n".join(f"- {line}" for line in boxed.limits),
         "**How it was chosen and measured.**\n\n" + "\n".join(f"- {line}" for line in boxed.remarks),
         "## How good its answers are",
-        "In brackets stands a 95 % bootstrap interval. *In italics* stands what a perfectly calibrated model with the "
-        "same probabilities would score: UCE compares an entropy with an error rate, and is not 0 even then.",
+        "In brackets stands a 95 % interval. *In italics* stands what a perfectly calibrated model with the same "
+        "probabilities would score. T-UCE judges the uncertainty: UCE compares an entropy with an error rate, is not 0 "
+        "even then, and can be smaller for an overconfident model.",
         _table(["", *own], [[title, *(_scored(name, one) for one in own.values())] for name, title in SHOWN.items()]),
         "## What the uncertainty costs and buys",
         _rivals(boxed, files, compared),

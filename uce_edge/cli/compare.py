@@ -71,8 +71,8 @@ def compare(
     """Compare model files on the same labelled images: which one wins on your data, and at what price.
 
     Every file uses its own number of passes. It is compared with the first deterministic file, or with the first file
-    if none is deterministic. Each difference has a 95 % interval, from the same resampled images for both files. An
-    interval that contains 0 is a tie. The winner is the cheapest file that no other beats in accuracy, NLL or AURC.
+    if none is deterministic. Each difference has a paired 95 % interval. One that contains 0 is a tie. The winner
+    is the cheapest file that no other beats in accuracy, NLL or AURC; it is also said if it is not calibrated.
 
     Example: uce-edge compare det.onnx mc.onnx moments.onnx --data photos/ --report compare.html
 

@@ -76,7 +76,8 @@ def evaluate(
     """Measure a model file on labelled images: all metrics with intervals, and the errors that a threshold accepts.
 
     The test part of a dataset is used. Each metric is shown beside its value for a perfectly calibrated twin: the same
-    answers, with labels drawn from the model's own probabilities. Even the twin's calibration errors are not 0.
+    answers, with labels drawn from the model's own probabilities. Even the twin's calibration errors are not 0. A test
+    says whether the model is overconfident, underconfident or consistent with calibration.
 
     Example: uce-edge evaluate digits.onnx --data digits --reject 0.3 --report report.html
 
@@ -131,6 +132,8 @@ def evaluate(
     for note in result.notes:
         warn(note)
     say(summary.headline(result))
+    test = result.reliability["uncertainty"].test
+    say(f"By uncertainty it is {summary.calibration(test)}.")
     if report is not None:
         say(f"Wrote {report}")
 

@@ -39,7 +39,7 @@ def evaluate(
     reject: float | None = None,
     corrupt: int = 0,
     timed: bool = False,
-    resamples: int = 200,
+    resamples: int = 100,
     notes: Sequence[str] = (),
 ) -> Evaluation:
     """Measure a model on labelled images.
@@ -58,7 +58,7 @@ def evaluate(
         reject: A threshold to look at besides the stored one.
         corrupt: Damage at most so many images, in six ways and five severities; 0 for none.
         timed: Also measure the latency against the number of passes.
-        resamples: How often images are redrawn for the intervals.
+        resamples: How often labels are redrawn for the calibrated twin.
         notes: What else a reader must know.
 
     Raises:
@@ -92,7 +92,7 @@ def evaluate(
     for name, others in outside.items():
         said = ask(model, others, samples, seed, f"predicting {name}")
         known = kinds.get(name, ())
-        foreign.append(ood.compare(name, answers, said, passes, threshold, resamples, gate, known, seen))
+        foreign.append(ood.compare(name, answers, said, passes, threshold, gate, known, seen))
     if corrupt:
         shifted = shift.sweep(
             model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed, gate=gate,
@@ -170,8 +170,10 @@ def _reliability(answers: Answers, truth: npt.NDArray[np.int64]) -> dict[str, Re
     )
     twin = promised / np.where(uncertainty.counts, uncertainty.counts, np.nan)
     return {
-        "confidence": Reliability(confidence, confidence.mean_score),
-        "uncertainty": Reliability(uncertainty, twin),
+        "confidence": Reliability(
+            confidence, confidence.mean_score, metrics.calibration_test(answers.table, truth, kind="confidence")
+        ),
+        "uncertainty": Reliability(uncertainty, twin, metrics.calibration_test(answers.table, truth)),
     }
 
 
