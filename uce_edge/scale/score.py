@@ -79,7 +79,6 @@ def opened(given: str, model: Path, out: str, request: Request = Request(), bloc
         request: How the images are asked about.
         block: Images of one Parquet file.
     """
-    content = model.read_bytes()
     loaded = Model(model, Device.CPU, threads=1)  # refuses what cannot work before anything starts
     loaded.limits(request.reject)
     loaded.seeds(request.samples, request.seed)
