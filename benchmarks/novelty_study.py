@@ -36,6 +36,8 @@ from uce_edge_train.runs import DESCRIPTION, Run
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "novelty.md"
 TITLE = "### What was measured"
 NEAR, FAR, NOISE, DIGITS = "CIFAR-100", "far, without noise", "far: noise", "MNIST"
+MADE = {FAR: ("single colours", "gratings", "checkerboards", "text"), NOISE: ("noise",)}
+EVERY = {**far.CHOICE, **far.JUDGE}
 CHOSEN_ON, REPORTED_ON, DAMAGED, RESAMPLES = 2_000, 3_000, 200, 200
 SEEN_BY_SOME = ("noise", "blur")
 SOME, FOUR = ", ".join(SEEN_BY_SOME), ", ".join(kind for kind in KINDS if kind not in SEEN_BY_SOME)
@@ -96,11 +98,10 @@ def measure(name: str, folder: str) -> Measured:
     test, held_out = dataset.splits["test"], dataset.splits["calibration"].halves()[1]
     near = labelled.foreign("cifar100", run.image).images
     order = np.random.default_rng(0).permutation(len(near))
-    strange, kinds = far.far(run.image), np.array(far.kinds())
+    made = {called: far.far(run.image, {kind: EVERY[kind] for kind in kinds}).images for called, kinds in MADE.items()}
     outside = {
         NEAR: near[np.sort(order[CHOSEN_ON:][:REPORTED_ON])],
-        FAR: strange[kinds != "noise"],
-        NOISE: strange[kinds == "noise"],
+        **made,
         DIGITS: labelled.foreign("mnist", run.image).images[:REPORTED_ON],
     }
     with tempfile.TemporaryDirectory() as place:

@@ -73,8 +73,8 @@ def by_label(promised: Answers, own: Answers, classes: tuple[str, ...]) -> list[
     rows = [label_row(f"{TARGETS[0]}", own, np.full(len(classes), one), classes)]
     for asked, errors in ASKED.items():
         targets = [errors.get(name, errors["other"]) for name in classes]
-        found = per_class.find(promised.uncertainty, promised.wrong, promised.label, targets, CONFIDENCE, classes)
-        rows.append(label_row(asked, own, np.array([limit.threshold for limit in found.limits]), classes))
+        found = class_limits.find(promised.uncertainty, promised.wrong, promised.label, targets, CONFIDENCE, classes)
+        rows.append(label_row(asked, own, np.array(found.limits), classes))
     return rows
 
 

@@ -13,6 +13,7 @@ from uce_edge.files import replacing
 from uce_edge.fonts import drawable, font_for
 from uce_edge.images import STDIN, picture
 from uce_edge.prediction import ImagePrediction
+from uce_edge.printable import shown
 from uce_edge.rejection import description
 from uce_edge.rejection.rule import Decision, Reason
 from uce_edge.report.words import spread
@@ -106,7 +107,7 @@ def annotated(answer: Answer, size: int) -> Image.Image:
 def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
     """The answer in words: each line with its size and colour."""
     # A label that no font can draw would be a row of boxes; its number tells it apart.
-    label = drawable(prediction.label, f"class {prediction.class_id}")
+    label = drawable(shown(prediction.label), f"class {prediction.class_id}")
     word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
     return [
         (f"{label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),

@@ -15,6 +15,7 @@ from uce_edge.ahead import cores, done_ahead
 from uce_edge.depth import Notes
 from uce_edge.errors import ImageError
 from uce_edge.images import STDIN, load, read, read_stream
+from uce_edge.medical import fragment
 from uce_edge.metadata import ImageSpec
 from uce_edge.prediction import ClassProbability, ImagePrediction
 from uce_edge.ranges import Range
@@ -66,6 +67,8 @@ class Answer:
     """The bytes of the image, where they were read and kept."""
     shown: Range | None = None
     """The gray values that the model took for black and white, if it says so."""
+    part: str | None = None
+    """The frame or slice of the file that was asked for, as `3` or `z=40`; None for the file itself."""
 
     @property
     def ok(self) -> bool:
@@ -150,9 +153,10 @@ def answered(model: "Model", chunk: Sequence["Opened"], request: Request) -> Ite
         predictions = iter(replace(said, sources=[None if image.path == STDIN else image.path for image in usable]))
     for image in chunk:
         if image.pixels is None:
-            yield refused(image.path, image.error, applied, image.content)
+            answer = refused(image.path, image.error, applied, image.content)
         else:
-            yield answer_of(model, image.path, next(predictions), request.top, image.content)
+            answer = answer_of(model, image.path, next(predictions), request.top, image.content)
+        yield answer if image.part is None else replace(answer, part=image.part)
 
 
 def answer_of(
@@ -199,6 +203,8 @@ class Opened(NamedTuple):
     """The bytes of the image, to keep."""
     notes: list[str]
     """What is odd about it."""
+    part: str | None = None
+    """As that of `Answer`."""
 
 
 def _open(path: str, spec: ImageSpec, keep: bool) -> Opened:
@@ -207,9 +213,9 @@ def _open(path: str, spec: ImageSpec, keep: bool) -> Opened:
         if keep or path == STDIN:
             content = read_stream(sys.stdin.buffer, _name(path)) if path == STDIN else read(path)
         pixels = load(path if content is None else content, spec, _name(path), notes.append)
-        return Opened(path, pixels, "", content, notes)
+        return Opened(path, pixels, "", content, notes, fragment(path))
     except ImageError as error:
-        return Opened(path, None, str(error), content, notes)
+        return Opened(path, None, str(error), content, notes, fragment(path))
 
 
 def _name(path: str) -> str:

@@ -12,13 +12,18 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from uce_edge.errors import UceEdgeError
 
 _SEALED = re.compile(rb'(\{.*), "line_sha256": "([0-9a-f]{64})"\}', re.DOTALL)
 _TAIL = 1 << 16  # bytes that are read at once, from the end
+_LONGEST = 1 << 24  # bytes of a line: no record of ours has as many
+_RECORD = {"model_sha256": str, "uce_edge": str, "path": str, "status": str}
+_FIRST = b'{"line": '
+_HEX = re.compile(rb"[0-9a-f]*")
 
 
 class Seal(StrEnum):
@@ -46,7 +51,7 @@ class Line:
     absent: int = 0
     """How many lines are missing before it, where the numbers tell."""
 
-    @property
+    @cached_property
     def document(self) -> dict[str, Any]:
         """What it says; empty for what is no JSON object."""
         return parsed(self.text) or {}
@@ -75,33 +80,65 @@ def parsed(text: bytes) -> dict[str, Any] | None:
 
 def segments(log: Path) -> list[Path]:
     """The files of a log, the oldest first: NAME.000001.SUFFIX, ... and the one that is written to, if it is there."""
-    pattern = re.compile(re.escape(log.stem) + r"\.(\d{6,})" + re.escape(log.suffix))
-    numbered = {}
-    for path in log.parent.iterdir() if log.parent.is_dir() else ():
-        match = pattern.fullmatch(path.name)
-        if match:
-            numbered[int(match[1])] = path
-    return [numbered[number] for number in sorted(numbered)] + ([log] if log.is_file() else [])
+    numbered = _numbered(log)
+    return [path for path in (*(numbered[number] for number in sorted(numbered)), log) if path.is_file()]
 
 
 def next_segment(log: Path) -> Path:
     """The name that a full file gets."""
-    rotated = [path for path in segments(log) if path != log]
-    number = int(rotated[-1].name.removesuffix(log.suffix).rpartition(".")[2]) if rotated else 0
-    return log.with_name(f"{log.stem}.{number + 1:06d}{log.suffix}")
+    return log.with_name(f"{log.stem}.{max(_numbered(log), default=0) + 1:06d}{log.suffix}")
+
+
+def _numbered(log: Path) -> dict[int, Path]:
+    """What has the name of a full file, by its number."""
+    pattern = re.compile(re.escape(log.stem) + r"\.(\d{6,})" + re.escape(log.suffix))
+    paths = log.parent.iterdir() if log.parent.is_dir() else ()
+    return {int(match[1]): path for path in paths if (match := pattern.fullmatch(path.name))}
+
+
+def ends(file: BinaryIO) -> tuple[bytes | None, bytes]:
+    """The last whole line of a file without its end, if there is one, and what follows it: the start of a torn one.
+
+    Of what is longer than any record, only the end is read.
+    """
+    size, length = file.seek(0, 2), _TAIL
+    while True:
+        start = max(0, size - length)
+        file.seek(start)
+        whole, end, torn = file.read(size - start).rpartition(b"\n")
+        if start == 0 or b"\n" in whole or length > _LONGEST:
+            return whole.rpartition(b"\n")[2] if end else None, torn
+        length *= 4
 
 
 def last_line(path: Path) -> bytes:
     """The last line of a file without its end, be it whole or torn; nothing for an empty file."""
     with path.open("rb") as file:
-        end = file.seek(0, 2)
-        read = b""
-        while end > 0 and b"\n" not in read.rstrip(b"\n"):
-            start = max(0, end - _TAIL)
-            file.seek(start)
-            read = file.read(end - start) + read
-            end = start
-    return read.rstrip(b"\n").rpartition(b"\n")[2]
+        whole, torn = ends(file)
+    return torn or whole or b""
+
+
+def is_record(text: bytes) -> bool:
+    """Whether a line is a decision that this package logged, in any version."""
+    document = parsed(text) or {}
+    return all(isinstance(document.get(name), kind) for name, kind in _RECORD.items())
+
+
+def is_begun(text: bytes, number: int, previous: str | None) -> bool:
+    """Whether a text is the start of a record that a power cut tore; behind it, some disks leave NULs.
+
+    Args:
+        text: The text.
+        number: The number that the record would have.
+        previous: The hash of the record before it; None for the first of all, which names any model.
+    """
+    text, head, after = text.rstrip(b"\0"), f'{{"line": {number}, "previous": "'.encode(), b'", "time": "'
+    if not text.startswith(head):
+        # Without a record before it, a bracket alone may begin anything.
+        return head.startswith(text) and (previous is not None or len(text) >= len(_FIRST))
+    named, rest = text[len(head) : len(head) + 64], text[len(head) + 64 :]
+    is_hash = _HEX.fullmatch(named) is not None if previous is None else previous.encode().startswith(named)
+    return is_hash and (rest.startswith(after) or after.startswith(rest))
 
 
 def read(files: Iterable[Path]) -> Iterator[Line]:
@@ -113,10 +150,19 @@ def read(files: Iterable[Path]) -> Iterator[Line]:
         except OSError as error:
             raise UceEdgeError(f"Cannot read the log {file}: {error.strerror}. Check its permissions.") from None
         with lines:
-            for number, text in enumerate(lines, 1):
+            for number, text in enumerate(_lines(lines), 1):
                 line = _judged(file, number, text.rstrip(b"\r\n"), before)
                 yield line
                 before = line
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; of one that is longer than any record, only the start."""
+    while text := file.readline(_LONGEST):
+        rest = text
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(_LONGEST)
+        yield text
 
 
 def _judged(file: Path, number: int, text: bytes, before: Line | None) -> Line:

@@ -26,28 +26,55 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 20
 
 
+class Expectation(str):
+    """A message about an argument; `fields` holds its parts."""
+
+    fields: dict[str, object]
+
+    __slots__ = ("fields",)
+
+
 class UceEdgeError(Exception):
-    """The work failed for a reason the user can understand; the command line exits with 1."""
+    """The work failed for a reason the user can understand; the command line exits with 1.
+
+    Attributes:
+        code: What failed, for programs and tests: `image.unreadable`. Messages may change, codes do not.
+        fields: What the message names, by field.
+    """
 
     exit_code = 1
+    default_code = "failed"
+
+    def __init__(self, message: str = "", code: str | None = None, **fields: object) -> None:
+        super().__init__(message)
+        parts = message.fields if isinstance(message, Expectation) else {}
+        self.code = code or (f"argument.{parts['argument']}" if parts else self.default_code)
+        self.fields = parts | fields
 
 
 class UsageError(UceEdgeError):
     """The request itself is wrong; the command line exits with 2."""
 
     exit_code = 2
+    default_code = "usage"
 
 
 class ImageError(UceEdgeError):
     """One image cannot be used. The other images of the same request are still answered."""
 
+    default_code = "image"
+
 
 class ModelFileError(UceEdgeError):
     """A file is not a model this version can run."""
 
+    default_code = "model"
+
 
 class IntegrityError(ModelFileError):
     """A file is not the one that was published."""
+
+    default_code = "integrity"
 
 
 class UceEdgeWarning(UserWarning):
@@ -66,7 +93,7 @@ class TelemetryWarning(UceEdgeWarning):
     """ONNX Runtime was imported before this package could switch its telemetry off."""
 
 
-def expected(what: str, rule: str, value: object, remedy: str) -> str:
+def expected(what: str, rule: str, value: object, remedy: str) -> Expectation:
     """The one shape of a message about an argument: its name, the rule, the value and the way out.
 
     Args:
@@ -75,7 +102,9 @@ def expected(what: str, rule: str, value: object, remedy: str) -> str:
         value: What it is.
         remedy: What to write instead, which `argument` spells.
     """
-    return f"Expected {what} to be {rule}, but got {_SHORT.repr(value)}. {remedy}"
+    message = Expectation(f"Expected {what} to be {rule}, but got {_SHORT.repr(value)}. {remedy}")
+    message.fields = {"argument": what.strip("`"), "rule": rule, "value": value, "remedy": remedy}
+    return message
 
 
 _options_are_named = False
@@ -112,4 +141,5 @@ class MissingPartError(UceEdgeError, ImportError):
     """A package that this work needs is not installed."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(f'{what} needs {package}, which is not installed. Run: pip install "uce-edge[{extra}]"')
+        message = f'{what} needs {package}, which is not installed. Run: pip install "uce-edge[{extra}]"'
+        super().__init__(message, "part.missing", package=package, extra=extra)

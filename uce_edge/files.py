@@ -1,10 +1,11 @@
-"""Writing files so that nothing half-written ever stays on disk."""
+"""Files on disk: written whole or not at all, by one process at a time, and read only where they have an end."""
 
 import errno
 import functools
 import os
 import re
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ _PREFIX = ".uce-edge-"
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{16}(\..*)?")
 _ABANDONED_AFTER = 24 * 3600
 """Seconds without a write after which a temporary file belongs to a process that was killed."""
+_IRREGULAR = "it is not a regular file"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -50,6 +52,7 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
     target = Path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _check_replaceable(target)
         temporary = _reserve(target)
     except OSError as error:
         raise UceEdgeError(
@@ -69,6 +72,75 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
             raise _refused(target, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_regular(path: str | Path, most: int | None = None) -> bytes:
+    """The content of a file. A pipe or a device is refused instead of waited for.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have; None for any number.
+
+    Raises:
+        OSError: It cannot be read, is no regular file, or is too large.
+    """
+    with open(path, "rb", opener=_at_once) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, _IRREGULAR, str(path))
+        if most is not None and status.st_size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+        return file.read()
+
+
+def lock(file: int) -> None:
+    """Keep other processes out of an open file, where the system can; the lock ends with the process.
+
+    Raises:
+        BlockingIOError: Another process has it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
+    """Keep other processes from replacing a file until the block ends.
+
+    What is replaced cannot carry a lock itself, so a file NAME.lock beside it does. It is removed at the end; one that
+    a killed process left locks nobody out.
+
+    Args:
+        target: The file that is read and replaced.
+        option: What names another place, as the command line spells it.
+
+    Raises:
+        UceEdgeError: Another process is writing it, or the folder cannot be written to.
+    """
+    place = Path(os.path.realpath(target))  # the same for every link to it
+    beside = place.with_name(f"{place.name}.lock")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _check_replaceable(place)
+        file = _locked(beside)
+    except BlockingIOError:
+        raise UceEdgeError(
+            f"Another process is writing {target}, which only one process may do. "
+            f"Choose another place with {_named(option)}."
+        ) from None
+    except OSError as error:
+        raise UceEdgeError(
+            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}."
+        ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            beside.unlink()  # while it is locked: whoever waits for it finds that it is gone
+        os.close(file)
 
 
 @contextmanager
@@ -109,6 +181,36 @@ def flush_folder(folder: Path) -> None:
 def _named(option: str) -> str:
     """The option, or its argument in Python."""
     return argument(option.removeprefix("--").replace("-", "_"))
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting for whoever writes to a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _locked(path: Path) -> int:
+    """A file that is made if need be, and that this process alone has locked."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        file = os.open(path, flags, 0o666)
+        try:
+            lock(file)
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        except FileNotFoundError:  # its owner removed it in between, as samestat may find, too
+            pass
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _check_replaceable(target: Path) -> None:
+    """Refuse a pipe or a device, whose name a file would take; a folder cannot be replaced anyway."""
+    with suppress(FileNotFoundError):
+        mode = target.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, _IRREGULAR, str(target))
 
 
 def _refused(target: Path, error: OSError) -> UceEdgeError:

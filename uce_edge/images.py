@@ -207,15 +207,16 @@ def _pictured(image: Image.Image | medical.Opened, size: int, name: str, shown: 
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:
     """The content of a stream, unless it is longer than any image: it may have no end."""
+    content: bytes | None
     if stream.seekable():
         # As many bytes as there are: blocks that shrink to what was read leave holes in the memory.
         size = stream.seek(0, io.SEEK_END)
         stream.seek(0)
-        content = stream.read(min(size, MAX_FILE + 1))
+        content = stream.read(size) if size <= MAX_FILE else None
     else:
         blocks = islice(iter(lambda: stream.read(_BLOCK), b""), MAX_FILE // _BLOCK + 1)
         content = b"".join(blocks)
-    if len(content) > MAX_FILE:
+    if content is None or len(content) > MAX_FILE:
         raise ImageError(f"{name} has more than {MAX_FILE >> 30} GiB, which no image needs. Check that it is one.")
     return content
 

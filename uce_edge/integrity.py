@@ -1,5 +1,7 @@
 """Whether a model file is, byte for byte, the one that was published."""
 
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,17 +11,66 @@ from uce_edge.digests import MARK, Digests, of_document, of_file, of_model
 from uce_edge.errors import IntegrityError, ModelFileError, argument
 from uce_edge.fields import RecordError
 from uce_edge.metadata import Metadata
+from uce_edge.providers import not_loadable
 from uce_edge.records import DocumentError, parse
 
 _ORT = slice(4, 8), b"ORTM"
 """Where a file says that it is in ONNX Runtime's own format."""
+_LARGEST = 2**31 - 1
+"""Bytes of a file in either format."""
 
 
-def check(path: Path, *, verify: bool = True) -> Digests | None:
+def read(path: Path) -> bytes:
+    """Read a model file. What is checked, loaded and logged must be these bytes: the file may be replaced meanwhile.
+
+    Raises:
+        ModelFileError: There is no such file, it cannot be read, or it is too large for a model.
+    """
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise FileNotFoundError
+            content = file.read(status.st_size) if status.st_size <= _LARGEST else b""
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null byte in its name
+        raise ModelFileError(
+            f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
+            "model of your own with: uce-edge export"
+        ) from None
+    except IsADirectoryError:
+        raise ModelFileError(
+            f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
+        ) from None
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from None
+    if status.st_size > _LARGEST:
+        raise ModelFileError(f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export")
+    return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe in its place is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_again(path: Path, sha256: str) -> bytes:
+    """Read a model file whose bytes were checked before.
+
+    Raises:
+        IntegrityError: They are others by now.
+    """
+    content = read(path)
+    if of_file(content) != sha256:
+        raise IntegrityError(f"{path} was replaced while it was used. Start again with a file that does not change.")
+    return content
+
+
+def check(path: Path, content: bytes, *, verify: bool = True) -> Digests | None:
     """Refuse a file that is not the one that was published, before anybody runs it.
 
     Args:
         path: A file, in ONNX or in ONNX Runtime's own format.
+        content: Its bytes, from `read`.
         verify: Whether to compare digests. A model in several files is refused in any case.
 
     Returns:
@@ -28,16 +79,19 @@ def check(path: Path, *, verify: bool = True) -> Digests | None:
 
     Raises:
         IntegrityError: It is another file.
-        WireError: It is not an ONNX file.
+        ModelFileError: It is not an ONNX file, or keeps weights in other files.
     """
-    content = path.read_bytes()
     if is_ort(content):
         return _check_ort(path, content) if verify else None
-    if wire.has_external_data(content):
+    try:
+        wire.check(content)
+        return _check_onnx(path, content) if verify else None
+    except wire.ExternalDataError:
         raise ModelFileError(
             f"{path} keeps weights in other files, but a model must be one file. Export it again: uce-edge export"
-        )
-    return _check_onnx(path, content) if verify else None
+        ) from None
+    except wire.WireError as error:
+        raise not_loadable(str(path), str(error)) from None
 
 
 def is_ort(content: bytes) -> bool:
@@ -46,21 +100,7 @@ def is_ort(content: bytes) -> bool:
     return content[place] == name
 
 
-def description_of(path: Path) -> Digests | None:
-    """The digests in the description beside a file; None when there is none, an older one, or one beyond reading.
-
-    Raises:
-        IntegrityError: It was changed.
-    """
-    description = path.with_suffix(".json")
-    try:
-        text = description.read_text(encoding="utf-8")
-        return _read(text, str(description), _rewrite(path))
-    except (OSError, UnicodeDecodeError, DocumentError, RecordError):
-        return None
-
-
-def check_description(path: Path, metadata: Metadata) -> bool:
+def check_description(path: Path, metadata: Metadata) -> str | None:
     """Refuse a description that is not that of the file beside it, such as one from an earlier export.
 
     Args:
@@ -68,15 +108,33 @@ def check_description(path: Path, metadata: Metadata) -> bool:
         metadata: What it says of itself.
 
     Returns:
-        Whether there is a description with digests.
+        The SHA-256 of the description; None where there is none with digests.
     """
-    if description_of(path) is None:
-        return False
-    description = path.with_suffix(".json")
-    described = Metadata.from_properties({KEY: description.read_text(encoding="utf-8")}, str(description))
+    found = _description(path)
+    if found is None:
+        return None
+    description, text = path.with_suffix(".json"), found[0]
+    described = Metadata.from_properties({KEY: text.decode()}, str(description))
     if replace(described, digests=None) != replace(metadata, digests=None):
         raise IntegrityError(f"{description} describes another model than {path}. {_rewrite(path)}")
-    return True
+    return of_file(text)
+
+
+def _description(path: Path) -> tuple[bytes, Digests] | None:
+    """The description beside a file, and its digests; None for none, an older one, or one beyond reading.
+
+    Raises:
+        IntegrityError: It was changed.
+    """
+    description = path.with_suffix(".json")
+    try:
+        content = read(description)
+        digests = _read(content.decode(), str(description), _rewrite(path))
+    except IntegrityError:
+        raise
+    except (ModelFileError, UnicodeDecodeError, DocumentError, RecordError):
+        return None
+    return None if digests is None else (content, digests)
 
 
 def _check_onnx(path: Path, content: bytes) -> Digests | None:
@@ -103,9 +161,10 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
 
 
 def _check_ort(path: Path, content: bytes) -> Digests | None:
-    digests = description_of(path)
-    if digests is None or digests.ort is None:
+    found = _description(path)
+    if found is None or found[1].ort is None:
         return None
+    digests = found[1]
     if digests.ort != of_file(content):
         raise IntegrityError(
             f"{path} is not the file that {path.with_suffix('.json')} describes: it was changed, or belongs to another "

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,8 +56,8 @@ def parse(text: str, suffix: str, name: str) -> list[Row]:
 def columns_of(names: Iterable[str], where: str) -> list[str]:
     """The names of columns as they are looked up; refuses one that stands there twice."""
     columns = [_column(name) for name in names]
-    for column in columns:
-        if column and columns.count(column) > 1:
+    for column, count in Counter(columns).items():
+        if column and count > 1:
             raise UsageError(expected(f"the columns of {where}", "different", f"{column} twice", "Rename one"))
     return columns
 
@@ -98,7 +99,19 @@ def _of_json(line: str, number: int, name: str) -> Row:
         rule = f"an object such as {{{json.dumps(PATH)}: ...}}"
         raise UsageError(expected(f"line {number} of {name}", rule, values, "Write one object per line"))
     columns = columns_of(values, f"line {number} of {name}")
-    return Row(number, {column: text_of(value) for column, value in zip(columns, values.values(), strict=True)})
+    cells = [text_of(value) for value in values.values()]
+    if not all(map(_is_text, (*columns, *cells))):  # JSON can escape what no text holds
+        remedy = "Write each character as one"
+        raise UsageError(expected(f"line {number} of {name}", "without halves of characters", line, remedy))
+    return Row(number, dict(zip(columns, cells, strict=True)))
+
+
+def _is_text(cell: str) -> bool:
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _of_cells(cells: list[str], line: int, columns: list[str], name: str) -> Row:

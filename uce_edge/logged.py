@@ -1,6 +1,7 @@
 """Model files that a log names: by the hash of their content, wherever they lie now."""
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -16,10 +17,14 @@ class ModelFiles:
     def __init__(self, known: list[Path]) -> None:
         """Start from some files; a log may name others."""
         self._known = {sha256(path): path for path in known}
+        self._tried: set[str] = set()
 
     def find(self, digest: str, logged: str) -> Path | None:
         """The file with this content: a known one, or the one that the log names, if it still has it."""
         path = Path(logged)
-        if digest not in self._known and logged and path.is_file() and sha256(path) == digest:
-            self._known[digest] = path
+        if digest not in self._known and logged not in self._tried:
+            self._tried.add(logged)  # a log of many lines names it in each
+            with suppress(OSError, ValueError):
+                if path.is_file():
+                    self._known.setdefault(sha256(path), path)
         return self._known.get(digest)

@@ -16,6 +16,7 @@ from uce_edge.ahead import cores
 from uce_edge.answers import Answer, Request, each_answer
 from uce_edge.calls import Calls, check_memory
 from uce_edge.contract import Precision
+from uce_edge.digests import of_file
 from uce_edge.errors import (
     DeviceWarning,
     ImageError,
@@ -34,7 +35,6 @@ from uce_edge.probe import Pattern, SelfTest
 from uce_edge.providers import CPU, Device, open_session
 from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule, asked
 from uce_edge.runner import Runner
-from uce_edge.wire import WireError
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,33 +87,31 @@ class Model:
         path = models.bundled() if path is None else path
         self.path = str(path)
         self.threads = threads
-        if Path(path).is_dir():
-            raise ModelFileError(
-                f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
-            )
-        if not Path(path).is_file():
-            raise ModelFileError(
-                f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
-                "model of your own with: uce-edge export"
-            )
         check_memory(max_memory)
-        try:
-            self.digests = integrity.check(Path(path), verify=verify)
-            """Those of the file that was published, which this one was found to be; None where nobody could tell."""
-        except WireError as error:
-            open_session(self.path, "cpu")  # nearly always tells better what it is
-            raise ModelFileError(f"{path} is damaged: {error}. Export it again: uce-edge export") from None
-        self._open(device, spin, max_memory)
+        content = integrity.read(Path(path))
+        self.sha256 = of_file(content)
+        """Of the bytes that were checked and loaded, whatever the file holds by now."""
+        self.digests = integrity.check(Path(path), content, verify=verify)
+        """Those of the file that was published, which this one was found to be; None where nobody could tell."""
+        self._open(content, device, spin, max_memory)
         self._announce_unverified(verify)
         if verify and self.provider != CPU:
-            self._trust_device(Device(device), spin, max_memory)
+            self._trust_device(content, Device(device), spin, max_memory)
         _LOG.info(
             "Loaded %s (%s, %d passes) in %.2f s; it runs on %s with %s threads.", self.path, self.metadata.inference,
             self.metadata.samples, time.monotonic() - started, self.provider, threads or cores(),
         )  # fmt: skip
 
-    def _open(self, device: Device | str, spin: bool, max_memory: int | None) -> None:
-        self._session = open_session(self.path, device, self.threads, spin=spin)
+    def content(self) -> bytes:
+        """The bytes of the file, which must still be those that were checked and loaded.
+
+        Raises:
+            IntegrityError: The file was replaced since.
+        """
+        return integrity.read_again(Path(self.path), self.sha256)
+
+    def _open(self, content: bytes, device: Device | str, spin: bool, max_memory: int | None) -> None:
+        self._session = open_session(content, device, self.threads, spin=spin, name=self.path)
         try:
             self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
             signature.check(self._session, self.metadata, self.path)
@@ -134,7 +132,7 @@ class Model:
             return
         warnings.warn(f"{self.path} {reason}", IntegrityWarning, stacklevel=3)
 
-    def _trust_device(self, device: Device, spin: bool, max_memory: int | None) -> None:
+    def _trust_device(self, content: bytes, device: Device, spin: bool, max_memory: int | None) -> None:
         """Use no device that answers the probe images otherwise than the processor did."""
         found = self.self_test()
         if found is None or found.passed:
@@ -144,7 +142,7 @@ class Model:
                 f"{found.sentence(self.path)} Update its driver, or run with {argument('device', 'cpu')}."
             )
         warnings.warn(f"{found.sentence(self.path)} Running on the CPU.", DeviceWarning, stacklevel=3)
-        self._open(Device.CPU, spin, max_memory)
+        self._open(content, Device.CPU, spin, max_memory)
 
     def self_test(self) -> SelfTest | None:
         """Compare the answers to the file's own probe images with those that it gave when it was published.

@@ -70,22 +70,28 @@ class Names:
 
     def __contains__(self, authority: str) -> bool:
         """Whether a Host header means this server: one of its names, with its port."""
-        try:
-            asked = urlsplit(f"//{authority}")
-            name, port = (asked.hostname or "").rstrip("."), asked.port or _HTTP_PORT
-        except ValueError:  # such as a bracket that is not closed, or a port that is no number
-            return False
-        if "@" in authority or asked.path or asked.query or asked.fragment or port != self.port:
+        name, port = self.parse(authority) or ("", None)
+        if port != self.port:
             return False
         if name in _HERE or name == self.host.lower():
             return True
         # No name can be made to point here by a page that was opened under a number.
-        return not self.local and (_number(name) is not None or name in self._machine)
+        return not self.local and (number_of(name) is not None or name in self._machine)
+
+    @staticmethod
+    def parse(authority: str) -> tuple[str, int] | None:
+        """Name and port of a Host header; None for what is no such header."""
+        try:
+            asked = urlsplit(f"//{authority}")
+            name, port = (asked.hostname or "").rstrip("."), asked.port or _HTTP_PORT
+        except ValueError:  # such as a bracket that is not closed, or a port that is no number
+            return None
+        return None if "@" in authority or asked.path or asked.query or asked.fragment else (name, port)
 
     @property
     def local(self) -> bool:
         """Whether only this computer can reach it."""
-        number = _number(self.host)
+        number = number_of(self.host)
         return self.host == "localhost" or (number is not None and number.is_loopback)
 
     @property
@@ -311,7 +317,8 @@ def _blocks(data: bytes) -> Iterator[memoryview]:
     return (view[start : start + _BLOCK] for start in range(0, len(data), _BLOCK))
 
 
-def _number(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def number_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a name is; None for other names."""
     try:
         return ipaddress.ip_address(name)
     except ValueError:

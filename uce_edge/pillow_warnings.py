@@ -4,11 +4,15 @@
 filter is put in front while any thread decodes, and taken away when none does; all other warnings stay as they are.
 """
 
+import ctypes
 import re
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+
+from PIL import _imaging
 
 __all__ = ["silenced"]
 
@@ -22,6 +26,7 @@ _decoding = 0
 def silenced() -> Iterator[None]:
     """Inside the block, the decoders' warnings are ignored, in every thread."""
     global _decoding  # noqa: PLW0603 (the filters are the process's, and so is the count)
+    _silence_libtiff()
     with _lock:
         _decoding += 1
         if _decoding == 1:
@@ -34,3 +39,12 @@ def silenced() -> Iterator[None]:
             # The list may be another one by now: a catch_warnings that began or ended meanwhile brings its own.
             if _decoding == 0 and _FILTER in warnings.filters:
                 warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
+
+
+@cache
+def _silence_libtiff() -> None:
+    """Take away the handlers with which libtiff writes to stderr, past Python; it fails as before."""
+    with suppress(OSError, AttributeError):  # a Pillow without libtiff, or that does not show it
+        library = ctypes.CDLL(_imaging.__file__)
+        library.TIFFSetErrorHandler(None)
+        library.TIFFSetWarningHandler(None)

@@ -102,15 +102,21 @@ def check_threads(threads: int | None) -> None:
 
 
 def open_session(
-    path: str | bytes, device: Device | str = Device.AUTO, threads: int | None = None, *, spin: bool = True
+    model: str | bytes,
+    device: Device | str = Device.AUTO,
+    threads: int | None = None,
+    *,
+    spin: bool = True,
+    name: str = "The model",
 ) -> Any:
-    """Load a model file on the wanted device.
+    """Load a model on the wanted device.
 
     Args:
-        path: An ONNX file, or its content.
+        model: The content of a file, or its path.
         device: Where to run it.
         threads: Intra-op threads; None leaves the choice to ONNX Runtime.
         spin: Whether these threads keep their cores busy while they wait for each other.
+        name: What messages call a content.
 
     Returns:
         An `onnxruntime.InferenceSession`; `get_providers()` tells the truth about it.
@@ -122,21 +128,22 @@ def open_session(
     check_threads(threads)
     ort, device = onnxruntime(), Device(device)
     options = _options(ort, threads, spin)
+    name = model if isinstance(model, str) else name
     if device is Device.CPU:
-        return _load(ort, path, [CPU], options)
+        return _load(ort, model, name, [CPU], options)
     wanted = _ACCELERATORS[Device.CUDA if device is Device.AUTO else device]
     if wanted.providers[0] not in ort.get_available_providers():
         if device is Device.AUTO:
-            return _load(ort, path, [CPU], options)
+            return _load(ort, model, name, [CPU], options)
         raise UceEdgeError(
             f"{argument('device', device)} needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of "
             f"ONNX Runtime, and {installed()} is installed. "
             f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
         )
     try:
-        session = _load(ort, path, [*wanted.providers, CPU], options)
+        session = _load(ort, model, name, [*wanted.providers, CPU], options)
     except ModelFileError:
-        session = _load(ort, path, [CPU], options)  # fails again unless the accelerator was to blame
+        session = _load(ort, model, name, [CPU], options)  # fails again unless the accelerator was to blame
     if wanted.providers[0] in session.get_providers():
         return session
     # A GPU wheel lists its providers everywhere and falls back in silence; only the session knows.
@@ -159,21 +166,24 @@ def _options(ort: ModuleType, threads: int | None, spin: bool) -> Any:
     return options
 
 
-def _load(ort: ModuleType, path: str | bytes, providers: list[str], options: Any) -> Any:
+def _load(ort: ModuleType, model: str | bytes, name: str, providers: list[str], options: Any) -> Any:
     if _log_is_silent:
         # The process-wide log reports a failed CUDA start in a dozen lines; one sentence says the same.
         ort.set_default_logger_severity(4)
     try:
         # ONNX Runtime's own fallback prints a banner on stdout, which is for data.
-        return ort.InferenceSession(path, options, providers=providers, enable_fallback=0)
+        session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
-        reason = str(error).splitlines()[0]
-        name = path if isinstance(path, str) else "The model"
-        weights = Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
-        remedy = (
-            "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
-        )
-        raise ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}") from None
+        raise not_loadable(name, str(error).splitlines()[0]) from None
+    session._model_bytes = None  # it keeps the content for a fallback that is switched off
+    return session
+
+
+def not_loadable(name: str, reason: str) -> ModelFileError:
+    """What is said of a file that is not a model."""
+    weights = Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
+    remedy = "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
+    return ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}")
 
 
 def installed() -> str:

@@ -1,11 +1,11 @@
 """Compute logged decisions again, from the images and the stored seeds, and say which are not as they were logged."""
 
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,11 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
     at_hand = _Models(models)
     by_hash, names = _index(images, files)
     every = chain.read(files)
-    while lines := list(islice(every, CHUNK)):
+    first = next(every, None)
+    if first is None:
+        raise UceEdgeError(f"The log {log} is empty, so it has no decision to compute again. Restore it from a copy.")
+    every = itertools.chain([first], every)
+    while lines := list(itertools.islice(every, CHUNK)):
         findings: dict[int, Finding] = {}
         jobs: dict[tuple[str, Request], list[tuple[int, Line, Path]]] = {}
         for place, line in enumerate(lines):
@@ -110,7 +114,9 @@ class _Models:
     def get(self, digest: str, logged: str) -> Model | None:
         path = self._files.find(digest, logged)
         if path is not None and digest not in self._loaded:
-            self._loaded[digest] = Model(path, "cpu")
+            loaded = Model(path, "cpu")
+            if loaded.sha256 == digest:  # not replaced since it was found
+                self._loaded[digest] = loaded
         return self._loaded.get(digest)
 
 
@@ -146,17 +152,24 @@ def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set
         return Finding(Outcome.UNCHECKED, *place, "its image could not be read when it was logged")
     found = by_hash.get(str(document["sha256"]))
     if found is None:
-        changed = path is not None and medical.split(Path(path))[0].name in names
+        changed = path is not None and bool({Path(path).name, Path(path.rpartition("#")[0]).name} & names)
         return Finding(
             Outcome.MISSING, *place, "the image of that name has another content" if changed else "no such image"
         )
-    return Path(f"{found}{medical.fragment(path or '')}")
+    part = _part(document)
+    return found if part is None else Path(f"{found}#{part}")
 
 
 def _path(document: dict[str, Any]) -> str | None:
     """What the image was called; None for what is no name."""
     path = document.get("path")
     return path if isinstance(path, str) else None
+
+
+def _part(document: dict[str, Any]) -> str | None:
+    """The frame or slice of the image; older logs have it in the name alone."""
+    part = document["part"] if "part" in document else (_path(document) or "").rpartition("#")[2]
+    return part if isinstance(part, str) and medical.is_part(part) else None
 
 
 def _request(document: dict[str, Any]) -> Request:

@@ -1,6 +1,8 @@
 """As much of the format of an ONNX file as checking one needs, without the onnx package.
 
-A file is one protobuf message: a sequence of fields, each a tag, for most of them a length, and the content.
+A file is one protobuf message: a sequence of fields, each a tag, for most of them a length, and the content. Parsers of
+protobuf forgive a lot: long forms of numbers, a message in several parts, fields that they do not know. What one parser
+forgives, another may read differently, so this one accepts only what every writer of ONNX files writes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,21 +11,64 @@ from functools import cached_property
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _METADATA_PROPS = 14
-_EXTERNAL_DATA = 13
-# The messages inside a model that may lead to a tensor, by field number; a tensor is a leaf.
-_INSIDE: dict[str, dict[int, str]] = {
-    "model": {7: "graph", 20: "training", 25: "function"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "sparse": {1: "tensor", 2: "tensor"},
-    "function": {7: "node", 11: "attribute"},
-    "training": {1: "graph", 2: "graph"},
-}
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_DEPTH = 100
+"""Messages inside each other, as protobuf limits them."""
+_MAX_TAG, _MAX_NUMBER = 2**32, 2**64
+
+
+@dataclass(frozen=True)
+class _Message:
+    """The fields of a message by number: the type of each, or the name of the message in it if it is read, too."""
+
+    once: dict[int, int | str]
+    often: dict[int, int | str]
+
+
+# What can hold a tensor or metadata is read. The rest, such as the type of a value, is a text here.
+_MESSAGES = {
+    "model": _Message(
+        {1: _VARINT, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _VARINT, 6: _BYTES, 7: "graph"},
+        {8: _BYTES, _METADATA_PROPS: "entry", 20: "training", 25: "function", 26: _BYTES},
+    ),
+    "graph": _Message(
+        {2: _BYTES, 10: _BYTES},
+        {1: "node", 5: "tensor", 11: _BYTES, 12: _BYTES, 13: _BYTES, 14: _BYTES, 15: "sparse", 16: "entry"},
+    ),
+    "node": _Message(
+        {3: _BYTES, 4: _BYTES, 6: _BYTES, 7: _BYTES, 8: _BYTES},
+        {1: _BYTES, 2: _BYTES, 5: "attribute", 9: "entry", 10: _BYTES},
+    ),
+    "attribute": _Message(
+        {
+            1: _BYTES, 2: _FIXED32, 3: _VARINT, 4: _BYTES, 5: "tensor", 6: "graph", 13: _BYTES, 14: _BYTES,
+            20: _VARINT, 21: _BYTES, 22: "sparse",
+        },
+        {7: _FIXED32, 8: _VARINT, 9: _BYTES, 10: "tensor", 11: "graph", 15: _BYTES, 23: "sparse"},
+    ),
+    "tensor": _Message(
+        {2: _VARINT, 3: _BYTES, 8: _BYTES, 9: _BYTES, 12: _BYTES, _DATA_LOCATION: _VARINT},
+        {
+            1: _VARINT, 4: _FIXED32, 5: _VARINT, 6: _BYTES, 7: _VARINT, 10: _FIXED64, 11: _VARINT,
+            _EXTERNAL_DATA: "entry", 16: "entry",
+        },
+    ),
+    "sparse": _Message({1: "tensor", 2: "tensor"}, {3: _VARINT}),
+    "function": _Message(
+        {1: _BYTES, 8: _BYTES, 10: _BYTES, 13: _BYTES},
+        {4: _BYTES, 5: _BYTES, 6: _BYTES, 7: "node", 9: _BYTES, 11: "attribute", 12: _BYTES, 14: "entry"},
+    ),
+    "training": _Message({1: "graph", 2: "graph"}, {3: "entry", 4: "entry"}),
+    "entry": _Message({1: _BYTES, 2: _BYTES}, {}),
+}  # fmt: skip
 
 
 class WireError(ValueError):
     """A content is not an ONNX file; the message is a clause without a full stop."""
+
+
+class ExternalDataError(WireError):
+    """A model keeps weights in other files."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +79,7 @@ class Field:
     raw: memoryview
     """All of its bytes, with tag and length."""
     content: memoryview
-    """The bytes of a text or of an inner message; empty for a number."""
+    """The bytes of a text or of an inner message; of a number, its own."""
 
     @cached_property
     def entry(self) -> tuple[str, str] | None:
@@ -45,71 +90,88 @@ class Field:
         """
         if self.number != _METADATA_PROPS:
             return None
-        texts = {part.number: bytes(part.content) for part in fields(self.content)}
+        texts = {part.number: bytes(part.content) for part in fields(self.content, "entry")}
         try:
             return texts.get(1, b"").decode(), texts.get(2, b"").decode()
         except UnicodeDecodeError:
             raise WireError("a text in it is not UTF-8") from None
 
 
-def fields(message: memoryview) -> Iterator[Field]:
+def fields(message: memoryview, kind: str = "model") -> Iterator[Field]:
     """The fields of a message, in order.
 
     Raises:
         WireError: It ends too early, or is something else.
     """
-    at, end = 0, len(message)
+    for number, at, start, stop in _places(message, kind, 0, len(message)):
+        yield Field(number, message[at:stop], message[start:stop])
+
+
+def check(content: bytes) -> None:
+    """Read all of a model but its numbers.
+
+    Raises:
+        WireError: It is not a model, or one that parsers may read differently.
+        ExternalDataError: It keeps weights in other files.
+    """
+    _check(content, "model", 0, len(content), _DEPTH)
+
+
+def _check(content: bytes, kind: str, at: int, end: int, depth: int) -> None:
+    if depth == 0:
+        raise WireError(f"it has more than {_DEPTH} messages inside each other")
+    message = _MESSAGES[kind]
+    for number, _, start, stop in _places(content, kind, at, end):
+        inner = message.once.get(number) or message.often.get(number)
+        if kind == "tensor" and (
+            number == _EXTERNAL_DATA or (number == _DATA_LOCATION and _varint(content, start, stop)[0] != 0)
+        ):
+            raise ExternalDataError("it keeps weights in other files")
+        if isinstance(inner, str):
+            _check(content, inner, start, stop, depth - 1)
+
+
+def _places(message: bytes | memoryview, kind: str, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of one message between two places: number, where it begins, where its content begins and ends."""
+    known, seen = _MESSAGES[kind], set[int]()
     while at < end:
-        tag, start = _varint(message, at)
-        number, kind = tag >> 3, tag & 7
-        content = message[:0]
-        if kind == _BYTES:
-            length, start = _varint(message, start)
+        tag, start = _varint(message, at, end, _MAX_TAG)
+        number, form = tag >> 3, tag & 7
+        often = number in known.often
+        wanted = known.often[number] if often else known.once.get(number)
+        is_packed = often and form == _BYTES  # numbers in a row may be
+        if wanted is None or (form != (_BYTES if isinstance(wanted, str) else wanted) and not is_packed):
+            raise WireError(f"its {kind} has a field {number} of type {form}, which ONNX does not know")
+        if number in seen and not often:
+            raise WireError(f"its {kind} has the field {number} twice")
+        seen.add(number)
+        if form == _BYTES:
+            length, start = _varint(message, start, end)
             stop = start + length
-            content = message[start:stop]
-        elif kind == _VARINT:
-            _, stop = _varint(message, start)
-        elif kind in (_FIXED64, _FIXED32):
-            stop = start + (8 if kind == _FIXED64 else 4)
+        elif form == _VARINT:
+            _, stop = _varint(message, start, end)
         else:
-            raise WireError(f"a field has the type {kind}, which ONNX does not use")
-        if stop > end or number == 0:
-            raise WireError("it ends in the middle of a field" if number else "a field has the number 0")
-        yield Field(number, message[at:stop], content)
+            stop = start + (8 if form == _FIXED64 else 4)
+        if stop > end:
+            raise WireError("it ends in the middle of a field")
+        yield number, at, start, stop
         at = stop
 
 
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+def _varint(message: bytes | memoryview, at: int, end: int, limit: int = _MAX_NUMBER) -> tuple[int, int]:
+    """A number in its shortest form, and where it ends."""
     value = shift = 0
     while True:
-        if at >= len(message) or shift > 63:
-            raise WireError("a number in it does not end")
+        if at >= end:
+            raise WireError("it ends in the middle of a number")
         byte = message[at]
         at += 1
         value |= (byte & 127) << shift
+        if value >= limit or (byte == 0 and shift):
+            raise WireError("a number in it is too long")
         if byte < 128:
             return value, at
         shift += 7
-
-
-def has_external_data(content: bytes) -> bool:
-    """Whether a model keeps numbers in other files.
-
-    Raises:
-        WireError: It is not a model.
-    """
-    # Such a tensor names its file under the key "location". Looking for the word is fast; reading every node is not.
-    return b"location" in content and _names_a_file(memoryview(content), "model")
-
-
-def _names_a_file(message: memoryview, kind: str) -> bool:
-    if kind == "tensor":
-        return any(field.number == _EXTERNAL_DATA for field in fields(message))
-    inside = _INSIDE[kind]
-    return any(
-        _names_a_file(field.content, inside[field.number]) for field in fields(message) if field.number in inside
-    )
 
 
 def with_properties(content: bytes, values: Mapping[str, str]) -> bytes:

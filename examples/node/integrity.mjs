@@ -13,8 +13,9 @@ export function checkDigests(model, path, text, about) {
   if (typeof digests.graph !== 'string' || typeof digests.metadata !== 'string') {
     refuse(`${path} has damaged metadata: its key digests has the wrong type.`);
   }
+  // The digest is left out once, in its own place: a text that holds it in a second place does not match.
   const tokens = text.match(/"(?:[^"\\]|\\.)*"|[^ \t\r\n"]+/g).join('');
-  if (sha256(tokens.replaceAll(digests.metadata, '')) !== digests.metadata) {
+  if (sha256(tokens.replace(digests.metadata, '')) !== digests.metadata) {
     refuse(`${path} was changed after it was published.`);
   }
   const { parts, document } = opened(readFileSync(model));
@@ -34,9 +35,10 @@ function opened(bytes) {
   let document = null;
   try {
     for (const { number, raw, content } of fields(bytes)) {
-      const entry = number === METADATA_PROPS ? [...fields(content)].map((part) => part.content.toString()) : [];
-      if (entry[0] === 'uce_edge') document = entry[1];
-      else parts.push(raw);
+      const entry = number === METADATA_PROPS ? texts(content) : {};
+      if (entry[1] !== 'uce_edge') parts.push(raw);
+      else if (document !== null) throw new RangeError('it has its metadata twice');
+      else document = entry[2] ?? '';
     }
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
@@ -45,7 +47,17 @@ function opened(bytes) {
   return { parts, document };
 }
 
-/** The fields of a protobuf message. */
+/** The key (1) and the value (2) of an entry of the metadata. */
+function texts(message) {
+  const found = {};
+  for (const { number, kind, content } of fields(message)) {
+    if (kind !== 2 || number > 2 || number in found) throw new RangeError('an entry that ONNX does not know');
+    found[number] = content.toString();
+  }
+  return found;
+}
+
+/** The fields of a protobuf message; one in a form that parsers may read differently is refused. */
 function* fields(message) {
   const varint = (at) => {
     let value = 0;
@@ -53,6 +65,7 @@ function* fields(message) {
       if (at >= message.length || factor > 2 ** 63) throw new RangeError('a number does not end');
       const byte = message[at++];
       value += (byte & 127) * factor;
+      if (byte === 0 && factor > 1) throw new RangeError('a number is longer than it must be');
       if (byte < 128) return [value, at];
     }
   };
@@ -60,14 +73,16 @@ function* fields(message) {
     const start = at;
     let [tag, length] = [0, 0];
     [tag, at] = varint(at);
-    const kind = tag % 8;
+    const [kind, number] = [tag % 8, Math.floor(tag / 8)];
+    if (tag >= 2 ** 32 || number === 0) throw new RangeError('a tag that protobuf does not know');
+    if (number === METADATA_PROPS && kind !== 2) throw new RangeError('an entry that is no message');
     if (kind === 2) [length, at] = varint(at);
     else if (kind === 0) [, at] = varint(at);
     else if (kind === 1 || kind === 5) at += kind === 1 ? 8 : 4;
     else throw new RangeError('a type that ONNX does not use');
     const end = at + length;
     if (end > message.length) throw new RangeError('it ends in the middle of a field');
-    yield { number: Math.floor(tag / 8), raw: message.subarray(start, end), content: message.subarray(at, end) };
+    yield { number, kind, raw: message.subarray(start, end), content: message.subarray(at, end) };
     at = end;
   }
 }

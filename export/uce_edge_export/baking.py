@@ -12,7 +12,7 @@ from uce_edge.contract import NoiseKind, pass_seeds
 from uce_edge.errors import UceEdgeError
 from uce_edge.model import Model
 from uce_edge.probe import Pattern, image
-from uce_edge_export.publish import Draft, publish
+from uce_edge_export.publish import Draft, graph_of, publish
 
 _TOLERANCE = 1e-4  # on probabilities; the passes are the same ones
 
@@ -36,10 +36,10 @@ def bake_file(path: Path, out: Path) -> None:
     """
     original = Model(path, "cpu")
     if not original.metadata.takes_seeds:
-        out.write_bytes(path.read_bytes())
+        out.write_bytes(original.content())
         out.with_suffix(".json").write_text(original.metadata.to_json(indent=2) + "\n")
         return
-    with publish(ir.load(path), original.metadata, out) as draft:
+    with publish(graph_of(original), original.metadata, out) as draft:
         bake_seeds(draft)
         _check(original, Model(draft.path, "cpu"))
 

@@ -28,7 +28,7 @@ from uce_edge_export.builder import Builder
 from uce_edge_export.export import Exported, random_pixels
 from uce_edge_export.novelty import detach
 from uce_edge_export.plain import MEMBERS, TABLE, ancestors, raw_logits
-from uce_edge_export.publish import check_name, publish
+from uce_edge_export.publish import check_name, graph_of, publish
 from uce_edge_export.tidy import infer_shapes
 from uce_edge_export.weights import bytes_of, multiplications, weight_of
 
@@ -61,7 +61,7 @@ def combine(
         described = replace(described, samples=samples)
     if baked and described.inference is Inference.DETERMINISTIC:
         raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
-    built, metadata = merged([ir.load(file) for file in files], [model.metadata for model in models], described)
+    built, metadata = merged([graph_of(model) for model in models], [model.metadata for model in models], described)
     images = random_pixels(metadata.image) if images is None else images[:3]
     with publish(built, metadata, out) as draft:
         parity = gate.check_members(Model(draft.path, "cpu"), models, images)

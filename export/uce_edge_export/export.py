@@ -20,7 +20,7 @@ from uce_edge.metrics import nll
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.rejection.rule import RejectRule
-from uce_edge_export import gate, graph, laplace, moments_fit, novelty, precision, sigma, third_party
+from uce_edge_export import gate, graph, laplace, levels, moments_fit, novelty, precision, sigma, third_party
 from uce_edge_export.baking import bake_seeds
 from uce_edge_export.judgement import Judgement
 from uce_edge_export.options import Expand, Options
@@ -57,6 +57,8 @@ class Exported:
     """NLL of the written file on the calibration images, where there are some."""
     refused: NoGuaranteeError | None = None
     """Why the promise that was asked for is not made."""
+    costs: levels.Costs | None = None
+    """What other levels of the novelty gate would do; None for a file without one."""
     notes: tuple[str, ...] = ()
     """What was changed on the way, for the user: sentences without their full stops."""
 
@@ -140,17 +142,20 @@ def write(
         if options.bake:
             bake_seeds(draft)
         notes = (sigma.describe(errors, metadata.sigma),) if errors else ()
-        file_nll, measured = math.nan, None
+        file_nll, measured, costs = math.nan, None, None
         if labelled and labelled.held_out:
             gated = novelty.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else RejectRule()
             if isinstance(gated, NoveltyError):
-                notes = (*notes, f"the file has no novelty output. {str(gated).removesuffix('.')}")
+                why = str(gated).removesuffix(".")
+                notes = (*notes, f"the file has no gate against out-of-distribution images. {why}")
                 gated = RejectRule()
+            elif gated.decides:
+                costs = levels.compare(draft, labelled.calibration, labelled.promise, gated)
             known = Known.of(draft, labelled.calibration)
             file_nll = nll(known.said.probabilities, known.labels)
             measured = measure(draft, labelled.held_out, labelled.promise, gated, known)
     refused = measured if isinstance(measured, NoGuaranteeError) else None
-    return Exported(out, draft.metadata, parity, judgements, file_nll, refused, notes)
+    return Exported(out, draft.metadata, parity, judgements, file_nll, refused, costs, notes)
 
 
 def _with_noise_inputs(classifier: graph.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:

@@ -8,6 +8,7 @@ from typing import Any
 from uce_edge.contract import Inference
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
+from uce_edge.printable import shown
 from uce_edge.report.words import METRICS
 from uce_edge_export import parcels
 
@@ -36,9 +37,10 @@ def write_hub(model: str | Path, folder: str | Path, promise: str | None = None)
         UsageError: The folder has files of these names with other content.
     """
     model, folder = Path(model), Path(folder)
-    metadata = Model(model, "cpu").metadata
+    loaded = Model(model, "cpu")
+    metadata = loaded.metadata
     files = {
-        "model.onnx": model.read_bytes(),
+        "model.onnx": loaded.content(),
         "model.json": (metadata.to_json(indent=2) + "\n").encode(),
         "README.md": card(model.stem, metadata, promise).encode(),
     }
@@ -56,7 +58,7 @@ def card(name: str, metadata: Metadata, promise: str | None = None) -> str:
     """The README.md: a YAML header that the hub reads, and how to run the model."""
     spec = metadata.image
     passes = "one pass" if metadata.inference is Inference.DETERMINISTIC else f"{metadata.samples} passes by default"
-    given = ", ".join(metadata.classes[:20]) + (", ..." if len(metadata.classes) > 20 else "")
+    given = ", ".join(map(shown, metadata.classes[:20])) + (", ..." if len(metadata.classes) > 20 else "")
     parts = [
         f"---\n{_yaml(header(name, metadata))}---",
         f"# {name}",
@@ -127,8 +129,8 @@ def _scores(metadata: Metadata) -> str:
 def _told(said: dict[str, Any]) -> str:
     lines = []
     for key, value in said.items():
-        items = value if isinstance(value, list) else [value]
-        lines.append(f"**{key.capitalize()}.**" + (f" {items[0]}" if len(items) == 1 else ""))
+        items = [shown(str(item)) for item in (value if isinstance(value, list) else [value])]
+        lines.append(f"**{shown(key.capitalize())}.**" + (f" {items[0]}" if len(items) == 1 else ""))
         lines += [f"- {item}" for item in items] if len(items) > 1 else []
         lines.append("")
     return "\n".join(lines).rstrip()

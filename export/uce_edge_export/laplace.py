@@ -28,7 +28,7 @@ from uce_edge_export.builder import Builder
 from uce_edge_export.novelty import MOST, detach
 from uce_edge_export.plain import Features, find_features
 from uce_edge_export.probing import emit_all_features, emit_features, extend, probe
-from uce_edge_export.publish import Draft, publish
+from uce_edge_export.publish import Draft, graph_of, publish
 from uce_edge_export.recalibrating import replace_head
 from uce_edge_export.tidy import infer_shapes
 from uce_edge_export.weights import outputs_first, product_scale
@@ -153,7 +153,8 @@ def give(
     Returns:
         The images that are left for `recalibrate`, and what the file says of its posterior.
     """
-    metadata = Model(source, "cpu").metadata
+    loaded = Model(source, "cpu")
+    metadata = loaded.metadata
     if metadata.inference is not Inference.DETERMINISTIC:
         raise UsageError(
             f"{source} has noise (its inference is {metadata.inference}), but a Laplace posterior needs a file without "
@@ -165,7 +166,7 @@ def give(
     if promise is not None:
         counted = len(rest.one_per_group()) - len(held_out.one_per_group())
         guarantee.check_possible(counted, promise, len(data), grouped=data.groups is not None)
-    model = ir.load(source)
+    model = graph_of(loaded)
     posterior, told = fit(model, curved_on, held_out, PriorFrom.HELD_OUT_NLL, samples)
     with publish(model, metadata, out) as draft:
         add(draft, Drawn(posterior, told, samples, noise), data.images[:3])

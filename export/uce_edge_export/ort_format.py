@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from uce_edge.contract import Inference, NoiseKind
-from uce_edge.digests import of_file, of_model
+from uce_edge.digests import of_model
 from uce_edge.errors import IntegrityWarning, UceEdgeError, UsageError, expected
 from uce_edge.files import removable, replacing
 from uce_edge.model import Model
@@ -35,18 +35,20 @@ def convert(path: str | Path) -> Path:
     original = Model(path, "cpu")
     target, description = path.with_suffix(SUFFIX), path.with_suffix(".json")
     with replacing(description) as described, removable(description) as remove_old, replacing(target) as temporary:
-        _save(path, temporary)
+        content = original.content()
+        _save(path, content, temporary)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", IntegrityWarning)  # its digest is not on disk yet
-            _check(original, Model(temporary, "cpu"), target)
-        graph = of_model(fields(memoryview(path.read_bytes())))
-        metadata = original.metadata.sealed(graph, ort=of_file(temporary.read_bytes()))
+            converted = Model(temporary, "cpu")
+            _check(original, converted, target)
+        graph = of_model(fields(memoryview(content)))
+        metadata = original.metadata.sealed(graph, ort=converted.sha256)
         described.write_text(metadata.to_json(indent=2) + "\n")
         remove_old()
     return target
 
 
-def _save(path: Path, out: Path) -> None:
+def _save(path: Path, content: bytes, out: Path) -> None:
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -55,7 +57,7 @@ def _save(path: Path, out: Path) -> None:
     options.optimized_model_filepath = str(out)
     options.add_session_config_entry("session.save_model_format", "ORT")
     try:
-        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         raise UceEdgeError(
             f"ONNX Runtime {ort.__version__} cannot write {path} in its own format ({str(error).splitlines()[0]}). "

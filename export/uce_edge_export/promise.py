@@ -52,15 +52,15 @@ def measure(
     """
     data = data.one_per_group()
     said = Model(draft.path, "cpu").predict(data.images)
-    circumstances = Circumstances(said.samples, said.seed, data.sha256(), reference.today(), data.groups is not None)
+    how = circumstances(said, data)
     counts: dict[str, Any] = guarantee.count(said.uncertainty, said.class_ids != data.labels).to_document()
-    metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts | vars(circumstances)))
+    metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts | vars(how)))
     if promise is not None and promise.score is RejectBy.AUTO:
         chosen = RejectBy.UNCERTAINTY
         if known is not None:
             chosen = fitting.choose_score(known.said.probabilities, known.labels)
         promise = replace(promise, score=chosen)
-    rule = fitting.fit_rule(said, data.labels, promise, gate, circumstances)
+    rule = fitting.fit_rule(said, data.labels, promise, gate, how)
     if isinstance(rule, NoGuaranteeError) and data.groups is not None:
         rule = NoGuaranteeError(f"{rule} {ONE_EACH}", rule.curve, rule.score)
     if known is not None:
@@ -68,3 +68,8 @@ def measure(
             metadata = replace(metadata, monitor=reference.of(known.said, said, data.sha256()))
     draft.describe(replace(metadata, rule=None if isinstance(rule, NoGuaranteeError) else rule))
     return rule
+
+
+def circumstances(said: Prediction, data: Split) -> Circumstances:
+    """What answers were made with."""
+    return Circumstances(said.samples, said.seed, data.sha256(), reference.today(), data.groups is not None)

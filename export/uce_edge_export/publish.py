@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from uce_edge.contract import KEY, NoiseKind
@@ -58,6 +59,11 @@ def sealed(content: bytes, metadata: Metadata) -> tuple[bytes, Metadata]:
     content = with_properties(content, others)
     metadata = metadata.sealed(of_model(fields(memoryview(content))))
     return with_properties(content, others | {KEY: metadata.to_json()}), metadata
+
+
+def graph_of(model: Model) -> ir.Model:
+    """The graph of the very bytes that a loaded model was checked and answers with."""
+    return ir.from_proto(onnx.load_model_from_string(model.content()))
 
 
 def probed(path: Path, metadata: Metadata) -> tuple[Probe, ...]:

@@ -21,7 +21,7 @@ from uce_edge.rejection import guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge_export import decision, head
+from uce_edge_export import decision, head, levels
 from uce_edge_export.builder import Builder
 from uce_edge_export.gate import ParityError
 from uce_edge_export.graph import checked
@@ -29,7 +29,7 @@ from uce_edge_export.novelty import add as add_novelty
 from uce_edge_export.novelty import detach
 from uce_edge_export.plain import raw_logits
 from uce_edge_export.promise import Known, measure
-from uce_edge_export.publish import check_name, publish
+from uce_edge_export.publish import check_name, graph_of, publish
 
 _BINNED = 1000
 """Images that set the bins of the monitor, at most."""
@@ -47,6 +47,8 @@ class Recalibrated:
     """Why the promise that was asked for is not made."""
     unfit: NoveltyError | None = None
     """Why the file has no novelty output, if it was to have one."""
+    costs: levels.Costs | None = None
+    """What other levels of the gate would do; None for a file without one."""
 
 
 def recalibrate(
@@ -98,7 +100,7 @@ def recalibrate(
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
-    network, described = detach(ir.load(source), model.metadata)
+    network, described = detach(graph_of(model), model.metadata)
     metadata = replace(
         described.without_promises(),  # what is known of the error holds for the map it was measured with
         outputs=(),
@@ -112,13 +114,15 @@ def recalibrate(
         file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
         added = RejectRule() if novelty is None else add_novelty(draft, data, novelty)
         gate = added if isinstance(added, RejectRule) else RejectRule()
+        costs = levels.compare(draft, data, promise, gate) if gate.decides else None
         if kept is not None:
             usual = data if promise is not None and promise.score is RejectBy.AUTO else data.at_most(_BINNED)
             measured = measure(draft, kept, promise, gate, Known.of(draft, usual))
         elif gate.decides:
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
-    return Recalibrated(out, draft.metadata, file_nll, refused, added if isinstance(added, NoveltyError) else None)
+    unfit = added if isinstance(added, NoveltyError) else None
+    return Recalibrated(out, draft.metadata, file_nll, refused, unfit, costs)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:

@@ -1,6 +1,6 @@
 """Third-party ONNX classifiers: read, tidy, and turn into the deterministic classifier the graph pass works on."""
 
-import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +13,9 @@ from onnx_ir.passes import common
 
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind
+from uce_edge.digests import of_file
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
+from uce_edge.integrity import read
 from uce_edge.metadata import Hashes, ImageSpec, Metadata
 from uce_edge.providers import Device, open_session
 from uce_edge_export import batching, marks, opsets, tidy
@@ -47,6 +49,8 @@ class ThirdParty:
     """What was changed on the way, for the user."""
     order: ChannelOrder = ChannelOrder.RGB
     """Of the channels that the original takes; the classifier takes red, green, blue."""
+    sha256: str | None = None
+    """Of the file that was read."""
 
 
 def load(
@@ -66,7 +70,26 @@ def load(
         size: Height and width, for models that leave them open.
         options: What becomes of its dropout.
     """
-    proto = _read(Path(path))
+    content = _content(Path(path))
+    proto = _parsed(Path(path), content)
+    try:
+        prepared = _prepared(proto, path, layout, output_is, size, options)
+    except UceEdgeError:
+        raise
+    except Exception as error:  # onnx and onnx-ir raise what their code runs into on a graph that contradicts itself
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelFileError(f"{path} has a graph that cannot be prepared ({reason}). Export it again.") from None
+    return replace(prepared, sha256=of_file(content))
+
+
+def _prepared(
+    proto: onnx.ModelProto,
+    path: str | Path,
+    layout: Layout,
+    output_is: OutputIs,
+    size: tuple[int, int] | None,
+    options: Options,
+) -> ThirdParty:
     notes: list[str] = []
     model = ir.from_proto(opsets.convert(proto, path))
     model.ir_version = IR_VERSION  # before version 4, initializers that are not inputs are ignored
@@ -174,7 +197,7 @@ def metadata(
         noise=noise,
         architecture=f"imported from {Path(path).name}",
         samples=1 if inference is Inference.DETERMINISTIC else samples,
-        hashes=Hashes(source=hashlib.sha256(Path(path).read_bytes()).hexdigest()),
+        hashes=Hashes(source=source.sha256),
     )
 
 
@@ -196,11 +219,16 @@ def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference) ->
         )
 
 
-def _read(path: Path) -> onnx.ModelProto:
-    if not path.is_file():
+def _content(path: Path) -> bytes:
+    if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         raise ModelFileError(f"There is no file {path}. Check the path given to --from.")
+    return read(path)
+
+
+def _parsed(path: Path, content: bytes) -> onnx.ModelProto:
     try:
-        proto = onnx.load(path)
+        proto = onnx.load_model_from_string(content)
+        onnx.load_external_data_for_model(proto, str(path.parent))
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise ModelFileError(f"{path} is not a valid ONNX model ({str(error).splitlines()[0]}).") from None

@@ -12,6 +12,7 @@ from uce_edge.contract import Output, Per
 from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Metadata
 from uce_edge.model import Model
+from uce_edge.printable import shown
 from uce_edge.probe import Pattern, image
 from uce_edge_export import parcels
 from uce_edge_export.baking import baked_content
@@ -46,7 +47,7 @@ def write_repository(model: str | Path, folder: str | Path, name: str | None = N
         raise UsageError(expected("the name of the model", rule, name, "Give the file another name with --out"))
     metadata = Model(model, "cpu").metadata
     content, description = baked_content(model)
-    labels = "".join(f"{' '.join(label.split())}\n" for label in metadata.classes)
+    labels = "".join(f"{shown(label)}\n" for label in metadata.classes)
     files = {
         "1/model.onnx": content,
         "1/model.json": description,

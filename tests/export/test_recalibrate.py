@@ -252,8 +252,8 @@ def test_calibrate_a_file_on_a_folder_and_on_an_archive(digits: Digits, calibrat
     assert done.code == 0, done.err
     note, written, *_ = done.err.splitlines()
     assert note.startswith(
-        "Note: the file cannot recognise foreign images. 20 reference images are too few: they can only promise that "
-        "at most 13.9%"
+        "Note: the file has no gate against out-of-distribution images. 20 reference images are too few: "
+        "they can only promise that at most 13.9%"
     )
     assert written == "Wrote m-calibrated.onnx and m-calibrated.json."
     assert done.err.splitlines()[-1] == "Next: uce-edge predict --model m-calibrated.onnx image.png --reject 0.3"

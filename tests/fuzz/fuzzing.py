@@ -49,8 +49,7 @@ def fuzz(name: str, first: int, count: int) -> Outcome:
 
 
 def main(name: str, first: str, count: str, progress: str | None = None) -> None:
-    sys.path[:0] = [str(Path(__file__).parent)]
-    from damage import damaged
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     from targets import TARGETS
 
     from uce_edge.errors import UceEdgeError
@@ -70,7 +69,7 @@ def main(name: str, first: str, count: str, progress: str | None = None) -> None
             file.flush()
             signal.alarm(_SECONDS)
             try:
-                outcome = target.read(damaged(corpus, number, spared))
+                outcome = target.read(target.damage(corpus, number, spared))
             except UceEdgeError as error:
                 outcome = "refused" if str(error).strip() else sys.exit("an error without a sentence")
             counts[outcome] += 1

@@ -23,6 +23,7 @@ from served import Server, png, started
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
+from uce_edge.errors import UsageError
 from uce_edge.serve import tensors
 from uce_edge.serve.app import Service
 from uce_edge.serve.gauges import Gauges
@@ -140,6 +141,28 @@ def test_a_value_of_the_wrong_type_is_told(application: Application) -> None:
     assert application.ask("/v2/models/m/infer", json.dumps(as_json()).encode())[0] == 200
 
 
+def test_numbers_are_read_as_python_reads_them() -> None:
+    """Whatever is done to an array: it is refused, or it is the array that Python's json reads."""
+    corpus = [b"[1, 2, 3, 4]", b"[[1,2],[3,4]]", b"[1.5, -2e3, 0.25, 7]", b"[ [ 1, 2 ],\n [ 3, 4 ] ]"]
+    found: Counter[str] = Counter()
+    for number in range(FIRST, FIRST + 400 * (LONG or 1)):
+        array, datatype = damaged(corpus, number), random.Random(number).choice(["UINT8", "INT32", "FP32"])
+        head = f'{{"inputs": [{{"name": "image", "shape": [2, 2], "datatype": "{datatype}", "data": '
+        body = head.encode() + array + b"}]}"
+        try:
+            (values,) = tensors.read(body, None).inputs.values()
+        except UsageError:
+            found["refused"] += 1
+            continue
+        found["read"] += 1
+        entry = json.loads(body)["inputs"][0]  # what is read is JSON
+        numbers = np.asarray(entry["data"], values.dtype)
+        assert np.array_equal(numbers.ravel(), values.ravel()), f"UCE_EDGE_FUZZ_FIRST={number}: {array!r}"
+        assert "true" not in str(array), f"UCE_EDGE_FUZZ_FIRST={number}"
+    print(f"serve: {sum(found.values())} damaged arrays from number {FIRST}: {dict(found)}")
+    assert set(found) == {"read", "refused"}
+
+
 @pytest.mark.parametrize(
     "query", ["samples=" + "9" * 99, "seed=-1", "reject=nan", "reject=1e999", "name=%00%ff", "=&&="]
 )
@@ -150,10 +173,13 @@ def test_a_damaged_query_is_told(application: Application, query: str) -> None:
 def test_damaged_bytes_on_the_socket_harm_nobody() -> None:
     body, length = as_binary()
     head = (
-        f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n{tensors.HEADER}: {length}\r\nContent-Length: {len(body)}\r\n"
-        "Connection: close\r\n\r\n"
+        f"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n{tensors.HEADER}: {length}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    corpus = [head.encode() + body, b"GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
+    corpus = [
+        head.encode() + body,
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    ]
     answered = 0
     with started(f"m={MODEL}", "--max-samples", 8, "--timeout", 2) as server:
         for number in range(FIRST, FIRST + 40 * (LONG or 1)):
@@ -170,7 +196,7 @@ def test_damaged_bytes_on_the_socket_harm_nobody() -> None:
 
 
 def test_a_body_that_breaks_http_is_told_and_not_logged() -> None:
-    broken = b"GET /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnothing\r\n\r\n"
+    broken = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nnothing\r\n\r\n"
     with started(f"m={MODEL}") as server:
         assert told(server, broken, random.Random(0), rude=False).startswith(b"HTTP/1.1 400 ")
         assert server.ask("GET", "/v2/health/ready")[:2] == (200, {"ready": True})

@@ -12,7 +12,7 @@ from port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, 
 from port_gate_cases import GateTests
 from port_probe_cases import ProbeTests, published
 
-from uce_edge import Model
+from uce_edge import Model, wire
 from uce_edge.models import BUNDLED, bundled
 
 FOLDER = ROOT / "examples" / "node"
@@ -105,3 +105,28 @@ class TestNode(PortTests, GateTests, ProbeTests):
         assert port(file, IMAGE).returncode == 0
         description.write_text(stale)
         assert refusal(port, file, IMAGE).startswith(f"{file} is not the file that {description} describes")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize("change", ["nothing", "digest in a key", "long tag", "metadata twice"])
+def test_digests_are_compared_by_the_rule_of_the_contract(tmp_path: Path, change: str) -> None:
+    """Without a runtime: the module that compares stands alone."""
+    model, description = tmp_path / "m.onnx", tmp_path / "m.json"
+    content, text = bundled().read_bytes(), bundled().with_suffix(".json").read_text()
+    if change == "digest in a key":
+        text = text.replace('"rule":', f'"rule{json.loads(text)["digests"]["metadata"]}":')
+    elif change == "long tag":
+        fields = [(field.number, bytes(field.raw)) for field in wire.fields(memoryview(content))]
+        content = b"".join(b"\xba\x80\x80\x80\x10" + raw[1:] if number == 7 else raw for number, raw in fields)
+    elif change == "metadata twice":
+        content += wire._entry("uce_edge", "{}")
+    model.write_bytes(content)
+    description.write_text(text)
+    program = (
+        f"import {{ checkDigests }} from {json.dumps((FOLDER / 'integrity.mjs').as_uri())};"
+        "import { readFileSync } from 'node:fs'; const [model, path] = process.argv.slice(1);"
+        "const text = readFileSync(path, 'utf8'); checkDigests(model, path, text, JSON.parse(text));"
+    )
+    words = ["node", "--input-type=module", "-e", program, str(model), str(description)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (change == "nothing"), done.stderr

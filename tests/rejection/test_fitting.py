@@ -1,4 +1,4 @@
-"""Promises of a fitted rule, by simulation: the true rates are known, and 1,000 rules are fitted to images drawn anew."""
+"""Promises of a fitted rule, by simulation: the true rates are known, and 1,000 rules are fitted to fresh images."""
 
 import numpy as np
 import pytest

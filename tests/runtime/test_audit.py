@@ -1,18 +1,24 @@
 """The log of decisions as evidence: what was edited, removed, cut off or not written is noticed."""
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, Call
+from conftest import GOLDEN, ROOT, Call
 from PIL import Image
 
 from uce_edge import UceEdgeError, chain
+from uce_edge.answers import Answer
 from uce_edge.audit import Audit
 from uce_edge.model import Model
 
@@ -156,26 +162,170 @@ def test_a_log_goes_on_in_numbered_files_with_one_chain(call: Call, images: Path
 
 def test_two_processes_do_not_write_one_log(images: Path) -> None:
     log = images.parent / "d.jsonl"
-    first = Audit(log, MODEL, "CPU")
+    first = Audit(log, Model(MODEL, "cpu"))
     with pytest.raises(UceEdgeError, match="Another process is writing"):
-        Audit(log, MODEL, "CPU")
+        Audit(log, Model(MODEL, "cpu"))
     first.close()
-    Audit(log, MODEL, "CPU").close()
+    Audit(log, Model(MODEL, "cpu")).close()
 
 
-@pytest.mark.parametrize("content", [b"notes of somebody", b"\x89PNG\r\n", b"{\n}\nno log\n"])
-def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "notes").write_bytes(content)
+@pytest.mark.skipif(os.name == "nt", reason="no such lock there")
+def test_many_writers_in_turn_leave_one_chain(tmp_path: Path) -> None:
+    log, refused = tmp_path / "d.jsonl", Answer("x", None, "nothing", None)
+
+    def write(_: int) -> int:
+        written = 0
+        for _ in range(30):
+            with suppress(UceEdgeError):  # another one is writing
+                audit = Audit(log, Model(MODEL, "cpu"), max_bytes=1500)
+                try:
+                    for _ in range(3):
+                        audit.add(refused)
+                        written += 1
+                finally:
+                    audit.close()
+        return written
+
+    with ThreadPoolExecutor(4) as pool:
+        written = sum(pool.map(write, range(4)))
+    lines = list(chain.read(chain.segments(log)))
+    assert len(lines) == written > 0
+    assert {line.seal for line in lines} == {chain.Seal.INTACT}
+
+
+OURS = chain.sealed(
+    {"line": 1, "previous": "0" * 64, "model_sha256": "0" * 64, "uce_edge": "1", "path": "", "status": ""}
+)
+FOREIGN = {
+    "text": b"notes of somebody",
+    "a picture": b"\x89PNG\r\n",
+    "a thesis": b"{draft} my only copy of the thesis, one long line without an end",
+    "rich text": b"{\\rtf1\\ansi hello}",
+    "a package": b'{"name": "app", "version": 1}',
+    "a manifest": b'{"path": "a.png", "label": "cat"}\n{"path": "b.png", "label": "dog"}\n',
+    "a torn manifest": b'{"path": "a.png", "label": "cat"}\n{"path": "b.png", "label": "do',
+    "a torn log of another program": b'{"line": 1, "text": "hel',
+    "lines of another program": b'{"line": 1, "previous": "x"}\n',
+    "a template": b"{% jinja %}\nfoo\n{{ last line }}",
+    "a bracket": b"{",
+    "a line's end": b"\n",
+    "zeros": bytes(4096),
+    "notes below a log": OURS + b"remember the milk",
+    "an object below a log": OURS + b'{"name": "app"}',
+    "a line below a log": OURS + b"checked\n",
+    "a blank line below a log": OURS + b"\n",
+    "another line's start below a log": OURS + b'{"line": 7, "previous": "',
+    "megabytes in one line": b'{"line": 1, "text": "' + b"x" * 20_000_000,
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, what: str) -> None:
+    (tmp_path / "notes").write_bytes(FOREIGN[what])
     with pytest.raises(UceEdgeError, match="is not a log of decisions"):
-        Audit(tmp_path / "notes", MODEL, "CPU")
-    assert (tmp_path / "notes").read_bytes() == content
+        Audit(tmp_path / "notes", Model(MODEL, "cpu"))
+    assert (tmp_path / "notes").read_bytes() == FOREIGN[what]
+
+
+def test_a_log_that_is_torn_anywhere_is_mended(log: Path) -> None:
+    content = log.read_bytes()
+    lines = content.splitlines(keepends=True)
+    whole = len(content) - len(lines[-1])
+    first = len(b'{"line": ')
+    for end in [*range(first, 130), len(lines[0]) - 1, *range(whole, whole + 130), len(content) - 2]:
+        for zeros in (b"", bytes(100)):
+            log.write_bytes(content[:end] + zeros)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                Audit(log, Model(MODEL, "cpu")).close()
+            lacks_its_end = end == len(lines[0]) - 1 and not zeros
+            assert log.read_bytes() == (lines[0] if lacks_its_end else content[:whole] if end >= whole else b"")
+            assert len(told) == (not lacks_its_end and (end != whole or zeros != b""))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such files there")
-def test_a_pipe_is_no_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["pipe", "link", "dangling", "device", "folder"])
+def test_what_is_no_regular_file_is_no_log(tmp_path: Path, log: Path, what: str) -> None:
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(log)
+    (tmp_path / "dangling").symlink_to(tmp_path / "new")
+    (tmp_path / "folder").mkdir()
+    before = log.read_bytes()
     with pytest.raises(UceEdgeError, match="is not a regular file"):
-        Audit(tmp_path / "pipe", MODEL, "CPU")
+        Audit(Path(os.devnull) if what == "device" else tmp_path / what, Model(MODEL, "cpu"))
+    assert log.read_bytes() == before
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such files there")
+def test_a_pipe_among_the_numbered_files_is_not_waited_for(tmp_path: Path, images: Path) -> None:
+    os.mkfifo(tmp_path / "d.000001.jsonl")
+    audit = Audit(tmp_path / "d.jsonl", Model(MODEL, "cpu"), max_bytes=1)
+    for answer in Model(MODEL, "cpu").answers([images / "0.png", images / "1.png"], keep=True):
+        audit.add(answer)
+    audit.close()
+    assert (tmp_path / "d.000001.jsonl").is_fifo()
+    assert [path.name for path in chain.segments(tmp_path / "d.jsonl")] == ["d.000002.jsonl", "d.jsonl"]
+
+
+def test_a_log_goes_on_after_a_failed_change_of_files(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "d.jsonl"
+    audit = Audit(log, Model(MODEL, "cpu"), max_bytes=1)
+    answers = list(Model(MODEL, "cpu").answers([images / "0.png"] * 3, keep=True))
+    audit.add(answers[0])
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "rename", refuse)
+        with pytest.raises(UceEdgeError, match="No space left"):
+            audit.add(answers[1])
+    with monkeypatch.context() as failing:
+        failing.setattr(Audit, "_open", refuse)
+        with pytest.raises(UceEdgeError, match="No space left"):
+            audit.add(answers[1])
+    audit.add(answers[2])
+    audit.close()
+    lines = list(chain.read(chain.segments(log)))
+    assert [line.seal for line in lines] == [chain.Seal.INTACT] * 2
+
+
+def test_an_emptied_log_is_not_called_fine(call: Call, log: Path, images: Path) -> None:
+    log.write_bytes(b"")
+    said = call("replay", log, "--images", images, "--model", MODEL)
+    assert said.code == 1
+    assert "is empty" in said.err
+
+
+NAMES = ("x#z=1,z=2", "scan.dcm#7", "x#3", "y#" + "9" * 5000, "a\n1 same", "\x1b[2J", "\ud800", "/etc/passwd", "..", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_that_a_client_gives_is_no_selection(call: Call, images: Path, name: str) -> None:
+    log = images.parent / "d.jsonl"
+    audit = Audit(log, Model(MODEL, "cpu"))
+    audit.add(replace(next(Model(MODEL, "cpu").answers([images / "0.png"], keep=True)), path=name))
+    audit.close()
+    document = _unsealed(log.read_text())
+    assert document.pop("part") is None
+    assert outcomes(call, log, images) == ["same"]
+    log.write_bytes(chain.sealed(document))  # as older versions wrote it
+    assert outcomes(call, log, images) == ["same"]
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "NaN", "Infinity", "true", '"0.5"'])
+def test_a_monitor_takes_only_finite_numbers_from_a_log(call: Call, tmp_path: Path, value: str) -> None:
+    log, state = tmp_path / "d.jsonl", tmp_path / "state.json"
+    call("predict", ROOT / "examples" / "images" / "frog.png", "--audit", log)
+    document = _unsealed(log.read_text()) | {"uncertainty": json.loads(value)}
+    text = json.dumps(document).removesuffix("}").encode()
+    log.write_bytes(text + b', "line_sha256": "' + hashlib.sha256(text).hexdigest().encode() + b'"}\n')
+    said = call("monitor", log, "--state", state)
+    assert said.code == 1
+    assert "has no number uncertainty" in said.err
 
 
 def test_lines_of_an_older_version_are_kept_and_continued(call: Call, log: Path, images: Path) -> None:
@@ -214,7 +364,7 @@ def test_a_full_disk_leaves_whole_lines_and_no_decision_that_is_not_logged(image
 
 def test_a_line_that_lacks_only_its_end_stays(images: Path, log: Path) -> None:
     log.write_bytes(log.read_bytes()[:-1])
-    with_answer = Audit(log, MODEL, "CPU")
+    with_answer = Audit(log, Model(MODEL, "cpu"))
     with_answer.add(next(Model(MODEL, "cpu").answers([images / "0.png"], keep=True)))
     with_answer.close()
     assert [line.seal for line in chain.read([log])] == [chain.Seal.INTACT] * 7

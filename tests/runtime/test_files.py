@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 from uce_edge.errors import UceEdgeError
-from uce_edge.files import replacing
+from uce_edge.files import read_regular, replacing, sole_writer
 
 DAY = 24 * 3600
 
@@ -74,6 +74,63 @@ def test_a_target_that_is_a_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(UceEdgeError, match=r"Cannot write .*taken"), replacing(tmp_path / "taken") as path:
         path.write_text("x")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such files there")
+def test_a_pipe_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="not a regular file"):
+        read_regular(pipe)
+    with pytest.raises(UceEdgeError, match="not a regular file"), replacing(pipe):
+        pass
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"four")
+    assert read_regular(file, 4) == b"four"
+    with pytest.raises(OSError, match="more than 3 bytes"):
+        read_regular(file, 3)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files are not locked there")
+def test_one_process_at_a_time_writes_a_file_by_whatever_name(tmp_path: Path) -> None:
+    target, link = tmp_path / "state.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    target.with_name("state.json.lock").touch()  # as a killed process leaves it
+    for name in (target, link):
+        with sole_writer(name):
+            for other in (target, link):
+                with pytest.raises(UceEdgeError, match="Another process is writing"), sole_writer(other):
+                    pass
+    assert list(tmp_path.iterdir()) == [link]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files are not locked there")
+def test_a_lock_that_comes_and_goes_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """Each adds 1 to a number some hundred times; all of them arrive."""
+    number = tmp_path / "number"
+    number.write_text("0")
+    code = """
+import sys
+from pathlib import Path
+from uce_edge.errors import UceEdgeError
+from uce_edge.files import sole_writer
+number, added = Path(sys.argv[1]), 0
+while added < 300:
+    try:
+        with sole_writer(number):
+            number.write_text(str(int(number.read_text()) + 1))
+            added += 1
+    except UceEdgeError:
+        pass
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(number)], cwd=ROOT) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert number.read_text() == "900"
 
 
 def test_a_folder_that_is_a_file_is_told_with_the_option(tmp_path: Path) -> None:

@@ -285,10 +285,10 @@ def test_the_triage_writes_a_work_list_a_sheet_and_a_log_that_replays(
 def test_a_foreign_image_that_looks_certain_comes_before_accepted_ones(
     incoming: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from uce_edge.datasets.far import far
+    from uce_edge.datasets.far import CHOICE, far
 
     model = uce_edge.Model(DIGITS, "cpu")
-    strange = far(model.metadata.image, 3)
+    strange = far(model.metadata.image, CHOICE, each=3).images
     reasons = model.predict(strange, reject="auto")
     sly = min(
         (i for i, reason in enumerate(reasons.reasons or []) if reason == "foreign"),

@@ -387,3 +387,14 @@ def test_collect_refuses_a_folder_it_may_not_list(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "iterdir", denied)
     with pytest.raises(ImageError, match="cannot be listed: Permission denied"):
         images.collect([str(tmp_path)])
+
+
+def test_libtiff_does_not_write_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    file = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    Image.fromarray(noise).save(file, "TIFF", compression="tiff_lzw")
+    content = bytearray(file.getvalue())
+    content[200:-400] = b"\xa5" * len(content[200:-400])
+    with pytest.raises(ImageError, match="cannot be decoded"):
+        images.load(bytes(content), ImageSpec(8, 8, 3))
+    assert capfd.readouterr().err == ""

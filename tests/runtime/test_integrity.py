@@ -1,11 +1,14 @@
 """A file that was changed after it was published is refused, by whichever byte."""
 
+import gc
 import hashlib
 import json
+import os
 import random
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,22 +17,22 @@ import onnx
 import pytest
 from conftest import GOLDEN, Call
 
-from uce_edge import IntegrityError, IntegrityWarning, Model, contract, integrity, providers
+from uce_edge import IntegrityError, IntegrityWarning, Model, contract, integrity, models, providers, wire
+from uce_edge.audit import Audit
 from uce_edge.digests import MARK, of_document
 from uce_edge.errors import DeviceWarning, ModelFileError, UceEdgeError
 from uce_edge.metadata import Metadata
 from uce_edge.models import BUNDLED, bundled
 from uce_edge.probe import Pattern, image
-from uce_edge.wire import WireError, has_external_data
+from uce_edge.wire import ExternalDataError
 
 pytest.importorskip("onnx_ir", reason="publishing a file needs onnx-ir")
 import onnx_ir as ir
 
-from uce_edge_export import ort_format
+from uce_edge_export import baking, ort_format
 from uce_edge_export.publish import Draft, publish
 
 OLD = GOLDEN / "digits-mc.onnx"
-REFUSED = (ModelFileError, WireError)
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +102,10 @@ def test_no_changed_byte_goes_unnoticed(published: Path, tmp_path: Path) -> None
         changed[place] ^= dice.randrange(1, 256)
         path.write_bytes(changed)
         try:
-            if integrity.check(path) is None:  # what says nothing of itself any more is not one of ours
+            if integrity.check(path, bytes(changed)) is None:  # what says nothing of itself any more is not one of ours
                 Model(path, "cpu")
             unnoticed.append(place)
-        except REFUSED:
+        except ModelFileError:
             pass
     assert unnoticed == []
 
@@ -151,7 +154,7 @@ def edited(path: Path, out: Path, change: str, to: str) -> Path:
     proto = onnx.load(path)
     (entry,) = (entry for entry in proto.metadata_props if entry.key == contract.KEY)
     assert change in entry.value
-    entry.value = entry.value.replace(change, to)
+    entry.value = entry.value.replace(change, to, 1)
     onnx.save(proto, out)
     return out
 
@@ -207,11 +210,12 @@ def test_weights_in_another_file_are_refused(published: Path, tmp_path: Path) ->
     tensor.external_data.add(key="location", value="x.bin")
     node = onnx.helper.make_node("Constant", [], ["y"], value=tensor)
     graph = onnx.helper.make_graph([node], "location", [], [])
-    assert has_external_data(onnx.helper.make_model(graph).SerializeToString())
+    with pytest.raises(ExternalDataError):
+        wire.check(onnx.helper.make_model(graph).SerializeToString())
     del tensor.external_data[:]
     node = onnx.helper.make_node("Constant", [], ["y"], value=tensor)
     graph = onnx.helper.make_graph([node], "location", [], [])
-    assert not has_external_data(onnx.helper.make_model(graph).SerializeToString())
+    wire.check(onnx.helper.make_model(graph).SerializeToString())
 
 
 # The description, and ONNX Runtime's own format
@@ -331,3 +335,116 @@ def test_what_is_read_from_a_file_is_what_was_sealed(published: Path) -> None:
     metadata = Model(published, "cpu").metadata
     assert Metadata.from_properties(metadata.to_properties(), "m.onnx") == metadata
     assert metadata.sealed(metadata.digests.graph) == metadata
+
+
+# The same bytes are checked, loaded and logged
+
+
+def swap_after(monkeypatch: pytest.MonkeyPatch, path: Path, other: bytes) -> None:
+    """Another file takes the place as soon as the check is over."""
+    check = integrity.check
+
+    def checked(*args: object, **options: object) -> object:
+        found = check(*args, **options)  # type: ignore[arg-type]
+        path.write_bytes(other)
+        return found
+
+    monkeypatch.setattr(integrity, "check", checked)
+
+
+def test_a_file_that_is_swapped_after_the_check_is_not_loaded(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = copied.read_bytes()
+    other = edited(copied, tmp_path / "other.onnx", '"classes": ["0"', '"classes": ["evil"').read_bytes()
+    swap_after(monkeypatch, copied, other)
+    model = Model(copied, "cpu")
+    assert copied.read_bytes() == other
+    assert model.classes[0] == "0"
+    assert model.sha256 == hashlib.sha256(published).hexdigest()
+    log = Audit(tmp_path / "log.jsonl", model)
+    log.add(next(model.answers([tmp_path / "nothing.png"])))
+    log.close()
+    assert json.loads((tmp_path / "log.jsonl").read_text())["model_sha256"] == model.sha256
+    with pytest.raises(IntegrityError, match="was replaced"):  # what is written from a model is that model
+        model.content()
+    copied.write_bytes(published)
+    with pytest.raises(IntegrityError, match="was replaced"):
+        baking.bake_file(copied, tmp_path / "baked.onnx")
+    assert not (tmp_path / "baked.onnx").exists()
+
+
+def test_a_loaded_model_does_not_keep_its_file_in_memory(published: Path) -> None:
+    Model(published, "cpu")  # imports
+    gc.collect()
+    tracemalloc.start()
+    try:
+        model = Model(published, "cpu")
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < published.stat().st_size / 2
+        assert model.sha256
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_onnx_file_that_looks_like_the_other_format_is_not_waved_through(published: Path, tmp_path: Path) -> None:
+    """A producer called ORTM at the right place."""
+    proto, path = onnx.load(published), tmp_path / "m.onnx"
+    assert proto.ir_version < 128
+    proto.producer_name = "ORTM"
+    proto.graph.initializer[0].raw_data = bytes(len(proto.graph.initializer[0].raw_data))
+    path.write_bytes(proto.SerializeToString())
+    assert integrity.is_ort(path.read_bytes())
+    with pytest.raises(ModelFileError):
+        Model(path, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "long name", "sparse", "empty"])
+def test_what_is_not_a_model_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "m.onnx"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "long name":
+        path = tmp_path / f"{'m' * 300}.onnx"
+    else:
+        with path.open("wb") as file:
+            file.truncate(3 << 30 if kind == "sparse" else 0)
+    with pytest.raises(ModelFileError):
+        models.load(path, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"samples":', '"samples{own}":'),
+        ('"classes": ["0"', '"classes": ["0{own}"'),
+        ('"digests": {', '"digests": {"x": "{own}", '),
+        ('{"', '{"{own}": 0, "'),
+    ],
+)
+def test_the_digest_is_left_out_in_its_own_place_alone(
+    published: Path, tmp_path: Path, before: str, after: str
+) -> None:
+    own = Model(published, "cpu").digests.metadata
+    with pytest.raises(IntegrityError, match="its metadata does not match its digest"):
+        Model(edited(published, tmp_path / "m.onnx", before, after.replace("{own}", own)), "cpu")
+
+
+@pytest.mark.parametrize("depth", [34, 200, 3000])
+def test_nested_graphs_are_refused_with_a_sentence(tmp_path: Path, call: Call, depth: int) -> None:
+    graph = b""
+    for _ in range(depth):
+        graph = wire._bytes_field(1, wire._bytes_field(5, wire._bytes_field(6, graph)))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(wire._bytes_field(7, graph))
+    image = GOLDEN / "pixels"
+    out = tmp_path / "out.onnx"
+    for words in (["info", path], ["verify", path], ["predict", image, "--model", path],
+                  ["export", "--from", path, "--data", "digits", "--out", out]):  # fmt: skip
+        said = call(*words)
+        assert said.code == 1
+        assert said.err.splitlines()[-1].startswith("error: ")
+        assert "Traceback" not in said.err
+    assert not out.exists()

@@ -413,7 +413,7 @@ def test_a_text_that_is_not_utf8_is_refused_with_a_sentence(tmp_path: Path, text
     assert text in content
     path = tmp_path / "m.onnx"
     path.write_bytes(content.replace(text, damaged))
-    with pytest.raises(ModelFileError, match=r"m\.onnx is damaged: a text in it is not UTF-8\. Export it again"):
+    with pytest.raises(ModelFileError, match=r"m\.onnx .*a text in it is not UTF-8"):
         Model(path, "cpu")
 
 

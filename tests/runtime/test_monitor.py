@@ -19,11 +19,16 @@ from scipy import integrate, stats
 
 import uce_edge
 from uce_edge import Monitor, UceEdgeError, UsageError
+from uce_edge.contract import KEY
 from uce_edge.corruptions import corrupt
 from uce_edge.datasets import splits
+from uce_edge.errors import ModelFileError
+from uce_edge.metadata import Metadata
 from uce_edge.monitor import bets, labels, reference
+from uce_edge.monitor.kept import KeptMonitor
 from uce_edge.monitor.plot import evidence_plot
 from uce_edge.monitor.records import STATISTICS, StoredReference
+from uce_edge.monitor.stream import labelled
 
 MODEL = GOLDEN / "digits-novelty.onnx"
 
@@ -185,11 +190,101 @@ def test_a_killed_process_leaves_a_whole_state(tmp_path: Path) -> None:
         seen = now.images
 
 
+ALARM = {
+    "image": 1,
+    "time": "",
+    "evidence": 5,
+    "statistic": "uncertainty",
+    "rises": True,
+    "since_image": 1,
+    "since": "",
+}
+COUNTS = (2**63, 10**320, -1, 1.5, True, "1", None, [1])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_count_that_cannot_be_is_told_in_a_state_and_in_a_model_file(tmp_path: Path, count: object) -> None:
+    started = Monitor.start(usual(np.random.default_rng(6)))
+    document = json.loads(started.state.to_json())
+    document["tracks"]["uncertainty"]["counts"][0] = count
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UceEdgeError, match=r"counts\[0\]"):
+        Monitor.load(path)
+    stored = usual(np.random.default_rng(6)).to_document()
+    stored["statistics"]["uncertainty"]["counts"][0] = count
+    metadata = json.loads(uce_edge.Model(MODEL, "cpu").metadata.to_json()) | {"monitor": stored}
+    with pytest.raises(ModelFileError, match=r"counts\[0\]"):
+        Metadata.from_properties({KEY: json.dumps(metadata)}, "model.onnx")
+
+
+@pytest.mark.parametrize("bins", [{"edges": [0, 1e300], "counts": [1, 1, 1]}, {"edges": [0, 1], "counts": [0, 0, 0]}])
+def test_a_reference_that_no_monitor_can_start_from_cannot_be_made(bins: dict[str, list[float]]) -> None:
+    document = usual(np.random.default_rng(6)).to_document()
+    with pytest.raises(UsageError):
+        StoredReference.from_document(document | {"statistics": {"uncertainty": bins}})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such files there")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_a_state_or_labels_that_are_no_file_are_told_without_waiting(
+    call: Call, archive: Path, tmp_path: Path, kind: str
+) -> None:
+    place, log = tmp_path / "place", tmp_path / "log.jsonl"
+    make = {"pipe": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": Path.mkdir}
+    make[kind](place)
+    call("predict", archive / "good" / "00.png", "--model", MODEL, "--audit", log)
+    for said in (
+        call("monitor", "--state", place),
+        call("monitor", log, "--state", place, "--model", MODEL),
+        call("monitor", place),
+        call("predict", archive / "good", "--model", MODEL, "--monitor", place),
+    ):
+        assert said.code == 1, said
+        assert said.err.startswith("error: ")
+    with pytest.raises(UceEdgeError, match="Cannot read the labels"):
+        labelled(log, place, ["0"])
+    assert {path.name for path in tmp_path.iterdir()} == {"place", "log.jsonl"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files are not locked there")
+def test_a_state_that_another_process_writes_can_be_seen_and_not_written(
+    call: Call, archive: Path, tmp_path: Path
+) -> None:
+    state, log = tmp_path / "state.json", tmp_path / "log.jsonl"
+    call("monitor", "--model", MODEL, "--reference", "digits", "--state", state)
+    call("predict", archive / "good", "--model", MODEL, "--audit", log)
+    running = KeptMonitor(state, uce_edge.Model(MODEL, "cpu"))
+    for said in (
+        call("predict", archive / "good", "--model", MODEL, "--monitor", state),
+        call("monitor", log, "--state", state, "--model", MODEL),
+        call("serve", MODEL, "--monitor", state, "--port", 0),
+    ):
+        assert (said.code, "Another process" in said.err) == (1, True), said
+    shown = call("monitor", "--state", state, "--json")
+    assert json.loads(shown.out)["images"] == 0
+    running.close()
+    assert call("predict", archive / "good", "--model", MODEL, "--monitor", state).code == 0
+    assert Monitor.load(state).state.images == 40
+    assert not state.with_name("state.json.lock").exists()
+
+
 def test_a_damaged_state_is_told(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     Monitor.start(usual(np.random.default_rng(6))).save(path)
     document = json.loads(path.read_text())
-    for key, value in (("alpha", 5), ("tracks", {"other": {}}), ("images", "many")):
+    for key, value in (
+        ("alpha", 5),
+        ("tracks", {"other": {}}),
+        ("images", "many"),
+        ("images", 2**63),
+        ("peak", 1e300),
+        ("started", "\x1b[31m"),
+        ("log_line", "x" * 1000),
+        ("history", [{"image": 1, "time": "", "evidence": {"other": 1}}]),
+        ("alarm", ALARM | {"statistic": "other"}),
+        ("alarm", ALARM | {"since": "a\nb"}),
+    ):
         path.write_text(json.dumps(document | {key: value}))
         with pytest.raises(UceEdgeError, match="no state of a monitor"):
             Monitor.load(path)

@@ -1,7 +1,9 @@
 """A signature tells who made a model file, and whether anybody changed it since. The keys are real."""
 
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import GOLDEN, Call
@@ -11,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from uce_edge import IntegrityError, signing
+from uce_edge.models import bundled
 
 PEM, PLAIN = serialization.Encoding.PEM, serialization.NoEncryption()
 
@@ -94,3 +97,75 @@ def test_a_damaged_file_is_not_signed(signed: Path, call: Call) -> None:
     before = signed.with_suffix(".sig").read_bytes()
     assert call("sign", signed, "--key", signed.with_name("private.pem")).code == 1
     assert signed.with_suffix(".sig").read_bytes() == before
+
+
+def test_a_file_that_no_signature_covers_is_refused(signed: Path, call: Call) -> None:
+    """Its neighbour m.onnx is signed, and it is another file."""
+    stranger = Path(shutil.copy(GOLDEN / "digits-moments.onnx", signed.with_suffix(".bin")))
+    assert call("verify", stranger, "--key", signed.with_name("private-public.pem")).code == 2
+    assert call("sign", stranger, "--key", signed.with_name("private.pem")).code == 2
+
+
+def test_a_file_that_is_swapped_after_its_signature_was_checked_is_refused(
+    signed: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = signing.verify
+
+    def swapping(*args: Path) -> dict[Path, str]:
+        found = verify(*args)
+        shutil.copy(GOLDEN / "digits-moments.onnx", signed)
+        return found
+
+    monkeypatch.setattr(signing, "verify", swapping)
+    said = call("verify", signed, "--key", signed.with_name("private-public.pem"))
+    assert said.code == 1
+    assert f"{signed} was replaced" in said.err
+
+
+def test_a_file_that_is_swapped_after_it_was_checked_is_not_signed(
+    signed: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, sign = signed.with_suffix(".sig").read_bytes(), signing.sign
+
+    def swapped(*args: Any) -> Path:
+        shutil.copy(GOLDEN / "digits-moments.onnx", signed)
+        return sign(*args)
+
+    monkeypatch.setattr(signing, "sign", swapped)
+    assert call("sign", signed, "--key", signed.with_name("private.pem")).code == 1
+    assert signed.with_suffix(".sig").read_bytes() == before
+
+
+@pytest.mark.parametrize("what", ["another model", "text", "another description"])
+def test_a_foreign_file_is_not_signed_along(tmp_path: Path, call: Call, what: str) -> None:
+    model, key = tmp_path / "m.onnx", tmp_path / "private.pem"
+    key.write_bytes(private_pem(ec.generate_private_key(ec.SECP256R1())))
+    shutil.copy(bundled(), model)
+    if what == "another model":
+        shutil.copy(bundled("mc"), tmp_path / "m.ort")
+    elif what == "text":
+        (tmp_path / "m.json").write_text("text")
+    else:
+        shutil.copy(bundled("mc").with_suffix(".json"), tmp_path / "m.json")
+    assert call("sign", model, "--key", key).code == 1
+    assert not model.with_suffix(".sig").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "huge", "deep", "empty", "object", "bytes"])
+def test_an_odd_signature_is_refused_with_a_sentence(signed: Path, call: Call, kind: str) -> None:
+    signature = signed.with_suffix(".sig")
+    signature.unlink()
+    contents = {"deep": b"[" * 100_000, "empty": b"", "object": b"{}", "bytes": b"\xff\xfe\x00"}
+    if kind == "pipe":
+        os.mkfifo(signature)
+    elif kind == "folder":
+        signature.mkdir()
+    elif kind == "huge":
+        with signature.open("wb") as file:
+            file.truncate(5 << 30)
+    else:
+        signature.write_bytes(contents[kind])
+    said = call("verify", signed, "--key", signed.with_name("private-public.pem"))
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1

@@ -3,6 +3,7 @@
 `make soak` asks for three minutes and prints the table of docs/serving.md; `make test` asks for a second.
 """
 
+import json
 import os
 import random
 import socket
@@ -10,15 +11,18 @@ import struct
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, ROOT
+from conftest import GOLDEN, ROOT, Call
+from PIL import Image
 from served import Server, started
 
 from uce_edge import Model
@@ -30,6 +34,7 @@ LONG = int(os.environ.get("UCE_EDGE_SOAK", "0"))
 FILE = ROOT / "uce_edge" / "models" / "cifar10-moments.onnx" if LONG else GOLDEN / "digits-moments.onnx"
 SECONDS = 30 if LONG else 0.25  # for each number of images, twice
 CLIENTS = 8 if LONG else 3
+TIMEOUT = 0.06 if LONG else 0.03  # about what an answer takes, so that many are given up at the last moment
 IMAGES = (1, 4, 16)
 # Kilobytes, in the second half of the load. Memory takes one step of some 7 MB; a short load may meet it then.
 GROWTH = 2000 if LONG else 8000
@@ -59,7 +64,7 @@ def rude_clients(port: int) -> Iterator[list[int]]:
 
     def spoil() -> None:
         rng = random.Random(0)
-        head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+        head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
         while not stop.is_set():
             with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
                 for byte in head[: rng.randrange(len(head))]:
@@ -99,6 +104,38 @@ def load(server: Server, pixels: Any, wanted: Any, images: int) -> list[float]:
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         return [second for seconds in clients.map(client, range(CLIENTS)) for second in seconds]
+
+
+def test_a_log_under_overload_replays_clean(tmp_path: Path, call: Call) -> None:
+    """Requests that are given up while their line is written, beside damaged images and slow clients."""
+    log, folder = tmp_path / "log.jsonl", tmp_path / "images"
+    folder.mkdir()
+    spec = Model(FILE, "cpu", threads=1).metadata.image
+    shape = (spec.height, spec.width, spec.channels) if spec.channels == 3 else (spec.height, spec.width)
+    file = folder / "image.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8)).save(file)
+    image, found = file.read_bytes(), Counter[int]()
+
+    def client(server: Server, number: int) -> Counter[int]:
+        end, rng, statuses = time.monotonic() + 4 * SECONDS, random.Random(number), Counter[int]()
+        while time.monotonic() < end:
+            content = image if rng.random() < 0.9 else image[: rng.randrange(1, len(image))]
+            statuses[server.ask("POST", "/v2/models/m/answer", content)[0]] += 1
+        return statuses
+
+    with started(f"m={FILE}", "--audit", log, "--timeout", TIMEOUT) as server, rude_clients(server.port):
+        with ThreadPoolExecutor(12) as clients:
+            for statuses in clients.map(partial(client, server), range(12)):
+                found += statuses
+        assert server.ask("GET", "/v2/health/live")[0] == 200
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    print(f"\n{dict(found)}, {len(lines)} lines")
+    assert [line["line"] for line in lines] == list(range(1, len(lines) + 1))
+    assert len(lines) >= found[200] + found[422] > 0
+    assert set(found) <= {200, 422, 503, 504}
+    said = call("replay", log, "--images", folder)
+    assert " 0 differs" in said.out
+    assert " 0 edited" in said.out
 
 
 def test_no_request_is_lost_and_memory_stays() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 from collections import OrderedDict
 from pathlib import Path
 
@@ -299,6 +300,43 @@ def test_files_that_are_no_weights_are_refused(few: Dataset, tmp_path: Path) -> 
     with pytest.raises(UsageError, match="SHA-256 differs"):
         training.train(few, tmp_path / "run", dataclasses.replace(SHORT, init=start))
     assert not (tmp_path / "run").exists()
+
+
+class Evil:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_no_code_of_a_file_is_run_and_odd_tensors_are_left_out(tmp_path: Path) -> None:
+    good, bad, mark = architectures.resnet8(10, "cifar", 1), tmp_path / "bad.pt", tmp_path / "mark"
+    for content in ({"a": Evil(mark)}, {"state_dict": {"fc.weight": Evil(mark)}}, [Evil(mark)]):
+        torch.save(content, bad)
+        with pytest.raises(UceEdgeError, match="other objects than tensors"):
+            pretrained.begin(good, pretrained.start_from(bad), "resnet8")
+    assert not mark.exists()
+    head, first = f"{stages.head_of(good)}.weight", f"{stages.first_of(good)}.weight"
+    odd = {
+        head: torch.tensor(1.0),
+        first: torch.zeros(1).expand(16, 10**9, 3, 3),  # one number in the file, and an hour to sum them
+        "blocks.0.bn1.bias": torch.zeros(16).to_sparse(),
+        ("no", "text"): torch.zeros(1),
+    }
+    torch.save(good.state_dict() | odd, bad)
+    said = pretrained.begin(good, pretrained.start_from(bad), "resnet8")
+    assert "The file lacks 2 tensors" in said
+    assert "The head is new" in said
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such files there")
+def test_a_pipe_is_no_file_of_weights(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(UsageError, match="not a regular file"):
+        pretrained.start_from(tmp_path / "pipe.pt")
 
 
 @pytest.mark.parametrize("patterns", [(stages.ALL_BUT_HEAD,), ("conv1", "bn1", "layer1", "blocks.1.*")], ids=len)

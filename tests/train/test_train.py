@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge_train import rates, training
+from uce_edge_train import rates, tensor_files, training
 from uce_edge_train.augment import Augmentation
 from uce_edge_train.checkpoint import CHECKPOINT
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule, TrainDevice
@@ -214,6 +214,61 @@ def test_a_checkpoint_of_another_training_is_refused(few: Dataset, interrupted: 
     (interrupted / CHECKPOINT).write_bytes(b"torn")
     with pytest.raises(UceEdgeError, match="cannot be read"):
         training.train(few, interrupted, SHORT, resume=True)
+
+
+def changed_header(path: Path, key: str, value: object) -> None:
+    """Write a checkpoint again with another value in its progress."""
+    tensors, header = tensor_files.read(path)
+    header["progress"] = json.dumps(json.loads(header["progress"]) | {key: value})
+    path.write_bytes(save(tensors, metadata=header))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epoch", "x"), ("epoch", 10**40), ("epoch", 3), ("best_epoch", 7), ("best_nll", None), ("log", []),
+        ("log", [{"epoch": 1}]), ("log", [[1]]), ("scaler", {"scale": 1}), ("reductions", -1),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_that_says_what_cannot_be_is_refused(
+    few: Dataset, interrupted: Path, key: str, value: object
+) -> None:
+    changed_header(interrupted / CHECKPOINT, key, value)
+    with pytest.raises(UceEdgeError, match="cannot be read"):
+        training.train(few, interrupted, SHORT, resume=True)
+
+
+def test_a_checkpoint_of_other_tensors_is_refused(few: Dataset, interrupted: Path) -> None:
+    path = interrupted / CHECKPOINT
+    tensors, header = tensor_files.read(path)
+    state = next(name for name in tensors if name.startswith("optimiser."))
+    rest = state.partition(".")[2].partition(".")[2]
+    one = torch.zeros(1)
+    for wrong in (
+        {"now.model.other": one},
+        {"best.model.other": one},
+        {state: torch.zeros(7, 7, 7)},
+        {f"optimiser.99999.{rest}": tensors[state].clone()},
+        {f"optimiser.x.{rest}": tensors[state].clone()},
+        {state.replace(rest, "other"): tensors[state].clone()},
+    ):
+        path.write_bytes(save(tensors | wrong, metadata=header))
+        with pytest.raises(UceEdgeError, match="does not fit"):
+            training.train(few, interrupted, SHORT, resume=True)
+    for damaged in (save(tensors), path.read_bytes()[:1000], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(UceEdgeError, match="cannot be read"):
+            training.train(few, interrupted, SHORT, resume=True)
+
+
+def test_weights_that_are_not_finite_are_refused(few: Dataset, tmp_path: Path) -> None:
+    run = training.train(few, tmp_path, dataclasses.replace(SHORT, epochs=1))
+    broken = {
+        name: value * torch.nan if value.is_floating_point() else value for name, value in weights(tmp_path).items()
+    }
+    (tmp_path / "weights.safetensors").write_bytes(save(broken))
+    with pytest.raises(UceEdgeError, match="not finite"):
+        load_model(run, tmp_path)
 
 
 def test_weights_of_another_architecture_are_refused(few: Dataset, tmp_path: Path) -> None:

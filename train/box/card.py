@@ -13,6 +13,7 @@ import onnx_ir as ir
 from recipes import Boxed
 
 from uce_edge.contract import Inference
+from uce_edge.datasets import far
 from uce_edge.datasets.splits import load
 from uce_edge.metadata import Metadata, StoredScore
 from uce_edge.model import Model
@@ -24,7 +25,7 @@ RIVALS = ROOT / "build" / "box"
 THREADS = 2
 DAMAGED = 500
 SHOWN = {
-    "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "uce": "UCE",
+    "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "tuce": "T-UCE", "uce": "UCE",
     "classwise_uce": "classwise UCE", "aurc": "AURC", "auroc": "AUROC of errors",
 }  # fmt: skip
 JUDGED = ("accuracy", "nll", "aurc")
@@ -101,8 +102,9 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         "**Limits.**\n\n" + "\n".join(f"- {line}" for line in boxed.limits),
         "**How it was chosen and measured.**\n\n" + "\n".join(f"- {line}" for line in boxed.remarks),
         "## How good its answers are",
-        "In brackets stands a 95 % bootstrap interval. *In italics* stands what a perfectly calibrated model with the "
-        "same probabilities would score: UCE compares an entropy with an error rate, and is not 0 even then.",
+        "In brackets stands a 95 % interval. *In italics* stands what a perfectly calibrated model with the same "
+        "probabilities would score. T-UCE judges the uncertainty: UCE compares an entropy with an error rate, is not 0 "
+        "even then, and can be smaller for an overconfident model.",
         _table(["", *own], [[title, *(_scored(name, one) for one in own.values())] for name, title in SHOWN.items()]),
         "## What the uncertainty costs and buys",
         _rivals(boxed, files, compared),
@@ -111,8 +113,8 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         f"together. The measured shares are of the test images: {boxed.tested}.",
         _promises(own, metadata),
         "## What it should reject",
-        "None of these images has a class of the model. `far` holds noise, single colours, gratings, checkerboards and "
-        "text.",
+        "None of these images has a class of the model. `far` holds the kinds of made images that no choice looks at "
+        f"({', '.join((*far.JUDGE, far.SHUFFLED))}; [novelty](novelty.md)).",
         _foreign(own),
         f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
         "Each cell says which share `--reject auto` accepts, and which share of these is wrong.",

@@ -7,17 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.fields import RecordError
+from uce_edge.fields import Count, checked
 from uce_edge.files import replacing
 from uce_edge.records import parse
+from uce_edge_train import tensor_files
 from uce_edge_train.recipe import Recipe
+from uce_edge_train.tensor_files import TensorFileError
 
 CHECKPOINT = "checkpoint.safetensors"
+COLUMNS = ("epoch", "learning_rate", "train_nll", "held_out_nll", "held_out_accuracy", "mean_p", "seconds")
+"""What the log says of an epoch."""
+_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+_HINTS = {"best_nll": float, "scaler": dict[str, float], "log": list[dict[str, float]]}
+_STEP = "step"
+_REMEMBERED: dict[type[torch.optim.Optimizer], set[str]] = {
+    torch.optim.SGD: {"momentum_buffer"},
+    torch.optim.AdamW: {_STEP, "exp_avg", "exp_avg_sq"},
+}
+_DIGITS = 10  # of a parameter's number, fewer
 _FREE_TO_CHANGE = ("learning_rate", "clip")  # what one changes after a training that diverged
 
 
@@ -36,6 +47,26 @@ class Progress:
     """The loss scaling of float16."""
     log: list[dict[str, Any]] = field(default_factory=list)
     """One row per epoch."""
+
+    @classmethod
+    def from_text(cls, text: str) -> "Progress":
+        """From the JSON in a checkpoint, which is written after an epoch.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        document = parse(text)
+        names = [known.name for known in dataclasses.fields(cls) if known.name in document]
+        progress = cls(**{name: checked(name, _HINTS.get(name, Count), document[name], "") for name in names})
+        counts = (progress.best_epoch, progress.reductions, progress.last_reduction)
+        rows = [
+            row for number, row in enumerate(progress.log, 1) if set(row) == set(COLUMNS) and row["epoch"] == number
+        ]
+        if progress.epoch < 1 or max(counts) > progress.epoch or not len(rows) == len(progress.log) == progress.epoch:
+            raise ValueError(f"its log is not that of {progress.epoch} epochs")
+        if progress.scaler and not set(_SCALER) <= set(progress.scaler):
+            raise ValueError("its loss scaling is incomplete")
+        return progress
 
 
 @dataclass
@@ -95,12 +126,10 @@ class Training:
         """Go on from a checkpoint, or say why it is another training's."""
         path = folder / CHECKPOINT
         try:
-            with safe_open(path, "pt") as file:
-                header = file.metadata()
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            tensors, header = tensor_files.read(path)
             stored = Recipe.from_document(parse(header["recipe"]))
-            progress = Progress(**json.loads(header["progress"]))
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecordError) as error:
+            progress = Progress.from_text(header["progress"])
+        except (OSError, KeyError, ValueError, UsageError) as error:
             raise UceEdgeError(f"{path} cannot be read ({error}). Delete it to train from the start.") from None
         wrong = [name for name in recipe.differences(stored) if name not in _FREE_TO_CHANGE]
         if wrong:
@@ -108,29 +137,46 @@ class Training:
             raise UsageError(
                 f"{path} belongs to another training ({was}). Repeat its options, or start anew with --overwrite."
             )
-        if header["data"] != data:
+        if header.get("data") != data:
             raise UsageError(f"{path} was trained on other images. Restore the data, or start anew with --overwrite.")
-        self.progress = progress
         groups = _groups(tensors)
+        now, best = groups.get("now", {}), groups.get("best", {})
         try:
-            self.take(groups["now"])
-        except (RuntimeError, KeyError) as error:
-            reason = str(error).splitlines()[0]
+            self._check_weights(now)
+            if best:
+                self._check_weights(best)
+            optimiser = self._optimiser_state(groups.get("optimiser", {}))
+        except TensorFileError as error:
             raise UsageError(
-                f"{path} does not fit {recipe.arch} any more ({reason}). Start anew with --overwrite."
+                f"{path} does not fit {recipe.arch} any more ({error}). Start anew with --overwrite."
             ) from None
-        self.best = groups.get("best", {})
-        parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in groups.get("optimiser", {}).items():
-            index, _, key = name.partition(".")
-            like = parameters[int(index)]
-            # In the layout of the weights: the optimiser is slower with two.
-            state.setdefault(int(index), {})[key] = (
-                torch.empty_like(like).copy_(value) if value.shape == like.shape else value
-            )
+        self.take(now)
+        self.progress, self.best = progress, best
         document = self.optimiser.state_dict()
-        self.optimiser.load_state_dict({"state": state, "param_groups": document["param_groups"]})
+        self.optimiser.load_state_dict({"state": optimiser, "param_groups": document["param_groups"]})
+
+    def _check_weights(self, found: dict[str, Tensor]) -> None:
+        """Refuse weights of other names or shapes than `weights` gives."""
+        wanted = {name: value.shape for name, value in self.weights().items()}
+        wrong = [name for name in wanted | found if name not in found or found[name].shape != wanted.get(name)]
+        if wrong:
+            raise TensorFileError(f"{wrong[0]} is not what the network has")
+
+    def _optimiser_state(self, found: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+        """What the optimiser remembers, by the number of the parameter."""
+        parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
+        state: dict[int, dict[str, Tensor]] = {number: {} for number in range(len(parameters))}
+        for name, value in found.items():
+            number, _, key = name.partition(".")
+            index = int(number) if number.isdecimal() and len(number) < _DIGITS else len(parameters)
+            if index >= len(parameters) or value.shape != (() if key == _STEP else parameters[index].shape):
+                raise TensorFileError(f"optimiser.{name} is not what the optimiser has")
+            # In the layout of the weights: the optimiser is slower with two.
+            state[index][key] = value.float() if key == _STEP else torch.empty_like(parameters[index]).copy_(value)
+        kept = {index: values for index, values in state.items() if values}
+        if any(set(values) != _REMEMBERED[type(self.optimiser)] for values in kept.values()):
+            raise TensorFileError("the optimiser remembers other things")
+        return kept
 
 
 def _groups(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

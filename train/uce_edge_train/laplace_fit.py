@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 from safetensors.numpy import save
 from torch import nn
 
@@ -20,8 +19,10 @@ from uce_edge.model import Model
 from uce_edge_export import graph, laplace
 from uce_edge_export.laplace import Drawn
 from uce_edge_export.publish import publish
-from uce_edge_train import graphs
+from uce_edge_train import graphs, tensor_files
 from uce_edge_train.runs import LAPLACE, Run, weights_sha256
+from uce_edge_train.stages import head_of
+from uce_edge_train.tensor_files import TensorFileError
 
 _FACTORS = ("directions", "scales", "class_directions", "class_scales")
 
@@ -73,11 +74,17 @@ def load(fit: LaplaceFit, model: nn.Module, folder: str | Path) -> Laplace:
     """The posterior of a run, or why there is none."""
     path, again = Path(folder) / LAPLACE, f"Fit it again: uce-edge calibrate {folder} --posterior laplace"
     try:
-        with safe_open(path, "numpy") as file:
-            known = (file.metadata() or {}).get("weights")
-            curved = Curvature(*(file.get_tensor(name) for name in _FACTORS))
-    except Exception as error:  # a missing file, or one of safetensors' own
-        raise UceEdgeError(f"{path} cannot be read ({str(error).splitlines()[0]}). {again}") from None
+        tensors, header = tensor_files.read(path)
+        curved = Curvature(*(tensors[name].numpy() for name in _FACTORS))
+    except (OSError, TensorFileError, KeyError, TypeError) as error:
+        raise UceEdgeError(f"{path} cannot be read ({tensor_files.reason(error)}). {again}") from None
+    known = header.get("weights")
     if known != weights_sha256(model):
         raise UceEdgeError(f"{path} belongs to other weights than the run has now. {again}")
+    classes, features = model.state_dict()[f"{head_of(model)}.weight"].shape[:2]
+    sizes = ((features + 1, features + 1), (features + 1,), (classes, classes - 1), (classes - 1,))
+    for name, size in zip(_FACTORS, sizes, strict=True):
+        factor = getattr(curved, name)
+        if factor.shape != size or factor.dtype.kind != "f" or not np.isfinite(factor).all():
+            raise UceEdgeError(f"{path} does not fit the last layer of the run: {name} is not {size}. {again}")
     return Laplace(curved, fit.prior_precision)

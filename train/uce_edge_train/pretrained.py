@@ -1,19 +1,16 @@
 """Trained weights as a start: reads files of this project, of torchvision and of timm, and fits them to a network."""
 
 import hashlib
-import io
-import pickle
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.files import read_regular
 from uce_edge.metadata import Sketch
 from uce_edge_train import architectures
 from uce_edge_train.checkpoint import CHECKPOINT
@@ -22,6 +19,7 @@ from uce_edge_train.hub_names import canonical, hub_names
 from uce_edge_train.runs import DESCRIPTION, WEIGHTS, Run
 from uce_edge_train.stages import first_of, head_of
 from uce_edge_train.start import Start
+from uce_edge_train.tensor_files import TensorFileError, is_plain, read_any
 
 _ENOUGH = 0.5
 _SHOWN = 3  # names in a message
@@ -151,7 +149,7 @@ def _sources(model: nn.Module, own: Collection[str], tensors: Mapping[str, Tenso
 
 
 def _head_note(found: Tensor | None, wanted: Tensor | None) -> str:
-    if found is None or wanted is None:
+    if found is None or wanted is None or not found.ndim:
         return "The head is new: the file has none."
     if found.shape == wanted.shape:
         return ""
@@ -219,7 +217,7 @@ def _run_beside(file: Path) -> Run | None:
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_regular(file)
     except OSError as error:
         raise UsageError(
             expected("`init`", f"a file that can be read ({error.strerror})", str(file), _EXAMPLE)
@@ -234,18 +232,14 @@ def _tensors(content: bytes, file: str) -> dict[str, Tensor]:
     """The tensors of a file by name, without what wrappers put around them."""
     remedy = "Save its state_dict: torch.save(model.state_dict(), 'weights.pt')"
     try:
-        if content[8:9] == b"{":  # after the length of the header
-            document: object = load(content)
-        else:
-            document = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UceEdgeError(f"{file} is neither safetensors nor a torch file of weights ({reason}). {remedy}") from None
+        document = read_any(content)
+    except TensorFileError as error:
+        raise UceEdgeError(f"{file} is neither safetensors nor a torch file of weights ({error}). {remedy}") from None
     for name in _WRAPPED:
         if isinstance(document, dict) and isinstance(document.get(name), dict):
             document = document[name]
     items = document.items() if isinstance(document, dict) else ()
-    tensors = {str(name): value for name, value in items if isinstance(value, Tensor)}
+    tensors: dict[str, Tensor] = {name: value for name, value in items if isinstance(name, str) and is_plain(value)}
     for chosen in ("best.model.", "now.model."):  # an unfinished training of this project
         if any(name.startswith(chosen) for name in tensors):
             return {name.removeprefix(chosen): value for name, value in tensors.items() if name.startswith(chosen)}

@@ -154,7 +154,7 @@ class Recipe(Record):
             case Mixing.AUGMIX:
                 return OPERATIONS
             case Mixing.PIXMIX:
-                return (*OPERATIONS, *augment_pictures.KINDS)
+                return (*OPERATIONS, *augment_pictures.SEEN)
             case Mixing.TRIVIAL:
                 return augment_trivial.SEEN
 

@@ -2,24 +2,28 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import safe_open
 from safetensors.numpy import save
 
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.files import replacing
 from uce_edge_export.options import PostHoc
+from uce_edge_train import tensor_files
 from uce_edge_train.choices import Rates
 from uce_edge_train.runs import LAPLACE, WEIGHTS, Run, tool_versions
+from uce_edge_train.tensor_files import TensorFileError
 
 FILE = "calibrated.safetensors"
 _MAP, _GUARANTEE = "map", "guarantee"
-_TENSORS = ("uncertainty", "confidence", "wrong", "class_ids")
+_TENSORS = {"uncertainty": np.float32, "confidence": np.float32, "wrong": np.bool_, "class_ids": np.int32}
+_SHA256 = "sha256"
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,11 @@ class Memory:
 
     def keep(self, run: Run, answers: Answers | None = None, held_out: Split | None = None) -> None:
         """Remember that the run has this map, and what it said of its guarantee images."""
-        described, tensors = {_MAP: self._map(run)}, {}
+        described, tensors = {_MAP: self._map(run)}, dict[str, npt.NDArray[Any]]()
         if answers is not None and held_out is not None:
             described[_GUARANTEE] = held_out.sha256()
-            tensors = {name: getattr(answers, name) for name in _TENSORS}
+            tensors = {name: np.asarray(getattr(answers, name), kind) for name, kind in _TENSORS.items()}
+            described[_SHA256] = _content(tensors)
         with replacing(self.folder / FILE) as path:
             path.write_bytes(save(tensors, described))
 
@@ -112,12 +117,24 @@ class Memory:
 
     def _read(self) -> tuple[dict[str, str], Answers | None]:
         try:
-            with safe_open(self.folder / FILE, "numpy") as file:
-                known = file.metadata() or {}
-                said = Answers(*map(file.get_tensor, _TENSORS)) if _GUARANTEE in known else None
-                return known, said
-        except Exception:  # a missing file, or one of safetensors' own: then nothing is known
+            tensors, known = tensor_files.read(self.folder / FILE)
+        except (OSError, TensorFileError):  # then nothing is known
             return {}, None
+        if _GUARANTEE not in known:
+            return known, None
+        said = {name: value.numpy() for name, value in tensors.items()}
+        if set(said) != set(_TENSORS) or known.get(_SHA256) != _content(said):
+            return {}, None
+        return known, Answers(**said)
+
+
+def _content(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
+    """SHA-256 of arrays, their kinds and sizes."""
+    return _digest({name: [str(tensors[name].dtype), tensors[name].shape, _bytes(tensors[name])] for name in _TENSORS})
+
+
+def _bytes(tensor: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(tensor).tobytes()).hexdigest()
 
 
 def _digest(document: object) -> str:

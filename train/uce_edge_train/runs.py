@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import nn
 
 from uce_edge.datasets import splits
@@ -17,9 +17,11 @@ from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.records import DocumentError, Record, parse
 from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge_train import tensor_files
 from uce_edge_train.choices import Dropout
 from uce_edge_train.layers import gaussian_layers
 from uce_edge_train.recipe import Recipe
+from uce_edge_train.tensor_files import TensorFileError
 
 DESCRIPTION = "run.json"
 WEIGHTS = "weights.safetensors"
@@ -126,14 +128,17 @@ def save_weights(model: nn.Module, folder: str | Path) -> None:
 
 def load_model(run: Run, folder: str | Path) -> nn.Module:
     """The trained network of a run, ready for Monte Carlo passes: batch-norm frozen, noise on."""
-    path = Path(folder) / WEIGHTS
+    path, again = Path(folder) / WEIGHTS, f"Train again: uce-edge train --out {folder}"
     model = run.build()
     try:
-        model.load_state_dict(load_file(path))
+        model.load_state_dict(tensor_files.read(path).tensors)
     except FileNotFoundError:
-        raise UceEdgeError(f"{path} is missing. Train again: uce-edge train --out {folder}") from None
-    except Exception as error:  # safetensors and torch each have their own; all mean the same to the user
-        raise UceEdgeError(f"{path} does not fit {run.recipe.arch} ({str(error).splitlines()[0]}).") from None
+        raise UceEdgeError(f"{path} is missing. {again}") from None
+    except (TensorFileError, RuntimeError) as error:
+        raise UceEdgeError(f"{path} does not fit {run.recipe.arch} ({tensor_files.reason(error)}). {again}") from None
+    broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise UceEdgeError(f"{path} holds numbers that are not finite, in {broken[0]}. {again}")
     return model.eval()
 
 

@@ -21,7 +21,7 @@ from uce_edge.metadata import ImageSpec
 from uce_edge.progress import progress
 from uce_edge_train import dropout, mixup, pretrained, rates, stages
 from uce_edge_train.augment import Augmentation
-from uce_edge_train.checkpoint import CHECKPOINT, Training
+from uce_edge_train.checkpoint import CHECKPOINT, COLUMNS, Training
 from uce_edge_train.choices import Arithmetic, Dropout, Schedule, TrainDevice
 from uce_edge_train.draws import NoisePool, generator
 from uce_edge_train.group import Group, join
@@ -180,16 +180,9 @@ class _Loop:
         state = self.training.progress
         plain = 0.0 if self.recipe.dropout is Dropout.NONE else self.recipe.p
         current = list(rates.current(self.training.model).values()) or [plain]
-        row = {
-            "epoch": state.epoch,
-            "learning_rate": float(f"{self.learning_rate:.6g}"),
-            "train_nll": round(nll, 6),
-            "held_out_nll": round(held_out[0], 6),
-            "held_out_accuracy": round(held_out[1], 6),
-            "mean_p": round(sum(current) / len(current), 6),
-            "seconds": round(seconds, 3),
-        }
-        state.log.append(row)
+        rate, mean_p = float(f"{self.learning_rate:.6g}"), round(sum(current) / len(current), 6)
+        scores = (round(value, 6) for value in (nll, *held_out))
+        state.log.append(dict(zip(COLUMNS, (state.epoch, rate, *scores, mean_p, round(seconds, 3)), strict=True)))
         if held_out[0] < state.best_nll:
             state.best_nll, state.best_epoch = held_out[0], state.epoch
             if self.recipe.patience is not None:

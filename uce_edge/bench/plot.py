@@ -7,6 +7,7 @@ from pathlib import Path
 
 from uce_edge.bench.report import Report
 from uce_edge.errors import MissingPartError, UsageError, expected
+from uce_edge.printable import shown
 
 PICTURES = (".png", ".svg", ".pdf")
 _OURS = "#1f5fa8"
@@ -44,12 +45,14 @@ def plot(report: Report, path: Path, beside: Sequence[Report] = ()) -> None:
 
     alone = [m for m in report.measurements if m.batch == 1]
     n = [m.samples for m in alone]
-    lines: dict[str, tuple[list[float], str, str]] = {Path(report.model).stem: ([m.p50_ms for m in alone], "o-", _OURS)}
+    lines: dict[str, tuple[list[float], str, str]] = {
+        shown(Path(report.model).stem): ([m.p50_ms for m in alone], "o-", _OURS)
+    }
     if report.baseline is not None:
         lines["deterministic network"] = ([m.baseline_p50_ms or 0.0 for m in alone], "s--", "#6b6b6b")
     for other, colour in zip(beside, cycle(_BESIDE), strict=False):
         by_samples = {m.samples: m.p50_ms for m in other.measurements if m.batch == 1}
-        lines[Path(other.model).stem] = ([by_samples[samples] for samples in n], "o-", colour)
+        lines[shown(Path(other.model).stem)] = ([by_samples[samples] for samples in n], "o-", colour)
     engines = [name for name in alone[0].others if all(name in m.others for m in alone)]
     for name, (marker, colour) in zip(engines, cycle(_OTHERS), strict=False):
         lines[name] = ([m.others[name].p50_ms for m in alone], f"{marker}-", colour)
@@ -65,7 +68,7 @@ def plot(report: Report, path: Path, beside: Sequence[Report] = ()) -> None:
         axes.annotate(
             f"{name}\n{values[-1] / alone[-1].p50_ms:.2g}x the time" if i else name, (1, height),
             xycoords=("axes fraction", "data"), xytext=(8, 0), textcoords="offset points", color=colour, va="center",
-            weight="normal" if i else "bold", size=10,
+            weight="normal" if i else "bold", size=10, parse_math=False,
         )  # fmt: skip
     if (price := report.price()) is not None:
         figure.suptitle(price, x=0.01, ha="left", size=15)

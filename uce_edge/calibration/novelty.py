@@ -27,7 +27,11 @@ Integers = npt.NDArray[np.int64]
 FEWEST = 50
 """Images that means and covariance are fitted on, at least."""
 _EXACT, _SPREAD = 500, 500  # reference scores that are kept: the largest ones all, and so many of the others
-_USUAL, _LOOSEST = 0.01, 0.05  # levels when nobody asks for one
+USUAL = 0.03
+"""The level when nobody asks for one: measured in docs/novelty.md, and the same for all models.
+
+It is not fitted to a model: choosing among levels by the reference images would cost the promise its confidence."""
+_LOOSEST = 0.05  # what a default may become where the images cannot promise less
 _TINY = 1e-12
 
 
@@ -153,7 +157,7 @@ def shrunk_covariance(residuals: Floats, freedom: int) -> tuple[Floats, float]:
     return shrunk * (n / max(freedom, 1)), float(weight)
 
 
-def cutoff(images: int, level: float = 0.01, confidence: float = 0.95) -> Cutoff:
+def cutoff(images: int, level: float, confidence: float = 0.95) -> Cutoff:
     """The cutoff on the p-value that turns away at most a share `level` of images like the reference.
 
     Turning away what scores more than the j-th largest of n reference scores has a false-alarm rate that is distributed
@@ -205,9 +209,9 @@ def cutoff_for(images: int, wanted: NoveltyPromise, *, grouped: bool = False) ->
         raise NoveltyError(
             f"{images} reference {what} are too few: they can only promise that at most {smallest:.1%} of familiar "
             f"images are rejected. {2 * images_needed(_LOOSEST, wanted.confidence)} calibration {what} can promise "
-            f"{_LOOSEST:.0%}, and {2 * images_needed(_USUAL, wanted.confidence)} can promise {_USUAL:.0%}."
+            f"{_LOOSEST:.0%}, and {2 * images_needed(USUAL, wanted.confidence)} can promise {USUAL:.0%}."
         )
-    return cutoff(images, max(_USUAL, math.ceil(1000 * smallest) / 1000), wanted.confidence)
+    return cutoff(images, max(USUAL, math.ceil(1000 * smallest) / 1000), wanted.confidence)
 
 
 def smallest_level(images: int, confidence: float) -> float:

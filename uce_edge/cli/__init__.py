@@ -1,6 +1,7 @@
 """The command line. Commands import what they need when they run, so that `--version` and `--help` are instant."""
 
 import io
+import os
 import sys
 import warnings
 from typing import Annotated
@@ -31,7 +32,7 @@ from uce_edge.cli import (
     web,
 )
 from uce_edge.cli.command import Command, Stopped
-from uce_edge.cli.words import Talk, format_warning, set_talk
+from uce_edge.cli.words import Talk, echo, format_warning, set_talk
 from uce_edge.errors import UceEdgeError, naming_options
 
 __all__ = ["app", "main"]
@@ -67,7 +68,7 @@ app.command(name="web", cls=Command)(web.web)
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"uce-edge {__version__}")
+        echo(f"uce-edge {__version__}")
         raise typer.Exit
 
 
@@ -93,10 +94,23 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")
     try:
         with naming_options():
-            app(arguments)
+            try:
+                app(arguments)
+            finally:
+                sys.stdout.flush()  # while what goes wrong can be told
     except Stopped as error:
-        typer.echo(f"\n{error}" if sys.stderr.isatty() else str(error), err=True)
+        if sys.stderr.isatty():
+            echo(err=True)  # below the ^C
+        echo(str(error), err=True)
         sys.exit(error.exit_code)
     except UceEdgeError as error:
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        echo(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is not None:  # of a file, which whoever opened it should have told
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is not written at the end
+        if not isinstance(error, BrokenPipeError):
+            told = f"error: Cannot write the output: {error.strerror}. Make room, or send it elsewhere."
+            typer.secho(told, err=True, fg=typer.colors.RED)
+        sys.exit(1)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uce_edge.cli.command import Command
+from uce_edge.cli.destinations import check_apart
 from uce_edge.cli.engines import ENGINES
 from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelOption, ThreadsOption, choose_model
 from uce_edge.cli.parts import need_torch_export
-from uce_edge.cli.words import say
+from uce_edge.cli.words import echo, say
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device, check_threads
@@ -81,6 +82,7 @@ def bench(
 
     if plot is not None:
         picture.check_plot(plot)
+        check_apart("plot", plot, [model])
     # A wrong file is told here, in this process, and in full.
     metadata = Model(model, device).metadata
     if not metadata.takes_seeds and counts != [metadata.samples]:
@@ -135,7 +137,7 @@ def print_report(report: "Report") -> None:
     names = list(dict.fromkeys(name for m in report.measurements for name in m.others))
     others = "".join(f"  {name:>14}" for name in names)
     head = f"{'N':>5}{images}  {'p50 ms':>9}  {'p95 ms':>9}  {'images/s':>9}  {'peak MB':>8}{ratio}{others}"
-    typer.secho(head, bold=True)
+    echo(head, bold=True)
     for m in report.measurements:
         line = f"{m.samples:>5}" + (f"  {m.batch:>6}" if batched else "")
         line += f"  {m.p50_ms:>9.3f}  {m.p95_ms:>9.3f}  {m.images_per_second:>9.1f}  "
@@ -144,11 +146,11 @@ def print_report(report: "Report") -> None:
         for name in names:
             other = m.others.get(name)
             line += f"  {f'{other.p50_ms:.1f} ms {other.speedup:.1f}x':>14}" if other else f"  {'-':>14}"
-        typer.echo(line)
+        echo(line)
     if (price := report.price()) is not None and report.slope_interval is not None:
         low, high = report.slope_interval
         interval = f", 95 % interval {low:.3g} to {high:.3g}" if high > 0 else ""  # a negative price is noise
-        typer.echo(f"{price}{interval} ({report.provider}, {report.cores()}).")
+        echo(f"{price}{interval} ({report.provider}, {report.cores()}).")
     for name, reason in report.skipped.items():
         say(f"{name} was skipped: {reason}")
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from uce_edge.metadata import Calibration, LaplaceFit
     from uce_edge.rejection.guarantee import NoGuaranteeError
     from uce_edge.rejection.promises import NoveltyPromise, Promise
+    from uce_edge_export.levels import Costs
+    from uce_edge_export.recalibrating import Recalibrated
 
 
 class Done(NamedTuple):
@@ -23,6 +25,8 @@ class Done(NamedTuple):
     """The command to try next."""
     refused: "NoGuaranteeError | None"
     """Why what was asked for cannot be promised."""
+    costs: "Costs | None" = None
+    """What other levels of the novelty gate would do; None for a file without one."""
 
 
 def calibrate_file(
@@ -40,15 +44,47 @@ def calibrate_file(
     from uce_edge_export.recalibrating import recalibrate
 
     done = recalibrate(model, out, images, method, samples, seed, promise, novelty, monitor=monitor)
-    refused = done.refused
-    if done.unfit is not None:
-        say(f"Note: the file cannot recognise foreign images. {done.unfit}")
-    auto = describe_auto(done.metadata)
-    if auto is not None:
-        say(auto)
+    refused, auto = done.refused, tell_rule(done)
     say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
     reject = "0.3" if auto is None else "auto"
-    return Done(done.metadata.calibration, f"predict --model {quote(out)} image.png --reject {reject}", refused)
+    following = f"predict --model {quote(out)} image.png --reject {reject}"
+    return Done(done.metadata.calibration, following, refused, done.costs)
+
+
+def tell_rule(done: "Recalibrated") -> str | None:
+    """Say what the gate and `--reject auto` of a file do; returns the latter."""
+    if done.unfit is not None:
+        say(f"Note: the file has no gate against out-of-distribution images. {done.unfit}")
+    tell_levels(done.costs)
+    auto = describe_auto(done.metadata)
+    if auto is not None:
+        say(*auto.split("\n"))
+    return auto
+
+
+def tell_levels(costs: "Costs | None") -> None:
+    """Say what every level of the novelty gate accepts."""
+    if costs is None:
+        return
+    from uce_edge.report.words import at_most, percent
+
+    rule = "the gate alone" if costs.target_error is None else f"error at most {at_most(costs.target_error)}"
+    say(f"What each novelty level accepts ({rule}; {costs.images:,} calibration images, and images made by rule):")
+    kinds = costs.rows[0].far
+    table(
+        ("level", "own", "wrong of these", *kinds),
+        [
+            (
+                f"{at_most(row.level)}{' (used)' if row.used else ''}",
+                percent(row.coverage),
+                percent(row.error),
+                *(percent(row.far[kind], 0) for kind in kinds),
+            )
+            for row in costs.rows
+        ],
+        err=True,
+    )
+    say("To use another one: --novelty-level. To judge the file by other kinds: uce-edge evaluate --ood far")
 
 
 class Draws(NamedTuple):

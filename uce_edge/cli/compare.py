@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, foreign_images, grouped_note, trained_note
+from uce_edge.cli.evaluating import called, check_report, grouped_note, outside_images, trained_note
 from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
@@ -71,8 +71,8 @@ def compare(
     """Compare model files on the same labelled images: which one wins on your data, and at what price.
 
     Every file uses its own number of passes. It is compared with the first deterministic file, or with the first file
-    if none is deterministic. Each difference has a 95 % interval, from the same resampled images for both files. An
-    interval that contains 0 is a tie. The winner is the cheapest file that no other beats in accuracy, NLL or AURC.
+    if none is deterministic. Each difference has a paired 95 % interval. One that contains 0 is a tie. The winner
+    is the cheapest file that no other beats in accuracy, NLL or AURC; it is also said if it is not calibrated.
 
     Example: uce-edge compare det.onnx mc.onnx moments.onnx --data photos/ --report compare.html
 
@@ -83,7 +83,7 @@ def compare(
     files = _named(models)
     check_threads(threads)
     if report is not None:
-        check_report(report)
+        check_report(report, files.values())
     from uce_edge.contract import pass_seeds
     from uce_edge.evaluation import comparison
     from uce_edge.files import replacing
@@ -131,7 +131,7 @@ def _named(models: Sequence[Path]) -> dict[str, Path]:
 def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _Asked) -> "dict[str, Evaluation]":
     """Every file on the same images."""
     from uce_edge import evaluation
-    from uce_edge.datasets import far, labelled
+    from uce_edge.datasets import labelled
     from uce_edge.model import Model
 
     first = next(iter(described.values()))
@@ -142,7 +142,7 @@ def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _
     if asked.images is not None and asked.images < len(split):
         split = split.at_most(asked.images)
         part = f"{asked.images:,} of the {part}"
-    outside = {called(name): foreign_images(name, first.image, asked.root, asked.images) for name in asked.ood}
+    outside = outside_images(asked.ood, first.image, asked.root, split.images, asked.images)
     found = {}
     for name, path in files.items():
         say(f"Evaluating {name} on {len(split):,} images: {asked.data}, {part}.")
@@ -153,8 +153,8 @@ def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _
             split.labels,
             data=called(asked.data),
             part=part,
-            outside=outside,
-            kinds={far.NAME: far.kinds()} if far.NAME in asked.ood else {},
+            outside=outside.images,
+            kinds=outside.kinds,
             seed=asked.seed,
             notes=[*trained_note(model.metadata, split.images), *grouped_note(split)],
         )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli.parts import need_torch
-from uce_edge.cli.words import quote, say
+from uce_edge.cli.words import echo, quote, say
 
 
 def demo(
@@ -32,11 +32,12 @@ def demo(
         f"uce-edge bench --model {model} --samples 1,5,10,25,50,100",
     ]
     for number, command in enumerate(commands, 1):
-        typer.secho(f"\n[{number}/{len(commands)}] {command}", bold=True, err=True)
+        echo(err=True)
+        echo(f"[{number}/{len(commands)}] {command}", bold=True, err=True)
         _run(context, command)
         if command.startswith("uce-edge predict"):
             say(f"{digit} is a handwritten {label} that the network never saw; {other} is a photo of a flower.")
-    say(f"\nDone in {time.monotonic() - started:.0f} s. The same by hand:")
+    say("", f"Done in {time.monotonic() - started:.0f} s. The same by hand:")
     for command in commands:
         say(f"    {command}")
 

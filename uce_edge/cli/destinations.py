@@ -81,6 +81,13 @@ class Destinations:
         return UsageError(expected(f"`{option}`", rule, str(self._given()[option]), _REMEDIES[option]))
 
 
+def check_apart(option: str, written: Path, models: Iterable[Path]) -> None:
+    """Refuse to write a page or picture over a model that it is about."""
+    if any(same_place(written, model) for model in models):
+        rule, remedy = "another file than the model, which would be overwritten", f"Choose another name with --{option}"
+        raise UsageError(expected(f"`{option}`", rule, str(written), remedy))
+
+
 class _Identity(NamedTuple):
     """What all names of one file have in common: symbolic links and hard links too."""
 

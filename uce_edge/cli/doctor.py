@@ -9,6 +9,7 @@ import typer
 
 from uce_edge import __version__, models, telemetry
 from uce_edge.cli.options import JsonOption
+from uce_edge.cli.words import echo
 from uce_edge.errors import UceEdgeError
 from uce_edge.providers import Device, onnxruntime
 
@@ -152,8 +153,8 @@ def _print(diagnosis: _Diagnosis) -> None:
         "model": diagnosis.model,
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<10}{value}")
+        echo(f"{name:<10}{value}")
     for problem in diagnosis.problems:
-        typer.secho(f"problem   {problem}", fg=typer.colors.RED)
+        echo(f"problem   {problem}", fg=typer.colors.RED)
     if not diagnosis.problems:
-        typer.secho("All is well.", fg=typer.colors.GREEN)
+        echo("All is well.", fg=typer.colors.GREEN)

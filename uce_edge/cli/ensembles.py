@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uce_edge.cli import exporting
-from uce_edge.cli.calibrating import Done, calibrate_file, tell
+from uce_edge.cli.calibrating import Done, calibrate_file, tell, tell_rule
 from uce_edge.cli.exporting import Reading, say_written
 from uce_edge.cli.feeding import fit_preprocessing
 from uce_edge.cli.options import parse_promise
-from uce_edge.cli.words import describe_auto, quote, say
+from uce_edge.cli.words import quote, say
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError, expected
 from uce_edge_export.options import Options, Wanted
@@ -55,11 +55,7 @@ def export_runs(given: list[Path], out: Path | None, wanted: Wanted, target_erro
         say_written(member)
     _say_combined(done.combined)
     fitted = done.calibrated
-    if fitted.unfit is not None:
-        say(f"Note: the file cannot recognise foreign images. {fitted.unfit}")
-    auto = describe_auto(fitted.metadata)
-    if auto is not None:
-        say(auto)
+    auto = tell_rule(fitted)
     following = f"predict --model {quote(out)} image.png --reject {'0.3' if auto is None else 'auto'}"
     tell(Done(fitted.metadata.calibration, following, fitted.refused))
     return out, following
@@ -76,11 +72,10 @@ def export_files(
     if len(sources) == 1:
         return exporting.export_third_party(sources[0], out, wanted, p, reading)
     from uce_edge.datasets import labelled
-    from uce_edge.rejection.promises import NoveltyPromise
     from uce_edge_export import ensemble, export
     from uce_edge_export.publish import check_name
 
-    promise = exporting.promise_of(reading)
+    promise, novelty = exporting.promise_of(reading), exporting.novelty_of(reading)
     out = check_name(out or Path(_NAME))
     described = {source: _own_metadata(source) for source in sources}
     ready = [metadata for metadata in described.values() if metadata is not None]
@@ -127,7 +122,7 @@ def export_files(
         if images is None:
             say("Note: the ensemble is not calibrated, even if its members are.")
             return out, f"calibrate {quote(out)} --data FOLDER --method temperature"
-        fitted = calibrate_file(whole, out, images, promise=promise, novelty=NoveltyPromise())
+        fitted = calibrate_file(whole, out, images, promise=promise, novelty=novelty)
     tell(fitted)
     return out, fitted.following
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, foreign_images, grouped_note, trained_note
+from uce_edge.cli.evaluating import called, check_report, grouped_note, outside_images, trained_note
 from uce_edge.cli.options import (
     DataOption,
     DeviceOption,
@@ -75,7 +75,8 @@ def evaluate(
     """Measure a model file on labelled images: all metrics with intervals, and the errors that a threshold accepts.
 
     The test part of a dataset is used. Each metric is shown beside its value for a perfectly calibrated twin: the same
-    answers, with labels drawn from the model's own probabilities. Even the twin's calibration errors are not 0.
+    answers, with labels drawn from the model's own probabilities. Even the twin's calibration errors are not 0. A test
+    says whether the model is overconfident, underconfident or consistent with calibration.
 
     Example: uce-edge evaluate digits.onnx --data digits --reject 0.3 --report report.html
 
@@ -87,9 +88,9 @@ def evaluate(
     model = check_request(model, samples, seed, inference)
     check_threads(threads)
     if report is not None:
-        check_report(report)
+        check_report(report, [model])
     from uce_edge import evaluation
-    from uce_edge.datasets import far, labelled
+    from uce_edge.datasets import labelled
     from uce_edge.files import replacing
     from uce_edge.model import Model
     from uce_edge.report import page, summary
@@ -102,6 +103,7 @@ def evaluate(
     own = labelled.Own(loaded.metadata.hashes.splits, loaded.metadata.group)
     split, part = labelled.load_test(data, spec, loaded.classes, root, own, group)
     say(f"Evaluating {model} on {len(split):,} images: {data}, {part}.")
+    outside = outside_images(ood or (), spec, root, split.images)
     result = evaluation.evaluate(
         loaded,
         split.images,
@@ -109,8 +111,8 @@ def evaluate(
         data=called(data),
         part=part,
         names=None if split.names is None else list(split.names),
-        outside={called(name): foreign_images(name, spec, root) for name in ood or ()},
-        kinds={far.NAME: far.kinds()} if far.NAME in (ood or ()) else {},
+        outside=outside.images,
+        kinds=outside.kinds,
         samples=samples,
         seed=seed,
         reject=threshold,
@@ -128,6 +130,8 @@ def evaluate(
     for note in result.notes:
         warn(note)
     say(summary.headline(result))
+    test = result.reliability["uncertainty"].test
+    say(f"By uncertainty it is {summary.calibration(test)}.")
     if report is not None:
         say(f"Wrote {report}")
 

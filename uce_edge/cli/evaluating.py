@@ -1,9 +1,11 @@
 """What `evaluate` and `compare` share: their images, and where a page may be written."""
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from uce_edge.cli.destinations import check_apart
 from uce_edge.errors import UsageError, expected
 
 if TYPE_CHECKING:
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
 _PAGES = (".html", ".htm")
 
 
-def check_report(report: Path) -> None:
+def check_report(report: Path, models: Iterable[Path]) -> None:
     """Refuse a page that cannot be written, before minutes of evaluation."""
+    check_apart("report", report, models)
     if report.suffix.lower() not in _PAGES or report.is_dir():
         raise UsageError(expected("`report`", "a file name ending in .html", str(report), "Use: --report report.html"))
     if not report.parent.is_dir():
@@ -27,14 +30,36 @@ def check_report(report: Path) -> None:
         raise UsageError(expected("`report`", "a file in a folder you may write to", str(report), remedy))
 
 
-def foreign_images(name: str, spec: "ImageSpec", root: Path | None, most: int | None = None) -> "npt.NDArray[Any]":
-    """The images that a word after --ood stands for; of a dataset, at most so many."""
+class Outside(NamedTuple):
+    """Out-of-distribution images, by what they are called."""
+
+    images: "dict[str, npt.NDArray[Any]]"
+    kinds: dict[str, tuple[str, ...]]
+    """The kind of every image, where it is known."""
+
+
+def outside_images(
+    names: Sequence[str], spec: "ImageSpec", root: Path | None, own: "npt.NDArray[Any]", most: int | None = None
+) -> Outside:
+    """The images that the words after --ood stand for; of a dataset, at most so many.
+
+    Args:
+        names: The words.
+        spec: What the model takes as an image.
+        root: Where datasets are looked for.
+        own: The images that the model is evaluated on.
+        most: Images of a dataset, at most.
+    """
     from uce_edge.datasets import far, labelled
 
-    if name == far.NAME:
-        return far.far(spec)
-    found = labelled.foreign(name, spec, root)
-    return (found if most is None else found.at_most(most)).images
+    outside = Outside({}, {})
+    for name in names:
+        if name in far.HALVES:
+            outside.images[name], outside.kinds[name] = far.far(spec, far.HALVES[name], own)
+        else:
+            found = labelled.foreign(name, spec, root)
+            outside.images[called(name)] = (found if most is None else found.at_most(most)).images
+    return outside
 
 
 def called(source: str) -> str:

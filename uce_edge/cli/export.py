@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli import ensembles, exporting, packaging
-from uce_edge.cli.options import RANGE, TARGETS, GroupOption
+from uce_edge.cli.options import RANGE, TARGETS, GroupOption, NoveltyLevelOption
 from uce_edge.cli.parts import need_onnx, need_torch_export
 from uce_edge.cli.words import say, show_log
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -174,7 +174,7 @@ def export(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Labelled images. The file is calibrated on them, and learns from them to recognise foreign images.",
+            help="Labelled images. The file is calibrated on them, and its novelty gate is fitted on them.",
             rich_help_panel=_FOREIGN,
         ),
     ] = None,
@@ -188,6 +188,7 @@ def export(
             rich_help_panel=_FOREIGN,
         ),
     ] = None,
+    novelty_level: NoveltyLevelOption = None,
     output_is: Annotated[
         OutputIs,
         typer.Option(
@@ -221,7 +222,7 @@ def export(
         packaging.package(context, runs, forms)
         return
     reading = exporting.Reading(
-        classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group, range_
+        classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group, range_, novelty_level
     )
     sources = [] if source is None else [source, *runs]
     mixed = any(path.is_dir() or path.suffix != ".onnx" for path in sources[1:])
@@ -236,8 +237,8 @@ def export(
     known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
     if source is None and reading != known:
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data and --group "
-            "need --from. --target-error needs --from or several runs."
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group "
+            "and --novelty-level need --from. --target-error needs --from or several runs."
         )
     if samples is not None and bake_samples is not None:
         raise UsageError("Choose one of --samples and --bake-samples.")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell, tell_curve
+from uce_edge.cli.calibrating import Draws, calibrate_file, calibrate_posterior, tell, tell_curve, tell_levels
 from uce_edge.cli.feeding import fit_preprocessing, tell_price
-from uce_edge.cli.options import parse_names, parse_numbers, parse_promise, parse_range, parse_size
+from uce_edge.cli.options import parse_names, parse_novelty, parse_numbers, parse_promise, parse_range, parse_size
 from uce_edge.cli.words import describe_auto, quote, say, warn
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uce_edge.datasets.splits import Split
     from uce_edge.metadata import Metadata
     from uce_edge.ranges import Range
-    from uce_edge.rejection.promises import Promise
+    from uce_edge.rejection.promises import NoveltyPromise, Promise
     from uce_edge_export.export import Exported
     from uce_edge_export.third_party import ThirdParty
     from uce_edge_train.runs import Run
@@ -41,6 +41,7 @@ class Reading:
     target_error: str | None = None
     group: str | None = None
     range: str | None = None
+    novelty_level: float | None = None
 
     @property
     def feeds(self) -> bool:
@@ -81,9 +82,10 @@ def export_run(run: Path, out: Path | None, wanted: Wanted) -> tuple[Path, str]:
     if done.refused is not None:
         warn(f"the file has no stored threshold. {done.refused}")
         tell_curve(done.refused, lambda target: _promising(run, described, target))
+    tell_levels(done.costs)
     auto = describe_auto(done.metadata)
     if auto is not None:
-        say(auto)
+        say(*auto.split("\n"))
     if described.calibration.samples is None:
         warn(
             f"THE FILE IS NOT CALIBRATED, because the run {run} is not: its confidence is that of the raw network. "
@@ -115,15 +117,14 @@ def export_third_party(
 ) -> tuple[Path, str]:
     """Export any ONNX classifier; returns the file and the next command.
 
-    With labelled images the file is calibrated, learns what is foreign, and promises an error if asked to. Where
+    With labelled images the file is calibrated, gets a novelty gate, and promises an error if asked to. Where
     nothing says how pixels are fed, the images do. Without `p`, the weight layers of a network that shall have noise
     get Gaussian dropout of 0.2, or none where it has masks.
     """
-    from uce_edge.rejection.promises import NoveltyPromise
     from uce_edge_export import export
     from uce_edge_export.publish import check_name
 
-    promise = promise_of(reading)
+    promise, novelty = promise_of(reading), novelty_of(reading)
     if wanted.posterior is not None and reading.data is None:
         raise UsageError("--posterior is fitted on labelled images: add --data FOLDER")
     out = check_name(out or Path(f"{source.stem}-uce{wanted.suffix}.onnx"))
@@ -151,10 +152,10 @@ def export_third_party(
         done = export.export_third_party(classifier, metadata, plain, rates, options, fitted_on)
         say_written(done)
         if wanted.posterior is None:
-            fitted = calibrate_file(plain, out, images, promise=promise, novelty=NoveltyPromise())
+            fitted = calibrate_file(plain, out, images, promise=promise, novelty=novelty)
         else:
             draws = Draws(wanted.samples, wanted.noise, bake)
-            fitted = calibrate_posterior(plain, out, images, draws=draws, promise=promise, novelty=NoveltyPromise())
+            fitted = calibrate_posterior(plain, out, images, draws=draws, promise=promise, novelty=novelty)
     tell(fitted)
     if done.metadata.inference is not Inference.DETERMINISTIC:
         tell_price(classifier, done.metadata, fitted_on, fitted.calibration)
@@ -208,6 +209,13 @@ def promise_of(reading: Reading) -> "Promise | None":
     if reading.data is None:
         raise UsageError("--target-error is proved on labelled images: add --data FOLDER")
     return parse_promise(reading.target_error)
+
+
+def novelty_of(reading: Reading) -> "NoveltyPromise":
+    """What the novelty gate shall keep, which needs images."""
+    if reading.novelty_level is not None and reading.data is None:
+        raise UsageError("--novelty-level is proved on labelled images: add --data FOLDER")
+    return parse_novelty(reading.novelty_level)
 
 
 def rates_of(p: list[str] | None, wanted: Wanted) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
-from uce_edge.cli.words import describe_auto, describe_check, quote, say
+from uce_edge.cli.words import describe_auto, describe_check, echo, quote, say
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, Metadata, NoisyLayer, StoredScore
@@ -69,22 +69,24 @@ def info(
     if as_json:
         typer.echo(metadata.to_json(indent=2))
         return
-    rows = _essential(model, metadata, len(metadata.classes) if everything else _FEW)
+    rows: dict[str, str | list[str]] = {}
+    rows |= _essential(model, metadata, len(metadata.classes) if everything else _FEW)
     rows |= _thresholds(model, metadata, reject or ([0.1, 0.3, 0.5] if everything else []), asked=bool(reject))
     if auto := describe_auto(metadata):
         searched = metadata.promise is not None and metadata.held_out is not None
-        rows["reject auto"] = f"{auto}\n{_SEARCHED}" if searched and everything else auto
+        rows["reject auto"] = auto.split("\n") + ([_SEARCHED] if searched and everything else [])
     if monitor is not None:
-        rows |= _promise(metadata) | {"last checked": _last_checked(model, monitor)}
+        rows |= _promise(metadata) | {"last checked": _last_checked(loaded, monitor)}
     if everything:
         rows |= _rest(metadata)
     rows["digests"] = _integrity(loaded)
     width = max(map(len, rows)) + 2
     for name, value in rows.items():
-        typer.echo(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
+        for number, line in enumerate([value] if isinstance(value, str) else value):
+            echo(f"{'' if number else name:<{width}}{line}")
     for layer in metadata.layers if everything else ():
         kind = "" if _is_gaussian(layer) else f" ({layer.kind})"
-        typer.echo(f"  p = {layer.p:<5g} {layer.name}{kind}")
+        echo(f"  p = {layer.p:<5g} {layer.name}{kind}")
     if not everything:
         named = "" if asked is None and inference is None else f" {quote(asked or model)}"
         say(f"More: uce-edge info{named} --all")
@@ -130,10 +132,11 @@ def _thresholds(model: Path, metadata: Metadata, limits: list[float], *, asked: 
     return {}
 
 
-def _rest(metadata: Metadata) -> dict[str, str]:
+def _rest(metadata: Metadata) -> dict[str, str | list[str]]:
     """What some users want to know."""
     calibration, costs = metadata.calibration, metadata.costs
-    rows = _promise(metadata) | {"monitor": _usual(metadata), "noise": _SOURCES[metadata.noise]}
+    rows: dict[str, str | list[str]] = {}
+    rows |= _promise(metadata) | {"monitor": _usual(metadata), "noise": _SOURCES[metadata.noise]}
     error = _expected_error(calibration)
     if error is not None:
         rows["error"] = error
@@ -142,7 +145,7 @@ def _rest(metadata: Metadata) -> dict[str, str]:
         rows["FLOPs"] = f"{2 * once / 1e6:,.1f} M once, {2 * each / 1e6:,.1f} M a pass, {2 * total / 1e6:,.1f} M in all"
     rows |= {name: _told(score) for name, score in metadata.metrics.items() if name != "accuracy"}
     for name, told in metadata.card.items():
-        rows[name] = "\n".join(told) if isinstance(told, list) else str(told)
+        rows[name] = list(map(str, told)) if isinstance(told, list) else str(told)
     rows |= {f"sha256 {name}": digest for name, digest in metadata.hashes.named().items()}
     rows["tools"] = ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items()))
     return rows
@@ -229,18 +232,17 @@ def _usual(metadata: Metadata) -> str:
     return f"usual answers of {stored.images:,} images, counted on {stored.date or 'an unknown date'}"
 
 
-def _last_checked(model: Path, state: Path) -> str:
+def _last_checked(model: "Model", state: Path) -> list[str]:
     """What a monitor of this file knows."""
-    from uce_edge.logged import sha256
     from uce_edge.monitor import Monitor
 
     running = Monitor.load(state)
-    if running.state.model != sha256(model):
-        raise UsageError(f"{state} belongs to another model file than {model}. Give the state of this model.")
+    if running.state.model != model.sha256:
+        raise UsageError(f"{state} belongs to another model file than {model.path}. Give the state of this model.")
     told = [f"{running.state.updated or 'never'}: {running.report().sentence}"]
     if running.state.labels is not None:
         told.append(describe_check(running.state.labels, running.state.alpha))
-    return "\n".join(told)
+    return told
 
 
 def _is_gaussian(layer: NoisyLayer) -> bool:

@@ -9,7 +9,7 @@ import typer
 
 from uce_edge import models as box
 from uce_edge.cli.options import JsonOption
-from uce_edge.cli.words import say
+from uce_edge.cli.words import echo, say
 
 if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
@@ -34,11 +34,11 @@ def models(as_json: JsonOption = False) -> None:
         files = [boxed for boxed in there if boxed.name == name]
         first = files[0].metadata
         spec = first.image
-        typer.secho(f"{name}{' (default)' if name == box.DEFAULT_NAME else ''}", bold=True)
-        typer.echo(f"  {len(first.classes)} classes: {_listed(first.classes)}")
-        typer.echo(f"  images of {spec.height} x {spec.width} x {spec.channels}")
+        echo(f"{name}{' (default)' if name == box.DEFAULT_NAME else ''}", bold=True)
+        echo(f"  {len(first.classes)} classes: {_listed(first.classes)}")
+        echo(f"  images of {spec.height} x {spec.width} x {spec.channels}")
         for boxed in files:
-            typer.echo(f"  --inference {boxed.metadata.inference:<8} {boxed.told}")
+            echo(f"  --inference {boxed.metadata.inference:<8} {boxed.told}")
     say(f"Next: uce-edge info {box.names()[0]}")
 
 

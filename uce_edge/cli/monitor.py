@@ -1,6 +1,7 @@
 """`uce-edge monitor`."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import InferenceOption, JsonOption, NamedModelOption, RootOption, choose_model
-from uce_edge.cli.words import describe_check, say, warn
+from uce_edge.cli.words import describe_check, echo, say, warn
 from uce_edge.contract import Inference
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.files import replacing, sole_writer
 
 if TYPE_CHECKING:
     from uce_edge.monitor import Monitor
@@ -67,22 +69,23 @@ def monitor(
     """
     _refuse(log, state, shuffle, labels, plot, model)
     file = _model_file(log, model, inference)
-    if state is not None and state.exists():
-        running = _go_on(state, file, alpha, every, reference)
-        if shuffle and running.state.images:
-            raise UsageError("--shuffle needs a state without images: start with another --state.")
-    else:
-        running = _start(file or choose_model(None), alpha, every, reference, root)
-    if log is not None:
-        _feed(running, log, shuffle)
-    if labels is not None:
-        assert log is not None
-        assert file is not None
-        _check(running, log, labels, file)
-    if state is not None:
-        running.save(state)
+    shows = log is None and state is not None and state.exists()  # also while another process writes it
+    with nullcontext() if state is None or shows else sole_writer(state, "--state"):
+        if state is not None and state.exists():
+            running = _go_on(state, file, alpha, every, reference)
+            if shuffle and running.state.images:
+                raise UsageError("--shuffle needs a state without images: start with another --state.")
+        else:
+            running = _start(file or choose_model(None), alpha, every, reference, root)
+        if log is not None:
+            _feed(running, log, shuffle)
+        if labels is not None:
+            assert log is not None
+            assert file is not None
+            _check(running, log, labels, file)
+        if state is not None and not shows:
+            running.save(state, "--state")
     if plot is not None:
-        from uce_edge.files import replacing
         from uce_edge.monitor.plot import evidence_plot
 
         with replacing(plot, "--plot") as temporary:
@@ -93,9 +96,9 @@ def monitor(
         told = asdict(report) | {"sentence": report.sentence, "labels": None if checked is None else asdict(checked)}
         typer.echo(json.dumps(told, indent=2, allow_nan=False))
     else:
-        typer.secho(report.sentence, fg=typer.colors.RED if report.alarm else None)
+        echo(report.sentence, fg=typer.colors.RED if report.alarm else None)
         if checked is not None:
-            typer.echo(describe_check(checked, running.state.alpha))
+            echo(describe_check(checked, running.state.alpha))
     broken = checked is not None and checked.is_broken(running.state.alpha)
     if exit_code and (report.alarm is not None or broken):
         raise typer.Exit(3)

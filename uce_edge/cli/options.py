@@ -14,7 +14,7 @@ from uce_edge.providers import Device
 
 if TYPE_CHECKING:
     from uce_edge.ranges import Choice
-    from uce_edge.rejection.promises import Promise, RejectBy
+    from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 
 
 def variable(option: str) -> str:
@@ -104,11 +104,21 @@ TestGroupOption = Annotated[
         "that the test images are those that it held out. Default: what the file stores."
     ),
 ]
+NoveltyLevelOption = Annotated[
+    float | None,
+    typer.Option(
+        "--novelty-level",
+        "--foreign",
+        help="The largest share of familiar images that may be rejected as out of distribution (0 to 1). Default: "
+        "0.03, or up to 0.05 if the images cannot prove less.",
+    ),
+]
 ForeignOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Foreign images, which the model should reject: a dataset's name, a folder, an .npz file, or far (noise, "
-        "colours, patterns and text that are generated here). Can be repeated."
+        help="Out-of-distribution images, which the model should reject: a dataset's name, a folder, an .npz file, far "
+        "(made by rule: pink noise, checkerboards, colours, charts, thermal pictures and shuffled own images), or "
+        "far-choice (the kinds that `calibrate` shows). Can be repeated."
     ),
 ]
 RootOption = Annotated[Path | None, typer.Option(help="The folder of the public datasets. Default: $UCE_EDGE_DATA.")]
@@ -200,6 +210,19 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
         return Promise.of_classes(errors, confidence)
     except RecordError as error:
         raise UsageError(expected(f"`{error.key}`", error.rule, error.value, example)) from None
+
+
+def parse_novelty(level: float | None, confidence: float | None = None) -> "NoveltyPromise":
+    """The value of --novelty-level, with the confidence of its promise."""
+    from uce_edge.rejection.promises import NoveltyPromise
+
+    try:
+        return NoveltyPromise(level) if confidence is None else NoveltyPromise(level, confidence)
+    except RecordError as error:
+        if error.key != "level":
+            raise
+        remedy = "For example: --novelty-level 0.03"
+        raise UsageError(expected("`novelty_level`", error.rule, error.value, remedy)) from None
 
 
 def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from uce_edge.cli.options import JsonOption
-from uce_edge.cli.words import say
+from uce_edge.cli.words import echo, say
 
 
 def replay(
@@ -52,8 +52,8 @@ def replay(
         if as_json:
             told.append(finding.as_dict())
         elif finding.outcome is not Outcome.SAME:
-            shown = f"{finding.file}:{finding.line}  {finding.path or '?'}  {finding.outcome}: {finding.why}"
-            typer.secho(shown, fg=typer.colors.YELLOW if finding.outcome is Outcome.UNCHECKED else typer.colors.RED)
+            line = f"{finding.file}:{finding.line}  {finding.path or '?'}  {finding.outcome}: {finding.why}"
+            echo(line, fg=typer.colors.YELLOW if finding.outcome is Outcome.UNCHECKED else typer.colors.RED)
     last = next((chain.digest(text) for file in reversed(chain.segments(log)) if (text := chain.last_line(file))), None)
     is_whole = ends_with is None or last == ends_with
     if as_json:
@@ -61,9 +61,9 @@ def replay(
         whole = {"last": last, "whole": None if ends_with is None else is_whole}
         typer.echo(json.dumps(summary | whole | {"lines": told}, indent=2, allow_nan=False))
     else:
-        typer.echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome) + ".")
+        echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome) + ".")
         if not is_whole:
-            typer.secho(
+            echo(
                 f"The log ends with {last}, not with the hash of --ends-with: lines are missing at its end.",
                 fg=typer.colors.RED,
             )

@@ -1,7 +1,7 @@
 """`uce-edge score`."""
 
 import sys
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from typing import Annotated
 
 import typer
@@ -79,9 +79,10 @@ def score(
         counts = sum(job.there.values(), Counts())
         with progress("scoring", len(job.blocks)) as advance:
             advance(len(job.there))
-            for stored in job.run(machines):
-                counts += stored
-                advance(1)
+            with closing(job.run(machines)) as done:  # also where a signal ends it
+                for stored in done:
+                    counts += stored
+                    advance(1)
     if as_json:
         import json
 

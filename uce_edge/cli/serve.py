@@ -23,8 +23,6 @@ from uce_edge.providers import Device, check_threads
 
 _LIMITS = "Limits"
 _ACCESS = "Access"
-TOKEN = "UCE_EDGE_TOKEN"
-"""The environment variable with the secret; an option would show it to everybody on the machine."""
 
 
 def serve(
@@ -75,6 +73,13 @@ def serve(
     timeout: Annotated[
         float, typer.Option(help="Seconds after which a request is given up.", rich_help_panel=_LIMITS)
     ] = 30,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further host name that clients use for this server, if it has no token. May be repeated.",
+            rich_help_panel=_ACCESS,
+        ),
+    ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="The certificate (PEM) for https. Needs --tls-key.", rich_help_panel=_ACCESS)
     ] = None,
@@ -110,16 +115,14 @@ def serve(
         raise UsageError(f"{option} works with one model only: leave it out, or start a server for each model.")
     threshold = parse_threshold(reject)
     check_threads(threads)
-    token = os.environ.get(TOKEN)
-    if token is not None and (len(token) < 16 or not token.isascii()):
-        rule = "at least 16 plain characters"
-        raise UsageError(expected(TOKEN, rule, f"{len(token)} of them", "Make one: openssl rand -hex 16"))
     need_server()
+    from uce_edge.serve import access
     from uce_edge.serve.gauges import Gauges
     from uce_edge.serve.hosting import Limits, Named
     from uce_edge.serve.run import Address, load
     from uce_edge.serve.run import serve as run
 
+    token = access.token()
     named = [Named.parse(_file(text)) for text in models or [os.environ.get(variable("model")) or box.DEFAULT_NAME]]
     limits = Limits(max_batch, max_queue, max_samples, batch_delay / 1000, timeout, max_body * 2**20)
     if len(named) == 1:
@@ -127,14 +130,14 @@ def serve(
     gauges = Gauges()
     hosts = load(named, limits, gauges, device, threads, threshold)
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
-        say(f"note: everybody who can reach {host} can use this server. To require a token, set {TOKEN}.")
+        say(f"note: everybody who can reach {host} can use this server. To require a token, set {access.TOKEN}.")
 
     def announce(address: str) -> None:
         for hosted in hosts:
             say(f"{address}/v2/models/{hosted.named.name}/versions/{hosted.named.version}: {hosted.named.path}")
         say("Stop with Ctrl+C. Requests that have begun are finished first.")
 
-    address = Address(host, port, tls_cert, tls_key, token, max_connections)
+    address = Address(host, port, tls_cert, tls_key, token, max_connections, tuple(allow_host or ()))
     run(hosts, limits, gauges, address, audit, announce, monitor, alarm)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from uce_edge.cli.words import pad, width
+from uce_edge.cli.words import echo, pad, styled, width
 from uce_edge.report.words import MISSING, odds, spread, wrong_about
 
 if TYPE_CHECKING:
@@ -20,25 +20,25 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 def card(answer: "Answer") -> None:
     """One image: its likeliest classes as bars, how sure, and what to do with it."""
-    typer.secho(answer.path, bold=True)
+    echo(answer.path, bold=True)
     if answer.prediction is None:
-        typer.secho(f"  {answer.error}", fg=typer.colors.RED)
+        echo(f"  {answer.error}", fg=typer.colors.RED)
         return
     colour = _colour(answer)
     widest = max(width(likely.label) for likely in answer.top)
     for number, (label, probability) in enumerate(answer.top):
-        drawn = typer.style(f"{_bar(probability):<{_BAR}}", fg=colour if number == 0 else None)
-        typer.echo(f"  {pad(label, widest)}  {drawn} {probability:>6.1%}")
+        drawn = styled(f"{_bar(probability):<{_BAR}}", fg=colour if number == 0 else None)
+        echo(f"  {pad(label, widest)}  ", drawn, f" {probability:>6.1%}")
     prediction = answer.prediction
-    typer.echo(f"  uncertainty {spread(prediction)}, {wrong_about(prediction)}")
+    echo(f"  uncertainty {spread(prediction)}, {wrong_about(prediction)}")
     if answer.decision is not None:
-        typer.secho(f"  {answer.decision}: {answer.why}", fg=colour)
+        echo(f"  {answer.decision}: {answer.why}", fg=colour)
 
 
 def decisions(answers: Sequence["Answer"], *, passes: bool = False) -> None:
     """Many images: what each is, how sure, and what to do with it; and the passes it took, where they differ."""
     extra = {"passes": lambda answer, prediction: f"{prediction.passes:>6}"} if passes else {}
-    _table(answers, extra | {"decision": lambda answer, _: typer.style(_decision(answer), fg=_colour(answer))})
+    _table(answers, extra | {"decision": lambda answer, _: styled(_decision(answer), fg=_colour(answer))})
 
 
 def disagreements(answers: Sequence["Answer"]) -> None:
@@ -50,11 +50,11 @@ def row(answer: "Answer") -> None:
     """One image of a stream: a line of its own, at once."""
     prediction = answer.prediction
     if prediction is None:
-        typer.secho(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
+        echo(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
     else:
-        shown = typer.style("" if answer.decision is None else _decision(answer), fg=_colour(answer))
+        decided = styled("" if answer.decision is None else _decision(answer), fg=_colour(answer))
         sure = f"{prediction.label}  {prediction.confidence:.1%}  {spread(prediction)}"
-        typer.echo(f"{answer.path}  {sure}  {wrong_about(prediction)}  {shown}")
+        echo(f"{answer.path}  {sure}  {wrong_about(prediction)}  ", decided)
     sys.stdout.flush()
 
 
@@ -63,16 +63,17 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
     widest = max([width(answer.path) for answer in answers] + [5])
     names = max([width(answer.prediction.label) for answer in answers if answer.prediction is not None] + [5])
     head = f"{'image':<{widest}}  {'label':<{names}}  confidence  uncertainty    wrong about  {'  '.join(columns)}"
-    typer.secho(head, bold=True)
+    echo(head, bold=True)
     for answer in answers:
         prediction = answer.prediction
         if prediction is None:
-            typer.secho(f"{pad(answer.path, widest)}  {answer.error}", fg=typer.colors.RED)
+            echo(f"{pad(answer.path, widest)}  {answer.error}", fg=typer.colors.RED)
             continue
         line = f"{pad(answer.path, widest)}  {pad(prediction.label, names)}  {prediction.confidence:>10.1%}"
         wrong = MISSING if prediction.out_of_distribution else odds(prediction.error_probability)
-        line += f"  {spread(prediction):<13}  {wrong:<11}  "
-        typer.echo(line + "  ".join(tell(answer, prediction) for tell in columns.values()))
+        line += f"  {spread(prediction):<13}  {wrong:<11}"
+        cells = [tell(answer, prediction) for tell in columns.values()]
+        echo(line, *(part for cell in cells for part in ("  ", cell)))
 
 
 def _decision(answer: "Answer") -> str:

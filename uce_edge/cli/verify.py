@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelArgument, choose_model
+from uce_edge.cli.words import echo
 from uce_edge.errors import IntegrityError, UceEdgeError
 from uce_edge.providers import Device
 
@@ -52,7 +53,7 @@ def verify(
     from uce_edge import integrity, signing
     from uce_edge.model import Model
 
-    signed = None if key is None else [path.name for path in signing.verify(model, key)]
+    signed = None if key is None else signing.verify(model, key)
     loaded = Model(model, device)
     digests = loaded.digests
     if digests is None and signed is None:
@@ -61,10 +62,15 @@ def verify(
             "changed. Export or calibrate it again."
         )
     described = integrity.check_description(model, loaded.metadata)
+    for path, digest in ((model, loaded.sha256), (model.with_suffix(".json"), described)):
+        if signed is not None and digest not in (None, signed.get(path)):
+            raise IntegrityError(f"{path} was replaced after its signature was checked. Do not use it.")
     tested = loaded.self_test()
     if tested is not None and not tested.passed:
         raise UceEdgeError(f"{tested.sentence(str(model))} Do not use it here.")
-    found = _Found(str(model), digests, described, tested, signed)
+    found = _Found(
+        str(model), digests, described is not None, tested, None if signed is None else [path.name for path in signed]
+    )
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(found), indent=2))
     else:
@@ -88,4 +94,4 @@ def _print(found: _Found) -> None:
         "signature": "not asked for (--key)" if found.signed is None else f"covers {', '.join(found.signed)}",
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<13}{value}")
+        echo(f"{name:<13}{value}")

@@ -35,7 +35,7 @@ class Watcher:
 
     def close(self) -> None:
         """Keep what is known."""
-        self._kept.save()
+        self._kept.close()
 
     def finish(self) -> None:
         """Say where it stands."""

@@ -86,14 +86,13 @@ def assets() -> Path:
 def contents(folder: Path, model: Path) -> "dict[str, Content]":
     """Everything that can be asked for, by its path; a closed list, so that nothing else can be reached."""
     import base64
-    import hashlib
 
     from uce_edge.model import Model
     from uce_edge.page_server import Content
 
-    document = Model(model, "cpu").metadata.to_json()
-    weights = model.read_bytes()  # once: metadata, checksum and bytes are of the same file, whatever is exported later
-    digest = base64.b64encode(hashlib.sha256(weights).digest()).decode()
+    loaded = Model(model, "cpu")
+    document, weights = loaded.metadata.to_json(), loaded.content()
+    digest = base64.b64encode(bytes.fromhex(loaded.sha256)).decode()
     page = {
         f"/{path.relative_to(folder).as_posix()}": Content(path, _TYPES[path.suffix], {})
         for path in sorted(folder.rglob("*"))

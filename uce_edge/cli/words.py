@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from uce_edge import progress
+from uce_edge.printable import shown
 
 if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
@@ -67,16 +68,34 @@ def set_talk(talk: Talk) -> None:
         hide_log("uce_edge")
 
 
-def say(text: str) -> None:
+class Styled(str):
+    """A part of a line with its colours; what others have named is escaped in it."""
+
+    __slots__ = ()
+
+
+def styled(text: str, fg: str | None = None) -> Styled:
+    """A part of a line in a colour."""
+    return Styled(typer.style(shown(text), fg=fg))
+
+
+def echo(*parts: str, err: bool = False, fg: str | None = None, bold: bool | None = None) -> None:
+    """Print one line. All commands print here: no name of a file or class can break it or control the terminal."""
+    line = "".join(part if isinstance(part, Styled) else shown(part) for part in parts)
+    typer.secho(line, err=err, fg=fg, bold=bold)
+
+
+def say(*lines: str) -> None:
     """Tell a person; stdout is for data."""
     if _talk is not Talk.QUIET:
-        typer.echo(text, err=True)
+        for line in lines:
+            echo(line, err=True)
 
 
 def detail(text: str) -> None:
     """Tell a person who wants to know more."""
     if _talk is Talk.VERBOSE:
-        typer.echo(text, err=True)
+        echo(text, err=True)
 
 
 def warn(text: str) -> None:
@@ -87,17 +106,17 @@ def warn(text: str) -> None:
 
 def alarm(text: str) -> None:
     """Tell a person what they asked to be told of, even if nothing else is said."""
-    typer.secho(f"warning: {text}", err=True, fg=typer.colors.YELLOW)
+    echo(f"warning: {text}", err=True, fg=typer.colors.YELLOW)
 
 
 def fail(text: str) -> None:
     """Tell a person what went wrong while the rest went on, even if nothing else is said."""
-    typer.echo(f"error: {text}", err=True)
+    echo(f"error: {text}", err=True)
 
 
 def format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """A warning of Python in one line, for `warnings.formatwarning`."""
-    return "" if _talk is Talk.QUIET else f"warning: {message}\n"
+    return "" if _talk is Talk.QUIET else f"warning: {shown(str(message))}\n"
 
 
 def show_log(package: str = "uce_edge.datasets") -> None:
@@ -129,6 +148,7 @@ def hide_log(package: str) -> None:
 
 def width(text: str) -> int:
     """The columns that a text takes on a terminal: characters of Chinese, Japanese and Korean take two."""
+    text = shown(text)
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -138,7 +158,7 @@ def width(text: str) -> int:
 
 def pad(text: str, columns: int) -> str:
     """A text with blanks behind it, so many columns wide."""
-    return text + " " * (columns - width(text))
+    return shown(text) + " " * (columns - width(text))
 
 
 def again(option: str, value: str) -> str | None:
@@ -164,9 +184,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, err: bool = Fal
         rows: Their cells.
         err: Whether it is talk rather than the result.
     """
+    if err and _talk is Talk.QUIET:
+        return
     lines = [head, *rows]
     widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
     for index, line in enumerate(lines):
         cells = (" " * (wide - width(cell)) + cell for cell, wide in zip(line[1:], widths[1:], strict=True))
-        typer.secho("  ".join([pad(line[0], widths[0]), *cells]), bold=index == 0, err=err)
-    typer.echo(err=err)
+        echo("  ".join([pad(line[0], widths[0]), *cells]), bold=index == 0, err=err)
+    echo(err=err)

@@ -13,6 +13,7 @@ from uce_edge.cli.destinations import Destinations
 from uce_edge.cli.watcher import Watcher
 from uce_edge.cli.words import say
 from uce_edge.errors import UsageError
+from uce_edge.printable import cell
 
 if TYPE_CHECKING:
     from uce_edge.answers import Answer, Request
@@ -98,7 +99,7 @@ def _csv(values: Iterable[object]) -> str:
     import csv
 
     line = io.StringIO(newline="")
-    csv.writer(line).writerow(values)
+    csv.writer(line).writerow(map(cell, values))
     return line.getvalue()
 
 
@@ -132,7 +133,7 @@ class Writer:
         self._watcher = None if destinations.monitor is None else Watcher(destinations.monitor, model, asked)
         self._audit = None
         if log is not None:  # last: what is refused before leaves no log open
-            self._audit = Audit(log, Path(model.path), model.provider, asked, destinations.audit_bytes)
+            self._audit = Audit(log, model, asked, destinations.audit_bytes)
         self._log = log
         self._saved = 0
         self._shown: list[Answer] = []

@@ -80,4 +80,6 @@ def numbered(groups: Sequence[str], parts: Sequence[str], where: Path | str) -> 
         raise UsageError(
             f"The group {group} of {where} is in {one} and in {other}{more}. Put all images of a group into one split."
         )
-    return np.unique(np.array(groups), return_inverse=True)[1].astype(np.int64)
+    # Not by numpy, whose arrays give every text the room of the longest.
+    number = {group: index for index, group in enumerate(sorted(set(groups)))}
+    return np.array([number[group] for group in groups], np.int64)

@@ -1,5 +1,6 @@
 """What a dataset's files hold, before anything is cut or matched: the shape that every reader gives."""
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,10 @@ _WORDS = {
     "test": ("test", "testing"),
 }
 _PART_OF = {word: part for part, words in _WORDS.items() for word in words}
+
+
+_UNFIT = ("Cc", "Cs")
+"""Control characters, and halves of characters, as which Python reads a file name that is not UTF-8."""
 
 
 class SkippedImagesWarning(UceEdgeWarning):
@@ -161,9 +166,13 @@ def numbered(parts: dict[str, Part], path: Path) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str], where: Path | str) -> None:
-    """Refuse class names that a person cannot tell apart: equal but for case and surrounding blanks."""
+    """Refuse class names that no screen can show, or that a person cannot tell apart but for case and blanks."""
     known: dict[str, str] = {}
     for name in names:
+        if any(unicodedata.category(character) in _UNFIT for character in name.strip()):
+            raise UsageError(
+                expected(f"the class names of {where}", "text without control characters", name, "Rename the class")
+            )
         key = name.strip().casefold()
         if key in known:
             twice = f"{name} twice" if known[key] == name else f"'{known[key]}' and '{name}'"

@@ -1,6 +1,6 @@
 """Several files on the same images: all of them against one, and each metric's best against the others.
 
-Differences are paired: both files answer the same images, and these are drawn together.
+Differences are paired: both files answer the same images.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,18 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.evaluation.ood import Ranked
 from uce_edge.evaluation.rejection import Kept
 from uce_edge.evaluation.results import Evaluation, plain
-from uce_edge.evaluation.scores import METRICS, separation_difference
+from uce_edge.evaluation.scores import separation_difference
 from uce_edge.metadata import Metadata
-from uce_edge.metrics import Interval
+from uce_edge.metrics import Interval, intervals
 from uce_edge.progress import progress
 
-COMPARED = ("accuracy", "nll", "ece", "debiased_ece", "uce", "aurc")
+COMPARED = ("accuracy", "nll", "ece", "debiased_ece", "tuce", "debiased_tuce", "uce", "aurc")
 """What files are compared by, as in `scores.METRICS`."""
 JUDGED = ("accuracy", "nll", "aurc")
 """What decides: labels, probabilities, and the order in which images are rejected. Errors of calibration do not: a file
-that says the same of every image can have none."""
+that says the same of every image can have none. The sentence names them beside the winner."""
+CALIBRATION = ("debiased_ece", "debiased_tuce")
+"""What a winner may have lost."""
 FOREIGN_SCORES = ("uncertainty", "novelty", "both")
 """What foreign images are told by, the last that a file has being its best."""
 COVERAGE, FOREIGN = "coverage", "foreign"
@@ -144,7 +146,6 @@ def compare(
     prices: Mapping[str, Price],
     *,
     threads: int | None = None,
-    resamples: int = 200,
 ) -> Comparison:
     """Compare files that were evaluated on the same images.
 
@@ -152,7 +153,6 @@ def compare(
         evaluations: Those of at least two files, by name.
         prices: What the same files cost.
         threads: With which that was measured.
-        resamples: How often images are drawn for an interval.
 
     Raises:
         UsageError: The files cannot be compared.
@@ -178,18 +178,18 @@ def compare(
                     price=prices[name],
                     macs_ratio=_ratio(prices[name].macs, prices[reference].macs),
                     kept=rules[name],
-                    differences={} if same else _differences(one, base, resamples),
-                    coverage=None if same else _coverage(rules[name], rules[reference], resamples),
-                    foreign={} if same else _foreign(one, base, resamples),
+                    differences={} if same else _differences(one, base),
+                    coverage=None if same else _coverage(rules[name], rules[reference]),
+                    foreign={} if same else _foreign(one, base),
                 )
             )
             advance(0 if same else 1)
         standings = []
         for metric in JUDGED:
-            standings.append(_judged(metric, evaluations, resamples))
+            standings.append(_judged(metric, evaluations))
             advance(1)
-    standings += _promises(rules, resamples)
-    standings += [_outside(at, evaluations, resamples) for at in range(len(first.ood))]
+    standings += _promises(rules)
+    standings += [_outside(at, evaluations) for at in range(len(first.ood))]
     return Comparison(
         reference=reference,
         files=tuple(files),
@@ -208,56 +208,47 @@ def _ratio(macs: int | None, reference: int | None) -> float | None:
     return macs / reference if macs is not None and reference else None
 
 
-def _difference(metric: str, one: Evaluation, other: Evaluation, resamples: int) -> Interval | None:
+def _difference(metric: str, one: Evaluation, other: Evaluation) -> Interval | None:
     """None where the metric is not defined for both files."""
     if one.metrics[metric].value is None or other.metrics[metric].value is None:
         return None
     tables = one.answers.table, other.answers.table
-    try:
-        return metrics.bootstrap_difference(METRICS[metric], *tables, one.truth, resamples=resamples)
-    except UsageError:  # a resample can be without what the metric needs
-        return None
+    return metrics.difference(metric, *tables, one.truth)
 
 
-def _differences(one: Evaluation, base: Evaluation, resamples: int) -> dict[str, Interval]:
-    found = {metric: _difference(metric, one, base, resamples) for metric in COMPARED}
+def _differences(one: Evaluation, base: Evaluation) -> dict[str, Interval]:
+    found = {metric: _difference(metric, one, base) for metric in COMPARED}
     return {metric: interval for metric, interval in found.items() if interval is not None}
 
 
-def _coverage(one: Kept | None, other: Kept | None, resamples: int) -> Interval | None:
+def _coverage(one: Kept | None, other: Kept | None) -> Interval | None:
     if one is None or other is None or one.target_error != other.target_error:
         return None
-    # As probabilities of "accepted": the accuracy against images that are all to be accepted is the coverage.
-    ours, theirs = (np.stack([~rule.accepted, rule.accepted], -1).astype(np.float64) for rule in (one, other))
-    return metrics.bootstrap_difference(
-        metrics.accuracy, ours, theirs, np.ones(len(ours), np.int64), resamples=resamples
-    )
+    return intervals.share_difference(one.accepted, other.accepted)
 
 
-def _foreign(one: Evaluation, base: Evaluation, resamples: int) -> dict[str, dict[str, Interval]]:
+def _foreign(one: Evaluation, base: Evaluation) -> dict[str, dict[str, Interval]]:
     found: dict[str, dict[str, Interval]] = {}
     for ours, theirs in zip(one.ood, base.ood, strict=True):
         pairs = {score: (ours.ranked.get(score), theirs.ranked.get(score)) for score in FOREIGN_SCORES}
         found[ours.name] = {
-            score: separation_difference(metrics.ood_auroc, mine, other, resamples)
+            score: separation_difference(mine, other)
             for score, (mine, other) in pairs.items()
             if mine is not None and other is not None
         }
     return found
 
 
-def _judged(metric: str, evaluations: Mapping[str, Evaluation], resamples: int) -> Standing:
+def _judged(metric: str, evaluations: Mapping[str, Evaluation]) -> Standing:
     sign = 1 if metric == "accuracy" else -1
     scores = {name: one.metrics[metric].value for name, one in evaluations.items()}
     known = {name: sign * value for name, value in scores.items() if value is not None}
     if not known:
         return Standing(metric, "", next(iter(evaluations)), tuple(evaluations), {})
-    return _standing(
-        metric, "", known, lambda name, best: _difference(metric, evaluations[name], evaluations[best], resamples)
-    )
+    return _standing(metric, "", known, lambda name, best: _difference(metric, evaluations[name], evaluations[best]))
 
 
-def _promises(rules: Mapping[str, Kept | None], resamples: int) -> list[Standing]:
+def _promises(rules: Mapping[str, Kept | None]) -> list[Standing]:
     """One for every error that two files at least promise."""
     made: dict[float, dict[str, Kept]] = {}
     for name, rule in rules.items():
@@ -268,21 +259,21 @@ def _promises(rules: Mapping[str, Kept | None], resamples: int) -> list[Standing
             COVERAGE,
             f"{target:g}",
             {name: rule.coverage for name, rule in same.items()},
-            lambda name, best, same=same: _coverage(same[name], same[best], resamples),  # type: ignore[misc]
+            lambda name, best, same=same: _coverage(same[name], same[best]),  # type: ignore[misc]
         )
         for target, same in made.items()
         if len(same) > 1
     ]
 
 
-def _outside(at: int, evaluations: Mapping[str, Evaluation], resamples: int) -> Standing:
+def _outside(at: int, evaluations: Mapping[str, Evaluation]) -> Standing:
     """Of one set of foreign images, each file by the best score that it has."""
     ranked = {name: best_score(one, at)[1] for name, one in evaluations.items()}
     return _standing(
         FOREIGN,
         next(iter(evaluations.values())).ood[at].name,
         {name: metrics.ood_auroc(*pair) for name, pair in ranked.items()},
-        lambda name, best: separation_difference(metrics.ood_auroc, ranked[name], ranked[best], resamples),
+        lambda name, best: separation_difference(ranked[name], ranked[best]),
     )
 
 

@@ -91,7 +91,6 @@ def compare(
     outside: Answers,
     passes: int,
     threshold: float,
-    resamples: int,
     gate: RejectRule | None = None,
     kinds: Sequence[str] = (),
     seen: Collection[str] = (),
@@ -104,7 +103,6 @@ def compare(
         outside: What it says of the foreign ones.
         passes: How many passes it took.
         threshold: What the uncertainty is compared with.
-        resamples: How often images are redrawn for the intervals.
         gate: What is compared where the file can tell what is foreign.
         kinds: The kind of every foreign image, where it is known.
         seen: What the training saw, as in `Metadata.seen`.
@@ -136,7 +134,7 @@ def compare(
     return OutOfDistribution(
         name=name,
         images=len(outside),
-        detection={key: _detection(pair, resamples) for key, pair in ranked.items()},
+        detection={key: _detection(pair) for key, pair in ranked.items()},
         accepted=float(accepted.mean()),
         gated=None if kept is None else float(kept.mean()),
         kinds=tuple(of_kind(*kind) for kind in each),
@@ -189,10 +187,8 @@ def mixture(
     return means.mean(axis=0), means.std(axis=0, ddof=1)
 
 
-def _detection(ranked: Ranked | None, resamples: int) -> Detection:
+def _detection(ranked: Ranked | None) -> Detection:
     if ranked is None:
         missing = Score(None, why="One pass has no model part: evaluate a Monte Carlo model with --samples 25.")
         return Detection(missing, missing)
-    return Detection(
-        separation(metrics.ood_auroc, *ranked, resamples), separation(metrics.ood_fpr_at_95, *ranked, resamples)
-    )
+    return Detection(*separation(*ranked))

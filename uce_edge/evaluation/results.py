@@ -17,7 +17,7 @@ from uce_edge.evaluation.rejection import Gated, Kept, KeptClass, Operating, Ris
 from uce_edge.evaluation.scores import Score
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import Metadata
-from uce_edge.metrics import ReliabilityCurve
+from uce_edge.metrics import CalibrationTest, ReliabilityCurve
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,8 @@ class Reliability:
     curve: ReliabilityCurve
     twin: npt.NDArray[np.float64]
     """Per bin the outcome that the probabilities promise: of H, unlike of the confidence, not the score itself."""
+    test: CalibrationTest
+    """Whether chance explains the distances between the two."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,5 @@
 """Evaluating a model file: one pass over the images, then everything that follows from the answers."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +40,7 @@ def evaluate(
     reject: float | None = None,
     corrupt: int = 0,
     timed: bool = False,
-    resamples: int = 200,
+    resamples: int = 100,
     notes: Sequence[str] = (),
 ) -> Evaluation:
     """Measure a model on labelled images.
@@ -60,7 +59,7 @@ def evaluate(
         reject: A threshold to look at besides the stored one.
         corrupt: Damage at most so many images, in six ways and five severities; 0 for none.
         timed: Also measure the latency against the number of passes.
-        resamples: How often images are redrawn for the intervals.
+        resamples: How often labels are redrawn for the calibrated twin.
         notes: What else a reader must know.
 
     Raises:
@@ -94,7 +93,7 @@ def evaluate(
     for name, others in outside.items():
         said = ask(model, others, samples, seed, f"predicting {name}")
         known = kinds.get(name, ())
-        foreign.append(ood.compare(name, answers, said, passes, threshold, resamples, gate, known, seen))
+        foreign.append(ood.compare(name, answers, said, passes, threshold, gate, known, seen))
     if corrupt:
         shifted = shift.sweep(
             model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed, gate=gate,
@@ -107,7 +106,7 @@ def evaluate(
     unsure, surely = (np.argsort(sign * answers.uncertainty, kind="stable") for sign in (-1, 1))
     return Evaluation(
         model=Path(model.path).name,
-        model_sha256=_sha256(Path(model.path)),
+        model_sha256=model.sha256,
         data=data,
         part=part,
         images=len(truth),
@@ -174,8 +173,10 @@ def _reliability(answers: Answers, truth: npt.NDArray[np.int64]) -> dict[str, Re
     )
     twin = promised / np.where(uncertainty.counts, uncertainty.counts, np.nan)
     return {
-        "confidence": Reliability(confidence, confidence.mean_score),
-        "uncertainty": Reliability(uncertainty, twin),
+        "confidence": Reliability(
+            confidence, confidence.mean_score, metrics.calibration_test(answers.table, truth, kind="confidence")
+        ),
+        "uncertainty": Reliability(uncertainty, twin, metrics.calibration_test(answers.table, truth)),
     }
 
 
@@ -231,8 +232,3 @@ def _applied(stored: RejectRule | None, kept: "rejection.Kept | None") -> list[s
         f"`--reject auto` of this file accepts images with {kept.accepts}. These are {kept.coverage:.1%} of the "
         f"images here, {wrong}. The promised error is at most {kept.target_error:g}."
     ]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,7 +1,7 @@
 """Every metric with the interval that chance gives it, and with the value of a perfectly calibrated twin."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from uce_edge import metrics
 from uce_edge.errors import UsageError
+from uce_edge.metrics import intervals
 from uce_edge.progress import progress
 
 Metric = Callable[..., float]
-Rows = npt.NDArray[np.int64]
 TwoSets = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 """A score of the own images, and of foreign ones."""
 
@@ -26,6 +26,9 @@ METRICS: dict[str, Metric] = {
     "debiased_ece": metrics.debiased_ece,
     "classwise_ece": metrics.classwise_ece,
     "skce": metrics.skce,
+    "tuce": metrics.tuce,
+    "debiased_tuce": metrics.debiased_tuce,
+    "classwise_tuce": metrics.classwise_tuce,
     "uce": metrics.uce,
     "adaptive_uce": metrics.adaptive_uce,
     "classwise_uce": metrics.classwise_uce,
@@ -35,9 +38,7 @@ METRICS: dict[str, Metric] = {
 }
 """What is measured on labelled images, in the order of the tables."""
 
-LEVEL = 0.95
-
-_RANGE = {"nll": (0.0, math.inf), "brier": (0.0, 2.0), "skce": (-math.inf, math.inf)}
+_SPARSE = "One sparse bin decides it, so it has no interval."
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Score:
 
     value: float | None
     low: float | None = None
-    """The lower end of the 95 % bootstrap interval."""
+    """The lower end of the 95 % interval, for the value of infinitely many images."""
     high: float | None = None
     """The upper end."""
     twin: float | None = None
@@ -58,15 +59,8 @@ class Score:
 
     @property
     def difference(self) -> float | None:
-        """The value less the twin's: what is left to calibrate."""
+        """The value less the twin's. Of UCE it may have either sign, and neither means calibrated."""
         return None if self.value is None or self.twin is None else self.value - self.twin
-
-    @property
-    def above_twin(self) -> bool | None:
-        """Whether the value is larger than chance lets a perfectly calibrated model score."""
-        if self.difference is None or self.twin_spread is None:
-            return None
-        return self.difference > 2 * self.twin_spread
 
 
 def measure(
@@ -77,60 +71,36 @@ def measure(
     Args:
         table: The probabilities.
         labels: The true classes.
-        resamples: How often the images are redrawn for an interval; the twin's labels half as often.
+        resamples: How often the twin's labels are redrawn.
         seed: Of the redraws.
     """
     measured = {}
     with progress("measuring", len(METRICS)) as advance:
         for name, metric in METRICS.items():
-            measured[name] = _score(metric, table, labels, resamples, seed, *_RANGE.get(name, (0.0, 1.0)))
+            measured[name] = _score(name, metric, table, labels, resamples, seed)
             advance(1)
     return measured
 
 
-def separation(
-    metric: Metric, inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64], resamples: int, seed: int = 0
-) -> Score:
-    """A metric of two sets of images, such as `ood_auroc`; both are redrawn for its interval."""
-    draws = [
-        metric(inside[own], outside[foreign]) for own, foreign in _drawn(len(inside), len(outside), resamples, seed)
-    ]
-    value = metric(inside, outside)
-    return Score(value, *_middle(draws))
+def separation(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> tuple[Score, Score]:
+    """How well a score tells two sets of images: AUROC, and FPR at 95 %."""
+    area, accepted = intervals.separation(inside, outside).interval(), intervals.accepted_at_95(inside, outside)
+    first, second = (Score(one.value, max(one.low, 0.0), min(one.high, 1.0)) for one in (area, accepted))
+    return first, second
 
 
-def separation_difference(
-    metric: Metric, ranked: TwoSets, other: TwoSets, resamples: int, seed: int = 0
-) -> metrics.Interval:
-    """A metric of two sets of images for one model less that for another; images are drawn for both together."""
-    draws = [
-        metric(ranked[0][own], ranked[1][foreign]) - metric(other[0][own], other[1][foreign])
-        for own, foreign in _drawn(len(ranked[0]), len(ranked[1]), resamples, seed)
-    ]
-    return metrics.Interval(metric(*ranked) - metric(*other), *_middle(draws))
-
-
-def _drawn(inside: int, outside: int, resamples: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
-    """Rows of both sets, drawn again and again with replacement."""
-    rng = np.random.default_rng(seed)
-    for _ in range(resamples):
-        yield rng.integers(inside, size=inside), rng.integers(outside, size=outside)
-
-
-def _middle(draws: Sequence[float]) -> tuple[float, float]:
-    """The ends of what holds 95 % of the draws."""
-    ordered, tail = sorted(draws), int((1 - LEVEL) / 2 * (len(draws) - 1))
-    return ordered[tail], ordered[-1 - tail]
+def separation_difference(ranked: TwoSets, other: TwoSets) -> metrics.Interval:
+    """The AUROC of two sets of images for one model less that for another, on the same images."""
+    return intervals.separation(*ranked).less(intervals.separation(*other))
 
 
 def _score(
+    name: str,
     metric: Metric,
     table: metrics.Probabilities,
     labels: npt.NDArray[np.int64],
     resamples: int,
     seed: int,
-    least: float,
-    most: float,
 ) -> Score:
     try:
         value = metric(table, labels)
@@ -140,13 +110,12 @@ def _score(
         return Score(None, why="It is infinite: the true class of an image was given probability 0.")
     low = high = twin = spread = why = None
     try:
-        interval = metrics.bootstrap(metric, table, labels, level=LEVEL, resamples=resamples, seed=seed)
-        # The bootstrap's correction can move an end past what the metric can be.
-        low, high = max(interval.low, least), min(interval.high, most)
-    except UsageError:
-        why = "With other images of the same kind it can be undefined, so it has no interval."
+        interval = metrics.interval(name, table, labels)
+        low, high, why = (interval.low, interval.high, None) if interval else (None, None, _SPARSE)
+    except UsageError as error:
+        why = str(error)
     try:
-        calibrated = metrics.calibrated_twin(metric, table, resamples=max(2, resamples // 2), seed=seed)
+        calibrated = metrics.calibrated_twin(metric, table, resamples=max(2, resamples), seed=seed)
         twin, spread = calibrated.value, calibrated.spread
     except UsageError:
         why = f"{why or ''} With redrawn labels it can be undefined, so it has no twin.".strip()

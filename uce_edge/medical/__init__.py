@@ -2,10 +2,10 @@
 
 from typing import BinaryIO
 
-from uce_edge.medical.kinds import Kind, Part, fragment, is_dicom, part_of, sniff, split
+from uce_edge.medical.kinds import Kind, Part, fragment, is_dicom, is_part, part_of, sniff, split
 from uce_edge.medical.opened import Opened
 
-__all__ = ["Kind", "Opened", "Part", "fragment", "is_dicom", "open_", "part_of", "sniff", "split"]
+__all__ = ["Kind", "Opened", "Part", "fragment", "is_dicom", "is_part", "open_", "part_of", "sniff", "split"]
 
 
 def open_(kind: Kind, stream: BinaryIO, name: str, part: Part) -> Opened:

@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 from uce_edge.errors import ImageError
 
-__all__ = ["Kind", "Part", "fragment", "is_dicom", "part_of", "sniff", "split"]
+__all__ = ["Kind", "Part", "fragment", "is_dicom", "is_part", "part_of", "sniff", "split"]
 
 _INDEX = "DICOMDIR"  # a table of contents, without pixels
 _HEAD = 544  # bytes that tell which it is
-_SELECTION = re.compile(r"(.+)#(\d+|[xyzt]=\d+(?:,[xyzt]=\d+)*)", re.DOTALL)
+_SELECTION = re.compile(r"(.+)#(\d{1,9}|[xyzt]=\d{1,9}(?:,[xyzt]=\d{1,9})*)", re.DOTALL | re.ASCII)
 
 
 class Kind(StrEnum):
@@ -56,18 +56,26 @@ def is_dicom(path: Path) -> bool:
 
 def split(path: Path) -> tuple[Path, Part]:
     """The file, and what is meant of it. A file whose own name has such an ending is that file."""
-    found = _SELECTION.fullmatch(str(path))
+    part = fragment(str(path))
+    return (path, Part()) if part is None else (Path(str(path)[: -len(part) - 1]), part_of(str(path)))
+
+
+def fragment(name: str) -> str | None:
+    """The end of a name behind `#` that says which frame or slice is meant; None for the name of a file."""
+    found = _SELECTION.fullmatch(name)
     try:
-        itself = found is None or path.exists()
+        itself = found is None or Path(name).exists()
     except OSError:  # such as a name that is too long: whoever opens it says so
         itself = True
-    return (path, Part()) if found is None or itself else (Path(found[1]), part_of(str(path)))
+    return None if found is None or itself else found[2]
 
 
-def fragment(name: str) -> str:
-    """The end of a name that says which frame or slice is meant, with its `#`; empty without one."""
-    found = _SELECTION.fullmatch(name)
-    return "" if found is None else f"#{found[2]}"
+def is_part(text: str) -> bool:
+    """Whether a text behind `#` names one frame or slice."""
+    try:
+        return part_of(f"file#{text}").chosen
+    except ImageError:
+        return False
 
 
 def part_of(name: str) -> Part:

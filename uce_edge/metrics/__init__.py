@@ -14,6 +14,7 @@ from uce_edge.metrics.binned import (
     reliability_curve,
     uce,
 )
+from uce_edge.metrics.intervals import difference, interval
 from uce_edge.metrics.kernel import skce
 from uce_edge.metrics.per_class import (
     ClassRates,
@@ -30,8 +31,18 @@ from uce_edge.metrics.ranking import auroc, fpr_at_95, ood_auroc, ood_fpr_at_95
 from uce_edge.metrics.resampling import Interval, Twin, bootstrap, bootstrap_difference, calibrated_twin
 from uce_edge.metrics.scores import accuracy, brier, nll
 from uce_edge.metrics.selection import RiskCoverage, aurc, error_at, risk_coverage
+from uce_edge.metrics.twin_referenced import (
+    Calibration,
+    CalibrationTest,
+    calibration_test,
+    classwise_tuce,
+    debiased_tuce,
+    tuce,
+)
 
 __all__ = [
+    "Calibration",
+    "CalibrationTest",
     "ClassRates",
     "Classwise",
     "Interval",
@@ -49,15 +60,20 @@ __all__ = [
     "bootstrap_difference",
     "brier",
     "calibrated_twin",
+    "calibration_test",
     "class_rates",
     "classwise",
     "classwise_ece",
+    "classwise_tuce",
     "classwise_uce",
     "confusion_matrix",
     "debiased_ece",
+    "debiased_tuce",
+    "difference",
     "ece",
     "error_at",
     "fpr_at_95",
+    "interval",
     "mce",
     "nll",
     "normalized_entropy",
@@ -66,5 +82,6 @@ __all__ = [
     "reliability_curve",
     "risk_coverage",
     "skce",
+    "tuce",
     "uce",
 ]

@@ -108,11 +108,7 @@ def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
         remedy = "The correction needs two images per bin: give more images or fewer bins."
         raise UsageError(expected("the number of images", f"at least {2 * bins} for {bins} bins", len(table), remedy))
     score, outcome = scored(table, truth, "confidence")
-    counts, confidence, accuracy = _means(score, outcome, _mass_bin(score, bins), bins)
-    full = counts > 1
-    n, gap, rate = counts[full], (accuracy - confidence)[full], accuracy[full]
-    square = (n / len(table)) @ (gap**2 - rate * (1 - rate) / (n - 1))
-    return math.sqrt(max(0.0, float(square)))
+    return debiased(score, outcome, mass_bin(score, bins), bins)
 
 
 def reliability_curve(
@@ -169,7 +165,16 @@ def binned_gap(score: Floats, outcome: Floats, cell: Integers, cells: int) -> Fl
     return gap
 
 
-def _mass_bin(values: Floats, bins: int) -> Integers:
+def debiased(score: Floats, outcome: Floats, cell: Integers, cells: int) -> float:
+    """The root of the mean squared gap, less the part that is due to chance."""
+    counts, expected_rate, rate = _means(score, outcome, cell, cells)
+    full = counts > 1
+    n, gap, rate = counts[full], (rate - expected_rate)[full], rate[full]
+    square = (n / len(score)) @ (gap**2 - rate * (1 - rate) / (n - 1))
+    return math.sqrt(max(0.0, float(square)))
+
+
+def mass_bin(values: Floats, bins: int) -> Integers:
     """Bins of equal mass. Equal values share the lowest of their bins, so that no order of the images matters."""
     last = -(-len(values) * np.arange(1, bins + 1) // bins) - 1  # the last image of each equal share
     return np.searchsorted(np.sort(values)[last], values, side="left").astype(np.int64, copy=False)
@@ -184,7 +189,7 @@ def _equal_width(probabilities: npt.ArrayLike, labels: npt.ArrayLike, kind: Kind
 def _equal_mass(probabilities: npt.ArrayLike, labels: npt.ArrayLike, kind: Kind, bins: int) -> float:
     bin_count(bins)
     score, outcome = scored(*inputs(probabilities, labels), kind)
-    return float(binned_gap(score, outcome, _mass_bin(score, bins), bins).sum() / len(score))
+    return float(binned_gap(score, outcome, mass_bin(score, bins), bins).sum() / len(score))
 
 
 def _means(score: Floats, outcome: Floats, cell: Integers, cells: int) -> tuple[Integers, Floats, Floats]:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import whole
+from uce_edge.metrics.checks import Floats, whole
 from uce_edge.metrics.probabilities import inputs
 
 CHUNK_ELEMENTS = 2**16  # half a MiB per temporary: several of them are in use at once
@@ -38,6 +38,13 @@ def skce(
         >>> round(skce(probabilities, labels, block=4), 3)
         -0.01
     """
+    return float(block_errors(probabilities, labels, bandwidth=bandwidth, block=block, seed=seed).mean())
+
+
+def block_errors(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bandwidth: float = 0.5, block: int = 32, seed: int = 0
+) -> Floats:
+    """The estimate of every block; they are independent, and `skce` is their mean."""
     whole("block", block, 2, "32 is the usual choice.")
     whole("seed", seed, 0, "The same seed gives the same blocks.")
     if not (isinstance(bandwidth, int | float) and 0 < bandwidth < math.inf):
@@ -49,7 +56,7 @@ def skce(
     used = len(table) // size * size
     order = np.random.default_rng(seed).permutation(len(table))[:used]
     at_once = max(1, CHUNK_ELEMENTS // (size * max(size, table.classes)))
-    total = 0.0
+    errors = []
     for rows, chunk in table.take(order).blocks(size * at_once):
         residual = chunk.copy()
         residual[np.arange(len(chunk)), truth[order[rows]]] -= 1
@@ -59,5 +66,5 @@ def skce(
         distance = square[:, :, None] + square[:, None, :] - 2 * inner
         values = np.exp(np.maximum(distance, 0.0) / (-2 * bandwidth**2)) * (r @ r.swapaxes(1, 2))
         # An image with itself is what biases the plain mean.
-        total += float(values.sum() - np.einsum("bii->", values))
-    return total / (used * (size - 1))
+        errors.append(values.sum(axis=(1, 2)) - np.einsum("bii->b", values))
+    return np.concatenate(errors) / (size * (size - 1))

@@ -18,7 +18,7 @@ def auroc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.Arr
         >>> auroc(probabilities, labels)
         1.0
     """
-    return _auroc(*_right_and_wrong(probabilities, labels, score))
+    return _auroc(*right_and_wrong(probabilities, labels, score))
 
 
 def fpr_at_95(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty") -> float:
@@ -31,7 +31,7 @@ def fpr_at_95(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt
         >>> fpr_at_95(probabilities, labels)
         0.0
     """
-    return _fpr_at_95(*_right_and_wrong(probabilities, labels, score))
+    return _fpr_at_95(*right_and_wrong(probabilities, labels, score))
 
 
 def ood_auroc(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
@@ -66,9 +66,8 @@ def _scores(name: str, values: npt.ArrayLike) -> Floats:
     return vector(name, values, "Give one uncertainty per image.")
 
 
-def _right_and_wrong(
-    probabilities: npt.ArrayLike, labels: npt.ArrayLike, score: npt.ArrayLike
-) -> tuple[Floats, Floats]:
+def right_and_wrong(probabilities: npt.ArrayLike, labels: npt.ArrayLike, score: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """The scores of the images that are labelled right, and of the others; refused when either is empty."""
     ranks, wrong = uncertain_and_wrong(probabilities, labels, score)
     errors = int(wrong.sum())
     if errors in (0, len(wrong)):

@@ -147,7 +147,8 @@ def bootstrap_difference(
 
     Both models get the same resampled images, so an image that is hard for both does not widen the interval. The
     interval contains 0 whenever the middle of the resamples does, because many resamples may lack the few images that
-    make the difference.
+    make the difference. It is for any function; of binned errors it keeps their bias, and of errors that are too rare
+    to be among the images it knows nothing. For metrics by name, `difference` covers both.
 
     Args:
         metric: As in `calibrated_twin`.

@@ -4,6 +4,7 @@
 `docs/model-card.md` and `docs/model-card-pneumonia.md`, say how each was made, how good it is and where it fails.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,8 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
     if model is None:
         return bundled(inference)
     path = Path(model)
-    if path.is_file() or path.suffix or path.name != str(model):
+    # Not Path.is_file, which raises for a name that is too long.
+    if path.suffix or path.name != str(model) or os.path.isfile(path):  # noqa: PTH113
         if inference is not None:
             raise UsageError(
                 f"A file has the inference it was exported with: {argument('inference')} goes without "
@@ -80,7 +82,7 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
         return path
     if path.name in names():
         return bundled(inference, path.name)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112
         return path  # whoever opens it says what to do with a training run
     raise ModelFileError(
         f"There is no model file {model}, and no bundled model of that name: there are {', '.join(names())}. "

@@ -12,7 +12,7 @@ import numpy as np
 from uce_edge.answers import Answer
 from uce_edge.errors import UceEdgeError, UsageError, argument, expected
 from uce_edge.fields import RecordError
-from uce_edge.files import replacing
+from uce_edge.files import read_regular, replacing
 from uce_edge.monitor import bets
 from uce_edge.monitor.records import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
 from uce_edge.monitor.reference import from_answers
@@ -26,6 +26,7 @@ ALPHA = 0.01
 """The probability of ever raising a false alarm, unless somebody says otherwise."""
 _POINTS = 200  # of the history, at most
 _LARGEST = 700.0  # exp of more is no float
+_MOST = 1 << 24  # bytes of a state, a hundred times as many as it has
 
 
 class Monitor:
@@ -62,8 +63,6 @@ class Monitor:
             every: Use only every Nth answer, such as for the frames of a video, which are not independent.
             seed: Seed of the random numbers that break ties between equal scores.
         """
-        from uce_edge.logged import sha256
-
         stored = model.metadata.monitor if usual is None else from_answers(usual)
         if stored is None:
             raise UsageError(
@@ -71,7 +70,7 @@ class Monitor:
                 "(uce-edge calibrate MODEL.onnx --data labelled/ --monitor), or name images of the usual kind: "
                 "uce-edge monitor --state state.json --model MODEL.onnx --reference FOLDER"
             )
-        return cls.start(stored, sha256(Path(model.path)), alpha, every=every, seed=seed)
+        return cls.start(stored, model.sha256, alpha, every=every, seed=seed)
 
     @classmethod
     def start(
@@ -103,7 +102,7 @@ class Monitor:
         """Continue from a file that `save` wrote."""
         remedy = "Start anew with another state file."
         try:
-            state = State.from_document(parse(Path(path).read_bytes()))
+            state = State.from_document(parse(read_regular(path, _MOST)))
         except OSError as error:
             raise UceEdgeError(f"Cannot read the monitor's state {path}: {error.strerror}. {remedy}") from None
         except DocumentError as error:

@@ -6,30 +6,47 @@ from itertools import pairwise
 from typing import Annotated, ClassVar
 
 from uce_edge.contract import MAX_SAMPLES, MAX_SEED, MODEL_UNCERTAINTY, NOVELTY_SCORE, UNCERTAINTY
-from uce_edge.fields import OPTIONAL, Count, Positive, Rule, Share, between, many, strictly_between
+from uce_edge.fields import OPTIONAL, Rule, Share, between, many, strictly_between
 from uce_edge.records import Record
 
 STATISTICS = (UNCERTAINTY, MODEL_UNCERTAINTY, NOVELTY_SCORE)
 """What is watched, where a file has it; the place here numbers the random numbers of each."""
 WORDS = {UNCERTAINTY: "uncertainty", MODEL_UNCERTAINTY: "model uncertainty", NOVELTY_SCORE: "novelty score"}
 
+_LARGEST = 2**53  # the ports count in floating-point numbers
+_LOGARITHM = 1e15  # of evidence, at most: a billion images do not get there
+_LONGEST = 100  # characters of a time or a hash
+_SINGLE = 3.4e38  # scores are compared in float32
+
+Count = Annotated[int, between(0, _LARGEST)]
+Positive = Annotated[int, between(1, _LARGEST)]
+Logarithm = Annotated[float, between(-_LOGARITHM, _LOGARITHM)]
+Words = Annotated[
+    str,
+    Rule(f"of at most {_LONGEST} printable characters", lambda text: len(text) <= _LONGEST and text.isprintable()),
+]
+"""A time or a hash, which reaches screens."""
+
 _RISING = Rule("of rising numbers", lambda values: all(low < high for low, high in pairwise(values)))
 _KNOWN = Rule(
     f"with some of {', '.join(STATISTICS)} and nothing else", lambda kept: bool(kept) and set(kept) <= set(STATISTICS)
 )
+Edges = Annotated[tuple[Annotated[float, between(-_SINGLE, _SINGLE)], ...], many(1, "numbers"), _RISING]
 
 
 @dataclass(frozen=True)
 class Bins(Record):
     """How many reference images have a score in every bin; bin i is (edges[i - 1], edges[i]], in float32."""
 
-    edges: Annotated[tuple[float, ...], many(1, "numbers"), _RISING]
+    edges: Edges
     counts: tuple[Count, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.counts) != len(self.edges) + 1:
             raise self.wrong("counts", f"of {len(self.edges) + 1} numbers, one more than the edges")
+        if not 1 <= sum(self.counts) <= _LARGEST:
+            raise self.wrong("counts", f"of 1 to {_LARGEST} images together")
 
 
 @dataclass(frozen=True)
@@ -61,29 +78,21 @@ class StoredReference(Record):
 class Bet(Record):
     """What one way of betting has made of its money."""
 
-    wealth: float
+    wealth: Logarithm
     """The logarithm of what it has, summed over all images at which it may have begun, weighted."""
-    run: float
+    run: Logarithm
     """The logarithm of what it won since `start`: the largest over all starts."""
     start: Count
     """The bet from which it won most."""
-    time: str
+    time: Words
     """When that was."""
 
 
 @dataclass(frozen=True)
-class Track(Record):
-    """One statistic: its growing reference, and the bets on it."""
+class Track(Bins):
+    """One statistic: its growing reference with the stream so far, and the bets on it."""
 
-    edges: Annotated[tuple[float, ...], many(1, "numbers"), _RISING]
-    counts: tuple[Count, ...]
-    """The reference and the stream so far."""
     bets: tuple[Bet, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.counts) != len(self.edges) + 1:
-            raise self.wrong("counts", f"of {len(self.edges) + 1} numbers, one more than the edges")
 
 
 @dataclass(frozen=True)
@@ -92,16 +101,16 @@ class Alarm(Record):
 
     image: Positive
     """The image at which it was raised, counted from 1."""
-    time: str
-    evidence: float
+    time: Words
+    evidence: Logarithm
     """Its logarithm at that image."""
-    statistic: str
+    statistic: Annotated[str, Rule(f"that is one of {', '.join(STATISTICS)}", STATISTICS.__contains__)]
     """What moved most."""
     rises: bool
     """Whether it rose, rather than fell."""
     since_image: Positive
     """The likeliest image at which the change began."""
-    since: str
+    since: Words
     """When that was."""
 
 
@@ -110,8 +119,8 @@ class Point(Record):
     """The evidence at one image, for the plot."""
 
     image: Count
-    time: str
-    evidence: dict[str, float]
+    time: Words
+    evidence: Annotated[dict[str, Logarithm], _KNOWN]
     """Its logarithm, for each statistic."""
 
 
@@ -123,11 +132,11 @@ class LabelCheck(Record):
     images: Count
     errors: Count
     """How many of them were wrong."""
-    broken: float
+    broken: Logarithm
     """The largest evidence so far, as a logarithm, that the error is above the promised one."""
-    kept: float
+    kept: Logarithm
     """The largest evidence so far, as a logarithm, that it is below."""
-    time: str
+    time: Words
     """When it was last checked."""
 
     def is_broken(self, alpha: float) -> bool:
@@ -143,30 +152,30 @@ class LabelCheck(Record):
 class State(Record):
     """All that a monitor knows. A process that is killed goes on from it."""
 
-    model: str
+    model: Words
     """SHA-256 of the model file."""
     alpha: Annotated[float, strictly_between(0, 1)]
     every: Positive
     seed: Annotated[int, between(0, 2**32 - 1)]
     samples: Annotated[int, between(1, MAX_SAMPLES)]
     pass_seed: Annotated[int, between(0, MAX_SEED)]
-    started: str
+    started: Words
     reference: Positive
     """How many images the reference has."""
     tracks: Annotated[dict[str, Track], _KNOWN]
-    updated: str | None = None
+    updated: Words | None = None
     images: Count = 0
     """Answers that were shown to it."""
     bets: Count = 0
     """Answers that it bet on: every `every`-th."""
-    peak: float = 0.0
+    peak: Logarithm = 0.0
     """The logarithm of the largest evidence so far."""
     alarm: Alarm | None = None
     shuffled: bool = False
     history: tuple[Point, ...] = ()
     stride: Positive = 1
     """Bets from one point of the history to the next; it doubles when the history is full."""
-    log_line: str | None = None
+    log_line: Words | None = None
     """The hash of the last line that was read of a log."""
     labels: LabelCheck | None = None
     version: Annotated[int, between(1, 1)] = 1

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from uce_edge import chain
 from uce_edge.chain import Line, Seal
 from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.files import read_regular
 from uce_edge.monitor.records import State
 
 
@@ -59,7 +61,8 @@ def scores(line: Line, state: State) -> Mapping[str, float | None] | None:
 
 
 def _number(value: Any, name: str, place: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not abs(value) <= sys.float_info.max:  # nor NaN, nor an integer that no float holds
         raise UceEdgeError(f"{place} has no number {name}. Predict again with the model of the reference.")
     return float(value)
 
@@ -109,7 +112,7 @@ def labelled(log: Path, labels: Path, classes: Sequence[str]) -> Labelled:
 
 def _read(labels: Path, classes: Sequence[str]) -> list[tuple[str, str]]:
     try:
-        text = labels.read_text(encoding="utf-8-sig")
+        text = read_regular(labels).decode("utf-8-sig")
     except OSError as error:
         raise UceEdgeError(f"Cannot read the labels {labels}: {error.strerror}. Check the name.") from None
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from uce_edge.contract import RuleScore
+from uce_edge.printable import shown
 from uce_edge.rejection.promises import ErrorPromise, Guarantee
 from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
@@ -107,7 +108,7 @@ def _describe_classes(rule: RejectRule, promise: ErrorPromise, classes: Sequence
         f"confidence. {percent(promise.coverage)} of {promise.images:,} held-out images{_of_groups(promise.grouped)} "
         "are accepted:"
     ]
-    for name, limit, one in zip(classes, rule.limits or (), promise.classes, strict=True):
+    for name, limit, one in zip(map(shown, classes), rule.limits or (), promise.classes, strict=True):
         if limit >= 0:
             lines.append(
                 f"  {name}: accepted up to an uncertainty of {limit:.4g}, at most {at_most(one.target_error)} wrong "

@@ -211,11 +211,11 @@ class NoveltyPromise(Record):
     """What is asked of the gate against foreign images: how many familiar ones it may turn away, and how sure."""
 
     level: Annotated[float, strictly_between(0, 1)] | None = None
-    """The largest share of familiar images; None for 1 %, or the least that the images allow, up to 5 %."""
+    """The largest share of familiar images; None for 3 %, or the least that the images allow, up to 5 %."""
     confidence: Annotated[float, strictly_between(0.5, 1)] = 0.95
     """The probability of keeping it, over the draw of the reference images."""
 
-    REMEDY: ClassVar[str] = "For example: a level of 0.01 with confidence 0.95"
+    REMEDY: ClassVar[str] = "For example: a level of 0.03 with confidence 0.95"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from uce_edge.evaluation.results import Reliability
 from uce_edge.evaluation.shift import Condition
 from uce_edge.report.markup import Markup, element, join, numbered
 from uce_edge.report.svg import MANY, SERIES, WIDTH, Frame, Series, ceiling, drawing, sample, text
-from uce_edge.report.words import MISSING, SCORES, at_most, number, percent, threshold
+from uce_edge.report.words import MISSING, SCORES, SHARE, at_most, number, percent, threshold
+from uce_edge.report.words import score as score_text
 
 LEFT, TOP = 48, 34
 ACROSS = WIDTH - LEFT - 10
@@ -49,7 +50,8 @@ def reliability(kind: str, diagram: Reliability) -> Markup:
         middle, top = strip.x((low + high) / 2), strip.y(0.72 * count / most) - 3
         parts.append(text(middle, top, _short(count), anchor="middle", class_="tiny"))
         twin = percent(float(diagram.twin[index]))
-        rows.append([f"{low:.2f} – {high:.2f}", f"{count:,}", number(score), percent(rate), inside, twin])
+        gap = score_text(rate - float(diagram.twin[index]), SHARE, signed=True)
+        rows.append([f"{low:.2f} – {high:.2f}", f"{count:,}", number(score), percent(rate), inside, twin, gap])
     parts.append(strip.axes(kind, x_format="{:g}".format, y_ticks=[]))
     parts.append(text(4, strip.top + 14, "images", class_="tick"))
     legend = [(series, f"{outcome} with its 95 % interval"), (None, f"{kind} equal to {outcome}")]
@@ -60,7 +62,7 @@ def reliability(kind: str, diagram: Reliability) -> Markup:
         f"Reliability diagram: mean {kind} against {outcome} in {len(curve.counts)} bins, with the number of images in "
         "each."
     )
-    head = [kind, "images", f"mean {kind}", outcome, "95 % interval", "if calibrated"]
+    head = [kind, "images", f"mean {kind}", outcome, "95 % interval", "if calibrated", "difference"]
     return figure(title, legend, drawing(f"reliability-{kind}", title, description, 352, *parts), table(head, rows))
 
 

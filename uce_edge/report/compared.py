@@ -145,8 +145,8 @@ def render(comparison: Comparison, command: Sequence[str]) -> str:
         element(
             "p",
             "Judged by accuracy (labels), NLL (probabilities) and AURC (which images are rejected first). A tie is a "
-            "difference whose 95 % interval, over images drawn for both files together, holds 0. The intervals are for "
-            "one difference at a time and do not contain the spread between trainings.",
+            "difference whose paired 95 % interval holds 0. The intervals are for one difference at a time and do not "
+            "contain the spread between trainings.",
             class_="quiet",
         ),
         class_="card answer",
@@ -161,7 +161,8 @@ def _sections(comparison: Comparison) -> list[Section]:
         Section(
             "quality",
             "Quality",
-            f"{lead} UCE is not 0 for a perfect file: read it beside its calibrated twin.",
+            f"{lead} T-UCE judges the uncertainty. The paper's UCE is not 0 for a perfect file and can be smaller for "
+            "an overconfident one.",
             join([_quality(comparison), element("h3", "Differences"), _stacked(differences(comparison))]),
         )
     ]

@@ -6,6 +6,8 @@ Class names and paths are a user's own words and end up in the page: forgetting 
 from collections.abc import Iterable
 from html import escape
 
+from uce_edge.printable import shown
+
 _VOID = frozenset({"br", "img", "meta"})
 
 
@@ -50,7 +52,7 @@ def _content(part: object) -> str:
 def _plain(value: object) -> str:
     """Coordinates with two decimals: more cannot be seen, and make the file larger."""
     if not isinstance(value, float):
-        return str(value)
+        return shown(str(value))  # XML knows no control characters, and names may reorder a page
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 

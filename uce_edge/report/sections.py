@@ -17,6 +17,7 @@ from uce_edge.report.svg import SERIES
 from uce_edge.report.thumbnails import gallery, strip
 from uce_edge.report.words import percent
 
+_TESTED = {"ece": "confidence", "tuce": "uncertainty"}  # metrics that a test decides
 _CLASSES = 30  # names that are shown at once
 
 
@@ -35,10 +36,10 @@ def sections(evaluation: Evaluation) -> list[Section]:
         Section(
             "metrics",
             "Metrics",
-            f"Each with its 95 % bootstrap interval over {words.count(evaluation.images, 'image')}, and with what a "
-            "perfectly calibrated twin would score: a model with the same probabilities whose labels really follow "
-            "them. Calibration errors are not 0 even then, so read the difference: ▲ marks one that chance does not "
-            f"explain. {words.INTERVALS}",
+            f"On {words.count(evaluation.images, 'image')}, each with what a perfectly calibrated twin would score: a "
+            "model with the same probabilities whose labels really follow them. ▲ marks a model that is not "
+            "calibrated, by a two-sided test over bins of the confidence (ECE) or of the uncertainty (T-UCE). The twin "
+            f"of UCE is for information: overconfidence can lower UCE, too. {words.INTERVALS}",
             _metrics(evaluation),
         ),
         Section(
@@ -96,7 +97,8 @@ def _metrics(evaluation: Evaluation) -> Markup:
         if spoken.group != group:
             group = spoken.group
             rows.append(element("tr", element("th", group, colspan=len(head), scope="colgroup"), class_="group"))
-        meaning, marked = spoken.meaning, (spoken.lower_is_better and score.above_twin) or None
+        meaning = spoken.meaning
+        marked = (name in _TESTED and evaluation.reliability[_TESTED[name]].test.flagged) or None
         if name.startswith("classwise") and evaluation.unpredicted_classes:
             meaning += f" {words.count(evaluation.unpredicted_classes, 'class')} never predicted and left out."
         rows.append(

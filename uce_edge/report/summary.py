@@ -4,6 +4,7 @@ from uce_edge.evaluation import Evaluation, Score
 from uce_edge.evaluation.ood import OutOfDistribution
 from uce_edge.evaluation.rejection import Kept, Operating
 from uce_edge.evaluation.shift import Shift
+from uce_edge.metrics import Calibration, CalibrationTest
 from uce_edge.report.words import METRICS, at_most, count, interval, number, percent, threshold
 
 
@@ -51,7 +52,8 @@ def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
     scores = evaluation.metrics
     images = count(evaluation.images, "image")
     right = f"It labels {percent(scores['accuracy'].value)} of {images} right{_range(scores['accuracy'])}."
-    answers = [("Accuracy", right), ("Confidence", _confidence(scores)), ("Uncertainty", _uncertainty(scores))]
+    answers = [("Accuracy", right), ("Confidence", _confidence(evaluation))]
+    answers.append(("Uncertainty", _uncertainty(evaluation)))
     if evaluation.kept is not None:
         answers.append(("Promise", promise(evaluation.kept)))
     answers += [("Foreign images", _foreign(ood)) for ood in evaluation.ood]
@@ -69,31 +71,30 @@ def _foreign(ood: OutOfDistribution) -> str:
     )
 
 
-def _confidence(scores: dict[str, Score]) -> str:
-    ece, accuracy = scores["ece"], scores["accuracy"]
-    numbers = f"ECE {percent(ece.value)}, and {percent(ece.twin)} for a perfectly calibrated model"
-    if not ece.above_twin:
-        return f"Its confidence can be taken at its word: {numbers}."
-    gap, chance = accuracy.difference or 0.0, 2 * (accuracy.twin_spread or 0.0)
-    if abs(gap) <= chance:
-        return f"Its confidence is right on average and off in places: {numbers}."
-    way = "overconfident" if gap < 0 else "less confident than it could be"
-    return f"It is {way}: mean confidence {percent(accuracy.twin)}, accuracy {percent(accuracy.value)}. {numbers}."
+def calibration(test: CalibrationTest) -> str:
+    """What the test found, with the errors that it compared."""
+    found = {
+        Calibration.CONSISTENT: "consistent with calibration, as far as these images can tell",
+        Calibration.OVERCONFIDENT: "overconfident",
+        Calibration.UNDERCONFIDENT: "underconfident",
+        Calibration.UNEVEN: "too sure in places and not sure enough in others",
+    }[test.verdict]
+    return f"{found}: error {percent(test.error)}, and its probabilities expect {percent(test.expected)}"
 
 
-def _uncertainty(scores: dict[str, Score]) -> str:
-    uce = scores["uce"]
-    numbers = f"UCE {percent(uce.value)}, and {percent(uce.twin)} for a perfectly calibrated model"
-    if uce.above_twin is not True:
-        below = (uce.difference or 0.0) < -2 * (uce.twin_spread or 0.0)
-        # Entropy is not an error rate: a calibrated model need not be the one whose entropy is nearest to it.
-        how = (
-            "even nearer to the error than calibration would bring it"
-            if below
-            else "as good as calibration can make it"
-        )
-        return f"Its uncertainty is {how}: {numbers}."
-    return f"Its uncertainty does not yet follow the error as a calibrated model's would: {numbers}."
+def _confidence(evaluation: Evaluation) -> str:
+    test, ece = evaluation.reliability["confidence"].test, evaluation.metrics["ece"]
+    return f"By confidence it is {calibration(test)}. ECE {_beside(ece)}."
+
+
+def _uncertainty(evaluation: Evaluation) -> str:
+    test, tuce, uce = evaluation.reliability["uncertainty"].test, evaluation.metrics["tuce"], evaluation.metrics["uce"]
+    return f"By uncertainty it is {calibration(test)}. T-UCE {_beside(tuce)}; the paper's UCE {_beside(uce)}."
+
+
+def _beside(score: Score) -> str:
+    """A value with its twin's."""
+    return f"{percent(score.value)} (a calibrated model: {percent(score.twin)})"
 
 
 def _worst(shift: Shift) -> str:

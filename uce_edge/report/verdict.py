@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from uce_edge.evaluation.comparison import (
+    CALIBRATION,
     COVERAGE,
     FOREIGN,
     JUDGED,
@@ -13,18 +14,26 @@ from uce_edge.evaluation.comparison import (
     holds_zero,
 )
 from uce_edge.metrics import Interval
+from uce_edge.report.summary import calibration
 from uce_edge.report.words import METRICS, SCORES, SHARE, Words, count, interval, percent, score
 
 _NAMES = {"accuracy": "accuracy", "nll": "NLL", "aurc": "AURC"}
 
 
 def sentence(comparison: Comparison) -> str:
-    """The answer: which file wins on these images, and what it costs."""
+    """The answer: which file wins on these images, what it costs, and whether it is calibrated."""
     images = count(comparison.files[0].evaluation.images, "image")
     if comparison.winner is None:
         bests = "; ".join(_best(comparison, comparison.standing(metric)) for metric in JUDGED)
-        return f"No file wins on these {images}: {bests}. Prices are multiples of {comparison.reference}."
-    winner, reference = comparison[comparison.winner], comparison[comparison.reference]
+        names = dict.fromkeys(comparison.standing(metric).best for metric in JUDGED)
+        but = "".join(_calibration(comparison[name], comparison.reference) for name in names)
+        return f"No file wins on these {images}: {bests}. Prices are multiples of {comparison.reference}.{but}"
+    winner = comparison[comparison.winner]
+    return _won(comparison, winner, images) + _calibration(winner, comparison.reference)
+
+
+def _won(comparison: Comparison, winner: Compared, images: str) -> str:
+    reference = comparison[comparison.reference]
     if all(set(comparison.standing(metric).tied) >= {one.name for one in comparison.files} for metric in JUDGED):
         return (
             f"A tie: on these {images} no file is better than another in {_listed(_NAMES.values(), 'or')} beyond "
@@ -36,6 +45,20 @@ def sentence(comparison: Comparison) -> str:
             f"chance{_others(comparison, winner)}."
         )
     return f"{winner.name} wins: {_against(winner, reference)}{_price(comparison, winner)}.{_no_better(comparison)}"
+
+
+def _calibration(one: Compared, reference: str) -> str:
+    """What labels and order do not show: whether a file is calibrated, and what it lost to the reference there."""
+    test, text = one.evaluation.reliability["uncertainty"].test, ""
+    if test.flagged:
+        text = f" But {one.name} is not calibrated. By uncertainty it is {calibration(test)}."
+    for metric in CALIBRATION:
+        gap = one.differences.get(metric)
+        if gap is not None and gap.value > 0:
+            chance = ", which may be chance" if holds_zero(gap) else ""
+            words = METRICS[metric]
+            text += f" The {words.title} of {one.name} is larger than of {reference}: {difference(gap, words)}{chance}."
+    return text
 
 
 def findings(comparison: Comparison) -> list[tuple[str, str]]:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 MISSING = "–"
 
 INTERVALS = (
-    "An interval says how far a metric at this number of images moves when other images are drawn. It does not say "
-    "where the metric of infinitely many images lies: with few images ECE and UCE are larger. Debiased ECE takes that "
-    "part away; it is a root mean square, so compare it with itself and not with ECE."
+    "A 95 % interval is for infinitely many images of the same kind. With few images ECE, T-UCE and UCE are too large, "
+    "so their intervals reach further down than up. All intervals allow for errors that are too rare to be among these "
+    "images. The debiased errors are root mean squares: compare them with each other and not with ECE or T-UCE."
 )
-"""What an interval is not."""
+"""What an interval is for."""
 
 
 _RIGHT, _CONFIDENCE = "Right or wrong", "Calibration of the confidence"
@@ -32,11 +32,6 @@ class Words(NamedTuple):
     group: str
     percent: bool = True
     digits: int = 1
-
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether more than the twin is worse than the twin."""
-        return self.group in (_CONFIDENCE, _UNCERTAINTY)
 
 
 METRICS: dict[str, Words] = {
@@ -61,7 +56,23 @@ METRICS: dict[str, Words] = {
         percent=False,
         digits=5,
     ),
-    "uce": Words("UCE", "Mean gap between uncertainty and error, 15 bins. Not 0 for a perfect model.", _UNCERTAINTY),
+    "tuce": Words(
+        "T-UCE",
+        "Mean gap between the error and the error that the probabilities expect, 15 bins of the uncertainty.",
+        _UNCERTAINTY,
+    ),
+    "debiased_tuce": Words(
+        "Debiased T-UCE",
+        "Root mean squared gap over the same bins, less the part that chance puts there.",
+        _UNCERTAINTY,
+    ),
+    "classwise_tuce": Words("cT-UCE", "T-UCE per predicted class, averaged over the classes.", _UNCERTAINTY),
+    "uce": Words(
+        "UCE",
+        "The paper's: mean gap between uncertainty and error, 15 bins. Not 0 for a calibrated model, and smaller than "
+        "that for some overconfident ones.",
+        _UNCERTAINTY,
+    ),
     "adaptive_uce": Words("Adaptive UCE", "The same over 15 bins with equally many images.", _UNCERTAINTY),
     "classwise_uce": Words("cUCE", "UCE per predicted class, averaged over the classes.", _UNCERTAINTY),
     "aurc": Words(

@@ -4,22 +4,23 @@ import fnmatch
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from uce_edge import lists
-from uce_edge.errors import UsageError, expected
-from uce_edge.images import SUFFIXES, is_image_name
+from uce_edge.errors import UceEdgeError, UsageError, expected
+from uce_edge.images import MAX_FILE, SUFFIXES, is_image_name, read_stream
+from uce_edge.scale.places import Bucket, File, Local, is_far, reached, reason
 
 _CONTENT = ("image", "bytes", "content")
 _NAMES = ("path", "name", "id")
+_ROWS = 64
+"""Rows of a Parquet file that are in memory at once."""
 
 
 class Kind(StrEnum):
@@ -40,11 +41,23 @@ class Block:
     addresses: tuple[str, ...]
     """The image files, or the Parquet file."""
     row_group: int = 0
+    stamp: str = ""
+    """SHA-256 of the sizes and times of change of its files."""
+
+    def to_json(self) -> str:
+        """As a text of ASCII: names may be no UTF-8, which Arrow does not take."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Block":
+        """From such a text."""
+        values = json.loads(text)
+        return cls(**values | {"kind": Kind(values["kind"]), "addresses": tuple(values["addresses"])})
 
     @property
     def far(self) -> bool:
         """Whether its files lie in a bucket, where each of them is waited for."""
-        return self.kind is Kind.FILES and any("://" in address for address in self.addresses)
+        return self.kind is Kind.FILES and any(map(is_far, self.addresses))
 
 
 class Entry(NamedTuple):
@@ -68,18 +81,22 @@ def blocks(given: str, images: int) -> list[Block]:
     """
     if images < 1:
         raise UsageError(expected("`block`", "at least 1", images, "Leave it out for 256"))
-    system, place, prefix = _system(given)
-    suffix = Path(place).suffix.lower()
-    if any(sign in place for sign in "*?["):
-        files = _matching(system, place)
-    elif suffix in lists.SUFFIXES:
-        return _of_files(_listed(system, place, prefix), images)
-    elif _info(system, place, given).type is pa_fs.FileType.Directory:
-        files = _below(system, place)
-    else:
-        files = [place]
-    tables = [file for file in files if Path(file).suffix.lower() == ".parquet"]
-    pictures = [file for file in files if is_image_name(file)]
+    system, place = reached(given)
+    try:
+        if any(sign in place for sign in "*?["):
+            files = _matching(system, place)
+        elif Path(place).suffix.lower() in lists.SUFFIXES:
+            return _of_files(_listed(system, place), images)
+        elif system.is_folder(place):
+            files = system.below(place)
+        else:
+            files = [File(place, system.stamp(place))]
+    except FileNotFoundError:
+        raise UsageError(expected("the input", "a place that exists", given, "Check the path")) from None
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UsageError(f"{given} cannot be read: {reason(error)}. Check the address and your rights.") from None
+    tables = [file for file in files if file.path.lower().endswith(".parquet")]
+    pictures = [file for file in files if is_image_name(file.path) or file.path.endswith("/")]
     if tables and pictures:
         rule = "images or Parquet files, not both"
         raise UsageError(expected("the input", rule, given, "Name one of them by a pattern: 'photos/**/*.jpg'"))
@@ -87,12 +104,12 @@ def blocks(given: str, images: int) -> list[Block]:
         rule = f"a place with images ({', '.join(sorted(SUFFIXES))}) or Parquet files"
         raise UsageError(expected("the input", rule, given, "Check the path"))
     if tables:
-        return _of_tables(system, [(file, prefix + file) for file in tables])
-    return _of_files([prefix + file for file in pictures], images)
+        return _of_tables(system, tables)
+    return _of_files([File(system.prefix + file.path, file.stamp) for file in pictures], images)
 
 
 def fingerprint(found: Sequence[Block]) -> str:
-    """SHA-256 of what the blocks are: a job that goes on must go on with the same."""
+    """SHA-256 of what the blocks are made of, by name: a job that goes on must go on with the same."""
     digest = hashlib.sha256()
     for block in found:  # one by one: the text of all of them would take gigabytes
         digest.update(json.dumps([block.number, block.kind, block.addresses, block.row_group]).encode())
@@ -109,44 +126,45 @@ def read(source: "str | Entry") -> Entry:
     if isinstance(source, Entry):
         return source
     try:
-        system, place = _reached(source)
-        with system.open_input_stream(place) as file:
-            return Entry(source, file.read(), None)
-    except OSError as error:
-        return Entry(source, None, f"{source} cannot be read: {_reason(error)}. Check the path and your rights.")
-
-
-def _reached(address: str) -> tuple[Any, str]:
-    """The file system of an image and its place there; a bucket is asked for its region once."""
-    scheme, sign, rest = address.partition("://")
-    if not sign or scheme == "file":
-        return _system(address)[:2]
-    bucket, _, key = rest.partition("/")
-    system, base = _bucket(f"{scheme}://{bucket}")
-    return system, f"{base.rstrip('/')}/{key}"
-
-
-@cache
-def _bucket(address: str) -> tuple[Any, str]:
-    return _system(address)[:2]
+        system, place = reached(source)
+        with system.open(place) as file:
+            return Entry(source, read_stream(file, source), None)
+    except UceEdgeError as error:
+        return Entry(source, None, str(error))
+    except Exception as error:  # an address may be anything, and so is what file systems make of it
+        return Entry(source, None, f"{source} cannot be read: {reason(error)}. Check the path and your rights.")
 
 
 def _rows(block: Block) -> Iterator[Entry]:
-    (address,) = block.addresses
-    system, place, _ = _system(address)
-    with system.open_input_file(place) as file:
-        table = pq.ParquetFile(file).read_row_group(block.row_group)
-    contents = table.column(_column(table.schema, address))
-    names = next((table.column(name) for name in _NAMES if name in table.column_names), None)
-    for row in range(len(table)):
-        content = contents[row].as_py()
-        given = None if names is None else names[row].as_py()
-        if isinstance(content, dict):  # as Hugging Face stores images
-            given = given or content.get("path")
-            content = content.get("bytes")
-        path = f"{address}#{block.row_group}/{row}" if given is None else str(given)
-        error = None if isinstance(content, bytes) else f"{path} has no image bytes in its row."
-        yield Entry(path, content if error is None else None, error)
+    """The rows of a row group; one that is damaged ends with an entry that says so."""
+    (address,), row = block.addresses, 0
+    try:
+        system, place = reached(address)
+        with system.open(place) as file:
+            table = pq.ParquetFile(file)
+            content = _column(table.schema_arrow, address)
+            named = next((name for name in _NAMES if name in table.schema_arrow.names), None)
+            columns = [content, *([] if named is None else [named])]
+            # A few rows at a time: a row group may have gigabytes.
+            for batch in table.iter_batches(_ROWS, row_groups=[block.row_group], columns=columns):
+                for one in batch.to_pylist():
+                    yield _row(one[content], one.get(named), f"{address}#{block.row_group}/{row}")
+                    row += 1
+    except Exception as error:  # the reader raises whatever its parsing ran into
+        path = f"{address}#{block.row_group}"
+        yield Entry(path, None, f"{path} cannot be read as Parquet: {reason(error)}. Write that file again.")
+
+
+def _row(content: object, given: object, number: str) -> Entry:
+    if isinstance(content, dict):  # as Hugging Face stores images
+        given = given or content.get("path")
+        content = content.get("bytes")
+    path = number if given is None else str(given)
+    if not isinstance(content, bytes):
+        return Entry(path, None, f"{path} has no image bytes in its row.")
+    if len(content) > MAX_FILE:
+        return Entry(path, None, f"{path} has more than {MAX_FILE >> 30} GiB, which no image needs.")
+    return Entry(path, content, None)
 
 
 def _column(schema: pa.Schema, address: str) -> str:
@@ -159,81 +177,69 @@ def _column(schema: pa.Schema, address: str) -> str:
     raise UsageError(f"Expected {address} {rule}, but got {', '.join(schema.names)}. Rename the column.")
 
 
-def _of_files(addresses: Sequence[str], images: int) -> list[Block]:
-    starts = range(0, len(addresses), images)
-    return [Block(number, Kind.FILES, tuple(addresses[start : start + images])) for number, start in enumerate(starts)]
+def _of_files(files: Sequence[File], images: int) -> list[Block]:
+    cut = [files[start : start + images] for start in range(0, len(files), images)]
+    return [
+        Block(number, Kind.FILES, tuple(file.path for file in some), stamp=_stamp(some))
+        for number, some in enumerate(cut)
+    ]
 
 
-def _of_tables(system: Any, tables: Sequence[tuple[str, str]]) -> list[Block]:
-    found: list[Block] = []
-    for place, address in tables:
+def _of_tables(system: Local | Bucket, tables: Sequence[File]) -> list[Block]:
+    """A block per row group. A file that cannot be read is a block, too, unless all of them are such."""
+    found, damage = list[Block](), list[str]()
+    for table in tables:
+        address, groups = system.prefix + table.path, 1
         try:
-            with system.open_input_file(place) as file:
-                table = pq.ParquetFile(file)
-                _column(table.schema_arrow, address)
-                groups = table.num_row_groups
-        except (OSError, pa.ArrowInvalid) as error:
-            raise UsageError(f"{address} cannot be read as Parquet: {_reason(error)}.") from None
-        found += [Block(len(found) + group, Kind.ROWS, (address,), group) for group in range(groups)]
+            with system.open(table.path) as file:
+                parquet = pq.ParquetFile(file)
+                _column(parquet.schema_arrow, address)
+                groups = parquet.num_row_groups
+        except UceEdgeError:
+            raise
+        except Exception as error:  # the reader raises whatever its parsing ran into
+            damage.append(f"{address} cannot be read as Parquet: {reason(error)}. Write that file again.")
+        stamp = _stamp([table])
+        found += [Block(len(found) + group, Kind.ROWS, (address,), group, stamp) for group in range(groups)]
+    if len(damage) == len(tables):
+        raise UsageError(damage[0])
     if not found:
         raise UsageError("The Parquet files have no rows.")
     return found
 
 
-def _system(address: str) -> tuple[Any, str, str]:
-    """The file system of an address, the place in it, and what makes an address of a place."""
-    scheme, sign, _ = address.partition("://")
-    if not sign:
-        return pa_fs.LocalFileSystem(), str(Path(address).absolute()), ""
-    try:
-        system, place = pa_fs.FileSystem.from_uri(address)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{address} cannot be reached: {_reason(error)}.") from None
-    return system, place, "" if scheme == "file" else f"{scheme}://"
+def _stamp(files: Sequence[File]) -> str:
+    return hashlib.sha256("\n".join(file.stamp for file in files).encode()).hexdigest()
 
 
-def _info(system: Any, place: str, given: str) -> Any:
-    try:
-        info = system.get_file_info(place)
-    except OSError as error:
-        raise UsageError(f"{given} cannot be reached: {_reason(error)}. Check the address and your rights.") from None
-    if info.type is pa_fs.FileType.NotFound:
-        raise UsageError(expected("the input", "a place that exists", given, "Check the path"))
-    return info
-
-
-def _below(system: Any, place: str) -> list[str]:
-    found = system.get_file_info(pa_fs.FileSelector(place, recursive=True))
-    return sorted(info.path for info in found if info.type is pa_fs.FileType.File)
-
-
-def _matching(system: Any, pattern: str) -> list[str]:
+def _matching(system: Local | Bucket, pattern: str) -> list[File]:
     """Files by a pattern; ** goes through folders."""
     parts = Path(pattern).parts
     first = next(index for index, part in enumerate(parts) if any(sign in part for sign in "*?["))
     base = str(Path(*parts[:first])) if first else "."
-    if system.get_file_info(base).type is not pa_fs.FileType.Directory:
+    if not system.is_folder(base):
         return []
     simple = pattern.replace("**/", "*")  # fnmatch's star goes through folders by itself
     deep = "**" in pattern
     return [
         file
-        for file in _below(system, base)
-        if fnmatch.fnmatch(file, simple) and (deep or len(Path(file).parts) == len(parts))
+        for file in system.below(base)
+        if fnmatch.fnmatch(file.path, simple) and (deep or len(Path(file.path).parts) == len(parts))
     ]
 
 
-def _listed(system: Any, place: str, prefix: str) -> list[str]:
+def _listed(system: Local | Bucket, place: str) -> list[File]:
     """The image files that a list names; relative ones lie beside it."""
-    try:
-        with system.open_input_stream(place) as file:
-            text = file.read().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"The list {place} cannot be read: {_reason(error)}.") from None
+    with system.open(place) as file:
+        text = read_stream(file, place).decode("utf-8-sig")
     rows = lists.parse(text, Path(place).suffix.lower(), place)
-    folder = f"{prefix}{Path(place).parent}"
-    return [lists.beside(path, folder) for path in lists.paths(rows, place)]
+    folder = f"{system.prefix}{Path(place).parent}"
+    return [_named(lists.beside(path, folder)) for path in lists.paths(rows, place)]
 
 
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+def _named(address: str) -> File:
+    """A file of a list. In a bucket its stamp is not known: every file would be waited for."""
+    try:
+        return File(address, "" if is_far(address) else Local().stamp(reached(address)[1]))
+    except UsageError:  # its row says why
+        return File(address, "")

@@ -1,10 +1,14 @@
 """The output: one Parquet file per block, each there whole or not at all, and a manifest of the job."""
 
+import hashlib
 import json
 import os
-from collections import Counter
+import re
+import secrets
+import warnings
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +18,18 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from uce_edge import contract
-from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError
 from uce_edge.rejection.rule import COLUMNS
+from uce_edge.scale.places import Bucket, reached, reason
 
 MANIFEST = "_manifest.json"
 MODEL = "_model.onnx"
 """The model file lies beside its answers, where every machine that writes them can read it."""
 _LOCK = "_lock"
-_COUNTS = b"uce_edge_counts"
+_PART = re.compile(r"part-(\d{8})\.parquet")
+_TEMPORARY = re.compile(rf"({_PART.pattern}|{re.escape(MANIFEST)}|{re.escape(MODEL)})\.[0-9a-f]+\.tmp")
+_KEY = b"uce_edge_key"
+_NAMED = 3  # files that a message names
 
 SCHEMA = pa.schema(
     [
@@ -46,6 +54,10 @@ SCHEMA = pa.schema(
 """The columns: the fields of an answer, the hash of the image's bytes, and what computed it."""
 
 
+class AgainWarning(UceEdgeWarning):
+    """Answers that are stored already are computed again."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What a folder of answers was computed from; a job that goes on must agree with it."""
@@ -59,6 +71,16 @@ class Manifest:
     samples: int | None
     seed: int
     reject: float | str | None
+
+    def key(self, number: int, stamp: str) -> str:
+        """What a part is computed from: the job, the block, and the content of its files.
+
+        Args:
+            number: Of the block.
+            stamp: As of the block.
+        """
+        same = {name: value for name, value in asdict(self).items() if name != "input"}
+        return hashlib.sha256(json.dumps([same, number, stamp]).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -96,15 +118,10 @@ class Counts:
         """Plain values for JSON."""
         return vars(self) | {"errors": dict(self.errors)}
 
-    def to_json(self) -> str:
-        """For the head of a file."""
-        return json.dumps(self.as_dict())
-
     @classmethod
-    def from_json(cls, text: str | bytes) -> "Counts":
-        """From the head of a file."""
-        values = json.loads(text)
-        return cls(values["accepted"], values["rejected"], values["undecided"], Counter(values["errors"]))
+    def from_dict(cls, values: dict[str, Any]) -> "Counts":
+        """From plain values."""
+        return cls(**values | {"errors": Counter(values["errors"])})
 
 
 class Folder:
@@ -113,79 +130,73 @@ class Folder:
     def __init__(self, address: str) -> None:
         """Find the file system of an address."""
         self.address = address
-        try:
-            if "://" in address:
-                self._system, self._place = pa_fs.FileSystem.from_uri(address)
-            else:
-                self._system, self._place = pa_fs.LocalFileSystem(), str(Path(address).absolute())
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UsageError(f"{address} cannot be reached: {error}.") from None
-        self._local = isinstance(self._system, pa_fs.LocalFileSystem)
+        system, self._place = reached(address)
+        self._local = not isinstance(system, Bucket)
+        self._system = system.system if isinstance(system, Bucket) else pa_fs.LocalFileSystem()
 
     def name(self, number: int) -> str:
         """The file of a block."""
         return f"part-{number:08d}.parquet"
 
-    def begin(self, manifest: Manifest) -> dict[int, Counts]:
+    def begin(self, manifest: Manifest, stamps: Sequence[str]) -> dict[int, Counts]:
         """Start or go on with a job; gives what is there already.
 
+        Args:
+            manifest: Of the job.
+            stamps: Of its blocks.
+
+        Warns:
+            AgainWarning: Some of what is there is damaged, or its images have changed. It is computed again.
+
         Raises:
-            UsageError: The folder holds the answers of another job.
+            UsageError: The folder holds the answers of another job, or files of somebody else.
         """
-        try:
-            self._system.create_dir(self._place, recursive=True)
+        with self._writing():
             there = self._read(MANIFEST)
             if there is None:
-                if self._files():
-                    raise UsageError(f"{self.address} has files and no {MANIFEST}. Name an empty folder with --out.")
                 self._write(MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
                 return {}
-            self._compare(json.loads(there), asdict(manifest))
-            return {number: self._counts(number) for number in self._numbers()}
-        except OSError as error:
-            raise UceEdgeError(f"Cannot write to {self.address}: {error}. Choose another place with --out.") from None
+            self._compare(there, asdict(manifest))
+            return self._stored([manifest.key(number, stamp) for number, stamp in enumerate(stamps)])
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other jobs on this machine out; a bucket has no lock.
+        """Make the folder, and keep other jobs on this machine out; a bucket has no lock.
 
         Two jobs on one bucket write the same files with the same rows.
         """
+        with self._writing():
+            self._system.create_dir(self._place, recursive=True)
+            if self._files() and self._read(MANIFEST) is None:
+                raise UsageError(f"{self.address} has files and no {MANIFEST}. Name an empty folder with --out.")
         if not self._local:
             yield
             return
         import fcntl
 
-        file = os.open(Path(self._place) / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        with self._writing():
+            file = os.open(Path(self._place) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(file)
-            raise UceEdgeError(f"Another job writes to {self.address}. Wait for it, or name another --out.") from None
-        try:
+            with self._writing():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         finally:
             os.close(file)
 
-    def write(self, number: int, rows: Sequence[dict[str, Any]]) -> Counts:
+    def write(self, number: int, key: str, rows: Sequence[dict[str, Any]]) -> Counts:
         """Store the rows of a block; the file is there whole or not at all."""
-        counts = Counts.of(rows)
-        schema = SCHEMA.with_metadata({_COUNTS: counts.to_json()})
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(list(rows), schema), sink, compression="zstd")
-        try:
+        table = pa.Table.from_pylist([_storable(row) for row in rows], SCHEMA.with_metadata({_KEY: key}))
+        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        with self._writing():
             self._write(self.name(number), sink.getvalue())
-        except OSError as error:
-            raise UceEdgeError(f"Cannot write to {self.address}: {error}. Make room, and start it again.") from None
-        return counts
+        return Counts.of(rows)
 
     def keep(self, name: str, content: bytes) -> None:
         """Store a file for the workers, if it is not there."""
-        try:
+        with self._writing():
             if self._read(name) != content:
                 self._write(name, content)
-        except OSError as error:
-            raise UceEdgeError(f"Cannot write to {self.address}: {error}. Make room, and start it again.") from None
 
     def kept(self, name: str) -> bytes:
         """A file that was stored for the workers."""
@@ -196,10 +207,21 @@ class Folder:
 
     def clean(self) -> None:
         """Remove what killed workers left."""
-        for path in self._files():
-            if path.endswith(".tmp"):
-                with suppress(OSError):
-                    self._system.delete_file(path)
+        with self._writing():
+            for name in self._names():
+                if _TEMPORARY.fullmatch(name):
+                    self._system.delete_file(f"{self._place}/{name}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say what is wrong with the place."""
+        try:
+            yield
+        except BlockingIOError:
+            raise UceEdgeError(f"Another job writes to {self.address}. Wait for it, or name another --out.") from None
+        except (OSError, ValueError, pa.ArrowException) as error:
+            said = f"Cannot write to {self.address}: {reason(error)}."
+            raise UceEdgeError(f"{said} Make room, or choose another place with --out.") from None
 
     def _write(self, name: str, content: Any) -> None:
         place = f"{self._place}/{name}"
@@ -207,9 +229,9 @@ class Folder:
             with self._system.open_output_stream(place) as file:
                 file.write(content)
             return
-        temporary = f"{place}.{os.getpid()}.tmp"
+        temporary = f"{place}.{secrets.token_hex(8)}.tmp"  # machines of a cluster may share process numbers
         try:
-            with Path(temporary).open("wb") as local:
+            with Path(temporary).open("xb") as local:
                 local.write(content)
                 local.flush()
                 os.fsync(local.fileno())
@@ -227,19 +249,53 @@ class Folder:
         return content
 
     def _files(self) -> list[str]:
+        """The names of the files, without the lock and what killed workers left."""
+        return [name for name in self._names() if name != _LOCK and not _TEMPORARY.fullmatch(name)]
+
+    def _names(self) -> list[str]:
         found = self._system.get_file_info(pa_fs.FileSelector(self._place))
-        return [info.path for info in found if info.type is pa_fs.FileType.File and not info.path.endswith(_LOCK)]
+        return sorted(Path(info.path).name for info in found if info.type is pa_fs.FileType.File)
 
-    def _numbers(self) -> list[int]:
-        names = (Path(path).name for path in self._files())
-        return [int(name[5:13]) for name in names if name.startswith("part-") and name.endswith(".parquet")]
+    def _stored(self, keys: Sequence[str]) -> dict[int, Counts]:
+        """The counts of what need not be computed again."""
+        there, again = dict[int, Counts](), defaultdict[str, list[str]](list)
+        for name in self._files():
+            part = _PART.fullmatch(name)
+            if part is not None and int(part[1]) < len(keys):
+                number = int(part[1])
+                found = self._counts(name, keys[number])
+                if isinstance(found, Counts):
+                    there[number] = found
+                else:
+                    again[found].append(name)
+            elif name.endswith(".parquet"):  # who reads the folder would read it, too
+                raise UsageError(f"{self.address} has {name}, which this job did not write. Move that file away.")
+        for why, names in again.items():
+            named = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+            said = f"{len(names)} of {len(keys)} files in {self.address} are computed again: {why} ({named})."
+            warnings.warn(said, AgainWarning, stacklevel=5)
+        return there
 
-    def _counts(self, number: int) -> Counts:
-        with self._system.open_input_file(f"{self._place}/{self.name(number)}") as file:
-            head = pq.read_schema(file).metadata or {}
-        return Counts.from_json(head[_COUNTS])
+    def _counts(self, name: str, key: str) -> Counts | str:
+        """What is in a part, or why it does not count."""
+        try:
+            content = pa.BufferReader(self._read(name))
+            table = pq.read_table(content, page_checksum_verification=True)
+            if not table.schema.equals(SCHEMA):
+                return "they are damaged"
+        except Exception:  # the reader raises whatever its parsing ran into
+            return "they are damaged"
+        if (table.schema.metadata or {}).get(_KEY) != key.encode():
+            return "their images have changed, or another version wrote them"
+        return Counts.of(table.select(["status", "decision", "error_kind"]).to_pylist())
 
-    def _compare(self, there: dict[str, Any], now: dict[str, Any]) -> None:
+    def _compare(self, manifest: bytes, now: dict[str, Any]) -> None:
+        try:
+            there = json.loads(manifest)
+        except (ValueError, RecursionError):
+            there = None
+        if not isinstance(there, dict):
+            raise UsageError(f"{MANIFEST} of {self.address} is damaged. Name another folder with --out.")
         for key, value in now.items():
             if key != "input" and there.get(key) != value:
                 what = {"model_sha256": "another model", "fingerprint": "another input", "blocks": "another input"}
@@ -247,3 +303,12 @@ class Folder:
                     f"{self.address} holds the answers of {what.get(key, f'another {key}')} "
                     f"({key} {there.get(key)!r}, now {value!r}). Name another folder with --out."
                 )
+
+
+def _storable(row: dict[str, Any]) -> dict[str, Any]:
+    """Names that are no UTF-8 are stored with backslashes."""
+    return row | {
+        name: row[name].encode("utf-8", "backslashreplace").decode()
+        for name in ("path", "error")
+        if row.get(name) is not None
+    }

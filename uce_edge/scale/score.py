@@ -1,38 +1,30 @@
 """Scoring an input with Ray Data: a pool of actors, each of which reads, decodes, answers and stores whole blocks."""
 
 import hashlib
+import json
 import logging
-import os
 import re
-import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-
-# Before Ray is imported: it would report its use to its makers, and hide the graphics cards of tasks that ask for none.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# Nor are its own records of tasks and events needed: every process would write them as long as a job lasts.
-os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-os.environ.setdefault("RAY_enable_metrics_collection", "0")
-os.environ.setdefault("RAY_event_stats", "0")
-import ray
-import ray.data
-from ray.exceptions import RayError
 
 from uce_edge import __version__, images
 from uce_edge.ahead import done_ahead
 from uce_edge.answers import AHEAD, CHUNK, Opened, Request, answered
 from uce_edge.depth import Notes
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
-from uce_edge.metadata import ImageSpec
 from uce_edge.model import Model
 from uce_edge.providers import Device, onnxruntime
-from uce_edge.scale.inputs import Block, Entry, Kind, blocks, fingerprint, read, sources
+from uce_edge.scale import cluster  # before Ray: sets what it reads when it is imported
+from uce_edge.scale.inputs import Block, Entry, blocks, fingerprint, read, sources
 from uce_edge.scale.parts import MODEL, Counts, Folder, Manifest
+
+import ray  # isort: skip
+import ray.data  # isort: skip
+from ray.exceptions import RayError  # isort: skip
 
 TASKS, TASKS_EACH = 1000, 8
 """The tasks that Ray divides a job into, at most: so many, or so many for every worker if that is more."""
@@ -66,8 +58,11 @@ class Job:
     """What is stored already, by the number of its block."""
     shared: "_Shared"
 
-    def run(self, machines: Machines = Machines()) -> Iterator[Counts]:
-        """Compute what is missing; gives the counts of every block once it is stored, in any order."""
+    def run(self, machines: Machines = Machines()) -> Generator[Counts, None, None]:
+        """Compute what is missing; gives the counts of every block once it is stored, in any order.
+
+        Ray ends with the generator: close one that is not read to its end.
+        """
         missing = [block for block in self.blocks if block.number not in self.there]
         if missing:
             yield from _computed(missing, self.shared, machines)
@@ -87,16 +82,15 @@ def opened(given: str, model: Path, out: str, request: Request = Request(), bloc
     loaded = Model(model, Device.CPU, threads=1)  # refuses what cannot work before anything starts
     loaded.reject_rule(request.reject)
     loaded.seeds(request.samples, request.seed)
-    content = model.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
+    content, digest = loaded.content(), loaded.sha256
     found = blocks(given, block)
     manifest = Manifest(digest, given, len(found), fingerprint(found), request.samples, request.seed, request.reject)
     folder = Folder(out)
-    there = folder.begin(manifest)
     with folder.locked():
         folder.clean()
+        there = folder.begin(manifest, [one.stamp for one in found])
         folder.keep(MODEL, content)
-        yield Job(found, there, _Shared(out, request, digest, loaded.metadata.image))
+        yield Job(found, there, _Shared(out, request, manifest))
 
 
 @dataclass(frozen=True)
@@ -105,75 +99,45 @@ class _Shared:
 
     out: str
     request: Request
-    digest: str
-    spec: ImageSpec
+    manifest: Manifest
 
 
 def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterator[Counts]:
     """The counts of every block once it is stored, in any order."""
-    started = not ray.is_initialized()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its log files have all of it
     try:
-        if started:
-            _start(machines.address)
-        resources = ray.cluster_resources()
-        available, cards = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
-        fit = max(1, available // machines.cpus)
-        if machines.device is Device.CUDA:
-            fit = max(1, min(fit, cards))
-        workers = machines.workers or fit
-        rows = [
-            {"number": one.number, "kind": one.kind.value, "addresses": list(one.addresses), "group": one.row_group}
-            for one in missing
-        ]
-        # The driver works for every task, so a task has several blocks where there are many.
-        tasks = min(len(rows), max(TASKS, TASKS_EACH * workers))
-        dataset = ray.data.from_items(rows, override_num_blocks=tasks)
-        stored = dataset.map(
-            _Score,
-            fn_constructor_args=(job, machines),
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            num_cpus=_share(machines.cpus, available, workers),
-            num_gpus=1 if machines.device is Device.CUDA else 0,
-        )
-        for row in stored.iter_rows():
-            yield Counts.from_json(row["counts"])
+        with cluster.joined(machines.address):
+            resources = ray.cluster_resources()
+            available, cards = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
+            fit = max(1, available // machines.cpus)
+            if machines.device is Device.CUDA:
+                fit = max(1, min(fit, cards))
+            workers = machines.workers or fit
+            rows = [{"block": one.to_json()} for one in missing]
+            # The driver works for every task, so a task has several blocks where there are many.
+            tasks = min(len(rows), max(TASKS, TASKS_EACH * workers))
+            dataset = ray.data.from_items(rows, override_num_blocks=tasks)
+            stored = dataset.map(
+                _Score,
+                fn_constructor_args=(job, machines),
+                compute=ray.data.ActorPoolStrategy(size=workers),
+                num_cpus=_share(machines.cpus, available, workers),
+                num_gpus=1 if machines.device is Device.CUDA else 0,
+            )
+            for row in stored.iter_rows():
+                yield Counts.from_dict(json.loads(row["counts"]))
     except OSError as error:  # also Ray's own ConnectionError
         raise UceEdgeError(f"There is no Ray cluster at {machines.address}: {error}. Check --address.") from None
     except RayError as error:
         raise _sentence(error) from None
-    finally:
-        if started:
-            ray.shutdown()
 
 
 def _share(cpus: int, available: int, workers: int) -> float:
     """Processors that Ray keeps for a worker: more workers than fit share them. Ray takes no fractions above 1."""
     each = available / workers
     return each if each < 1 else min(cpus, int(each))
-
-
-def _start(address: str | None) -> None:
-    """Start Ray, or join a cluster."""
-    _reach(address)
-    try:
-        # Without "local" Ray would join whatever cluster runs on this machine.
-        ray.init(address=address or "local", log_to_driver=False, include_dashboard=False, logging_level="error")
-    except (OSError, RayError):
-        raise
-    except Exception as error:  # Ray raises bare ones: for a raylet that is not there in time, for one
-        said = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
-        raise UceEdgeError(f"Ray did not start ({said}). If the machine is busy, start it again later.") from None
-
-
-def _reach(address: str | None) -> None:
-    """Refuse an address where nobody listens: Ray itself would try for minutes."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():
-        with socket.create_connection((host, int(port)), timeout=5):
-            pass
 
 
 def _sentence(error: RayError) -> UceEdgeError:
@@ -207,16 +171,19 @@ class _Score:
             path.write_bytes(self._folder.kept(MODEL))
             # Ray sets OMP_NUM_THREADS, which ONNX Runtime ignores: without a number it would take all cores.
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
+        if self._model.sha256 != job.manifest.model_sha256:
+            raise UceEdgeError(f"{MODEL} in {job.out} was replaced while this job runs. Start the job again.")
         self._threads = machines.cpus
         self._same = {
-            "model_sha256": job.digest,
+            "model_sha256": job.manifest.model_sha256,
             "uce_edge": __version__,
             "onnxruntime": str(onnxruntime().__version__),
         }
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        block = Block(int(row["number"]), Kind(row["kind"]), tuple(row["addresses"]), int(row["group"]))
-        return {"counts": self._folder.write(block.number, self._rows(block)).to_json()}
+        block = Block.from_json(row["block"])
+        key = self._job.manifest.key(block.number, block.stamp)
+        return {"counts": json.dumps(self._folder.write(block.number, key, self._rows(block)).as_dict())}
 
     def _rows(self, block: Block) -> list[dict[str, Any]]:
         """Threads read and decode the next images while the model runs; no pixels leave this process."""
@@ -240,7 +207,7 @@ class _Score:
             return _Image(Opened(entry.path, None, entry.error or "", None, []), None, "unreadable")
         digest, notes = hashlib.sha256(entry.content).hexdigest(), list[str]()
         try:
-            pixels = images.load(entry.content, self._job.spec, entry.path, notes.append)
+            pixels = images.load(entry.content, self._model.metadata.image, entry.path, notes.append)
         except ImageError as error:
             return _Image(Opened(entry.path, None, str(error), None, notes), digest, "not an image")
         return _Image(Opened(entry.path, pixels, "", None, notes), digest, None)

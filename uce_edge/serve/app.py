@@ -1,7 +1,7 @@
 """The application: paths of the Open Inference Protocol, `/answer` for encoded images, and `/metrics`."""
 
 import asyncio
-import hmac
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,20 +13,23 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from uce_edge import __version__, images
 from uce_edge.answers import Answer, refused
 from uce_edge.answers import Request as Asked
 from uce_edge.audit import Audit
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
+from uce_edge.metadata import ImageSpec
 from uce_edge.serve import tensors
-from uce_edge.serve.batching import BusyError, StoppingError
+from uce_edge.serve.access import LIVE, Guard, HostNames
+from uce_edge.serve.batching import BusyError, Pixels, StoppingError
 from uce_edge.serve.gauges import CONTENT_TYPE, Gauges
 from uce_edge.serve.hosting import Hosted, Hosts, Limits, parse_reject
 from uce_edge.serve.watching import Watching
+from uce_edge.serve.workers import Workers
 
-_LIVE = "/v2/health/live"
+_DECODERS = 2 * (os.cpu_count() or 1)
+"""Images and JSON documents that are decoded at a time."""
 
 
 class Refusal(Exception):
@@ -35,25 +38,6 @@ class Refusal(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Token:
-    """Lets nobody in who does not know a secret; whether the server is alive is no secret."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        """Stand before an application."""
-        self._app, self._expected = app, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if scope["type"] == "http" and scope["path"] != _LIVE:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                text = "This server wants a token: send the header `Authorization: Bearer TOKEN`."
-                response = JSONResponse({"error": text}, 401, {"WWW-Authenticate": "Bearer"})
-                await response(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
 
 
 class Service:
@@ -78,14 +62,19 @@ class Service:
         """
         self._hosts, self._limits, self._gauges, self._audit = hosts, limits, gauges, audit
         self._watching = watching
-        self._logging = asyncio.Lock()
+        self._decoders, self._keeper = Workers(_DECODERS, "decode"), Workers(1, "log")
         self._ready = False
 
-    def application(self, token: str | None = None) -> Starlette:
-        """The ASGI application."""
+    def application(self, token: str | None = None, names: HostNames | None = None) -> Starlette:
+        """The ASGI application.
+
+        Args:
+            token: What clients must know; None lets everybody in.
+            names: The names under which it may be asked; None for any.
+        """
         routes = [
             Route("/v2", self._server),
-            Route(_LIVE, self._live),
+            Route(LIVE, self._live),
             Route("/v2/health/ready", self._server_ready),
             Route("/metrics", self._metrics),
         ]
@@ -96,7 +85,7 @@ class Service:
                 Route(f"{prefix}/infer", partial(self._timed, "infer", self._infer), methods=["POST"]),
                 Route(f"{prefix}/answer", partial(self._timed, "answer", self._answer), methods=["POST"]),
             ]
-        guard = [] if token is None else [Middleware(Token, token=token)]
+        guard = [Middleware(Guard, names=names, secret=token)]
         handlers = {404: _not_found, 405: _wrong_method}
         return Starlette(routes=routes, lifespan=self._lifespan, middleware=guard, exception_handlers=handlers)
 
@@ -109,14 +98,26 @@ class Service:
             self._ready = False
             await asyncio.gather(*(hosted.batcher.close() for hosted in self._hosts))
 
+    def close(self) -> None:
+        """Wait for decisions that are being logged."""
+        self._decoders.close()
+        self._keeper.close()
+
+    def _is_stuck(self, seconds: float) -> bool:
+        """Whether some kind of work has not gone on for so long: no request that needs it is answered."""
+        workers = [self._decoders, self._keeper, *(hosted.batcher for hosted in self._hosts)]
+        return any(worker.stuck(seconds) for worker in workers)
+
     async def _server(self, _: Request) -> Response:
         return JSONResponse({"name": "uce-edge", "version": __version__, "extensions": ["binary_tensor_data"]})
 
     async def _live(self, _: Request) -> Response:
-        return JSONResponse({"live": True})
+        live = not self._is_stuck(2 * self._limits.timeout)  # a long call may still end
+        return JSONResponse({"live": live}, 200 if live else 503)
 
     async def _server_ready(self, _: Request) -> Response:
-        return JSONResponse({"ready": self._ready}, 200 if self._ready else 503)
+        ready = self._ready and not self._is_stuck(self._limits.timeout)
+        return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _metrics(self, _: Request) -> Response:
         waiting: dict[str, int] = {}
@@ -136,7 +137,9 @@ class Service:
             hosted = self._find(request)
         except Refusal as refusal:
             return _refused(refusal.status, str(refusal))
-        return JSONResponse({"name": hosted.named.name, "ready": self._ready}, 200 if self._ready else 503)
+        workers = (self._decoders, self._keeper, hosted.batcher)
+        ready = self._ready and not any(worker.stuck(self._limits.timeout) for worker in workers)
+        return JSONResponse({"name": hosted.named.name, "ready": ready}, 200 if ready else 503)
 
     async def _timed(
         self, endpoint: str, handle: Callable[[Hosted, Request], Awaitable[Response]], request: Request
@@ -146,7 +149,8 @@ class Service:
         try:
             hosted = self._find(request)
             model = hosted.named.name
-            response = await asyncio.wait_for(handle(hosted, request), self._limits.timeout)
+            async with asyncio.timeout(self._limits.timeout):
+                response = await handle(hosted, request)
         except Refusal as refusal:
             response = _refused(refusal.status, str(refusal))
         except UsageError as error:
@@ -164,13 +168,15 @@ class Service:
         return response
 
     async def _infer(self, hosted: Hosted, request: Request) -> Response:
-        wanted = tensors.read(await self._body(request), request.headers.get(tensors.HEADER))
+        body, header = await self._body(request), request.headers.get(tensors.HEADER)
+        wanted = await self._decoders.run(tensors.read, body, header)
         outputs = await hosted.infer(wanted)
         document: dict[str, Any] = {"model_name": hosted.named.name, "model_version": str(hosted.named.version)}
         if wanted.id is not None:
             document["id"] = wanted.id
         try:
-            body, length = tensors.write(document, outputs, tensors.binary_choice(wanted, list(outputs)))
+            binary = tensors.binary_choice(wanted, list(outputs))
+            body, length = await self._decoders.run(tensors.write, document, outputs, binary)
         except ValueError:  # JSON has no NaN
             raise UceEdgeError(
                 f"The model {hosted.named.name} gives numbers that are not finite. Ask for binary outputs to see them, "
@@ -184,14 +190,13 @@ class Service:
         asked, path = self._asked(hosted, request), request.query_params.get("name", "request")
         content = await self._body(request)
         try:
-            pixels = await asyncio.to_thread(images.load, content, hosted.model.metadata.image, "The image data")
+            pixels = await self._decoders.run(_pixels, content, hosted.model.metadata.image)
             answer = await hosted.answer(pixels, asked, path)
         except ImageError as error:
             answer = refused(path, str(error), hosted.model.reject_rule(asked.reject))
         answer = Answer(**{**vars(answer), "content": content})
         if self._audit is not None or self._watching is not None:
-            async with self._logging:  # one line after the other
-                await asyncio.to_thread(self._keep, answer, asked)
+            await self._keeper.run(self._keep, answer, asked)
         if answer.prediction is not None:
             self._gauges.decision(hosted.named.name, answer.prediction)
         return JSONResponse(answer.as_dict(), 200 if answer.ok else 422)
@@ -238,6 +243,11 @@ class Service:
             wanted = name if version is None else f"{name}, version {version}"
             raise Refusal(404, f"There is no model {wanted}. This server has: {', '.join(self._hosts.names())}.")
         return hosted
+
+
+def _pixels(content: bytes, spec: ImageSpec) -> Pixels:
+    """The pixels of an encoded image; what is odd about them is not said where clients could fill a log with it."""
+    return images.load(content, spec, "The image data", note=lambda _: None)
 
 
 def _whole(text: str | None, name: str) -> int | None:

@@ -6,12 +6,13 @@ That is exact. A pass depends on the image and its seed alone, so an answer is t
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from uce_edge.serve.workers import Workers
 
 Pixels = npt.NDArray[Any]
 Run = Callable[[Hashable, Sequence[Pixels]], Sequence[Any]]
@@ -52,7 +53,7 @@ class Batcher:
         self._max_images, self._max_waiting, self._delay = max_images, max_waiting, delay
         self._jobs: deque[_Job] = deque()
         self._arrived = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "uce-edge-batch")
+        self._thread = Workers(1, "batch")
         self._worker: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -77,7 +78,10 @@ class Batcher:
         job = _Job(key, pixels, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self._arrived.set()
-        return await job.done
+        try:
+            return await job.done
+        finally:
+            del job  # an error holds this frame, which would hold it and its pixels
 
     async def close(self) -> None:
         """Finish what waits, and take nothing more."""
@@ -85,10 +89,13 @@ class Batcher:
         self._arrived.set()
         if self._worker is not None:
             await self._worker
-        self._thread.shutdown()
+        self._thread.close()
+
+    def stuck(self, seconds: float) -> bool:
+        """Whether one call has taken longer than some seconds."""
+        return self._thread.stuck(seconds)
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._jobs or not self._stopping:
             if not self._jobs:
                 self._arrived.clear()
@@ -101,9 +108,7 @@ class Batcher:
                 continue
             self._observe(sum(len(job.pixels) for job in batch))
             try:
-                results = await loop.run_in_executor(
-                    self._thread, self._run, batch[0].key, [job.pixels for job in batch]
-                )
+                results = await self._thread.run(self._run, batch[0].key, [job.pixels for job in batch])
             except Exception as error:
                 for job in batch:
                     if not job.done.done():

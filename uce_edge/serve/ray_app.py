@@ -15,13 +15,13 @@ from starlette.applications import Starlette
 
 from uce_edge.errors import UsageError, expected
 from uce_edge.providers import Device
+from uce_edge.serve import access
 from uce_edge.serve.app import Service
 from uce_edge.serve.gauges import Gauges
 from uce_edge.serve.hosting import Limits, Named, parse_reject
 from uce_edge.serve.run import load
 
 _NUMBERS = {"replicas": 1, "threads": 1, "max_batch": 32, "max_samples": 256}
-TOKEN = "UCE_EDGE_TOKEN"
 
 
 def build(settings: dict[str, str]) -> serve.Application:
@@ -44,7 +44,7 @@ def build(settings: dict[str, str]) -> serve.Application:
     named = [_absolute(Named.parse(text)) for text in settings["model"].split(",")]
     reject = parse_reject(settings["reject"]) if settings.get("reject") else None
     limits = Limits(max_batch=numbers["max_batch"], max_samples=numbers["max_samples"])
-    threads, token = numbers["threads"], os.environ.get(TOKEN)
+    threads, token = numbers["threads"], access.token()
 
     def application() -> Starlette:
         gauges = Gauges()

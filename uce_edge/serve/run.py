@@ -1,30 +1,41 @@
 """Starting a server and stopping it without a lost request."""
 
 import asyncio
+import ctypes
 import logging
+import math
+import os
 import signal
 import socket
+import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Literal
 
 import uvicorn
 from h11 import LocalProtocolError
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from uce_edge.audit import Audit
-from uce_edge.errors import UceEdgeError, naming_options
+from uce_edge.errors import UceEdgeError, UceEdgeWarning, naming_options
 from uce_edge.model import Model
 from uce_edge.providers import Device
+from uce_edge.serve import stderr
+from uce_edge.serve.access import HostNames
 from uce_edge.serve.app import Service
+from uce_edge.serve.connections import IDLE_SECONDS, Connection
 from uce_edge.serve.gauges import Gauges
 from uce_edge.serve.hosting import Hosted, Hosts, Limits, Named
 from uce_edge.serve.watching import Watching
 
-_HEAD_SECONDS = 10
-"""How long a client may take to send the first byte of a request on a new connection."""
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+_GRACE = 5
+"""Seconds that a server which is told to stop has beside those of a request, and once more for what it writes."""
 
 
 @dataclass(frozen=True)
@@ -38,32 +49,59 @@ class Address:
     key: Path | None = None
     token: str | None = None
     max_connections: int = 256
-
-
-class _Impatient(H11Protocol):
-    """Closes a connection on which nobody speaks: uvicorn's own clock starts after the first request."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(_HEAD_SECONDS, self.timeout_keep_alive_handler)
+    allowed: tuple[str, ...] = ()
+    """Further names under which clients may ask."""
 
 
 def _concerns_us(record: logging.LogRecord) -> bool:
-    """Whether a line is logged. A client whose body breaks HTTP was told so, and cannot be answered once more."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], LocalProtocolError)
+    """Whether a line is logged: not of a client that breaks HTTP, or did not take its answer before the end."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], LocalProtocolError | asyncio.CancelledError)
 
 
 class _Server(uvicorn.Server):
     """Ends with success when it is told to stop: uvicorn's own kills the process by the signal it got."""
 
+    def __init__(self, config: uvicorn.Config, watchdog: threading.Timer) -> None:
+        super().__init__(config)
+        self._watchdog = watchdog
+
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def stoppable(self) -> Iterator[None]:
+        """Inside the block, SIGINT and SIGTERM stop the server, also before it runs."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            self._watchdog.start()
+        super().handle_exit(sig, frame)
+
+
+def _watchdog(seconds: float, tell: Callable[[str], None]) -> threading.Timer:
+    """What ends the process when a thread does not: Python would wait for it without end."""
+
+    def give_up() -> None:
+        tell(f"Some work has not ended within {seconds:g} s of the order to stop, and is given up.")
+        time.sleep(0.2)  # for the sentence to be written
+        os._exit(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    return timer
+
+
+def _return_memory() -> None:
+    """Have glibc give large blocks back when they are freed: it keeps them once some were, in every thread."""
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 def load(
@@ -124,7 +162,12 @@ def serve(
         monitor: The state of a monitor that bets on the answers of `/answer`; it goes with one model, too.
         tell: Is told the sentence of an alarm.
     """
+    _return_memory()
+    grace = math.ceil(limits.timeout) + _GRACE
     with ExitStack() as stack:
+        stack.enter_context(stderr.detached())
+        watchdog = _watchdog(grace + _GRACE, tell)
+        stack.callback(watchdog.cancel)
         log = watching = None
         if monitor is not None:
             (hosted,) = hosts
@@ -132,19 +175,21 @@ def serve(
             stack.callback(watching.close)
         if audit is not None:
             (hosted,) = hosts
-            log = Audit(audit, Path(hosted.model.path), hosted.model.provider)
+            log = Audit(audit, hosted.model)
             stack.callback(log.close)
-        application = Service(hosts, limits, gauges, log, watching).application(address.token)
+        service = Service(hosts, limits, gauges, log, watching)
+        stack.callback(service.close)
+        most = address.max_connections
         config = uvicorn.Config(
-            application,
-            http=_Impatient,
+            service.application(address.token, HostNames(address.host, address.allowed)),
+            http=partial(Connection, most=most, seconds=limits.timeout),  # type: ignore[arg-type]
             ws="none",
             log_level="error",  # a line for every damaged request would let strangers fill the log
             access_log=False,
             server_header=False,
-            limit_concurrency=address.max_connections,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=int(limits.timeout) + 5,
+            limit_concurrency=most + 1,  # of requests: some go on when their client has gone
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=grace,
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
         )
@@ -152,6 +197,9 @@ def serve(
         listening = stack.enter_context(listen(address))
         scheme = "http" if address.certificate is None else "https"
         host = f"[{address.host}]" if ":" in address.host else address.host
-        announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
-        with naming_options(False):  # clients write samples=25, as Python does
-            _Server(config).run(sockets=[listening])
+        # Clients choose passes, so they could fill a log with what these warnings say.
+        stack.enter_context(warnings.catch_warnings(action="ignore", category=UceEdgeWarning))
+        server = _Server(config, watchdog)
+        with naming_options(False), server.stoppable():  # clients write samples=25, as Python does
+            announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
+            server.run(sockets=[listening])

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
+from uce_edge.serve import numbers
 
 HEADER = "Inference-Header-Content-Length"
 """The HTTP header that says how many bytes of a body are JSON; binary tensors follow."""
@@ -18,6 +20,8 @@ DATATYPES = {"uint8": "UINT8", "int32": "INT32", "float32": "FP32"}
 """The protocol's names of the kinds of numbers that model files have."""
 _DTYPES = {name: np.dtype(dtype).newbyteorder("<") for dtype, name in DATATYPES.items()}
 _LARGEST_RANK = 4
+_LARGEST_OUTLINE = 1 << 16
+"""Bytes of JSON beside the numbers of tensors; a request has some hundred."""
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -97,9 +101,9 @@ def write(document: dict[str, Any], outputs: Tensors, binary: Mapping[str, bool]
             entry["parameters"] = {"binary_data_size": len(blob)}
             blobs.append(blob)
         else:
-            entry["data"] = values.ravel().tolist()
+            entry["data"] = values
         entries.append(entry)
-    text = json.dumps(document | {"outputs": entries}, allow_nan=False).encode()
+    text = numbers.dumps(document | {"outputs": entries})
     return b"".join([text, *blobs]), len(text) if blobs else None
 
 
@@ -111,8 +115,13 @@ def _length(text: str, whole: int) -> int:
 
 
 def _document(text: bytes) -> dict[str, Any]:
+    rest = numbers.cut(text, _LARGEST_OUTLINE)
+    if isinstance(rest, int):
+        where, rule = "the JSON without the numbers of `data`", f"at most {_LARGEST_OUTLINE} bytes"
+        raise UsageError(expected(where, rule, rest, "Send numbers in `data` alone, or as binary tensors"))
+    outline, arrays = rest
     try:
-        document = json.loads(text)
+        document = json.loads(outline, parse_float=lambda text: arrays.get(text) or float(text))
     except (ValueError, RecursionError):
         where = "the JSON part of the body"
         raise UsageError(expected(where, "JSON", text[:60], f"Check the header {HEADER}")) from None
@@ -174,23 +183,13 @@ def _tensor(name: str, entry: dict[str, Any], rest: memoryview) -> tuple[npt.NDA
 
 
 def _from_json(name: str, data: Any, dtype: np.dtype[Any], shape: list[int], count: int) -> npt.NDArray[Any]:
-    """A tensor whose numbers are in the JSON, nested or in a row."""
-    try:
-        values = np.asarray(data)
-        flat = values.reshape(-1)
-    except ValueError:  # rows of different lengths
-        flat = np.empty(0)
-    kinds = "iu" if dtype.kind in "iu" else "iuf"
-    if len(flat) != count or flat.dtype.kind not in kinds:
-        rule = f"{count} {'whole ' * (dtype.kind != 'f')}numbers, as its shape says"
-        found = f"{len(flat)} values" if flat.dtype.kind in "iuf" else data
-        raise UsageError(expected(f"the `data` of {name}", rule, found, "Send numbers in a row"))
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if flat.min() < limits.min or flat.max() > limits.max:
-            rule = f"from {limits.min} to {limits.max}"
-            raise UsageError(expected(f"the `data` of {name}", rule, "others", "Convert it before you send it"))
-    return flat.reshape(shape).astype(dtype.newbyteorder("="))
+    """A tensor whose numbers are in the JSON, nested as its shape says or in a row."""
+    if isinstance(data, numbers.Numbers) and data.count == count:
+        with suppress(ValueError, OverflowError):
+            return data.read(dtype, shape)
+    kind = "numbers" if dtype.kind == "f" else "whole numbers"
+    rule = f"{count} {kind} that fit into {dtype.name}, in a row or nested as its shape says"
+    raise UsageError(expected(f"the `data` of {name}", rule, data, "Send numbers in a row"))
 
 
 def binary_choice(request: InferRequest, names: Sequence[str]) -> dict[str, bool]:

@@ -42,7 +42,7 @@ class Watching:
 
     def close(self) -> None:
         """Keep what is known."""
-        self._kept.save()
+        self._kept.close()
 
     def _show(self) -> None:
         self._gauges.monitor(self._model.named.name, self._kept.monitor.report())

@@ -1,30 +1,63 @@
-"""The far set: made by rule, always the same, in the shape a model takes."""
+"""The far sets: made by rule, always the same, in the shape a model takes."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from uce_edge.datasets import far
 from uce_edge.metadata import ImageSpec
 
-
-@pytest.mark.parametrize("spec", [ImageSpec(32, 32, 3), ImageSpec(8, 8, 1), ImageSpec(20, 50, 3), ImageSpec(1, 1, 1)])
-def test_there_are_equally_many_of_every_kind_in_the_shape_of_the_model(spec: ImageSpec) -> None:
-    images = far.far(spec, each=3)
-    assert images.shape == (15, spec.height, spec.width, spec.channels)
-    assert images.dtype == np.uint8
-    assert len(far.KINDS) == 5
+SIZES = [ImageSpec(32, 32, 3), ImageSpec(8, 8, 1), ImageSpec(20, 50, 3), ImageSpec(7, 3, 4), ImageSpec(1, 1, 1)]
 
 
-def test_they_are_always_the_same_and_all_different() -> None:
+def own(spec: ImageSpec) -> npt.NDArray[np.uint8]:
+    """A few images without two pixels alike, as far as there are so many values."""
+    shape = (4, spec.height, spec.width, spec.channels)
+    return (np.arange(np.prod(shape)) % 251).reshape(shape).astype(np.uint8)
+
+
+def of_kind(name: str, each: int = 20, channels: int = 1) -> npt.NDArray[np.float64]:
+    """Images of one kind, 32 by 32."""
+    kinds = {**far.CHOICE, **far.JUDGE}
+    return far.far(ImageSpec(32, 32, channels), {name: kinds[name]}, each=each).images.astype(float)
+
+
+@pytest.mark.parametrize("half", far.HALVES.values(), ids=far.HALVES)
+@pytest.mark.parametrize("spec", SIZES, ids=str)
+def test_there_are_equally_many_of_every_kind_in_the_shape_of_the_model(spec: ImageSpec, half: far.Kinds) -> None:
+    made = far.far(spec, half, own(spec), each=3)
+    assert made.images.shape == (18, spec.height, spec.width, spec.channels)
+    assert made.images.dtype == np.uint8
+    assert len(made.kinds) == 18
+    assert set(made.kinds) == set(half) | ({far.SHUFFLED} if half is far.JUDGE else set())
+
+
+def test_half_of_the_kinds_are_kept_out_of_every_choice() -> None:
+    assert not set(far.CHOICE) & {*far.JUDGE, far.SHUFFLED}
+    assert len(far.CHOICE) == len(far.JUDGE) + 1
+    assert far.HALVES["far"] is far.JUDGE, "what evaluations and cards report"
+
+
+@pytest.mark.parametrize("half", far.HALVES.values(), ids=far.HALVES)
+def test_they_are_always_the_same_and_all_different(half: far.Kinds) -> None:
     spec = ImageSpec(16, 16, 3)
-    images = far.far(spec, each=5)
-    assert np.array_equal(images, far.far(spec, each=5))
+    images = far.far(spec, half, each=5).images
+    assert np.array_equal(images, far.far(spec, half, each=5).images)
     assert len({image.tobytes() for image in images}) == len(images)
-    assert not np.array_equal(images, far.far(spec, each=5, seed=1))
+    assert not np.array_equal(images, far.far(spec, half, each=5, seed=1).images)
+
+
+def test_a_kind_does_not_depend_on_the_others() -> None:
+    spec = ImageSpec(16, 16, 3)
+    name, make = list(far.CHOICE.items())[-1]
+    whole = far.far(spec, far.CHOICE, each=4)
+    np.testing.assert_array_equal(whole.images[-4:], far.far(spec, {name: make}, each=4).images)
 
 
 def test_every_kind_looks_as_it_is_called() -> None:
-    noise, colours, gratings, boards, text = np.split(far.far(ImageSpec(32, 32, 1), each=20)[..., 0].astype(float), 5)
+    noise, colours, gratings, boards, text = (
+        of_kind(name)[..., 0] for name in ("noise", "single colours", "gratings", "checkerboards", "text")
+    )
     assert (colours.std(axis=(1, 2)) < 5).all()
     for kind in (noise, gratings, boards, text):
         assert (kind.std(axis=(1, 2)) > 5).all()
@@ -36,5 +69,32 @@ def test_every_kind_looks_as_it_is_called() -> None:
     assert all(len(np.unique(page)) > 2 for page in text)
 
 
+def test_pink_noise_has_the_spectrum_of_photos() -> None:
+    waves = np.abs(np.fft.fft2(of_kind("pink noise", 100)[..., 0]))[:, 0, 1:16].mean(axis=0)
+    slope = np.polyfit(np.log(np.arange(1, 12)), np.log(waves[:11]), 1)[0]
+    assert -1.3 < slope < -0.6
+
+
+def test_mosaics_and_shapes_have_few_colours_and_radiographs_are_gray() -> None:
+    for name, most in (("mosaics", 40), ("shapes", 9)):
+        for image in of_kind(name, channels=3):
+            assert 1 <= len(np.unique(image.reshape(-1, 3), axis=0)) <= most
+    rays = of_kind("X-rays", channels=3)
+    assert (rays[..., :1] == rays).all()
+    thermal = of_kind("thermal", channels=3)
+    assert not (thermal[..., :1] == thermal).all(axis=(1, 2, 3)).any()
+
+
+@pytest.mark.parametrize("spec", SIZES, ids=str)
+def test_shuffled_images_keep_the_pixels_of_an_own_one(spec: ImageSpec) -> None:
+    images = own(spec)
+    made = far.far(spec, far.JUDGE, images, each=6)
+    shuffled = made.images[np.array(made.kinds) == far.SHUFFLED]
+    known = {np.sort(image, axis=None).tobytes() for image in images}
+    assert {np.sort(image, axis=None).tobytes() for image in shuffled} <= known
+    if min(spec.height, spec.width) > 1:
+        assert not any((image == one).all() for image in images for one in shuffled)
+
+
 def test_a_model_that_takes_floats_gets_floats() -> None:
-    assert far.far(ImageSpec(8, 8, 3, dtype="float32"), each=1).dtype == np.float32
+    assert far.far(ImageSpec(8, 8, 3, dtype="float32"), far.CHOICE, each=1).images.dtype == np.float32

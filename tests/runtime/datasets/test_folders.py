@@ -125,7 +125,7 @@ def test_what_is_no_image_is_counted_by_kind(
     for counted in (
         "8 entries are not read as images", "2 x .txt file", "1 x hidden file", "1 x file without an ending",
         "1 x .md file", "1 x image outside of the class folders", "1 x broken link",
-        "1 x link to a folder above itself",
+        "1 x link to a folder that is listed already",
     ):  # fmt: skip
         assert counted in said.text
 

@@ -34,7 +34,7 @@ def file(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def evaluated(digits: Digits, file: Path) -> Evaluation:
     test, model = digits.dataset.splits["test"], Model(file, "cpu")
-    outside = {"inverted": 255 - test.images[:60], "far": far.far(model.metadata.image, each=10)}
+    outside = {"inverted": 255 - test.images[:60], "far": far.far(model.metadata.image, far.JUDGE, each=10).images}
     return evaluate(model, test.images, test.labels, outside=outside, corrupt=30, resamples=20)
 
 
@@ -126,7 +126,7 @@ def test_the_command_takes_several_sets_and_makes_the_far_one(
         assert word in said.out
     document = json.loads(call(*asked, "--json").out)
     assert [ood["name"] for ood in document["ood"]] == ["inverted.npz", "far"]
-    assert document["ood"][1]["images"] == 5 * far.EACH
+    assert document["ood"][1]["images"] == 6 * far.EACH, "shuffled own images are among them"
     assert document["gated"]["level"] == 0.05
 
 
@@ -138,22 +138,22 @@ def seen_by(file: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch)
 
 def test_what_training_saw_is_reported_apart(digits: Digits, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test, model = digits.dataset.splits["test"], seen_by(file, ("noise", "blur", "plasma"), monkeypatch)
-    others = far.far(model.metadata.image, each=10)
+    others = far.far(model.metadata.image, far.CHOICE, each=10)
     result = evaluate(
-        model, test.images, test.labels, outside={"far": others, "black": np.zeros_like(test.images[:5])},
-        kinds={"far": far.kinds(10)}, corrupt=30, resamples=2,
+        model, test.images, test.labels, outside={"far": others.images, "black": np.zeros_like(test.images[:5])},
+        kinds={"far": others.kinds}, corrupt=30, resamples=2,
     )  # fmt: skip
     outside, black = result.ood
     assert black.kinds == black.apart == (), "nobody says of which kind they are"
-    assert {kind.name: kind.seen for kind in outside.kinds} == {name: name == "noise" for name in far.KINDS}
+    assert {kind.name: kind.seen for kind in outside.kinds} == {name: name == "noise" for name in far.CHOICE}
     assert [(group.name, group.images) for group in outside.apart] == [
-        ("unseen in training", 40), ("seen in training", 10),
+        ("unseen in training", 50), ("seen in training", 10),
     ]  # fmt: skip
     unseen, noise = outside.apart
-    said, own = model.predict(others), model.predict(test.images)
+    said, own = model.predict(others.images), model.predict(test.images)
     assert noise.auroc["uncertainty"] == pytest.approx(metrics.ood_auroc(own.uncertainty, said.uncertainty[:10]))
     assert unseen.auroc["novelty"] == pytest.approx(metrics.ood_auroc(own.novelty_score, said.novelty_score[10:]))
-    assert (40 * unseen.accepted + 10 * noise.accepted) / 50 == pytest.approx(outside.accepted)
+    assert (50 * unseen.accepted + 10 * noise.accepted) / 60 == pytest.approx(outside.accepted)
     shift = result.shift
     assert shift is not None
     assert [(group.kinds, group.seen) for group in shift.apart] == [
@@ -165,7 +165,7 @@ def test_what_training_saw_is_reported_apart(digits: Digits, file: Path, monkeyp
     wrong = sum(round(one.coverage * 30) * (one.error or 0) for one in damaged)
     assert trained.error == pytest.approx(wrong / (30 * trained.coverage * len(damaged)))
     document = json.loads(json.dumps(result.as_dict(), allow_nan=False))
-    assert [kind["seen"] for kind in document["ood"][0]["kinds"]] == [True, False, False, False, False]
+    assert [kind["seen"] for kind in document["ood"][0]["kinds"]] == [True, *[False] * 5]
     assert [group["seen"] for group in document["shift"]["apart"]] == [False, True]
     text = page.render(result)
     assert "noise (seen in training)" in text
@@ -177,10 +177,8 @@ def test_a_file_that_does_not_say_what_it_saw_claims_nothing(evaluated: Evaluati
     assert evaluated.shift is not None
     assert evaluated.shift.apart == evaluated.ood[1].apart == ()
     test, model = digits.dataset.splits["test"], Model(file, "cpu")
-    images = far.far(model.metadata.image, each=2)
-    result = evaluate(
-        model, test.images, test.labels, outside={"far": images}, kinds={"far": far.kinds(2)}, resamples=2
-    )
+    images, kinds = far.far(model.metadata.image, far.JUDGE, each=2)
+    result = evaluate(model, test.images, test.labels, outside={"far": images}, kinds={"far": kinds}, resamples=2)
     assert [kind.seen for kind in result.ood[0].kinds] == [None] * 5
     assert "seen in training" not in page.render(result)
     with pytest.raises(UsageError, match=r"`kinds\['far'\]` to be one name per image \(10\)"):

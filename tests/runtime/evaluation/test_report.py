@@ -18,6 +18,7 @@ from uce_edge.evaluation import evaluate
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.rejection import Origin
 from uce_edge.metadata import ImageSpec
+from uce_edge.metrics import Calibration, CalibrationTest
 from uce_edge.model import Model
 from uce_edge.rejection.promises import StoredThreshold
 from uce_edge.report import charts, page, summary, words
@@ -220,23 +221,20 @@ def test_a_promise_is_compared_with_what_was_found(evaluated):
     assert summary.promise(dataclasses.replace(stored, promised=bound_alone)) is None
 
 
-def test_findings_read_the_calibration_against_the_twin(evaluated):
-    def said(about: str, **changes) -> str:
-        scores = dict(evaluated.metrics)
-        for name, values in changes.items():
-            scores[name] = dataclasses.replace(scores[name], **values)
-        return dict(summary.findings(dataclasses.replace(evaluated, metrics=scores)))[about]
-
-    calm, off = {"value": 0.02, "twin": 0.02, "twin_spread": 0.01}, {"value": 0.2, "twin": 0.02, "twin_spread": 0.01}
-    assert "can be taken at its word" in said("Confidence", ece=calm)
-    high = {"value": 0.7, "twin": 0.9, "twin_spread": 0.01}
-    assert said("Confidence", ece=off, accuracy=high).startswith("It is overconfident")
-    low = {"value": 0.9, "twin": 0.7, "twin_spread": 0.01}
-    assert "less confident than it could be" in said("Confidence", ece=off, accuracy=low)
-    assert "off in places" in said("Confidence", ece=off, accuracy=high | {"value": 0.9})
-    assert "as good as calibration can make it" in said("Uncertainty", uce=calm)
-    assert "even nearer to the error" in said("Uncertainty", uce=off | {"value": 0.02, "twin": 0.2})
-    assert "does not yet follow" in said("Uncertainty", uce=off)
+@pytest.mark.parametrize("verdict", Calibration)
+def test_findings_follow_from_the_two_sided_test_and_not_from_the_uce(evaluated, verdict):
+    """A UCE below its twin's is no praise."""
+    uce = dataclasses.replace(evaluated.metrics["uce"], value=0.01, twin=0.2, twin_spread=0.01)
+    test = CalibrationTest(verdict, 0.001, error=0.17, expected=0.12)
+    judged = {kind: dataclasses.replace(one, test=test) for kind, one in evaluated.reliability.items()}
+    changed = dataclasses.replace(evaluated, metrics=evaluated.metrics | {"uce": uce}, reliability=judged)
+    told = dict(summary.findings(changed))
+    for about in ("Confidence", "Uncertainty"):
+        assert "error 17.0 %, and its probabilities expect 12.0 %" in told[about]
+        assert ("consistent with calibration" in told[about]) == (verdict is Calibration.CONSISTENT)
+        assert ("is overconfident" in told[about]) == (verdict is Calibration.OVERCONFIDENT)
+        assert ("is underconfident" in told[about]) == (verdict is Calibration.UNDERCONFIDENT)
+    assert ("▲" in page.render(changed).partition("T-UCE</th>")[2][:400]) == (verdict is not Calibration.CONSISTENT)
 
 
 def test_the_last_line_writes_the_same_report_again(digits, call, tmp_path, monkeypatch):

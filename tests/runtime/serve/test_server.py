@@ -1,5 +1,6 @@
 """A real server in a process of its own, asked by http.client and by Triton's client."""
 
+import io
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import GOLDEN, Call
+from PIL import Image
 from served import Server, png, started, tensor
 
 from uce_edge import Model
@@ -151,6 +153,66 @@ def test_a_client_that_sends_nonsense_or_nothing_harms_nobody(server: Server) ->
     assert server.ask("GET", "/v2/models/digits/infer")[0] == 405
 
 
+def raw(server: Server, request: bytes) -> bytes:
+    """All that comes back until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(request)
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(server: Server) -> None:
+    head = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
+    answer = raw(
+        server, head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("127.0.0.1:1", 200),
+        ("LOCALHOST.", 200),
+        ("[::1]:8000", 200),
+        ("evil.example", 421),
+        ("evil.example:8000", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost@evil.example", 421),
+        ("10.0.0.1", 421),
+        ("", 421),
+    ],
+)
+def test_a_name_of_somebody_else_is_refused(server: Server, host: str, status: int) -> None:
+    assert server.ask("GET", "/v2", headers={"Host": host})[0] == status
+
+
+def test_a_name_may_be_allowed_and_a_small_server_serves(tmp_path: Path) -> None:
+    with started(MOMENTS, "--allow-host", "models.example", "--max-connections", 1) as running:
+        assert running.ask("GET", "/v2", headers={"Host": "models.example:80"})[0] == 200
+        assert running.ask("GET", "/v2", headers={"Host": "evil.example"})[0] == 421
+
+
+def test_damaged_images_and_odd_passes_say_nothing_on_stderr(pixels: Any) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)).save(
+        file, "TIFF", compression="tiff_lzw"
+    )
+    tiff = bytearray(file.getvalue())
+    tiff[200:-400] = b"\xa5" * len(tiff[200:-400])
+    wide = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 70, np.uint16)).save(wide, "PNG")
+    with started(f"digits={GATED}", "--reject", "auto") as running:
+        path = "/v2/models/digits/answer"
+        assert running.ask("POST", path, bytes(tiff))[0] == 422
+        assert running.ask("POST", path, wide.getvalue())[0] == 200
+        assert running.ask("POST", f"{path}?samples=3", png(pixels[0]))[0] == 200
+        running.process.terminate()
+        assert running.process.stderr is not None
+        assert running.process.stderr.read() == ""
+
+
 def test_who_has_no_token_is_not_let_in_and_begun_requests_are_answered(tmp_path: Path, pixels: Any) -> None:
     secret, log = "0123456789abcdef", tmp_path / "log.jsonl"
     with started(f"slow={MODEL}", "--audit", log, "--max-samples", 4096, UCE_EDGE_TOKEN=secret) as running:
@@ -198,5 +260,6 @@ def test_a_server_that_cannot_start_says_why(call: Call, arguments: list[object]
 def test_a_taken_port_and_a_short_token_are_told(call: Call, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     said = call("serve", MODEL, "--port", server.port)
     assert (said.code, "Choose another with --port" in said.err) == (1, True)
-    monkeypatch.setenv("UCE_EDGE_TOKEN", "short")
-    assert "at least 16" in call("serve", MODEL).err
+    for token in ("short", "", "a blank in between", "0123456789abcdef\n"):
+        monkeypatch.setenv("UCE_EDGE_TOKEN", token)
+        assert "at least 16" in call("serve", MODEL).err

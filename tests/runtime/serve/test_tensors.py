@@ -1,6 +1,7 @@
 """The wire format, on its own."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -63,6 +64,13 @@ def test_binary_tensors_follow_the_json_in_their_order() -> None:
         (request(data=[1.5, 2]), None),
         (request(data=[[1], [2, 3]]), None),
         (request(data=[True, False]), None),
+        (request(data=[True, 2]), None),
+        (request(data=[[1], [2]]), None),
+        (request(data=[1, 2]).replace(b'"data": [1, 2]', b'"data": [1, , 2]'), None),
+        (request(data=[1, 2]).replace(b'"data": [1, 2]', b'"data": [[1[, 2]]'), None),
+        (request(data=[1, 2]).replace(b'"data": [1, 2]', b'"data": [1, 2'), None),
+        (request(data=[1, 2]).replace(b"UINT8", b"FP32").replace(b"[1, 2]}", b"[1e39, 2]}"), None),
+        (request(data=[1, 2]).replace(b"UINT8", b"FP32").replace(b"[1, 2]}", b"[NaN, 2]}"), None),
         (request(parameters={"binary_data_size": 2}), None),
         (request(parameters={"binary_data_size": "2"}), None),
         (request(parameters=[]), None),
@@ -71,6 +79,29 @@ def test_binary_tensors_follow_the_json_in_their_order() -> None:
 def test_what_is_no_request_is_refused_in_a_sentence(body: bytes, header: str | None) -> None:
     with pytest.raises(UsageError, match=r"^Expected .*\."):
         tensors.read(body, header)
+
+
+def test_a_long_array_is_read_and_written_piece_by_piece() -> None:
+    values = np.arange(90_000).reshape(3, 100, 300) % 251
+    for data in (values.tolist(), values.ravel().tolist()):
+        (found,) = tensors.read(request(shape=[3, 100, 300], data=data), None).inputs.values()
+        np.testing.assert_array_equal(found, values)
+    floats = np.random.default_rng(0).random(90_000, np.float32)
+    body, _ = tensors.write({}, {"a": floats, "b": floats[:1]}, {"a": False, "b": False})
+    assert [entry["data"] for entry in json.loads(body)["outputs"]] == [floats.tolist(), floats[:1].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("item", "shape"), [("[]", [1]), ("[]", [600_000]), ("{}", [1]), ('"data":[', [1]), ("0", [1])]
+)
+def test_a_body_of_many_small_things_takes_little_memory(item: str, shape: list[int]) -> None:
+    body = request(shape=shape, data=[]).replace(b"[]}", b"[" + ",".join([item] * 600_000).encode() + b"]}")
+    tracemalloc.start()
+    with pytest.raises(UsageError):
+        tensors.read(body, None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * len(body)
 
 
 def test_a_response_is_json_or_json_and_bytes() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from uce_edge.files import replacing
 from uce_edge.metrics import Interval
+from uce_edge.printable import cell
 from uce_edge.report.words import percentage
 from uce_edge_train.choices import Experiment
 
@@ -19,7 +20,7 @@ def write_csv(folder: Path, name: str, lines: Sequence[Cells]) -> None:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
         for line in lines:
-            writer.writerow({key: _short(value) for key, value in line.items()})
+            writer.writerow({key: cell(_short(value)) for key, value in line.items()})
 
 
 def write_section(folder: Path, name: Experiment, text: str) -> None:

@@ -127,15 +127,17 @@ def _underestimates(subject: Subject) -> Finding:
 def _to_the_twin(subject: Subject) -> Finding:
     parts: list[bool | None] = []
     words = []
-    for name, metric in (("UCE", metrics.uce), ("cUCE", metrics.classwise_uce)):
+    judged = {"T-UCE": metrics.tuce, "cT-UCE": metrics.classwise_tuce}
+    for name, metric in (judged | {"UCE": metrics.uce, "cUCE": metrics.classwise_uce}).items():
         cells = []
         plain = subject.probabilities(Row.UNCALIBRATED, Inference.MC)
         for row in (Row.UNCALIBRATED, *MAPS):
             table = subject.probabilities(row, Inference.MC)
             twin = metrics.calibrated_twin(metric, table).value
             cells.append(f"{row} {percentage(metric(table, subject.labels()), 2)} (twin {percentage(twin, 2)})")
-            if row is not Row.UNCALIBRATED:
-                parts.append(_sign(_difference(subject, metric, table, plain)))
+            if row is not Row.UNCALIBRATED and name in judged:
+                difference = metrics.difference(metric.__name__, table, plain, subject.labels())
+                parts.append(None if difference is None else _sign(difference))
         words.append(f"{name} in %: {', '.join(cells)}")
     return Finding(_verdict(parts), "; ".join(words))
 
@@ -240,7 +242,8 @@ _CLAIMS = (
     ),
     Claim(
         "Each logit scaling lowers UCE and cUCE towards the twin",
-        "Both metrics fall for temperature, vector and aux, by paired intervals; partly: some do.",
+        "T-UCE and cT-UCE, which compare the error with the twin's in every bin, fall for temperature, vector and aux, "
+        "by paired intervals; partly: some do. UCE and cUCE themselves also fall when a model becomes overconfident.",
         _to_the_twin,
     ),
     Claim(

@@ -108,7 +108,8 @@ def _section(subject: Subject, cells: list[Cell]) -> str:
         f"scores on {cells[0].test_images} test images, 15 bins, classes by predicted "
         "label. In percent: the value, its "
         "95 % bootstrap interval, and *what a perfectly calibrated model with the same probabilities would score* (the "
-        "twin). A value is good when it is near its twin's, which for UCE can be above or below. Classes that are "
+        "twin). An ECE is good when it is near its twin's. A UCE near or below its twin's can also be that of an "
+        "overconfident model: the scorecard judges by T-UCE. Classes that are "
         "never predicted are left out of a classwise mean (`empty_classes`). Commands, unrounded values: "
         "[table1.csv](table1.csv).",
     ]

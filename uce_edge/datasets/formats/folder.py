@@ -17,10 +17,14 @@ _DEBRIS = ("__MACOSX",)  # what archives leave beside the data
 def read(path: Path, wanted: Wanted) -> Source:
     """All images below every class folder; without labels, all images below the folder."""
     left_out: Counter[str] = Counter()
-    if wanted.labels:
-        listed = _labelled(path, left_out)
-    else:
-        listed = [Listed(str(file), _name(file, path), "", "all") for file in _images(path, left_out)]
+    try:
+        if wanted.labels:
+            listed = _labelled(path, left_out)
+        else:
+            listed = [Listed(str(file), _name(file, path), "", "all") for file in _images(path, left_out)]
+    except OSError as error:
+        where, why = error.filename or path, error.strerror or error
+        raise UsageError(f"The folder {where} cannot be listed: {why}. Check that you may read it.") from None
     _tell_left_out(path, left_out)
     if not listed:
         raise UsageError(f"{path} has no images in it ({', '.join(images.SUFFIXES)}). Check the path.")
@@ -82,23 +86,33 @@ def _parts(path: Path) -> dict[str, Path]:
 
 
 def _images(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
-    """All images below a folder, by name, those of its sub-folders in their place; counts what is no image."""
-    yield from _below(folder, left_out, frozenset({folder.resolve()}))
+    """All images below a folder, by name, those of its sub-folders in their place; counts what is no image.
 
-
-def _below(folder: Path, left_out: Counter[str], above: frozenset[Path]) -> Iterator[Path]:
-    for entry in _entries(folder):
-        if not entry.is_dir():
+    A folder is listed once, however many links lead to it.
+    """
+    seen, waiting = {_identity(folder)}, [iter(_entries(folder))]
+    while waiting:
+        entry = next(waiting[-1], None)
+        if entry is None:
+            waiting.pop()
+        elif not entry.is_dir():
             if images.is_image(entry):
                 yield entry
             else:
                 left_out[_kind(entry)] += 1
         elif _is_debris(entry):
             left_out["hidden folder"] += 1
-        elif (resolved := entry.resolve()) in above:
-            left_out["link to a folder above itself"] += 1
+        elif (identity := _identity(entry)) in seen:
+            left_out["link to a folder that is listed already"] += 1
         else:
-            yield from _below(entry, left_out, above | {resolved})
+            seen.add(identity)
+            waiting.append(iter(_entries(entry)))
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What all names of a folder have in common."""
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def _kind(entry: Path) -> str:
@@ -120,10 +134,7 @@ def _name(file: Path, path: Path) -> str:
 
 
 def _entries(path: Path) -> list[Path]:
-    try:
-        return sorted(path.iterdir())
-    except OSError as error:
-        raise UsageError(f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it.") from None
+    return sorted(path.iterdir())
 
 
 def _is_debris(folder: Path) -> bool:

@@ -13,6 +13,7 @@ from uce_edge.lists import PATH, Row
 
 _LABEL, _GROUP, _SPLIT = "label", "group", "split"
 _PARQUET = ".parquet"
+_DIGITS = 10  # of a class number, fewer: what is longer is a name
 _SUFFIXES = (".csv", ".tsv", ".jsonl", _PARQUET)
 
 
@@ -144,7 +145,7 @@ def _is_file(path: str) -> bool:
 def _classes(listed: list[Listed], path: Path, known: Sequence[str] | None) -> tuple[list[Listed], list[str]]:
     """The classes in order, numbers by their size; numbers are those of the model's classes where there is a model."""
     names = sorted({one.label for one in listed})
-    if all(name.isdecimal() for name in names):
+    if all(name.isdecimal() and len(name) < _DIGITS for name in names):
         names.sort(key=int)
         if known is not None and not set(names) <= set(known) and int(names[-1]) < len(known):
             return [one._replace(label=known[int(one.label)]) for one in listed], list(known)
