@@ -18,7 +18,7 @@ from uce_edge.metrics import aurc, bootstrap
 from uce_edge.model import Model
 from uce_edge.models import bundled
 from uce_edge.prediction import Prediction
-from uce_edge.rejection import guarantee
+from uce_edge.rejection import class_limits, guarantee
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "guide.md"
 TARGETS = (0.05, 0.02)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from conftest import Call, Digits
 
-from uce_edge.rejection import guarantee
 from uce_edge.calibration.novelty import USUAL, cutoff
 from uce_edge.contract import Method
 from uce_edge.datasets import far
 from uce_edge.datasets.splits import Split
 from uce_edge.model import Model
+from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge_export import levels
 from uce_edge_export.levels import Costs
