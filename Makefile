@@ -80,16 +80,17 @@ test-minimal:
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 # Some 15 minutes on two cores. What takes gigabytes runs with: pytest benchmarks -m large
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest benchmarks -m "not large" --benchmark-columns=min,median,rounds --benchmark-sort=name
-	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/speed/page.py
 
 # Measures the noise table and writes docs/noise.md.
 noise: $(VENV)/.dev
-	$(BIN)/python benchmarks/noise_quality.py
+	$(BIN)/python benchmarks/studies/noise_quality.py
 
 # The site, from docs/ and the docstrings, into build/site: a dead link stops it. Look at it with
 # python3 -m http.server --directory build/site. Its examples are made by runs of the program.

@@ -18,7 +18,7 @@ from uce_edge.contract import Inference, Method
 from uce_edge.datasets import splits
 
 if TYPE_CHECKING:
-    from uce_edge_export.export import Exported
+    from uce_edge_export.pipeline import Exported
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -41,8 +41,9 @@ class Digits:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     # Here, so that tests of the runtime alone need no PyTorch.
     pytest.importorskip("torch", reason="torch is not installed: there is no model to train")
-    from uce_edge_train import calibrating, training
+    from uce_edge_train import calibration
     from uce_edge_train.export import export_run
+    from uce_edge_train.loop import training
 
     # CI keeps the files, to predict with them from the installed wheel; of several processes the first one does.
     keep = os.environ.get("UCE_EDGE_KEEP") if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" else None
@@ -50,7 +51,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     dataset = splits.load("digits")
     run = folder / "run"
     training.train(dataset, run)
-    calibrating.calibrate(run, method=Method.TEMPERATURE)
+    calibration.calibrate(run, method=Method.TEMPERATURE)
     model, deterministic, image = folder / "digits.onnx", folder / "deterministic.onnx", folder / "digit.png"
     exported = export_run(run, model, dataset)
     export_run(run, deterministic, dataset, Inference.DETERMINISTIC)

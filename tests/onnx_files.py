@@ -5,7 +5,7 @@ import random
 import onnx
 from onnx import TensorProto, helper
 
-from uce_edge import wire
+from uce_edge.integrity import protobuf
 
 HOLDERS = ("initializer", "sparse values", "sparse indices", "attribute", "attributes", "sparse attribute", "subgraph",
            "function", "training")  # fmt: skip
@@ -60,26 +60,26 @@ def tensors(message: object) -> list[onnx.TensorProto]:
 
 def misspelt(content: bytes, dice: random.Random, kind: str = "model") -> bytes:
     """The same file with one field, at any depth, written in a way that protobuf may or may not accept."""
-    fields = list(wire.fields(memoryview(content), kind))
+    fields = list(protobuf.fields(memoryview(content), kind))
     if not fields:
         return content
     place = dice.randrange(len(fields))
     field, parts = fields[place], [bytes(field.raw) for field in fields]
-    message = wire._MESSAGES[kind]
+    message = protobuf._MESSAGES[kind]
     inner = message.once.get(field.number) or message.often.get(field.number)
     if isinstance(inner, str) and dice.random() < 0.8:
-        parts[place] = wire._bytes_field(field.number, misspelt(bytes(field.content), dice, inner))
+        parts[place] = protobuf._bytes_field(field.number, misspelt(bytes(field.content), dice, inner))
     else:
         parts[place] = _respelt(field, dice)
     return b"".join(parts)
 
 
-def _respelt(field: wire.Field, dice: random.Random) -> bytes:
+def _respelt(field: protobuf.Field, dice: random.Random) -> bytes:
     raw = bytes(field.raw)
-    tag, start = wire._varint(raw, 0, len(raw))
+    tag, start = protobuf._varint(raw, 0, len(raw))
     rest, content = raw[start:], bytes(field.content)
     half = len(content) // 2
-    as_varint = wire._as_varint
+    as_varint = protobuf._as_varint
     return dice.choice(
         [
             as_varint(tag | dice.randrange(1, 2**20) << 32) + rest,  # bits that a tag of 32 bits does not have
@@ -90,11 +90,11 @@ def _respelt(field: wire.Field, dice: random.Random) -> bytes:
             as_varint(dice.randrange(1, 2**29) << 3 | tag & 7) + rest,  # another number
             as_varint(dice.randrange(1, 30) << 3 | tag & 7) + rest,
             raw + raw,
-            wire._bytes_field(field.number, content[:half]) + wire._bytes_field(field.number, content[half:]),
+            protobuf._bytes_field(field.number, content[:half]) + protobuf._bytes_field(field.number, content[half:]),
             as_varint(field.number << 3 | 3) + raw + as_varint(field.number << 3 | 4),  # a group
             raw[: dice.randrange(len(raw))],
             raw + as_varint(field.number << 3) + as_varint(dice.randrange(2**64)),
-            raw + wire._bytes_field(dice.choice([13, dice.randrange(1, 30)]), wire._entry("location", "x")[2:]),
+            raw + protobuf._bytes_field(dice.choice([13, dice.randrange(1, 30)]), protobuf._entry("location", "x")[2:]),
             b"",
         ]
     )

@@ -25,7 +25,7 @@ import uce_edge_train
 PACKAGES = [uce_edge, uce_edge_export, uce_edge_train]
 INNER = [
     importlib.import_module(f"uce_edge.{name}")
-    for name in ("calibration", "datasets", "evaluation", "metrics", "models", "report")
+    for name in ("calibration", "datasets", "evaluation", "metrics", "models", "output.report")
 ]
 
 
@@ -68,9 +68,9 @@ def test_a_public_name_that_needs_torch_names_the_command_that_installs_it() -> 
 def test_a_function_stays_itself_when_its_module_has_been_imported() -> None:
     code = "import {0}.{1}; from {0} import {2}; assert callable({2}), {2}"
     names = (
-        ("uce_edge_train", "calibrating", "calibrate"),
-        ("uce_edge_train", "training", "train"),
-        ("uce_edge_export", "recalibrating", "recalibrate"),
+        ("uce_edge_train", "calibration", "calibrate"),
+        ("uce_edge_train", "loop.training", "train"),
+        ("uce_edge_export", "recalibration", "recalibrate"),
     )
     done = clean("\n".join(code.format(*one) for one in names))  # one process: torch is slow to import
     assert done.returncode == 0, done.stderr

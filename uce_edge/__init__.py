@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from uce_edge import lazy
+from uce_edge._util import lazy_exports
 
 __version__ = "0.3.0"
 
 if TYPE_CHECKING:
-    from uce_edge.answers import Answer
     from uce_edge.contract import Inference, Method
     from uce_edge.datasets.sources import SkippedImagesWarning
     from uce_edge.errors import (
@@ -22,16 +21,17 @@ if TYPE_CHECKING:
         UceEdgeWarning,
         UsageError,
     )
-    from uce_edge.frames import to_pandas
     from uce_edge.metadata import ImageSpec, Metadata
-    from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
     from uce_edge.models import load
     from uce_edge.monitor.monitor import Monitor
-    from uce_edge.prediction import ImagePrediction, Prediction
-    from uce_edge.providers import Device
+    from uce_edge.output.dataframe import to_pandas
     from uce_edge.rejection.guarantee import NoGuaranteeError
     from uce_edge.rejection.promises import Promise
     from uce_edge.rejection.rule import Decision, Reason, RejectRule
+    from uce_edge.runtime.answers import Answer
+    from uce_edge.runtime.model import GuaranteeWarning, Model, SamplesWarning
+    from uce_edge.runtime.prediction import ImagePrediction, Prediction
+    from uce_edge.runtime.providers import Device
 
 __all__ = [
     "Answer",
@@ -67,10 +67,10 @@ __all__ = [
     "to_pandas",
 ]
 
-__getattr__, __dir__ = lazy.names(
+__getattr__, __dir__ = lazy_exports.names(
     __name__,
     {
-        "uce_edge.answers": ("Answer",),
+        "uce_edge.runtime.answers": ("Answer",),
         "uce_edge.rejection.guarantee": ("NoGuaranteeError",),
         "uce_edge.rejection.promises": ("Promise",),
         "uce_edge.contract": ("Inference", "Method"),
@@ -87,13 +87,13 @@ __getattr__, __dir__ = lazy.names(
             "UceEdgeWarning",
             "UsageError",
         ),
-        "uce_edge.frames": ("to_pandas",),
+        "uce_edge.output.dataframe": ("to_pandas",),
         "uce_edge.metadata": ("ImageSpec", "Metadata"),
-        "uce_edge.model": ("GuaranteeWarning", "Model", "SamplesWarning"),
+        "uce_edge.runtime.model": ("GuaranteeWarning", "Model", "SamplesWarning"),
         "uce_edge.models": ("load",),
         "uce_edge.monitor.monitor": ("Monitor",),
-        "uce_edge.prediction": ("ImagePrediction", "Prediction"),
+        "uce_edge.runtime.prediction": ("ImagePrediction", "Prediction"),
         "uce_edge.rejection.rule": ("Decision", "Reason", "RejectRule"),
-        "uce_edge.providers": ("Device",),
+        "uce_edge.runtime.providers": ("Device",),
     },
 )

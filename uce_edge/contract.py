@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from uce_edge._util.field_rules import between, checked, strictly_between
 from uce_edge.errors import argument
-from uce_edge.fields import between, checked, strictly_between
 
 VERSION = 2
 """What this version writes. It also reads contract 1, through `uce_edge.contract_1`."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from uce_edge._util.field_rules import OPTIONAL, Positive, between, strictly_between
+from uce_edge._util.records import Record
 from uce_edge.contract import MAX_SAMPLES, MAX_SEED, RuleScore
-from uce_edge.fields import OPTIONAL, Positive, between, strictly_between
-from uce_edge.records import Record
 from uce_edge.rejection.promises import ClassPromise, ErrorPromise, Guarantee, NoveltyGuarantee
 from uce_edge.rejection.rule import RejectRule
 

@@ -7,21 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 from uce_edge import contract_1
-from uce_edge.contract import (
-    KEY,
-    MAX_SAMPLES,
-    NOVELTY,
-    VERSION,
-    Inference,
-    Method,
-    NoiseKind,
-    Posterior,
-    Precision,
-    Sigma,
-)
-from uce_edge.digests import MARK, Digests, of_document
-from uce_edge.errors import ModelFileError
-from uce_edge.fields import (
+from uce_edge._util.field_rules import (
     ABOVE_ZERO,
     NONE_AS_EMPTY,
     NOT_EMPTY,
@@ -35,10 +21,24 @@ from uce_edge.fields import (
     many,
     strictly_between,
 )
-from uce_edge.monitor.records import StoredReference
-from uce_edge.probe import Probe
-from uce_edge.ranges import Range
-from uce_edge.records import DocumentError, Record, parse
+from uce_edge._util.records import DocumentError, Record, parse
+from uce_edge.contract import (
+    KEY,
+    MAX_SAMPLES,
+    NOVELTY,
+    VERSION,
+    Inference,
+    Method,
+    NoiseKind,
+    Posterior,
+    Precision,
+    Sigma,
+)
+from uce_edge.errors import ModelFileError
+from uce_edge.images.gray_range import Range
+from uce_edge.integrity.digests import MARK, Digests, of_document
+from uce_edge.integrity.self_test import Probe
+from uce_edge.monitor.state import StoredReference
 from uce_edge.rejection.promises import ErrorPromise, HeldOut
 from uce_edge.rejection.rule import RejectRule
 

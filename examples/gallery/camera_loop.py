@@ -24,9 +24,9 @@ import numpy.typing as npt
 from PIL import Image
 
 import uce_edge
-from uce_edge.corruptions import corrupt
-from uce_edge.images import collect
-from uce_edge.prediction import ImageLike, Reason
+from uce_edge.images.corruptions import corrupt
+from uce_edge.images.loader import collect
+from uce_edge.runtime.prediction import ImageLike, Reason
 
 Frame = tuple[int, ImageLike]
 """The number of a frame, from 1, and its picture. Dropped frames leave gaps in the numbers."""

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import uce_edge
 from uce_edge import models
-from uce_edge.annotate import save_sheet
-from uce_edge.answers import Request
-from uce_edge.audit import Audit
-from uce_edge.files import replacing
-from uce_edge.images import collect
-from uce_edge.logged import ModelFiles
-from uce_edge.replay import Outcome, replay
+from uce_edge._util.atomic_files import replacing
+from uce_edge.audit.decision_log import Audit
+from uce_edge.audit.model_files import ModelFiles
+from uce_edge.audit.replay import Outcome, replay
+from uce_edge.images.loader import collect
+from uce_edge.output.annotate import save_sheet
+from uce_edge.runtime.answers import Request
 
 MODEL = "pneumonia"
 ASKED = Request(reject="auto")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from uce_edge._util.records import Record
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError, expected
-from uce_edge.records import Record
 
 
 class OutputIs(StrEnum):

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
+from uce_edge._util.atomic_files import removable, replacing
 from uce_edge.contract import Inference, NoiseKind
-from uce_edge.digests import of_model
 from uce_edge.errors import IntegrityWarning, UceEdgeError, UsageError, expected
-from uce_edge.files import removable, replacing
-from uce_edge.model import Model
-from uce_edge.providers import onnxruntime
-from uce_edge.wire import fields
+from uce_edge.integrity.digests import of_model
+from uce_edge.integrity.protobuf import fields
+from uce_edge.runtime.model import Model
+from uce_edge.runtime.providers import onnxruntime
 
 SUFFIX = ".ort"
 TOLERANCE = 1e-4  # on logits of unit scale, as at the parity gate
@@ -21,7 +21,8 @@ _PASSES = 2
 def convert(path: str | Path) -> Path:
     """Write NAME.ort beside NAME.onnx, with the same metadata and, within rounding, the same answers.
 
-    The description of both, NAME.json, gets the digest of the new file. As in `publish`, there is never a wrong one.
+    The description of both, NAME.json, gets the digest of the new file. As in `publish.draft`, there is never a wrong
+    one.
 
     Args:
         path: A model file, as `uce-edge export` or `uce-edge calibrate` wrote it.

@@ -13,12 +13,12 @@ from PIL import Image
 from uce_edge import contract
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
-from uce_edge.model import Model
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import Guarantee, Promise
+from uce_edge.runtime.model import Model
 from uce_edge_export.options import Options
-from uce_edge_export.recalibrating import recalibrate
-from uce_edge_train import calibrating
+from uce_edge_export.recalibration import recalibrate
+from uce_edge_train import calibration
 from uce_edge_train.export import export_run
 
 
@@ -67,7 +67,7 @@ def test_it_is_calibrated_for_its_own_passes_alone(digits: Digits, baked: Path, 
 def test_a_run_with_a_promise_is_exported_with_its_passes_baked_in(digits: Digits, tmp_path: Path) -> None:
     run, out = shutil.copytree(digits.run, tmp_path / "run"), tmp_path / "m.onnx"
     promise = Promise(0.03, confidence=0.9)
-    calibrating.calibrate(run, promise=promise)
+    calibration.calibrate(run, promise=promise)
     done = export_run(run, out, digits.dataset, samples=25, options=Options(bake=True))
     assert isinstance(done.promised, Guarantee)
     held_out = digits.dataset.splits["guarantee"]

@@ -12,21 +12,21 @@ import onnxruntime
 import pytest
 import torch
 from conftest import Call, Digits
-from nets import Net, export
+from helpers.nets import Net, export
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge.model import Model
-from uce_edge_export import noise_table
-from uce_edge_export.builder import OPSET, Builder
-from uce_edge_export.graph import IR_VERSION
+from uce_edge.runtime.model import Model
+from uce_edge_export.graph.assembly import IR_VERSION
+from uce_edge_export.graph.builder import OPSET, Builder
+from uce_edge_export.noise import noise_table
+from uce_edge_export.noise.perturbations import BernoulliDropout
 from uce_edge_export.options import Options
-from uce_edge_export.perturbations import BernoulliDropout
-from uce_edge_export.plain import find_features
-from uce_edge_export.tidy import infer_shapes
+from uce_edge_export.transform.noise_free import find_features
+from uce_edge_export.transform.simplification import infer_shapes
 from uce_edge_train import export_module, gaussianize
 
 SPEC = ImageSpec(8, 8, 3)

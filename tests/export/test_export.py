@@ -19,11 +19,12 @@ from uce_edge.calibration.maps import apply_map, initial
 from uce_edge.contract import Inference, Method
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, ImageSpec, Metadata
-from uce_edge.model import Model
-from uce_edge_export import noise_table
-from uce_edge_export.perturbations import GaussianDropout
-from uce_edge_train import architectures, gaussianize, graphs
+from uce_edge.runtime.model import Model
+from uce_edge_export.noise import noise_table
+from uce_edge_export.noise.perturbations import GaussianDropout
+from uce_edge_train import gaussianize, torch_graph
 from uce_edge_train.export import export_module, export_run
+from uce_edge_train.networks import architectures
 
 SPEC = ImageSpec(16, 16, 3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
 
@@ -216,24 +217,24 @@ class TestTheGate:
         assert list(tmp_path.iterdir()) == []
 
     def test_wrong_arithmetic(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        honest = graphs.noisy_sites
+        honest = torch_graph.noisy_sites
 
         def wrong(classifier, model):
             return [
                 replace(s, perturbation=GaussianDropout(s.perturbation.p * 1.01)) for s in honest(classifier, model)
             ]
 
-        monkeypatch.setattr(graphs, "noisy_sites", wrong)
+        monkeypatch.setattr(torch_graph, "noisy_sites", wrong)
         self.refuse(tmp_path, "differ from the original's .* under the same noise")
 
     def test_batch_norm_left_in_training_mode(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        honest = graphs.torch_reference
+        honest = torch_graph.torch_reference
 
         def unfrozen(model, spec, sites):
             monkeypatch.setattr(model, "eval", lambda: model)
             return honest(model.train(), spec, sites)
 
-        monkeypatch.setattr(graphs, "torch_reference", unfrozen)
+        monkeypatch.setattr(torch_graph, "torch_reference", unfrozen)
         with pytest.raises(UceEdgeError, match="differ from the original's"):
             export_module(trained_like(depthwise), metadata(), tmp_path / "m.onnx")
         assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from conftest import GOLDEN, ROOT, Call
 from uce_edge import Model
 from uce_edge.metadata import Metadata, StoredScore
 
-hub = pytest.importorskip("uce_edge_export.hub", reason="the extra `recalibrate` is not installed")
+hub = pytest.importorskip("uce_edge_export.publish.huggingface", reason="the extra `recalibrate` is not installed")
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
 
 BUNDLED = ROOT / "uce_edge" / "models" / "cifar10-moments.onnx"

@@ -11,13 +11,14 @@ import pytest
 from conftest import Call, Digits
 
 from uce_edge import Model, contract
-from uce_edge.calibration.laplace import LaplaceError
+from uce_edge.calibration.laplace_posterior import LaplaceError
 from uce_edge.contract import Inference, NoiseKind, Posterior, PriorFrom
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge_export import laplace, noise_table
-from uce_edge_export.publish import Draft
-from uce_edge_export.recalibrating import recalibrate
+from uce_edge_export.graph import laplace_draws
+from uce_edge_export.noise import noise_table
+from uce_edge_export.publish.draft import Draft
+from uce_edge_export.recalibration import recalibrate
 
 PASSES = 100
 
@@ -30,28 +31,32 @@ def labelled(digits: Digits) -> Split:
 
 
 @pytest.fixture(scope="module")
-def drawn(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> laplace.Drawn:
+def drawn(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> laplace_draws.Drawn:
     splits = digits.dataset.splits
     prior = PriorFrom.HELD_OUT_NLL
-    return laplace.Drawn(*laplace.fit(ir.load(digits.deterministic), splits["train"], splits["calibration"], prior))
+    return laplace_draws.Drawn(
+        *laplace_draws.fit(ir.load(digits.deterministic), splits["train"], splits["calibration"], prior)
+    )
 
 
 @pytest.fixture(scope="module")
-def file(digits: Digits, drawn: laplace.Drawn, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(digits: Digits, drawn: laplace_draws.Drawn, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The deterministic digits file with its posterior."""
     path = tmp_path_factory.mktemp("laplace") / "laplace.onnx"
     add(digits, drawn, path)
     return path
 
 
-def add(digits: Digits, drawn: laplace.Drawn, path: Path) -> None:
+def add(digits: Digits, drawn: laplace_draws.Drawn, path: Path) -> None:
     draft = Draft(path, digits.deterministic.read_bytes(), Model(digits.deterministic, "cpu").metadata)
-    laplace.add(draft, drawn, digits.dataset.splits["test"].images[:3])
+    laplace_draws.add(draft, drawn, digits.dataset.splits["test"].images[:3])
 
 
-def test_the_file_draws_what_numpy_draws_from_the_same_seeds(digits: Digits, drawn: laplace.Drawn, file: Path) -> None:
+def test_the_file_draws_what_numpy_draws_from_the_same_seeds(
+    digits: Digits, drawn: laplace_draws.Drawn, file: Path
+) -> None:
     images = digits.dataset.splits["test"].images[:20]
-    seen = laplace.evaluate(ir.load(digits.deterministic), images)
+    seen = laplace_draws.evaluate(ir.load(digits.deterministic), images)
     seeds = contract.pass_seeds(PASSES, 3)
     (normals,) = noise_table.layer_noise(seeds, noise_table.Plan((9,)))
     expected = drawn.posterior.draw(seen.logits, seen.features, normals)
@@ -89,7 +94,7 @@ def test_all_passes_are_in_one_call_and_none_can_be_saved(file: Path, digits: Di
 
 @pytest.mark.parametrize("noise", [NoiseKind.RANDN, NoiseKind.INPUT])
 def test_other_sources_of_noise_pass_the_gate(
-    digits: Digits, drawn: laplace.Drawn, noise: NoiseKind, tmp_path: Path
+    digits: Digits, drawn: laplace_draws.Drawn, noise: NoiseKind, tmp_path: Path
 ) -> None:
     add(digits, replace(drawn, noise=noise), tmp_path / "other.onnx")
     graph = onnx.load(tmp_path / "other.onnx").graph
@@ -98,10 +103,10 @@ def test_other_sources_of_noise_pass_the_gate(
 
 
 def test_a_wrong_posterior_does_not_pass_the_gate(
-    digits: Digits, drawn: laplace.Drawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    digits: Digits, drawn: laplace_draws.Drawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    emitted = laplace._emit_deviations
-    monkeypatch.setattr(laplace, "_emit_deviations", lambda g, *rest: g.Abs(g.Neg(g.Exp(emitted(g, *rest)))))
+    emitted = laplace_draws._emit_deviations
+    monkeypatch.setattr(laplace_draws, "_emit_deviations", lambda g, *rest: g.Abs(g.Neg(g.Exp(emitted(g, *rest)))))
     with pytest.raises(UceEdgeError, match="differ from the original's"):
         add(digits, drawn, tmp_path / "wrong.onnx")
 
@@ -225,15 +230,17 @@ def test_other_commands_say_where_the_posterior_belongs(digits: Digits, call: Ca
 def test_a_network_without_a_last_linear_layer_and_too_few_images_are_refused(
     digits: Digits, labelled: Split, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    from uce_edge_export import third_party as reader
-    from uce_edge_export.export import export_third_party
+    from uce_edge_export.pipeline import export_third_party
+    from uce_edge_export.source import third_party as reader
 
     source = third_party(tmp_path / "net.onnx", rng, relu=True)
     read = reader.load(source)
     metadata = reader.metadata(read, source, inference=Inference.DETERMINISTIC)
     export_third_party(read, metadata, tmp_path / "det.onnx", [])
     with pytest.raises(LaplaceError, match="not a linear function"):
-        laplace.give(tmp_path / "det.onnx", tmp_path / "out.onnx", labelled)
+        laplace_draws.give(tmp_path / "det.onnx", tmp_path / "out.onnx", labelled)
     with pytest.raises(LaplaceError, match="7 images are too few"):
-        laplace.give(digits.deterministic, tmp_path / "out.onnx", Split(labelled.images[:20], labelled.labels[:20]))
+        laplace_draws.give(
+            digits.deterministic, tmp_path / "out.onnx", Split(labelled.images[:20], labelled.labels[:20])
+        )
     assert not (tmp_path / "out.onnx").exists()

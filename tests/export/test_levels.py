@@ -9,14 +9,14 @@ from conftest import Call, Digits
 
 from uce_edge.calibration.novelty import USUAL, cutoff
 from uce_edge.contract import Method
-from uce_edge.datasets import far
+from uce_edge.datasets import synthetic_ood
 from uce_edge.datasets.splits import Split
-from uce_edge.model import Model
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
-from uce_edge_export import levels
-from uce_edge_export.levels import Costs
-from uce_edge_export.recalibrating import Recalibrated, recalibrate
+from uce_edge.runtime.model import Model
+from uce_edge_export.check import novelty_levels
+from uce_edge_export.check.novelty_levels import Costs
+from uce_edge_export.recalibration import Recalibrated, recalibrate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -45,14 +45,14 @@ def test_every_level_says_what_it_accepts_of_own_and_of_far_images(digits: Digit
     assert (costs.target_error, costs.images) == (None, 135)
     reference = digits.dataset.splits["calibration"].halves()[1]
     said = model.predict(reference.images)
-    made = far.far(model.metadata.image, far.CHOICE, each=levels.EACH)
+    made = synthetic_ood.far(model.metadata.image, synthetic_ood.CHOICE, each=novelty_levels.EACH)
     strange, kinds = model.predict(made.images).novelty, np.array(made.kinds)
     for row in costs.rows:
         limit = np.float32(cutoff(135, row.level).cutoff)
         kept = said.novelty > limit
         assert row.coverage == kept.mean()
         assert row.error == (said.class_ids != reference.labels)[kept].mean()
-        assert row.far == {kind: (strange > limit)[kinds == kind].mean() for kind in far.CHOICE}
+        assert row.far == {kind: (strange > limit)[kinds == kind].mean() for kind in synthetic_ood.CHOICE}
 
 
 def test_with_a_promise_every_level_has_a_threshold_of_its_own(digits: Digits, tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digi
     assert said.code == 0, said.err
     lines = said.err.splitlines()
     head = next(line for line in lines if line.startswith("level "))
-    assert all(kind in head for kind in far.CHOICE)
-    assert not any(kind in said.err for kind in far.JUDGE), "these are kept out of every choice"
+    assert all(kind in head for kind in synthetic_ood.CHOICE)
+    assert not any(kind in said.err for kind in synthetic_ood.JUDGE), "these are kept out of every choice"
     assert [line.split("  ")[0] for line in lines if "%" in line and line[0] in "345"] == [
         "3.0 %",
         "4.0 % (used)",
@@ -124,7 +124,7 @@ def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digi
     ]
     rows = json.loads(said.out)["novelty_levels"]
     assert [row["level"] for row in rows] == [0.03, 0.04, 0.05]
-    assert set(rows[0]["far"]) == set(far.CHOICE)
+    assert set(rows[0]["far"]) == set(synthetic_ood.CHOICE)
     assert "At most 4.0 % of familiar images" in call("info", out).out
 
 

@@ -19,14 +19,15 @@ from uce_edge.contract import Inference, Method, NoiseKind, Sigma
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.metrics import nll
-from uce_edge.model import Model
-from uce_edge_export import moments
-from uce_edge_export.builder import Builder
-from uce_edge_export.moments import Uncertain
+from uce_edge.runtime.model import Model
+from uce_edge_export.graph.builder import Builder
+from uce_edge_export.noise import moments
+from uce_edge_export.noise.moments import Uncertain
 from uce_edge_export.options import Expand, Options
-from uce_edge_export.recalibrating import recalibrate
-from uce_edge_train import architectures, gaussianize
+from uce_edge_export.recalibration import recalibrate
+from uce_edge_train import gaussianize
 from uce_edge_train.export import export_module, export_run
+from uce_edge_train.networks import architectures
 
 MEANS = np.array([-30.0, -4, -1.5, -0.3, 0, 1e-3, 0.4, 1, 3, 5.9, 6.2, 25], np.float32)
 DEVIATIONS = np.array([1e-6, 1e-2, 0.5, 1, 3], np.float32)

@@ -10,11 +10,12 @@ from torch import nn
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 from uce_edge_export.options import Expand, Options
-from uce_edge_train import architectures, gaussianize
+from uce_edge_train import gaussianize
+from uce_edge_train.dropout.gaussian_layers import gaussian_layers
 from uce_edge_train.export import export_module
-from uce_edge_train.layers import gaussian_layers
+from uce_edge_train.networks import architectures
 
 CLASSES = tuple("0123456789")
 

@@ -5,9 +5,9 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from uce_edge_export import noise_table
-from uce_edge_export.builder import Builder
-from uce_edge_export.perturbations.bernoulli import threshold
+from uce_edge_export.graph.builder import Builder
+from uce_edge_export.noise import noise_table
+from uce_edge_export.noise.perturbations.bernoulli import threshold
 
 PLAN = noise_table.Plan((10, 64, 700, 64 * 4096 + 5))  # smaller than a row, one row, several, more than there are
 

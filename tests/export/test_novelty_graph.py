@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from conftest import GOLDEN
-from nets import MEAN, STD, Net, export
+from helpers.nets import MEAN, STD, Net, export
 from onnx import helper
 
 from uce_edge import contract
@@ -18,8 +18,8 @@ from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.contract import Inference, NoiseKind, Sigma
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
-from uce_edge.model import Model
-from uce_edge_export import novelty
+from uce_edge.runtime.model import Model
+from uce_edge_export.graph import novelty_score
 from uce_edge_export.options import Expand, Options
 
 FILES = [GOLDEN / f"digits-{kind}.onnx" for kind in ("minor-0", "moments")]
@@ -46,15 +46,15 @@ def test_images() -> np.ndarray:
 def gated(request: pytest.FixtureRequest, calibration: Split, tmp_path_factory: pytest.TempPathFactory) -> tuple:
     """An old file, what was fitted, and the new file."""
     old = ir.load(request.param)
-    fitted = novelty.fit(old, calibration)
-    model, metadata = novelty.attach(old, Model(request.param, "cpu").metadata, fitted)
+    fitted = novelty_score.fit(old, calibration)
+    model, metadata = novelty_score.attach(old, Model(request.param, "cpu").metadata, fitted)
     return request.param, fitted, save(model, metadata, tmp_path_factory.mktemp("gated") / request.param.name)
 
 
 def test_score_and_p_are_those_of_numpy(gated: tuple, test_images: np.ndarray) -> None:
     old, fitted, new = gated
     said = Model(new, "cpu").predict(test_images)
-    exact = fitted.distances[0](novelty.features(ir.load(old), test_images)[0])
+    exact = fitted.distances[0](novelty_score.features(ir.load(old), test_images)[0])
     np.testing.assert_allclose(said.novelty_score, exact, rtol=1e-5)
     np.testing.assert_array_equal(said.novelty, fitted.reference(said.novelty_score))
     assert said[0].novelty == pytest.approx(float(said.novelty[0]))
@@ -87,7 +87,7 @@ def test_the_file_says_what_it_has_and_what_it_costs(gated: tuple) -> None:
     assert after.costs.macs_per_pass == before.costs.macs_per_pass
 
 
-@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+@pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")
 def test_an_image_has_the_same_novelty_alone_and_among_others_whatever_the_passes(
     gated: tuple, test_images: np.ndarray
 ) -> None:
@@ -100,10 +100,10 @@ def test_an_image_has_the_same_novelty_alone_and_among_others_whatever_the_passe
             assert alone.novelty[0] == together.novelty[index]
 
 
-@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+@pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")
 def test_passes_that_stop_early_have_it_too(calibration: Split, test_images: np.ndarray, tmp_path: Path) -> None:
     old = ir.load(FILES[0])
-    model, metadata = novelty.attach(old, Model(FILES[0], "cpu").metadata, novelty.fit(old, calibration))
+    model, metadata = novelty_score.attach(old, Model(FILES[0], "cpu").metadata, novelty_score.fit(old, calibration))
     fresh = Model(save(model, metadata, tmp_path / "m.onnx"), "cpu")
     early = fresh.predict(test_images, reject=0.3, adaptive=0.1)
     assert np.array_equal(early.novelty, fresh.predict(test_images).novelty)
@@ -126,16 +126,16 @@ def test_what_is_not_a_number_is_foreign(gated: tuple, test_images: np.ndarray, 
 def test_attached_again_it_takes_the_place_of_the_old_one(gated: tuple, calibration: Split) -> None:
     once = ir.load(gated[2])
     metadata = Model(gated[2], "cpu").metadata
-    fitted = novelty.fit(once, calibration)
+    fitted = novelty_score.fit(once, calibration)
     np.testing.assert_array_equal(fitted.reference.scores, gated[1].reference.scores)
-    twice, described = novelty.attach(once, metadata, fitted)
+    twice, described = novelty_score.attach(once, metadata, fitted)
     assert described == metadata
     assert [node.op_type for node in twice.graph] == [node.op_type for node in once.graph]
     assert set(twice.graph.initializers) == set(once.graph.initializers)
 
 
 def test_detached_nothing_of_it_is_left(gated: tuple) -> None:
-    (left, metadata), old = novelty.detach(ir.load(gated[2]), Model(gated[2], "cpu").metadata), ir.load(gated[0])
+    (left, metadata), old = novelty_score.detach(ir.load(gated[2]), Model(gated[2], "cpu").metadata), ir.load(gated[0])
     before = Model(gated[0], "cpu").metadata
     assert (metadata.outputs, metadata.costs) == ((), before.costs)
     assert [node.op_type for node in left.graph] == [node.op_type for node in old.graph]
@@ -194,7 +194,7 @@ def test_features_are_what_the_last_layer_of_the_original_takes(
     session = onnxruntime.InferenceSession(original.SerializeToString(), providers=["CPUExecutionProvider"])
     pixels = ((images / 255 - np.array(MEAN)) / np.array(STD)).transpose(0, 3, 1, 2).astype(np.float32)
     wanted = mean(session.run([name], {"image": pixels})[0])
-    (ours,) = novelty.features(ir.load(done.path), images)
+    (ours,) = novelty_score.features(ir.load(done.path), images)
     np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5 * float(np.abs(wanted).max()))
 
 
@@ -209,16 +209,16 @@ def test_a_moments_file_has_the_means_of_its_features_already(
     _, exact = export(proto, tmp_path / "exact", inference=Inference.DETERMINISTIC)
     images = rng.integers(0, 256, (5, 8, 8, 3)).astype(np.uint8)
     # With nearly no noise, means are the noise-free values.
-    ours, theirs = (novelty.features(ir.load(file.path), images)[0] for file in (done, exact))
+    ours, theirs = (novelty_score.features(ir.load(file.path), images)[0] for file in (done, exact))
     np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.max()))
 
 
 def test_too_many_features_are_refused_with_the_size_they_would_take(
     calibration: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(novelty, "MOST", 32)
+    monkeypatch.setattr(novelty_score, "MOST", 32)
     with pytest.raises(NoveltyError, match=r"takes 64 features, and novelty can use 32 at most.*--no-novelty"):
-        novelty.fit(ir.load(FILES[0]), calibration)
+        novelty_score.fit(ir.load(FILES[0]), calibration)
 
 
 def test_the_description_has_the_outputs(gated: tuple) -> None:

@@ -12,21 +12,22 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from conftest import GOLDEN, Digits
-from nets import Net, wide
+from helpers.nets import Net, wide
 
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind
 from uce_edge.metadata import Metadata
-from uce_edge.model import Model
-from uce_edge_export import graph, third_party
-from uce_edge_export.builder import OPSET, Builder
-from uce_edge_export.evaluator import Array, evaluate
-from uce_edge_export.factors import of_layer, squares_like
-from uce_edge_export.moments import Operand, Uncertain, propagate
-from uce_edge_export.perturbations import FactoredDropout, GaussianDropout, Perturbation
-from uce_edge_export.reference import graph_reference
-from uce_edge_export.sites import Site, sites_by_rule
-from uce_edge_export.weights import per_image_shape
+from uce_edge.runtime.model import Model
+from uce_edge_export.check.graph_reference import graph_reference
+from uce_edge_export.graph import assembly
+from uce_edge_export.graph.builder import OPSET, Builder
+from uce_edge_export.graph.node_evaluator import Array, evaluate
+from uce_edge_export.graph.weight_layers import per_image_shape
+from uce_edge_export.noise.moments import Operand, Uncertain, propagate
+from uce_edge_export.noise.perturbations import FactoredDropout, GaussianDropout, Perturbation
+from uce_edge_export.noise.sigma_factors import of_layer, squares_like
+from uce_edge_export.noise.sites import Site, sites_by_rule
+from uce_edge_export.source import third_party
 
 X = np.random.default_rng(0).standard_normal((3, 6, 5, 5), np.float32)
 LAYERS = {
@@ -69,7 +70,7 @@ def test_gaussian_dropout_is_the_same_in_the_graph_and_in_numpy(layer: str, sigm
     y = kind.perturb(g, kind.prepare(g, node, inputs), normals)
     y.name, y.dtype = "y", ir.DataType.FLOAT
     built = ir.Graph([image, normals], [y], nodes=g.nodes, initializers=g.initializers, opset_imports={"": OPSET})
-    content = ir.to_proto(ir.Model(built, ir_version=graph.IR_VERSION)).SerializeToString()
+    content = ir.to_proto(ir.Model(built, ir_version=assembly.IR_VERSION)).SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     ours = session.run(None, {"x": x, "noise": noise})[0]
     theirs = kind.reference(node, values, plain, noise)
@@ -183,7 +184,7 @@ def two_kinds(tmp_path: Path) -> tuple[third_party.ThirdParty, Metadata, list[Si
 
 
 def session_of(network: third_party.ThirdParty, metadata: Metadata, sites: list[Site]) -> onnxruntime.InferenceSession:
-    content = ir.to_proto(graph.contract_model(network.classifier, sites, metadata)[0]).SerializeToString()
+    content = ir.to_proto(assembly.contract_model(network.classifier, sites, metadata)[0]).SerializeToString()
     return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
 
@@ -214,6 +215,6 @@ def test_another_kind_of_noise_has_moments_and_costs(two_kinds) -> None:
     spread = exact.std(axis=0)
     assert (np.abs(exact.mean(axis=0) - moments.mean(axis=0)) < 0.1 * spread).all()
     assert np.allclose(moments.std(axis=0), spread, rtol=0.2)
-    costs = graph.contract_model(network.classifier, sites, metadata)[1].costs
+    costs = assembly.contract_model(network.classifier, sites, metadata)[1].costs
     # The stem runs once; behind its mask, mean and variance of all other layers run in every pass.
     assert (costs.macs_once, costs.macs_per_pass) == (5832, 2 * (1728 + 64 + 128))

@@ -11,8 +11,8 @@ from conftest import Call, Digits
 
 from uce_edge import Model
 from uce_edge.contract import Inference, Precision
-from uce_edge_export import judgement
-from uce_edge_export.judgement import QualityError
+from uce_edge_export.check import quality
+from uce_edge_export.check.quality import QualityError
 from uce_edge_train.export import export_run
 
 
@@ -68,7 +68,7 @@ def test_quantisation_leaves_the_logging_of_the_program_as_it_was(
 def test_too_high_a_price_is_refused_and_leaves_nothing(
     digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(judgement.BOUNDS, "nll", -1.0)
+    monkeypatch.setitem(quality.BOUNDS, "nll", -1.0)
     with pytest.raises(QualityError, match=r"fp16 changes NLL .* Nothing was written.*--precision fp32"):
         export_run(digits.run, tmp_path / "m.onnx", digits.dataset, numbers=Precision.FP16)
     assert list(tmp_path.iterdir()) == []

@@ -13,8 +13,8 @@ from conftest import GOLDEN, Digits
 
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import ImageError, UceEdgeError
-from uce_edge.model import Model
-from uce_edge_export.publish import publish
+from uce_edge.runtime.model import Model
+from uce_edge_export.publish.draft import publish
 from uce_edge_train.export import export_run
 
 SOURCE = GOLDEN / "digits-mc.onnx"
@@ -24,8 +24,8 @@ DYING = """
 import os, sys
 from dataclasses import replace
 import onnx_ir as ir
-from uce_edge.model import Model
-from uce_edge_export.publish import publish
+from uce_edge.runtime.model import Model
+from uce_edge_export.publish.draft import publish
 
 source, out, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
 folder = os.path.dirname(out)

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from conftest import Digits
-from nets import Net, export, wide
+from helpers.nets import Net, export, wide
 from PIL import Image
 
 from uce_edge import contract
@@ -22,10 +22,10 @@ from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
 from uce_edge.metrics import nll
-from uce_edge.model import Model
 from uce_edge.rejection.promises import StoredThreshold
-from uce_edge_export import recalibrating as module
-from uce_edge_export.recalibrating import recalibrate
+from uce_edge.runtime.model import Model
+from uce_edge_export import recalibration as module
+from uce_edge_export.recalibration import recalibrate
 
 
 def some(digits: Digits, count: int = 40) -> Split:

@@ -9,19 +9,19 @@ import onnx
 import pytest
 import torch
 from conftest import Call, Digits
-from nets import Net, export, wide
+from helpers.nets import Net, export, wide
 from torch import nn
 
 from uce_edge import Model, metrics
 from uce_edge.contract import Inference, Sigma
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge_export import judgement
-from uce_edge_export.judgement import QualityError
+from uce_edge_export.check import quality
+from uce_edge_export.check.quality import QualityError
 from uce_edge_export.options import Options
 from uce_edge_train import export_module, gaussianize
+from uce_edge_train.dropout.gaussian_layers import gaussian_layers
 from uce_edge_train.export import export_run
-from uce_edge_train.layers import gaussian_layers
 from uce_edge_train.runs import Run, load_model
 
 FACTORED = Options(sigma=Sigma.FACTORED)
@@ -198,7 +198,7 @@ def test_a_run_is_judged_on_its_calibration_images(digits: Digits, tmp_path: Pat
 def test_what_costs_too_much_is_refused_and_names_the_layers(
     digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(judgement.BOUNDS, "aurc", -1.0)
+    monkeypatch.setitem(quality.BOUNDS, "aurc", -1.0)
     with pytest.raises(
         QualityError, match=r"factored sigma changes NLL .* Nothing was written.*most in .*weight \d"
     ) as said:

@@ -8,16 +8,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from nets import Net, export, simple, softmax, truth, wide
+from helpers.nets import Net, export, simple, softmax, truth, wide
 from onnx import TensorProto, helper
 
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ModelFileError, UceEdgeError
-from uce_edge.model import Model
-from uce_edge_export import third_party
+from uce_edge.runtime.model import Model
+from uce_edge_export.check.graph_reference import graph_reference
+from uce_edge_export.noise.sites import sites_by_rule
 from uce_edge_export.options import Expand, Layout, Options, OutputIs
-from uce_edge_export.reference import graph_reference
-from uce_edge_export.sites import sites_by_rule
+from uce_edge_export.source import third_party
 
 
 def reproduces(

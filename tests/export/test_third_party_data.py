@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from nets import Net, export
+from helpers.nets import Net, export
 
 from uce_edge.contract import Inference, NoiseKind, Precision
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError
-from uce_edge.model import Model
-from uce_edge_export import preprocessing, third_party
-from uce_edge_export.export import export_third_party
+from uce_edge.runtime.model import Model
 from uce_edge_export.options import ChannelOrder, Layout
-from uce_edge_export.preprocessing import Preprocessing
+from uce_edge_export.pipeline import export_third_party
+from uce_edge_export.source import preprocessing, third_party
+from uce_edge_export.source.preprocessing import Preprocessing
 
 COLOURS = {"blue": (30, 60, 200), "gray": (110, 110, 110), "green": (40, 160, 70), "red": (190, 40, 40)}
 IMAGENET = Preprocessing("ImageNet", 255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

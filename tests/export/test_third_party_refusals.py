@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from nets import Net, export, simple, wide
+from helpers.nets import Net, export, simple, wide
 from onnx import TensorProto, helper
 from PIL import Image
 
 from uce_edge.contract import Inference
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
-from uce_edge.model import Model
-from uce_edge_export import third_party
+from uce_edge.runtime.model import Model
+from uce_edge_export.source import third_party
 
 # What cannot be sampled.
 

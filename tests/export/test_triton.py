@@ -9,11 +9,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from conftest import GOLDEN, Call
-from served import started
+from helpers.served import started
 
 from uce_edge import Model, contract
 
-triton = pytest.importorskip("uce_edge_export.triton", reason="the extra `recalibrate` is not installed")
+triton = pytest.importorskip("uce_edge_export.publish.triton", reason="the extra `recalibrate` is not installed")
 schema = pytest.importorskip("tritonclient.grpc.model_config_pb2", reason="tritonclient is not installed")
 text_format = pytest.importorskip("google.protobuf.text_format")
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import GOLDEN
 
 from uce_edge.contract import Method
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 
 START = "import sys\nsys.modules['torch'] = None  # from here on, importing torch raises\n"
 
@@ -31,8 +31,8 @@ import json
 import numpy as np
 from uce_edge.contract import Method
 from uce_edge.datasets.splits import Split
-from uce_edge.model import Model
-from uce_edge_export.recalibrating import recalibrate
+from uce_edge.runtime.model import Model
+from uce_edge_export.recalibration import recalibrate
 source, out, method = sys.argv[1:]
 images = np.random.default_rng(0).integers(0, 17, (80, 8, 8, 1), np.uint8)
 labels = Model(source, "cpu").predict(images, seed=1).class_ids.astype(np.int64)
@@ -58,4 +58,4 @@ for package in (uce_edge.calibration, uce_edge_export):
         print(importlib.import_module(module.name).__name__)
 """
     imported = clean(script).split()
-    assert {"uce_edge.calibration.maps", "uce_edge_export.recalibrating", "uce_edge_export.export"} <= set(imported)
+    assert {"uce_edge.calibration.maps", "uce_edge_export.recalibration", "uce_edge_export.pipeline"} <= set(imported)

@@ -60,7 +60,7 @@ def medical() -> None:
     from pydicom.uid import JPEG2000Lossless, RLELossless
 
     sys.path.insert(0, str(CORPUS.parents[1]))
-    from medical_files import dataset, written
+    from helpers.medical_files import dataset, written
 
     folder = CORPUS / "medical"
     folder.mkdir(parents=True, exist_ok=True)

@@ -37,24 +37,24 @@ def _files(*names: str) -> Callable[[], list[bytes]]:
 
 
 def _image(data: bytes) -> str:
-    from uce_edge import images
+    from uce_edge.images import loader
     from uce_edge.metadata import ImageSpec
 
-    images.load(data, ImageSpec(8, 8, 3))
-    images.load(data, ImageSpec(8, 8, 1, "float32"))
-    images.picture(data, 16)
+    loader.load(data, ImageSpec(8, 8, 3))
+    loader.load(data, ImageSpec(8, 8, 1, "float32"))
+    loader.picture(data, 16)
     return "read"
 
 
 def _medical(data: bytes) -> str:
-    from uce_edge import images
+    from uce_edge.images import loader
+    from uce_edge.images.gray_range import Range
     from uce_edge.metadata import ImageSpec
-    from uce_edge.ranges import Range
 
     name = "study.nii" if data[:2] == b"\x1f\x8b" or data[344:347] == b"n+1" else "study.dcm"
-    images.load(data, ImageSpec(8, 8, 3, range=Range(-1000, 400)), name)
-    images.load(data, ImageSpec(8, 8, 1, "float32", range=Range(0, 4095)), name)
-    images.picture(data, 16, name, Range(0, 4095))
+    loader.load(data, ImageSpec(8, 8, 3, range=Range(-1000, 400)), name)
+    loader.load(data, ImageSpec(8, 8, 1, "float32", range=Range(0, 4095)), name)
+    loader.picture(data, 16, name, Range(0, 4095))
     return "read"
 
 
@@ -104,7 +104,7 @@ def _ort_files() -> list[bytes]:
 
 
 def _third_party() -> list[bytes]:
-    import nets
+    from helpers import nets
 
     net = nets.Net(13)
     x = net.Relu(net.norm(net.conv(net.stem(), 6, 6), 6))
@@ -129,8 +129,8 @@ def _rewired(corpus: Sequence[bytes], number: int, spared: Sequence[Sequence[ran
 
 def _export(data: bytes) -> str:
     """A file that is written answers; one that is not leaves nothing."""
-    from uce_edge_export import third_party
-    from uce_edge_export.export import export_third_party
+    from uce_edge_export.pipeline import export_third_party
+    from uce_edge_export.source import third_party
 
     with tempfile.TemporaryDirectory() as folder:
         path, out = Path(folder) / "net.onnx", Path(folder) / "out" / "m.onnx"
@@ -185,7 +185,7 @@ def _run(data: bytes) -> str:
 
 
 def _names(data: bytes) -> str:
-    from uce_edge.cli.options import parse_names
+    from uce_edge.cli.shared_options import parse_names
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "names.txt"
@@ -199,8 +199,8 @@ def _names(data: bytes) -> str:
 def _logs() -> list[bytes]:
     """As they are written, and as older versions wrote them: without hashes, which let nothing else be tried."""
     from uce_edge import Model
-    from uce_edge.answers import Request
-    from uce_edge.audit import Audit
+    from uce_edge.audit.decision_log import Audit
+    from uce_edge.runtime.answers import Request
 
     with tempfile.TemporaryDirectory() as folder:
         image, log = Path(folder) / "image.pgm", Path(folder) / "log.jsonl"
@@ -220,8 +220,8 @@ def _logs() -> list[bytes]:
 
 
 def _log(data: bytes) -> str:
-    from uce_edge.logged import ModelFiles
-    from uce_edge.replay import replay
+    from uce_edge.audit.model_files import ModelFiles
+    from uce_edge.audit.replay import replay
 
     with tempfile.TemporaryDirectory() as folder:
         log, images = Path(folder) / "log.jsonl", Path(folder) / "images"
@@ -237,7 +237,7 @@ def _log(data: bytes) -> str:
 def _states() -> list[bytes]:
     """Of a monitor that is quiet, and of one after an alarm."""
     from uce_edge.monitor import Monitor
-    from uce_edge.monitor.records import Bins, StoredReference
+    from uce_edge.monitor.state import Bins, StoredReference
 
     bins = {name: Bins((0.1, 0.2, 0.5), (9, 9, 9, 9)) for name in ("uncertainty", "novelty_score")}
     monitor = Monitor.start(StoredReference(bins, 25, 0, ""), "0" * 64)
@@ -251,7 +251,7 @@ def _states() -> list[bytes]:
 def _state(data: bytes) -> str:
     """What is loaded can go on, be shown and be kept."""
     from uce_edge.monitor import Monitor
-    from uce_edge.monitor.plot import evidence_plot
+    from uce_edge.monitor.evidence_plot import evidence_plot
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.json"
@@ -287,7 +287,7 @@ def _network() -> "nn.Module":
 
 def _tensor_file(data: bytes) -> str:
     """What is read can be fitted to a network."""
-    from uce_edge_train import pretrained
+    from uce_edge_train.networks import pretrained
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.pt"
@@ -322,11 +322,11 @@ def _manifest(data: bytes) -> str:
 
 def _continued(data: bytes) -> str:
     """A log is continued behind its whole lines; anything else stays as it is, byte for byte."""
-    from uce_edge import chain
-    from uce_edge.answers import Answer
-    from uce_edge.audit import Audit
+    from uce_edge.audit import hash_chain
+    from uce_edge.audit.decision_log import Audit
     from uce_edge.errors import UceEdgeError
-    from uce_edge.model import Model
+    from uce_edge.runtime.answers import Answer
+    from uce_edge.runtime.model import Model
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl"
@@ -338,12 +338,12 @@ def _continued(data: bytes) -> str:
             raise
         audit.add(Answer("x\n#z=1,z=2", None, "nothing", None))
         audit.close()
-        *_, last = chain.read([log])
+        *_, last = hash_chain.read([log])
         written = log.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         assert written.startswith(whole)
         assert last.document["path"] == "x\n#z=1,z=2"
-        assert hashlib.sha256(last.text.rpartition(b', "line_sha256"')[0]).hexdigest() == chain.digest(last.text)
+        assert hashlib.sha256(last.text.rpartition(b', "line_sha256"')[0]).hexdigest() == hash_chain.digest(last.text)
     return "continued" if written.startswith(data) else "mended"
 
 
@@ -359,7 +359,7 @@ def _hostile() -> list[bytes]:
 def _name(data: bytes) -> str:
     import csv
 
-    from uce_edge.printable import cell, shown
+    from uce_edge._util.printable import cell, shown
 
     name = data.decode(errors="surrogateescape")
     line = shown(name)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from uce_edge.datasets import splits
 from uce_edge.errors import UsageError
-from uce_edge.room import MAX_BYTES
+from uce_edge.images.memory_budget import MAX_BYTES
 
 LONG = bool(os.environ.get("UCE_EDGE_FUZZ"))
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is measu
 _PEAK = """
 import sys
 from pathlib import Path
-from uce_edge import images
+from uce_edge.images import loader as images
 from uce_edge.errors import ImageError
 from uce_edge.metadata import ImageSpec
 def peak():  # of this process alone; getrusage begins with that of the one before exec

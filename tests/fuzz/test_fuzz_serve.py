@@ -19,18 +19,18 @@ import numpy as np
 import pytest
 from conftest import GOLDEN
 from damage import damaged, wrong_values
-from served import Server, png, started
+from helpers.served import Server, png, started
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
 from uce_edge.errors import UsageError
-from uce_edge.serve import tensors
+from uce_edge.serve import protocol
 from uce_edge.serve.app import Service
-from uce_edge.serve.gauges import Gauges
-from uce_edge.serve.hosting import Limits, Named
-from uce_edge.serve.run import load
+from uce_edge.serve.model_host import Limits, Named
+from uce_edge.serve.prometheus_metrics import Gauges
+from uce_edge.serve.server import load
 
-pytestmark = pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")  # few passes, to be fast
+pytestmark = pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")  # few passes, to be fast
 
 LONG = int(os.environ.get("UCE_EDGE_FUZZ", "0"))
 FIRST = int(os.environ.get("UCE_EDGE_FUZZ_FIRST", "0"))
@@ -114,7 +114,7 @@ def test_damaged_requests_get_a_status_and_a_sentence(application: Application) 
     found: Counter[int] = Counter()
     for number in range(FIRST, FIRST + 150 * (LONG or 1)):
         rng = random.Random(number)
-        headers = [] if rng.random() < 0.4 else [(tensors.HEADER.lower().encode(), length.encode())]
+        headers = [] if rng.random() < 0.4 else [(protocol.HEADER.lower().encode(), length.encode())]
         body = damaged(corpus, number)
         found[check(application, "/v2/models/m/infer", body, headers, f"UCE_EDGE_FUZZ_FIRST={number}")] += 1
     for number in range(FIRST, FIRST + 60 * (LONG or 1)):
@@ -136,7 +136,7 @@ def test_a_value_of_the_wrong_type_is_told(application: Application) -> None:
         found[check(application, "/v2/models/m/infer", json.dumps(document).encode(), [], again)] += 1
     assert set(found) == {400}
     for header in ("-1", "9" * 30, "1e3", "", "٣", "0"):
-        raw = [(tensors.HEADER.lower().encode(), header.encode("utf-8"))]
+        raw = [(protocol.HEADER.lower().encode(), header.encode("utf-8"))]
         assert check(application, "/v2/models/m/infer", as_binary()[0], raw, header) == 400
     assert application.ask("/v2/models/m/infer", json.dumps(as_json()).encode())[0] == 200
 
@@ -150,7 +150,7 @@ def test_numbers_are_read_as_python_reads_them() -> None:
         head = f'{{"inputs": [{{"name": "image", "shape": [2, 2], "datatype": "{datatype}", "data": '
         body = head.encode() + array + b"}]}"
         try:
-            (values,) = tensors.read(body, None).inputs.values()
+            (values,) = protocol.read(body, None).inputs.values()
         except UsageError:
             found["refused"] += 1
             continue
@@ -173,7 +173,7 @@ def test_a_damaged_query_is_told(application: Application, query: str) -> None:
 def test_damaged_bytes_on_the_socket_harm_nobody() -> None:
     body, length = as_binary()
     head = (
-        f"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n{tensors.HEADER}: {length}\r\n"
+        f"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n{protocol.HEADER}: {length}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     corpus = [

@@ -9,7 +9,7 @@ import threading
 import pytest
 from damage import damaged
 
-from uce_edge.page_server import Content, Server, listen
+from uce_edge.serve.page_server import Content, Server, listen
 
 LONG = int(os.environ.get("UCE_EDGE_FUZZ", "0"))
 SECRET = b"the content"

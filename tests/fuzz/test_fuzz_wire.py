@@ -9,8 +9,8 @@ from damage import damaged
 from google.protobuf.message import DecodeError
 from onnx_files import misspelt, small_model, tensors
 
-from uce_edge import wire
-from uce_edge.wire import WireError
+from uce_edge.integrity import protobuf
+from uce_edge.integrity.protobuf import WireError
 
 LONG = int(os.environ.get("UCE_EDGE_FUZZ", "0"))
 FIRST = int(os.environ.get("UCE_EDGE_FUZZ_FIRST", "0"))
@@ -18,8 +18,8 @@ FIRST = int(os.environ.get("UCE_EDGE_FUZZ_FIRST", "0"))
 
 def ours(content: bytes, kind: str = "model") -> dict[int, list[Any]]:
     """What our reader sees of a message, by field number."""
-    message, seen = wire._MESSAGES[kind], {}
-    for field in wire.fields(memoryview(content), kind):
+    message, seen = protobuf._MESSAGES[kind], {}
+    for field in protobuf.fields(memoryview(content), kind):
         form = message.once.get(field.number) or message.often.get(field.number)
         inner = bytes(field.content)
         if isinstance(form, str):
@@ -31,7 +31,7 @@ def ours(content: bytes, kind: str = "model") -> dict[int, list[Any]]:
 
 def theirs(proto: Any, kind: str = "model") -> dict[int, list[Any]]:
     """What protobuf sees of it."""
-    message, seen = wire._MESSAGES[kind], {}
+    message, seen = protobuf._MESSAGES[kind], {}
     for field, value in proto.ListFields():
         form = message.once.get(field.number) or message.often.get(field.number)
         if isinstance(form, str):
@@ -43,7 +43,7 @@ def theirs(proto: Any, kind: str = "model") -> dict[int, list[Any]]:
 
 def outcome(content: bytes) -> str:
     try:
-        wire.check(content)
+        protobuf.check(content)
     except WireError:
         return "refused"
     try:

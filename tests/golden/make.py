@@ -51,9 +51,9 @@ from uce_edge import Model, contract
 from uce_edge.contract import Inference, RuleScore, pass_seeds
 from uce_edge.datasets.splits import Dataset, load
 from uce_edge.metadata import Metadata
-from uce_edge.providers import onnxruntime
 from uce_edge.rejection.promises import NoveltyPromise
 from uce_edge.rejection.rule import REASONS, Code, RejectRule, within
+from uce_edge.runtime.providers import onnxruntime
 
 HERE = Path(__file__).resolve().parent
 SEEDS = {"default": (0, None), "other": (7, None), "one": (0, 1), "few": (4095, 3)}
@@ -170,16 +170,16 @@ def write_novelty() -> None:
     import onnx_ir as ir
 
     from uce_edge.rejection.promises import Promise
-    from uce_edge_export import novelty
-    from uce_edge_export.promise import measure
-    from uce_edge_export.publish import publish
+    from uce_edge_export.check.held_out_rejection import measure
+    from uce_edge_export.graph import novelty_score
+    from uce_edge_export.publish.draft import publish
 
     dataset = load("digits")
 
     def export(file: Path) -> None:
         source = HERE / "digits-mc.onnx"
         with publish(ir.load(source), Model(source, "cpu").metadata, file) as draft:
-            gate = novelty.add(draft, dataset.splits["calibration"], NoveltyPromise())
+            gate = novelty_score.add(draft, dataset.splits["calibration"], NoveltyPromise())
             assert isinstance(gate, RejectRule)
             measure(draft, dataset.splits["guarantee"], Promise(0.015), gate)
 
@@ -190,7 +190,7 @@ def write_rules(folder: Path) -> None:
     """Write digits-rule-KIND: every kind of rule on one network without noise, with limits between its scores."""
     import onnx_ir as ir
 
-    from uce_edge_export.publish import publish
+    from uce_edge_export.publish.draft import publish
     from uce_edge_train.export import export_run
     from uce_edge_train.runs import Run
 
@@ -228,7 +228,7 @@ def write_rules(folder: Path) -> None:
 def write_ensemble(folder: Path) -> None:
     """Write digits-ensemble."""
     from uce_edge.rejection.promises import Promise
-    from uce_edge_train.ensembles import export_ensemble
+    from uce_edge_train.ensemble_export import export_ensemble
     from uce_edge_train.runs import members_of
 
     dataset = load("digits")
@@ -298,7 +298,7 @@ def case_of(file: Path, image: str, pixels: np.ndarray, seed: int, count: int | 
 def write_monitor() -> None:
     """A stream that changes, for the betting step."""
     from uce_edge.monitor import Monitor, reference
-    from uce_edge.monitor.records import STATISTICS
+    from uce_edge.monitor.state import STATISTICS
 
     rng = np.random.default_rng(0)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from uce_edge.images import load
+from uce_edge.images.loader import load
 from uce_edge.metadata import ImageSpec
 
 HERE = Path(__file__).resolve().parent / "pixels"

@@ -61,7 +61,7 @@ def with_uce_edge(path: Path, samples: int) -> Run:
     """This package, with whatever ONNX Runtime is beside it."""
     import uce_edge
     from uce_edge import contract
-    from uce_edge.model import SamplesWarning
+    from uce_edge.runtime.model import SamplesWarning
 
     model = uce_edge.Model(path, "cpu")
     warnings.simplefilter("ignore", SamplesWarning)  # some cases have fewer passes on purpose

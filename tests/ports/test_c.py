@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from conftest import GOLDEN
-from cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
-from port_cases import CASES, IMAGE, MODEL, Port, check_novelty, check_numbers, command
+from helpers.cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
+from helpers.port_cases import CASES, IMAGE, MODEL, Port, check_novelty, check_numbers, command
 
 from uce_edge import contract
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 from conftest import ROOT
-from cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
-from port_cases import CONTRACT, GATED, IMAGE, MODEL, Port, PortTests, answer, check_contract, command, refusal
-from port_gate_cases import GateTests
-from port_probe_cases import ProbeTests
+from helpers.cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
+from helpers.port_cases import CONTRACT, GATED, IMAGE, MODEL, Port, PortTests, answer, check_contract, command, refusal
+from helpers.port_gate_cases import GateTests
+from helpers.port_probe_cases import ProbeTests
 
 from uce_edge import contract
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import GOLDEN, ROOT
 
 from uce_edge import Monitor
-from uce_edge.monitor.records import StoredReference
+from uce_edge.monitor.state import StoredReference
 
 FILE = GOLDEN / "monitor.json"
 SCRIPT = """

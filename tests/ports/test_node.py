@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from conftest import GOLDEN, ROOT
-from port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal, variant
-from port_gate_cases import GateTests
-from port_probe_cases import ProbeTests, published
+from helpers.port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal, variant
+from helpers.port_gate_cases import GateTests
+from helpers.port_probe_cases import ProbeTests, published
 
-from uce_edge import Model, wire
+from uce_edge import Model
+from uce_edge.integrity import protobuf
 from uce_edge.models import BUNDLED, bundled
 
 FOLDER = ROOT / "examples" / "node"
@@ -116,10 +117,10 @@ def test_digests_are_compared_by_the_rule_of_the_contract(tmp_path: Path, change
     if change == "digest in a key":
         text = text.replace('"rule":', f'"rule{json.loads(text)["digests"]["metadata"]}":')
     elif change == "long tag":
-        fields = [(field.number, bytes(field.raw)) for field in wire.fields(memoryview(content))]
+        fields = [(field.number, bytes(field.raw)) for field in protobuf.fields(memoryview(content))]
         content = b"".join(b"\xba\x80\x80\x80\x10" + raw[1:] if number == 7 else raw for number, raw in fields)
     elif change == "metadata twice":
-        content += wire._entry("uce_edge", "{}")
+        content += protobuf._entry("uce_edge", "{}")
     model.write_bytes(content)
     description.write_text(text)
     program = (

@@ -1,4 +1,5 @@
-"""A stored range gives the golden bytes in C++ and JavaScript, as in Python (tests/runtime/test_ranges.py)."""
+"""A stored range gives the golden bytes in C++ and JavaScript, as in Python
+(tests/runtime/images/test_gray_range.py)."""
 
 import json
 import os

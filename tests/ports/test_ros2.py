@@ -17,14 +17,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
-from pictures import no_photos
+from helpers.pictures import no_photos
+from helpers.port_cases import GATED, check_novelty, from_the_future, not_a_number, variant
 from PIL import Image
-from port_cases import GATED, check_novelty, from_the_future, not_a_number, variant
 
 from uce_edge import Model
 from uce_edge.errors import ImageError, UceEdgeWarning, UsageError
-from uce_edge.model import GuaranteeWarning, SamplesWarning
 from uce_edge.models import BUNDLED, bundled
+from uce_edge.runtime.model import GuaranteeWarning, SamplesWarning
 
 PACKAGE = ROOT / "examples" / "ros2"
 sys.path.append(str(PACKAGE))

@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from conftest import GOLDEN
-from port_cases import CASES, MODEL, PER_IMAGE, from_the_future, variant
+from helpers.port_cases import CASES, MODEL, PER_IMAGE, from_the_future, variant
 
 
 @pytest.fixture(scope="module")

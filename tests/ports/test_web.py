@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import port_cases
 import pytest
 from conftest import GOLDEN
+from helpers import port_cases
+from helpers.web_page import ENSEMBLE, GATED, MC, Visit, damaged, golden_page, launch, playwright, serve, visit  # noqa: F401
 from PIL import Image
-from web_page import ENSEMBLE, GATED, MC, Visit, damaged, golden_page, launch, playwright, serve, visit  # noqa: F401
 
 from uce_edge import Model
-from uce_edge.prediction import summarise
+from uce_edge.runtime.prediction import summarise
 
 CASES = json.loads((GOLDEN / "cases.json").read_text())
 PER_IMAGE = ("probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability")

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import port_cases
 import pytest
 from conftest import GOLDEN, ROOT
-from pictures import no_photos
-from web_page import GATED, MC, Visit, give_golden, golden_page, launch, playwright, serve, visit  # noqa: F401
+from helpers import port_cases
+from helpers.pictures import no_photos
+from helpers.web_page import GATED, MC, Visit, give_golden, golden_page, launch, playwright, serve, visit  # noqa: F401
 
 from uce_edge.models import BUNDLED, bundled
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import GOLDEN
-from web_page import MC, Visit, golden_page, launch, playwright, serve  # noqa: F401
+from helpers.web_page import MC, Visit, golden_page, launch, playwright, serve  # noqa: F401
 
 FOLDER = GOLDEN / "pixels"
 CASES = [case for case in json.loads((FOLDER / "cases.json").read_text()) if case["file"].endswith((".png", ".jpg"))]

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from conftest import GOLDEN
-from web_page import MC, serve  # noqa: F401
+from helpers.web_page import MC, serve  # noqa: F401
 
 from uce_edge import Model
 from uce_edge.cli import web

@@ -10,7 +10,7 @@ from conftest import ROOT
 
 from uce_edge.calibration.error_map import error_probability
 from uce_edge.metadata import Calibration
-from uce_edge.prediction import summarise
+from uce_edge.runtime.prediction import summarise
 
 MODULE = ROOT / "examples" / "web" / "uce_edge_web" / "statistics.js"
 MAPS = {"none": {}, "of 1.1": {"error": [0.2, 1.4, 0.7]}, "of 1.2": {"error": None, "confidence_error": [0.3, 0.8]}}

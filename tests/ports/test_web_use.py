@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import GOLDEN
+from helpers.web_page import MC, MOMENTS, Visit, damaged, edited, golden_page, launch, playwright, serve, visit  # noqa: F401
 from PIL import Image
-from web_page import MC, MOMENTS, Visit, damaged, edited, golden_page, launch, playwright, serve, visit  # noqa: F401
 
-from uce_edge import Model, images
+from uce_edge import Model
+from uce_edge.images import loader
 from uce_edge.metadata import ImageSpec
 
 FAKE_CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
@@ -63,7 +64,7 @@ def test_the_page_resizes_as_pillow_does(
     channels = 3 if mode == "RGB" else 1
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], channels)).astype(np.uint8)
     pixels[: size[1] // 2] = 255 * (pixels[: size[1] // 2] > 127)  # with hard edges
-    wanted = images.prepare(pixels, ImageSpec(to[1], to[0], channels, dtype))
+    wanted = loader.prepare(pixels, ImageSpec(to[1], to[0], channels, dtype))
     script = """async ([data, width, height, channels, to, whole]) => {
         const {resizeRows} = await import("/resize.js");
         const pixels = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
@@ -86,7 +87,7 @@ def test_a_photo_gives_the_pixels_that_python_gives(golden_page: Callable[[str],
     page = golden_page(MOMENTS)
     page.give(f"{kind}.jpg", data)
     page.answer(source=f"{kind}.jpg")
-    wanted = images.load(data, Model(GOLDEN / MOMENTS, "cpu").metadata.image)
+    wanted = loader.load(data, Model(GOLDEN / MOMENTS, "cpu").metadata.image)
     assert np.abs(page.seen().astype(int) - wanted.astype(int)).max() <= 1
 
 

@@ -12,7 +12,7 @@ from uce_edge.contract import RuleScore
 from uce_edge.contract_1 import convert
 from uce_edge.errors import ModelFileError
 from uce_edge.metadata import Metadata
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 
 OLD = GOLDEN / "digits-minor-0.onnx"
 HOW = {"samples": 25, "seed": 0, "data": "", "date": "2026-01-01"}

@@ -23,16 +23,16 @@ from uce_edge.contract import Inference, Method, Precision
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
-from uce_edge.evaluation import rejection
-from uce_edge.evaluation.answers import Answers
-from uce_edge.model import GuaranteeWarning, Model, SamplesWarning
-from uce_edge.prediction import Prediction
+from uce_edge.evaluation import rejection_results
+from uce_edge.evaluation.model_outputs import Answers
 from uce_edge.rejection import class_limits, guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.rejection.rule import Decision, Reason, RejectRule
-from uce_edge_export.publish import publish
-from uce_edge_export.recalibrating import Recalibrated, recalibrate
+from uce_edge.runtime.model import GuaranteeWarning, Model, SamplesWarning
+from uce_edge.runtime.prediction import Prediction
+from uce_edge_export.publish.draft import publish
+from uce_edge_export.recalibration import Recalibrated, recalibrate
 
 SOURCE = GOLDEN / "digits-mc.onnx"
 GATE = NoveltyPromise()
@@ -178,13 +178,13 @@ def test_an_evaluation_is_about_what_is_applied(made: Callable[[str], Path], dat
     rule, said = stored(made(kind)), model.predict(test.images, reject="auto")
     answers = Answers(said.probabilities, said.uncertainty, said.model_uncertainty, said.novelty, said.novelty_score)
     wrong = said.class_ids != test.labels
-    kept = rejection.kept(answers, wrong, rule)
+    kept = rejection_results.kept(answers, wrong, rule)
     assert kept is not None
     assert kept.accepted.tolist() == said.accepted.tolist()
-    gated = rejection.gated(answers, wrong, rejection.gate_of(rule, None))
+    gated = rejection_results.gated(answers, wrong, rejection_results.gate_of(rule, None))
     assert (gated is None) == (rule.cutoff is None)
     assert gated is None or gated.coverage == kept.coverage
-    rows = rejection.kept_classes(answers, wrong, model.classes, rule)
+    rows = rejection_results.kept_classes(answers, wrong, model.classes, rule)
     assert bool(rows) == rule.by_class
     assert not rows or sum(row.accepted for row in rows) == said.accepted.sum()
 
@@ -369,11 +369,11 @@ def test_people_and_programs_are_told_what_was_compared(
 @pytest.fixture(scope="module")
 def run(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the digits that wants both promises."""
-    from uce_edge_train import calibrating
+    from uce_edge_train import calibration
 
     folder = tmp_path_factory.mktemp("rule") / "run"
     shutil.copytree(digits.run, folder)
-    calibrating.calibrate(folder, promise=Promise(0.03, 0.9), novelty=GATE)
+    calibration.calibrate(folder, promise=Promise(0.03, 0.9), novelty=GATE)
     return folder
 
 
@@ -414,12 +414,12 @@ def test_a_run_without_wishes_has_a_file_without_a_rule(digits: Digits) -> None:
 
 
 def test_a_run_keeps_its_map_when_the_promise_cannot_be_kept(run: Path, tmp_path: Path) -> None:
-    from uce_edge_train import calibrating
+    from uce_edge_train import calibration
     from uce_edge_train.runs import Run
 
     copy = shutil.copytree(run, tmp_path / "run")
     with pytest.raises(NoGuaranteeError):
-        calibrating.calibrate(copy, method=Method.VECTOR, samples=5, promise=Promise(0.0112))
+        calibration.calibrate(copy, method=Method.VECTOR, samples=5, promise=Promise(0.0112))
     kept = Run.load(copy)
     assert (kept.calibration.method, kept.calibration.samples, kept.promise) == (Method.VECTOR, 5, None)
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from uce_edge.calibration.novelty import Reference, cutoff
-from uce_edge.prediction import Prediction
 from uce_edge.rejection.fitting import Circumstances, choose_score, fit_rule
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyGuarantee, Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
+from uce_edge.runtime.prediction import Prediction
 
 REDRAWS = 1000
 HOW = Circumstances(25, 0, "", "2026-01-01", grouped=False)

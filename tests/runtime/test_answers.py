@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import port_cases
 import pytest
 from conftest import GOLDEN, Call, Digits
+from helpers import port_cases
 from PIL import Image
 
 import uce_edge

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, Call
-from pictures import no_photos
+from helpers.pictures import no_photos
 from PIL import Image
 
 from uce_edge import Model
 from uce_edge.datasets import splits
-from uce_edge.integrity import check_description
+from uce_edge.integrity.verification import check_description
 from uce_edge.models import BUNDLED, DEFAULT, bundled, files
-from uce_edge.prediction import Reason
+from uce_edge.runtime.prediction import Reason
 
 IMAGES = ROOT / "examples" / "images"
 OWN = sorted(path for path in IMAGES.glob("*.png") if not path.name.startswith("other-"))

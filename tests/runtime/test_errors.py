@@ -8,7 +8,7 @@ from PIL import Image
 
 from uce_edge import Model, UceEdgeError
 from uce_edge.errors import argument, naming_options
-from uce_edge.providers import Device
+from uce_edge.runtime.providers import Device
 
 SPELLED = [
     (("samples", 25), "samples=25", "--samples 25"),

@@ -54,7 +54,7 @@ def digit(number: int) -> np.ndarray:
 def ran() -> Iterator[Any]:
     pytest.importorskip("sklearn")
     matplotlib = pytest.importorskip("matplotlib")
-    from notebook_cells import run
+    from helpers.notebook_cells import run
 
     matplotlib.use("Agg")
     yield run(NOTEBOOK)
@@ -97,7 +97,7 @@ def test_the_notebook_says_what_calibration_is_worth_and_where_it_ends(ran: Any)
 
 
 def test_the_notebook_is_stored_without_outputs_and_needs_no_torch() -> None:
-    from notebook_cells import cells
+    from helpers.notebook_cells import cells
 
     code = [cell for cell in cells(NOTEBOOK) if cell["cell_type"] == "code"]
     assert [cell["outputs"] for cell in code] == [[]] * len(code)
@@ -285,7 +285,7 @@ def test_the_triage_writes_a_work_list_a_sheet_and_a_log_that_replays(
 def test_a_foreign_image_that_looks_certain_comes_before_accepted_ones(
     incoming: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from uce_edge.datasets.far import CHOICE, far
+    from uce_edge.datasets.synthetic_ood import CHOICE, far
 
     model = uce_edge.Model(DIGITS, "cpu")
     strange = far(model.metadata.image, CHOICE, each=3).images

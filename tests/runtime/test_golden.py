@@ -10,7 +10,7 @@ from conftest import GOLDEN
 
 from uce_edge import Model, contract
 from uce_edge.errors import UceEdgeWarning
-from uce_edge.prediction import Reason
+from uce_edge.runtime.prediction import Reason
 
 CASES = json.loads((GOLDEN / "cases.json").read_text())
 

@@ -17,9 +17,9 @@ from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind, Precision
 from uce_edge.errors import ModelFileError, UsageError
 from uce_edge.metadata import Calibration, CalibrationReport, Costs, Hashes, ImageSpec, Metadata
-from uce_edge.model import Model
 from uce_edge.models import BUNDLED, bundled
 from uce_edge.rejection.promises import HeldOut, Promise, StoredThreshold
+from uce_edge.runtime.model import Model
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 FILES = [*sorted(GOLDEN.glob("digits-*.onnx")), *(bundled(kind) for kind in BUNDLED)]

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnxruntime
-import port_cases
 import pytest
+from helpers import port_cases
 from PIL import Image
 
 import uce_edge
-from uce_edge import Decision, Model, Prediction, contract, metrics, providers
+from uce_edge import Decision, Model, Prediction, contract, metrics
 from uce_edge.calibration.error_map import error_probability
-from uce_edge.calls import Calls
 from uce_edge.errors import DeviceWarning, ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
 from uce_edge.metadata import Costs, Metadata
-from uce_edge.model import SamplesWarning
-from uce_edge.prediction import Limits, Reason, summarise
-from uce_edge.providers import Device
-from uce_edge.runner import Runner
+from uce_edge.runtime import providers
+from uce_edge.runtime.model import SamplesWarning
+from uce_edge.runtime.prediction import Limits, Reason, summarise
+from uce_edge.runtime.providers import Device
+from uce_edge.runtime.scheduler import Calls
+from uce_edge.runtime.session import Runner
 
 PER_IMAGE = ("probabilities", "uncertainty", "model_uncertainty", "standard_error", "error_probability")
 CUDA = "CUDAExecutionProvider"
@@ -174,7 +175,7 @@ def test_logits_are_the_raw_passes(model, answer):
     np.testing.assert_array_equal(logits, raw_passes(model, images, contract.pass_seeds(25, 1), contract.LOGITS))
 
 
-@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+@pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")
 def test_one_sample_knows_nothing_of_its_error(model, answer):
     prediction = model.predict(answer.images[:3], samples=1)
     np.testing.assert_array_equal(prediction.standard_error, 1)
@@ -273,7 +274,7 @@ def test_logits_are_those_of_a_list(model, image):
         ({"adaptive": "0.1"}, "adaptive"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+@pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")
 def test_options_out_of_range_are_refused(model, answer, options, name):
     with pytest.raises(UsageError, match=f"Expected `{name}` to be an? (integer|number) (strictly )?between"):
         model.predict(answer.images[:1], **options)

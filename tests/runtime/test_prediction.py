@@ -13,7 +13,8 @@ from conftest import GOLDEN, ROOT
 from PIL import Image
 
 import uce_edge
-from uce_edge import ImagePrediction, MissingPartError, Model, Prediction, notebook
+from uce_edge import ImagePrediction, MissingPartError, Model, Prediction
+from uce_edge.output import notebook
 
 FILES = ("digit-0", "digit-1", "noise", "black")
 

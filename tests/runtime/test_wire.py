@@ -4,8 +4,8 @@ import onnx
 import pytest
 from onnx_files import HOLDERS, padded, small_model, tensors
 
-from uce_edge import wire
-from uce_edge.wire import ExternalDataError, WireError
+from uce_edge.integrity import protobuf
+from uce_edge.integrity.protobuf import ExternalDataError, WireError
 
 NAMES = {
     "model": "ModelProto", "graph": "GraphProto", "node": "NodeProto", "attribute": "AttributeProto",
@@ -15,10 +15,10 @@ NAMES = {
 CONTENT = small_model().SerializeToString()
 
 
-@pytest.mark.parametrize("kind", wire._MESSAGES)
+@pytest.mark.parametrize("kind", protobuf._MESSAGES)
 def test_the_fields_are_those_of_onnx(kind: str) -> None:
     """Fields that a newer ONNX may have are refused; those that are known are of its type."""
-    message = wire._MESSAGES[kind]
+    message = protobuf._MESSAGES[kind]
     theirs = {field.number: field for field in getattr(onnx, NAMES[kind]).DESCRIPTOR.fields}
     assert not message.once.keys() & message.often.keys()
     for number, form in (message.once | message.often).items():
@@ -34,10 +34,10 @@ def test_the_fields_are_those_of_onnx(kind: str) -> None:
 
 
 def test_a_sound_model_is_read() -> None:
-    wire.check(CONTENT)
-    read = [field.entry for field in wire.fields(memoryview(CONTENT)) if field.entry is not None]
+    protobuf.check(CONTENT)
+    read = [field.entry for field in protobuf.fields(memoryview(CONTENT)) if field.entry is not None]
     assert read == [("uce_edge", "{}"), ("other", "text")]
-    assert b"".join(field.raw for field in wire.fields(memoryview(CONTENT))) == CONTENT
+    assert b"".join(field.raw for field in protobuf.fields(memoryview(CONTENT))) == CONTENT
 
 
 def graph_twice(content: bytes) -> bytes:
@@ -48,7 +48,7 @@ def graph_twice(content: bytes) -> bytes:
 
 
 def respell_graph(tag: bytes) -> bytes:
-    parts = [(field.number, bytes(field.raw)) for field in wire.fields(memoryview(CONTENT))]
+    parts = [(field.number, bytes(field.raw)) for field in protobuf.fields(memoryview(CONTENT))]
     return b"".join(tag + raw[1:] if number == 7 else raw for number, raw in parts)
 
 
@@ -61,8 +61,8 @@ def respell_graph(tag: bytes) -> bytes:
         "another type": CONTENT + b"\x70\x01",  # an entry of the metadata as a number
         "a group": CONTENT + b"\x73\x0a\x01a\x12\x01b\x74",
         "the number 0": CONTENT + b"\x02\x00",
-        "an unknown field": CONTENT + wire._bytes_field(99, b""),
-        "a key twice": CONTENT + wire._bytes_field(14, b"\x0a\x01a\x0a\x08uce_edge\x12\x02{}"),
+        "an unknown field": CONTENT + protobuf._bytes_field(99, b""),
+        "a key twice": CONTENT + protobuf._bytes_field(14, b"\x0a\x01a\x0a\x08uce_edge\x12\x02{}"),
         "a longer length": CONTENT + b"\x72" + padded(b"\x00", 1),
         "a number of 65 bits": CONTENT + b"\x28" + b"\xff" * 9 + b"\x03",
         "a number without an end": CONTENT + b"\x28" + b"\x80" * 400,
@@ -74,7 +74,7 @@ def respell_graph(tag: bytes) -> bytes:
 def test_what_parsers_may_read_differently_is_refused(content: tuple[str, bytes]) -> None:
     assert content[1] != CONTENT
     with pytest.raises(WireError):
-        wire.check(content[1])
+        protobuf.check(content[1])
 
 
 @pytest.mark.parametrize("spelling", ["both", "entry alone", "no location", "flag alone"])
@@ -87,28 +87,28 @@ def test_weights_in_other_files_are_refused_wherever_they_are(holder: str, spell
     if spelling in ("both", "flag alone"):
         tensor.data_location = onnx.TensorProto.EXTERNAL
     with pytest.raises(ExternalDataError):
-        wire.check(model.SerializeToString())
+        protobuf.check(model.SerializeToString())
 
 
 def test_a_flag_is_cut_to_32_bits_as_protobuf_does() -> None:
-    tensor = b"\x70" + wire._as_varint(2**32 + onnx.TensorProto.EXTERNAL)
-    content = wire._bytes_field(7, wire._bytes_field(5, tensor))
+    tensor = b"\x70" + protobuf._as_varint(2**32 + onnx.TensorProto.EXTERNAL)
+    content = protobuf._bytes_field(7, protobuf._bytes_field(5, tensor))
     assert onnx.ModelProto.FromString(content).graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
     with pytest.raises(ExternalDataError):
-        wire.check(content)
+        protobuf.check(content)
 
 
 def nested(depth: int) -> bytes:
     """Subgraphs inside each other."""
     graph = b""
     for _ in range(depth):
-        graph = wire._bytes_field(1, wire._bytes_field(5, wire._bytes_field(6, graph)))
-    return wire._bytes_field(7, graph)
+        graph = protobuf._bytes_field(1, protobuf._bytes_field(5, protobuf._bytes_field(6, graph)))
+    return protobuf._bytes_field(7, graph)
 
 
 def test_nesting_is_limited_as_protobuf_limits_it() -> None:
-    wire.check(nested(32))
+    protobuf.check(nested(32))
     onnx.ModelProto.FromString(nested(32))
     for depth in (34, 200, 20_000):
         with pytest.raises(WireError):
-            wire.check(nested(depth))
+            protobuf.check(nested(depth))

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq  # noqa: E402
 from uce_edge.errors import UceEdgeError, UsageError  # noqa: E402
 from uce_edge.scale import places  # noqa: E402
 from uce_edge.scale.inputs import Block, Entry, Kind, blocks, fingerprint, read, sources  # noqa: E402
-from uce_edge.scale.parts import MANIFEST, AgainWarning, Counts, Folder, Manifest  # noqa: E402
+from uce_edge.scale.parquet_parts import MANIFEST, AgainWarning, Counts, Folder, Manifest  # noqa: E402
 
 MANIFESTED = Manifest("model", "photos", 2, "print", 25, 0, "auto")
 STAMPS = ["first", "second"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import GOLDEN
-from served import png
+from helpers.served import png
 
 from uce_edge import Model, UsageError
 

@@ -102,8 +102,8 @@ def test_one_worker_reads_decodes_and_stores_a_block(
     """Without Ray; from files that are read by many threads, a list, and Parquet."""
     import pyarrow as pa
 
-    from uce_edge.answers import Request
-    from uce_edge.scale import score
+    from uce_edge.runtime.answers import Request
+    from uce_edge.scale import ray_job
 
     files = sorted(photos.iterdir())
     stored = pa.table({"image": [path.read_bytes() for path in files], "path": [str(path) for path in files]})
@@ -114,8 +114,8 @@ def test_one_worker_reads_decodes_and_stores_a_block(
     (tmp_path / "list.txt").write_text("\n".join([*map(str, files), *odd]))
     for given in (tmp_path / "x.parquet", tmp_path / "list.txt"):
         out = tmp_path / f"{given.suffix}-out"
-        with score.opened(str(given), MODEL, str(out), Request(reject="auto"), BLOCK) as job:
-            worker = score._Score(job.shared, score.Machines())
+        with ray_job.opened(str(given), MODEL, str(out), Request(reject="auto"), BLOCK) as job:
+            worker = ray_job._Score(job.shared, ray_job.Machines())
             worker._threads = 8
             for one in job.blocks:
                 worker({"block": one.to_json()})
@@ -128,17 +128,17 @@ def test_one_worker_reads_decodes_and_stores_a_block(
 
 def test_a_model_that_was_replaced_in_the_folder_is_not_used(photos: Path, tmp_path: Path) -> None:
     from uce_edge import UceEdgeError
-    from uce_edge.answers import Request
-    from uce_edge.scale import score
+    from uce_edge.runtime.answers import Request
+    from uce_edge.scale import ray_job
 
-    with score.opened(str(photos), MODEL, str(tmp_path / "out"), Request(), BLOCK) as job:
+    with ray_job.opened(str(photos), MODEL, str(tmp_path / "out"), Request(), BLOCK) as job:
         shutil.copy(GOLDEN / "digits-mc.onnx", tmp_path / "out" / "_model.onnx")
         with pytest.raises(UceEdgeError, match="replaced"):
-            score._Score(job.shared, score.Machines())
+            ray_job._Score(job.shared, ray_job.Machines())
 
 
 def test_workers_share_what_is_there() -> None:
-    from uce_edge.scale.score import _share
+    from uce_edge.scale.ray_job import _share
 
     assert [_share(*given) for given in ((1, 2, 2), (1, 2, 4), (2, 3, 2), (4, 8, 1))] == [1, 0.5, 1, 4]
 

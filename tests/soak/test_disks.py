@@ -14,8 +14,8 @@ from conftest import GOLDEN
 from PIL import Image
 from zygote import Ended, Request, Zygote
 
-from uce_edge import chain
-from uce_edge.chain import Seal
+from uce_edge.audit import hash_chain
+from uce_edge.audit.hash_chain import Seal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="disks are mounted as on Linux")
 
@@ -92,7 +92,7 @@ def test_a_full_disk_is_told_and_holds_nothing_half_written(place: Place, option
     for picture in disk.rglob("*.png"):
         Image.open(picture).load()
     for log in disk.glob("*.jsonl"):
-        lines = list(chain.read([log]))
+        lines = list(hash_chain.read([log]))
         assert lines
         assert {line.seal for line in lines} == {Seal.INTACT}
 

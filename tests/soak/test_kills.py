@@ -18,8 +18,9 @@ from conftest import GOLDEN
 from PIL import Image
 from zygote import Ended, Request, Zygote
 
-from uce_edge import Model, chain
-from uce_edge.chain import Seal
+from uce_edge import Model
+from uce_edge.audit import hash_chain
+from uce_edge.audit.hash_chain import Seal
 
 LONG = bool(os.environ.get("UCE_EDGE_SOAK"))
 MODEL = GOLDEN / "digits-mc.onnx"
@@ -60,7 +61,7 @@ def whole_outputs(folder: Path) -> None:
     for path in [*(folder / "out").glob("*.png"), *folder.glob("sheet.png")]:
         if not path.name.startswith("."):
             Image.open(path).load()
-    for log in chain.segments(folder / "log.jsonl"):
+    for log in hash_chain.segments(folder / "log.jsonl"):
         lines = log.read_bytes().splitlines(keepends=True)
         torn = [line for line in lines if not line.endswith(b"\n")]
         assert len(torn) <= 1, "only what was being written may be torn"
@@ -86,7 +87,7 @@ def again(zygote: Zygote, place: Path, folder: Path, command: str) -> Ended:
     return done
 
 
-@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+@pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")
 @pytest.mark.parametrize(
     ("command", "check"), [(PREDICT, whole_outputs), (CALIBRATE, whole_model)], ids=["predict", "calibrate"]
 )
@@ -122,7 +123,7 @@ def test_killed_at_any_moment_nothing_is_half_written_and_the_log_goes_on(
         killed += zygote.run(Request(PREDICT.split(), str(folder), after=rng.uniform(0, 1.2 * lasts))).killed
         whole_outputs(folder)
     again(zygote, place, folder, PREDICT)
-    lines = list(chain.read(chain.segments(folder / "log.jsonl")))
+    lines = list(hash_chain.read(hash_chain.segments(folder / "log.jsonl")))
     assert {line.seal for line in lines} == {Seal.INTACT}, "a kill broke the chain"
     left = [path for path in folder.rglob(".uce-edge-*")]
     print(f"{killed} of {KILLS} runs killed at random; {len(lines)} lines of the log, {len(left)} temporary files left")

@@ -21,7 +21,7 @@ LONG = int(os.environ.get("UCE_EDGE_SOAK", "0"))
 THREADS = 8
 
 
-@pytest.mark.filterwarnings("ignore::uce_edge.model.SamplesWarning")
+@pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")
 @pytest.mark.parametrize("name", ["digits-novelty.onnx", "digits-moments.onnx"])
 def test_eight_threads_on_one_model_give_the_bits_of_one(name: str) -> None:
     model = Model(GOLDEN / name, "cpu", threads=2)

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT, Call
+from helpers.served import Server, started
 from PIL import Image
-from served import Server, started
 
 from uce_edge import Model
 

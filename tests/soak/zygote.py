@@ -119,7 +119,7 @@ def _waited(pid: int, after: float | None) -> int:
 
 def main() -> None:
     """Import what commands need, without starting a thread, and serve."""
-    from uce_edge.providers import onnxruntime
+    from uce_edge.runtime.providers import onnxruntime
 
     onnxruntime()
     with contextlib.suppress(ImportError):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge_train import architectures
+from uce_edge_train.networks import architectures
 
 PUBLISHED = {
     "resnet18": 11_689_512,

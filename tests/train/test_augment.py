@@ -12,21 +12,21 @@ from conftest import Digits
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from uce_edge import corruptions
 from uce_edge.contract import Inference, NoiseKind
-from uce_edge.datasets import far
+from uce_edge.datasets import synthetic_ood
+from uce_edge.images import corruptions
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import augment_colour, augment_pictures, augment_trivial, mixup
-from uce_edge_train.augment import Augmentation
-from uce_edge_train.augment_colour import FLAT
-from uce_edge_train.augment_damage import BLUR, NOISE
-from uce_edge_train.augment_operations import moved
 from uce_edge_train.choices import Mixing
+from uce_edge_train.data import augment_colour, augment_pictures, augment_trivial, mixup
+from uce_edge_train.data.augment_colour import FLAT
+from uce_edge_train.data.augment_damage import BLUR, NOISE
+from uce_edge_train.data.augment_operations import moved
+from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.export import metadata_of
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
 
-STRANGE = {**far.CHOICE, **far.JUDGE}
+STRANGE = {**synthetic_ood.CHOICE, **synthetic_ood.JUDGE}
 MARKED = ("noise", "single colours", "gratings", "checkerboards", "text")
 SPEC = ImageSpec(12, 16, 3, mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in (SPEC.mean, SPEC.std))
@@ -150,7 +150,7 @@ def test_mixing_pictures_follow_from_the_seed() -> None:
 def test_what_far_images_evaluate_with_is_never_mixed_into_training() -> None:
     marked = {name: make for name, make in STRANGE.items() if name in MARKED}
     assert not set(augment_pictures.SEEN) & set(marked)
-    evaluated = looks_like_far(far.far(ImageSpec(32, 32, 3), marked).images)
+    evaluated = looks_like_far(synthetic_ood.far(ImageSpec(32, 32, 3), marked).images)
     assert evaluated.all(), "the marks below describe every one of these"
     for seed in range(2):
         bank = augment_pictures.mixing_pictures(32, 32, 3, seed)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Call
-from nets import softmax
+from helpers.nets import softmax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,12 +15,15 @@ from uce_edge.contract import Inference, Method
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 from uce_edge_export.options import Options
-from uce_edge_train import architectures, bernoullize, calibrating, dropout, training
+from uce_edge_train import bernoullize, calibration
 from uce_edge_train.choices import Dropout, Rates
+from uce_edge_train.dropout import torch_dropout
+from uce_edge_train.dropout.monte_carlo import mc_logits
 from uce_edge_train.export import export_run
-from uce_edge_train.passes import mc_logits
+from uce_edge_train.loop import training
+from uce_edge_train.networks import architectures
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
 
@@ -92,7 +95,7 @@ def test_a_training_with_masks_repeats_itself(recipe: Recipe, few: Dataset, tmp_
 
 def test_masks_are_drawn_for_every_image_in_training() -> None:
     x = torch.ones(64, 100, requires_grad=True)
-    with dropout.training_with(torch.Generator().manual_seed(0)):
+    with torch_dropout.training_with(torch.Generator().manual_seed(0)):
         y = F.dropout(x, 0.25, True)
         off = F.dropout(x, 0.25, False)
     assert off is x
@@ -105,9 +108,9 @@ def test_masks_are_drawn_for_every_image_in_training() -> None:
 def test_the_kernel_of_graphics_cards_takes_the_same_masks() -> None:
     x = torch.rand(5, 7)
     noise = torch.randn(5, 7)
-    with dropout.masks_from(lambda _, mask: noise):
+    with torch_dropout.masks_from(lambda _, mask: noise):
         wanted = F.dropout(x, 0.3)
-        with dropout._GivenMask(lambda _: noise > float(dropout.threshold(0.3))):
+        with torch_dropout._GivenMask(lambda _: noise > float(torch_dropout.threshold(0.3))):
             fused, mask = torch.native_dropout(x, 0.3, True)
     assert torch.allclose(fused, wanted)
     assert torch.equal(mask, wanted > 0)
@@ -130,7 +133,7 @@ def test_calibration_draws_one_mask_for_all_images_of_a_pass(runs: dict[str, Pat
 def test_a_bernoulli_run_is_calibrated_and_exported_with_its_masks(
     runs: dict[str, Path], few: Dataset, tmp_path: Path
 ) -> None:
-    run = calibrating.calibrate(runs["bernoulli"], few.splits["calibration"], Method.TEMPERATURE, samples=10)
+    run = calibration.calibrate(runs["bernoulli"], few.splits["calibration"], Method.TEMPERATURE, samples=10)
     assert run.rates == {}
     done = export_run(runs["bernoulli"], tmp_path / "m.onnx", few)
     assert {(layer.kind, layer.p) for layer in done.metadata.layers} == {("bernoulli", 0.1)}
@@ -156,7 +159,7 @@ def test_a_run_without_dropout_has_no_passes(runs: dict[str, Path], few: Dataset
         export_run(runs["none"], tmp_path / "m.onnx", few)
     with pytest.raises(UceEdgeError, match="nothing to keep"):
         export_run(runs["none"], tmp_path / "m.onnx", few, options=KEEP)
-    run = calibrating.calibrate(runs["none"], few.splits["calibration"], Method.TEMPERATURE)
+    run = calibration.calibrate(runs["none"], few.splits["calibration"], Method.TEMPERATURE)
     assert run.calibration.samples == 1
     done = export_run(runs["none"], tmp_path / "m.onnx", few, Inference.DETERMINISTIC)
     assert done.metadata.calibration.temperature == pytest.approx(run.calibration.temperature, rel=1e-3)
@@ -165,7 +168,7 @@ def test_a_run_without_dropout_has_no_passes(runs: dict[str, Path], few: Dataset
 def test_dropout_of_ones_own_is_calibrated_where_it_is_kept(
     runs: dict[str, Path], few: Dataset, tmp_path: Path
 ) -> None:
-    run = calibrating.calibrate(runs["own"], few.splits["calibration"], Method.TEMPERATURE)
+    run = calibration.calibrate(runs["own"], few.splits["calibration"], Method.TEMPERATURE)
     done = export_run(runs["own"], tmp_path / "m.onnx", few, options=KEEP, samples=20)
     assert [(layer.name, layer.kind) for layer in done.metadata.layers] == [
         ("drop", "bernoulli-channel"), ("dropout", "bernoulli"),
@@ -183,7 +186,7 @@ def test_what_is_gaussian_alone_is_refused(runs: dict[str, Path], few: Dataset) 
         with pytest.raises(UceEdgeError, match="`sigma` to be exact with"):
             Recipe(dropout=kind, sigma="factored")
     with pytest.raises(UsageError, match="--rates needs Gaussian dropout"):
-        calibrating.calibrate(runs["bernoulli"], few.splits["calibration"], tune=Rates.MODEL)
+        calibration.calibrate(runs["bernoulli"], few.splits["calibration"], tune=Rates.MODEL)
 
 
 def test_the_command_trains_with_either_kind(call: Call, tmp_path: Path) -> None:

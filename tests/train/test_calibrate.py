@@ -19,11 +19,11 @@ from uce_edge.metrics import normalized_entropy
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise
-from uce_edge_export import recalibrating
-from uce_edge_train import calibrating, remembered
+from uce_edge_export import recalibration
+from uce_edge_train import calibration, calibration_cache
 from uce_edge_train.choices import Rates
+from uce_edge_train.dropout.monte_carlo import mc_logits
 from uce_edge_train.export import export_run
-from uce_edge_train.passes import mc_logits
 from uce_edge_train.runs import Run, load_model
 
 
@@ -48,7 +48,7 @@ def test_a_run_refuses_images_it_did_not_set_aside(digits: Digits, tmp_path: Pat
     run = Run.load(digits.run)
     replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(tmp_path)
     with pytest.raises(UsageError, match="set aside"):
-        calibrating.calibrate(tmp_path)
+        calibration.calibrate(tmp_path)
 
 
 def test_a_run_refuses_to_be_calibrated_on_its_training_images(digits: Digits) -> None:
@@ -57,7 +57,7 @@ def test_a_run_refuses_to_be_calibrated_on_its_training_images(digits: Digits) -
         np.concatenate([test.images, train.images[:3]]), np.concatenate([test.labels, train.labels[:3]])
     )
     with pytest.raises(UsageError, match=r"^3 of the 362 images of the calibration set were used to train"):
-        calibrating.calibrate(digits.run, mixed)
+        calibration.calibrate(digits.run, mixed)
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def noisy_run(digits: Digits, tmp_path: Path) -> Path:
 
 def test_rates_are_tuned_to_the_calibration_images(noisy_run: Path) -> None:
     tune, method = Rates.LAYER, Method.TEMPERATURE
-    plain = calibrating.calibrate(noisy_run, method=method, samples=10)
-    tuned = calibrating.calibrate(noisy_run, method=method, samples=10, tune=tune)
+    plain = calibration.calibrate(noisy_run, method=method, samples=10)
+    tuned = calibration.calibrate(noisy_run, method=method, samples=10, tune=tune)
     assert tuned.calibration.outcome.rates_tuned
     assert tuned.calibration.outcome.nll_after < plain.calibration.outcome.nll_after
     assert tuned.calibration.outcome.nll_before == plain.calibration.outcome.nll_before
@@ -86,13 +86,13 @@ def test_rates_are_tuned_to_the_calibration_images(noisy_run: Path) -> None:
     found = {layer.name.removesuffix(".weight"): layer.p for layer in done.metadata.layers}
     assert found == pytest.approx(tuned.tuned_rates)
     assert done.file_nll == pytest.approx(tuned.calibration.outcome.nll_after, abs=0.05)
-    assert calibrating.calibrate(noisy_run, method=method, samples=10).tuned_rates is None
+    assert calibration.calibrate(noisy_run, method=method, samples=10).tuned_rates is None
 
 
 def test_a_run_can_be_calibrated_on_other_images(digits: Digits, tmp_path: Path) -> None:
     shutil.copytree(digits.run, tmp_path / "run")
     test = digits.dataset.splits["test"]
-    done = calibrating.calibrate(tmp_path / "run", test, samples=5)
+    done = calibration.calibrate(tmp_path / "run", test, samples=5)
     assert done.calibration.outcome.images == len(test)
 
 
@@ -102,7 +102,7 @@ class Passes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.images: list[int] = []
         self.fails_at: int | None = None
-        monkeypatch.setattr(calibrating, "mc_logits", self)
+        monkeypatch.setattr(calibration, "mc_logits", self)
 
     def __call__(self, model: nn.Module, data: splits.Split, *arguments: Any, **named: Any) -> StoredLogits:
         self.images.append(len(data))
@@ -113,18 +113,18 @@ class Passes:
 
 def test_another_error_needs_no_new_passes(digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(digits.run, tmp_path / "run")
-    (folder / remembered.FILE).unlink(missing_ok=True)
+    (folder / calibration_cache.FILE).unlink(missing_ok=True)
     fitted_on, held_out = (digits.dataset.splits[name] for name in ("calibration", "guarantee"))
     passes = Passes(monkeypatch)
     # Interrupted while the promise is tried, it has its map, which is not fitted again.
     passes.fails_at = 2
     with pytest.raises(KeyboardInterrupt):
-        calibrating.calibrate(folder, samples=3, promise=Promise(0.0112))
+        calibration.calibrate(folder, samples=3, promise=Promise(0.0112))
     assert passes.images == [len(fitted_on), len(held_out)]
     fitted = Run.load(folder).calibration
     assert fitted.samples == 3
     with pytest.raises(NoGuaranteeError, match="map is kept") as refused:
-        calibrating.calibrate(folder, samples=3, promise=Promise(0.0112))
+        calibration.calibrate(folder, samples=3, promise=Promise(0.0112))
     assert passes.images == [len(fitted_on), len(held_out), len(held_out)]
     assert (Run.load(folder).calibration, Run.load(folder).promise) == (fitted, None)
     # The rows are those of a direct computation.
@@ -135,18 +135,18 @@ def test_another_error_needs_no_new_passes(digits: Digits, tmp_path: Path, monke
     assert refused.value.curve == guarantee.curve(h, wrong, 0.95, above=0.0112)
     # Another error, confidence or gate: no pass.
     possible = Promise(refused.value.curve[0].target_error or 0)
-    done = calibrating.calibrate(folder, samples=3, promise=possible, novelty=NoveltyPromise())
+    done = calibration.calibrate(folder, samples=3, promise=possible, novelty=NoveltyPromise())
     assert (done.promise, done.novelty, done.calibration) == (possible, NoveltyPromise(), fitted)
-    assert calibrating.calibrate(folder, samples=3).promise is None
-    calibrating.calibrate(folder, samples=3, promise=replace(possible, confidence=0.9))
+    assert calibration.calibrate(folder, samples=3).promise is None
+    calibration.calibrate(folder, samples=3, promise=replace(possible, confidence=0.9))
     # Nor do errors of classes.
     by_label = Promise.of_classes({"3": 0.001, "other": 0.4})
-    assert calibrating.calibrate(folder, samples=3, promise=by_label).promise == by_label
+    assert calibration.calibrate(folder, samples=3, promise=by_label).promise == by_label
     assert Run.load(folder).promise == by_label
     with pytest.raises(UsageError, match="The classes are: 0, 1, 2"):
-        calibrating.calibrate(folder, samples=3, promise=Promise.of_classes({"x": 0.2, "other": 0.4}))
+        calibration.calibrate(folder, samples=3, promise=Promise.of_classes({"x": 0.2, "other": 0.4}))
     assert len(passes.images) == 3
-    assert (folder / remembered.FILE).stat().st_size < 1000 + 14 * len(held_out)
+    assert (folder / calibration_cache.FILE).stat().st_size < 1000 + 14 * len(held_out)
 
 
 def test_what_decides_a_map_decides_whether_passes_are_reused(
@@ -154,14 +154,14 @@ def test_what_decides_a_map_decides_whether_passes_are_reused(
 ) -> None:
     folder = shutil.copytree(digits.run, tmp_path / "run")
     promise = Promise(0.2)
-    calibrating.calibrate(folder, samples=2, promise=promise)
+    calibration.calibrate(folder, samples=2, promise=promise)
     passes = Passes(monkeypatch)
-    calibrating.calibrate(folder, samples=2, promise=promise)
+    calibration.calibrate(folder, samples=2, promise=promise)
     assert passes.images == []
 
     def recomputed(**asked: Any) -> bool:
         before = len(passes.images)
-        calibrating.calibrate(folder, promise=promise, **({"samples": 2} | asked))
+        calibration.calibrate(folder, promise=promise, **({"samples": 2} | asked))
         return len(passes.images) == before + 2
 
     assert recomputed(seed=1)
@@ -173,7 +173,7 @@ def test_what_decides_a_map_decides_whether_passes_are_reused(
     assert recomputed()
     (folder / "weights.safetensors").write_bytes(weights[:-4] + bytes(4))
     assert recomputed()
-    (folder / remembered.FILE).write_bytes(b"damaged")
+    (folder / calibration_cache.FILE).write_bytes(b"damaged")
     assert recomputed()
     run = Run.load(folder)
     replace(run, calibration=replace(run.calibration, samples=9)).save(folder)  # by somebody else
@@ -192,10 +192,10 @@ def test_a_promise_that_so_few_images_cannot_prove_is_refused_before_anything_is
     assert "8 guarantee images cannot promise an error of at most 0.05 with confidence 0.95" in said.err
     assert "at least 59" in said.err
     assert (passes.images, (folder / "run.json").read_bytes()) == ([], before)
-    monkeypatch.setattr(recalibrating, "logits_of", None)  # nothing may be asked of a file, either
+    monkeypatch.setattr(recalibration, "logits_of", None)  # nothing may be asked of a file, either
     sixteen = digits.dataset.splits["test"].at_most(16)
     with pytest.raises(UsageError, match="8 of the given 16"):
-        recalibrating.recalibrate(
+        recalibration.recalibrate(
             digits.model, tmp_path / "new.onnx", sixteen, Method.TEMPERATURE, promise=Promise(0.05)
         )
     assert not (tmp_path / "new.onnx").exists()

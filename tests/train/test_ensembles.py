@@ -9,9 +9,9 @@ from conftest import Call, Digits
 
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 from uce_edge_export.options import Wanted
-from uce_edge_train.ensembles import export_ensemble
+from uce_edge_train.ensemble_export import export_ensemble
 from uce_edge_train.runs import WEIGHTS, Run, load_model, members_of, newest, save_weights
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError
 from uce_edge_train import deterministic, gaussianize, noise_from
-from uce_edge_train.factored import FactoredSample, WeightedSquares, factors
+from uce_edge_train.dropout.factored_sigma import FactoredSample, WeightedSquares, factors
 
 
 def product_of_marginals(weight: torch.Tensor, groups: int) -> torch.Tensor:

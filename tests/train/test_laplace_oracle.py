@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from uce_edge.calibration import laplace  # noqa: E402
+from uce_edge.calibration import laplace_posterior  # noqa: E402
 
 FEATURES, CLASSES, PRECISION = 6, 4, 0.3
 
@@ -40,12 +40,14 @@ def test_covariance_and_marginal_likelihood_are_those_of_laplace_torch() -> None
 
     with torch.no_grad():
         features, logits, others = body(x).numpy(), network(x).numpy(), body(new).numpy()
-    found = laplace.curvature(features, logits)
+    found = laplace_posterior.curvature(features, logits)
     centre = np.eye(CLASSES) - 1 / CLASSES  # a shift of all logits, which the softmax does not see
     expected = centre @ covariance.detach().numpy() @ centre
-    np.testing.assert_allclose(laplace.Laplace(found, PRECISION).covariance(others), expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        laplace_posterior.Laplace(found, PRECISION).covariance(others), expected, rtol=1e-3, atol=1e-5
+    )
 
-    ours = laplace.by_marginal_likelihood(found, last.weight.detach().numpy())
+    ours = laplace_posterior.by_marginal_likelihood(found, last.weight.detach().numpy())
     evidence = {
         factor: float(fitted.log_marginal_likelihood(prior_precision=torch.tensor(factor * ours)))
         for factor in (0.9, 1.0, 1.1)

@@ -7,8 +7,8 @@ from torch import nn
 
 from uce_edge.errors import UsageError
 from uce_edge_train import deterministic, gaussianize, noise_from
-from uce_edge_train.draws import NoisePool
-from uce_edge_train.layers import _Sample, gaussian_layers
+from uce_edge_train.dropout.gaussian_layers import _Sample, gaussian_layers
+from uce_edge_train.dropout.noise_draws import NoisePool
 
 LAYERS = {
     "linear": (lambda: nn.Linear(6, 5), (6,)),

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from uce_edge import cli
 from uce_edge.errors import UsageError
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 from uce_edge_train.runs import Run
 
 

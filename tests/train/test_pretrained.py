@@ -17,10 +17,11 @@ from uce_edge.cli import app
 from uce_edge.datasets import overlap, splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge_train import architectures, pretrained, stages, training
-from uce_edge_train.architectures import BasicBlock, Bottleneck, DenseNet, ResNet
-from uce_edge_train.checkpoint import CHECKPOINT
 from uce_edge_train.choices import Optimiser
+from uce_edge_train.loop import training
+from uce_edge_train.loop.checkpoint import CHECKPOINT
+from uce_edge_train.networks import architectures, parameter_groups, pretrained
+from uce_edge_train.networks.architectures import BasicBlock, Bottleneck, DenseNet, ResNet
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run
 
@@ -319,7 +320,7 @@ def test_no_code_of_a_file_is_run_and_odd_tensors_are_left_out(tmp_path: Path) -
         with pytest.raises(UceEdgeError, match="other objects than tensors"):
             pretrained.begin(good, pretrained.start_from(bad), "resnet8")
     assert not mark.exists()
-    head, first = f"{stages.head_of(good)}.weight", f"{stages.first_of(good)}.weight"
+    head, first = f"{parameter_groups.head_of(good)}.weight", f"{parameter_groups.first_of(good)}.weight"
     odd = {
         head: torch.tensor(1.0),
         first: torch.zeros(1).expand(16, 10**9, 3, 3),  # one number in the file, and an hour to sum them
@@ -339,7 +340,9 @@ def test_a_pipe_is_no_file_of_weights(tmp_path: Path) -> None:
         pretrained.start_from(tmp_path / "pipe.pt")
 
 
-@pytest.mark.parametrize("patterns", [(stages.ALL_BUT_HEAD,), ("conv1", "bn1", "layer1", "blocks.1.*")], ids=len)
+@pytest.mark.parametrize(
+    "patterns", [(parameter_groups.ALL_BUT_HEAD,), ("conv1", "bn1", "layer1", "blocks.1.*")], ids=len
+)
 def test_frozen_layers_are_the_same_to_the_bit(
     patterns: tuple[str, ...], few: Dataset, trained: Path, tmp_path: Path
 ) -> None:
@@ -365,14 +368,14 @@ def test_stages_learn_by_the_factor_less() -> None:
         assert rates[names["classifier.weight"]] == rates[names["classifier.bias"]] == 1
         assert rates[names["stem.0.weight"]] == 0.5**below
     model = architectures.resnet20(3)
-    stage = stages.stages_of(model)
+    stage = parameter_groups.stages_of(model)
     assert [stage[f"blocks.{index}.conv1.weight"] for index in range(9)] == [3, 3, 3, 2, 2, 2, 1, 1, 1]
     with torch.device("meta"):
-        dense = stages.stages_of(architectures.densenet121(3))
+        dense = parameter_groups.stages_of(architectures.densenet121(3))
     assert set(dense.values()) == {0, 1, 2, 3, 4, 5}
     assert dense["features.0.weight"] == dense["features.1.bias"] == 5
     plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Sequential(nn.Conv2d(2, 2, 3)), nn.Linear(2, 2))
-    assert list(stages.stages_of(plain).values()) == [2, 2, 2, 2, 1, 1, 0, 0]
+    assert list(parameter_groups.stages_of(plain).values()) == [2, 2, 2, 2, 1, 1, 0, 0]
 
 
 def test_a_step_moves_a_stage_by_its_rate(few: Dataset, tmp_path: Path) -> None:
@@ -423,9 +426,9 @@ def test_wrong_wishes_are_refused(trained: Path) -> None:
     with pytest.raises(UsageError, match=r"`layer_decay`.*above 0 and at most 1.*As in --layer-decay 0.7"):
         Recipe(init=start, layer_decay=1.5)
     with pytest.raises(UsageError, match=r"`freeze` to be all-but-head, or the name of a layer \(stem\.0, stem\.1"):
-        stages.freeze(model, ["nothing.like.it"])
+        parameter_groups.freeze(model, ["nothing.like.it"])
     with pytest.raises(UsageError, match="leaves weights to train"):
-        stages.freeze(model, ["*"])
+        parameter_groups.freeze(model, ["*"])
 
 
 def test_the_command_tells_what_it_took(trained: Path, tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Call
-from nets import Net, simple
+from helpers.nets import Net, simple
 from PIL import Image
 
 from uce_edge import Model
-from uce_edge.depth import RangeWarning
-from uce_edge.ranges import Range
+from uce_edge.images.gray_range import Range
+from uce_edge.images.gray_survey import RangeWarning
 
 
 @pytest.fixture

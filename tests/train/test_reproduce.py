@@ -22,12 +22,12 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.evaluation import ood
 from uce_edge.metadata import ImageSpec
-from uce_edge_train import training
 from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDevice
-from uce_edge_train.reproduce import dropout, rejection, scorecard
-from uce_edge_train.reproduce.run import reproduce
-from uce_edge_train.reproduce.setting import setting
-from uce_edge_train.reproduce.subject import Row, Subject
+from uce_edge_train.loop import training
+from uce_edge_train.reproduce import dropout_figure, rejection_curve, scorecard
+from uce_edge_train.reproduce.experiments import reproduce
+from uce_edge_train.reproduce.settings import setting
+from uce_edge_train.reproduce.trained_networks import Row, Subject
 from uce_edge_train.runs import Run
 
 
@@ -123,7 +123,7 @@ def test_a_second_experiment_trains_and_asks_nothing_again(results: Path, monkey
 
     before = [row | {"command": ""} for row in rows(results, "table1")]
     monkeypatch.setattr(training, "train", never)
-    monkeypatch.setattr("uce_edge_train.reproduce.subject.mc_blocks", never)
+    monkeypatch.setattr("uce_edge_train.reproduce.trained_networks.mc_blocks", never)
     reproduce(Experiment.TABLE1, "digits", results, epochs=4, samples=10)
     assert [row | {"command": ""} for row in rows(results, "table1")] == before
 
@@ -170,7 +170,7 @@ def test_both_kinds_of_dropout_have_the_moments_of_the_formula_and_one_of_them_i
     gaussian = [row for row in found if row["dropout"] == "gaussian"]
     assert max(float(row["distance_to_normal"]) for row in gaussian) < 0.015
     assert max(abs(float(row["correlation"])) for row in gaussian) < 0.03
-    few, many = (dropout.draw(channels, 0.5, seed=0) for channels in (1, 16))
+    few, many = (dropout_figure.draw(channels, 0.5, seed=0) for channels in (1, 16))
     assert few.distance(Dropout.BERNOULLI) > 2 * many.distance(Dropout.BERNOULLI)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
@@ -225,7 +225,7 @@ def test_thresholds_that_tell_nothing_leave_the_claim_untested(
     assert claim["text"].startswith("Lowering H_max")
     assert claim["verdict"] == "not tested"
     assert reason in claim["evidence"]
-    rejection.run(again)
+    rejection_curve.run(again)
     assert (tmp_path / "rejection.png").stat().st_size > 100
 
 

@@ -21,11 +21,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge_train import rates, tensor_files, training
-from uce_edge_train.augment import Augmentation
-from uce_edge_train.checkpoint import CHECKPOINT
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule, TrainDevice
-from uce_edge_train.journal import Journal
+from uce_edge_train.data.augmentation import Augmentation
+from uce_edge_train.dropout import learned_rates
+from uce_edge_train.loop import training
+from uce_edge_train.loop.checkpoint import CHECKPOINT
+from uce_edge_train.loop.journal import Journal
+from uce_edge_train.networks import tensor_files
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
 
@@ -363,7 +365,7 @@ def test_learned_rates_move_and_are_kept(kind: Rates, few: Dataset, tmp_path: Pa
     assert (len(found) == 1) == (kind is Rates.MODEL)
     assert all(0.001 <= p <= 0.5 for p in found)
     loaded = load_model(Run.load(tmp_path), tmp_path)
-    assert rates.current(loaded) == run.rates
+    assert learned_rates.current(loaded) == run.rates
     assert float(log(tmp_path)[-1]["mean_p"]) == pytest.approx(np.mean(list(run.rates.values())), abs=1e-5)
 
 
@@ -434,7 +436,7 @@ def test_augmentation_moves_mirrors_and_erases() -> None:
 def test_a_training_in_a_log_file_says_how_far_it_is(
     few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("uce_edge_train.journal._QUIET", 0.0)
+    monkeypatch.setattr("uce_edge_train.loop.journal._QUIET", 0.0)
     with caplog.at_level("INFO", "uce_edge_train"):
         training.train(few, tmp_path, SHORT)
     lines = [record.message for record in caplog.records]

@@ -13,12 +13,12 @@ import onnx_ir as ir
 from recipes import Boxed
 
 from uce_edge.contract import Inference
-from uce_edge.datasets import far
+from uce_edge.datasets import synthetic_ood
 from uce_edge.datasets.splits import load
 from uce_edge.metadata import Metadata, StoredScore
-from uce_edge.model import Model
-from uce_edge.report.words import percent
-from uce_edge_export.publish import publish
+from uce_edge.output.wording import percent
+from uce_edge.runtime.model import Model
+from uce_edge_export.publish.draft import publish
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RIVALS = ROOT / "build" / "box"
@@ -114,7 +114,7 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         _promises(own, metadata),
         "## What it should reject",
         "None of these images has a class of the model. `far` holds the kinds of made images that no choice looks at "
-        f"({', '.join((*far.JUDGE, far.SHUFFLED))}; [novelty](novelty.md)).",
+        f"({', '.join((*synthetic_ood.JUDGE, synthetic_ood.SHUFFLED))}; [novelty](novelty.md)).",
         _foreign(own),
         f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
         "Each cell says which share `--reject auto` accepts, and which share of these is wrong.",

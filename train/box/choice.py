@@ -6,11 +6,11 @@ import numpy as np
 
 from uce_edge.calibration.maps import averaged_nll, fit_map, probabilities
 from uce_edge.contract import Method
-from uce_edge.corruptions import KINDS, corrupt
 from uce_edge.datasets.splits import Split
+from uce_edge.images.corruptions import KINDS, corrupt
 from uce_edge.metrics import aurc, bootstrap_difference, nll
 from uce_edge_train.choices import Dropout
-from uce_edge_train.passes import mc_blocks, mc_logits
+from uce_edge_train.dropout.monte_carlo import mc_blocks, mc_logits
 from uce_edge_train.runs import Run, load_model, members_of
 
 _SEVERITIES = (1, 2, 3)

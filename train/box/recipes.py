@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from uce_edge._util.atomic_files import replacing
 from uce_edge.contract import Inference
-from uce_edge.files import replacing
 
 PNEUMONIA, HELD_OUT = Path("build/pneumonia.npz"), Path("build/pneumonia-held-out.npz")
 _HELD_OUT = 1_500

@@ -1,9 +1,9 @@
 """Digests and probe images of the bundled files, made anew."""
 
-from uce_edge.files import replacing
-from uce_edge.model import Model
+from uce_edge._util.atomic_files import replacing
 from uce_edge.models import files
-from uce_edge_export.publish import Draft
+from uce_edge.runtime.model import Model
+from uce_edge_export.publish.draft import Draft
 
 
 def seal() -> None:

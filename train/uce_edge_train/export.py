@@ -8,22 +8,25 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from uce_edge.calibration.laplace import DRAWS
+from uce_edge._util.field_rules import checked
+from uce_edge.calibration.laplace_posterior import DRAWS
 from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeWarning, UsageError
-from uce_edge.fields import checked
 from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
-from uce_edge_export import graph, moments_fit, sigma
-from uce_edge_export.export import Exported, Labelled, default_samples, refuse, write
-from uce_edge_export.laplace import Drawn
+from uce_edge_export.check import sigma_error
+from uce_edge_export.graph import assembly
+from uce_edge_export.graph.laplace_draws import Drawn
+from uce_edge_export.noise import moments_calibration
+from uce_edge_export.noise.sites import Site, select
 from uce_edge_export.options import KEEP, Options
-from uce_edge_export.publish import check_name
-from uce_edge_export.sites import Site, select
-from uce_edge_train import graphs, sigma_fit
-from uce_edge_train.calibrating import fit
+from uce_edge_export.pipeline import Exported, Labelled, default_samples, refuse, write
+from uce_edge_export.publish.draft import check_name
+from uce_edge_train import torch_graph
+from uce_edge_train.calibration import fit
 from uce_edge_train.choices import Dropout
-from uce_edge_train.layers import computing_sigma, deterministic
+from uce_edge_train.dropout import sigma_scale
+from uce_edge_train.dropout.gaussian_layers import computing_sigma, deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
 COUNTED = 1000  # held-out images that say what a threshold lets through, when nothing is promised
@@ -66,7 +69,7 @@ def export_module(
     scale = _noise_scale(model, metadata.image, trained, options, images)
     with computing_sigma(model, options.sigma, scale):
         sites = _sites(classifier, model, options) if options.sigma else trained
-        reference = graphs.torch_reference(model, metadata.image, sites)
+        reference = torch_graph.torch_reference(model, metadata.image, sites)
         done = write(classifier, sites, metadata, out, images, reference, options, trained=trained)
     lost = _notes(model, options)
     for note in lost:
@@ -76,8 +79,8 @@ def export_module(
 
 def _noisy_graph(
     model: nn.Module, image: ImageSpec, inference: Inference, options: Options
-) -> tuple[graph.Classifier, list[Site]]:
-    classifier = graphs.export_deterministic(model, image, keep_dropout=options.keeps_dropout)
+) -> tuple[assembly.Classifier, list[Site]]:
+    classifier = torch_graph.export_deterministic(model, image, keep_dropout=options.keeps_dropout)
     return classifier, [] if inference is Inference.DETERMINISTIC else _sites(classifier, model, options)
 
 
@@ -90,11 +93,11 @@ def _refuse_masks(options: Options) -> None:
 
 
 def _notes(model: nn.Module, options: Options) -> tuple[str, ...]:
-    return () if options.keeps_dropout else graphs.dropout_notes(model)
+    return () if options.keeps_dropout else torch_graph.dropout_notes(model)
 
 
-def _sites(classifier: graph.Classifier, model: nn.Module, options: Options) -> list[Site]:
-    return select(graphs.noisy_sites(classifier, model), classifier.graph, options.from_layer)
+def _sites(classifier: assembly.Classifier, model: nn.Module, options: Options) -> list[Site]:
+    return select(torch_graph.noisy_sites(classifier, model), classifier.graph, options.from_layer)
 
 
 def export_run(
@@ -158,7 +161,7 @@ def export_run(
     scale = _noise_scale(model, run.image, trained, options, data.images)
     with computing_sigma(model, options.sigma, scale):
         sites = _sites(classifier, model, options) if options.sigma else trained
-        reference = graphs.torch_reference(model, run.image, sites)
+        reference = torch_graph.torch_reference(model, run.image, sites)
         if member and inference is not Inference.MOMENTS:
             calibration = Calibration(samples=samples)
         elif inference is Inference.DETERMINISTIC:
@@ -167,7 +170,7 @@ def export_run(
                 calibration = fit(model, run.image, data, calibration.method, 1)
         elif inference is Inference.MOMENTS:
             described = replace(metadata, samples=samples)
-            calibration = moments_fit.fit(
+            calibration = moments_calibration.fit(
                 classifier, sites, described, reference, data, calibration.method, options.sample_from
             )
         elif options.keeps_dropout and not run.masks:
@@ -198,21 +201,21 @@ def _export_laplace(
     numbers: Precision,
 ) -> ExportedRun:
     """Export a run with the posterior that calibration gave it: the network without noise, and draws of its logits."""
-    from uce_edge_train import laplace_fit
+    from uce_edge_train import run_posterior
 
     options.refuse_noise(inference)
     assert run.laplace is not None
     calibration, data = run.calibration, dataset.splits["calibration"]
-    drawn = Drawn(laplace_fit.load(run.laplace, model, folder), run.laplace, calibration.samples or DRAWS, noise)
+    drawn = Drawn(run_posterior.load(run.laplace, model, folder), run.laplace, calibration.samples or DRAWS, noise)
     plain = metadata_of(run, model, Inference.DETERMINISTIC, NoiseKind.NONE, calibration)
-    classifier = graphs.export_deterministic(model, run.image)
+    classifier = torch_graph.export_deterministic(model, run.image)
     done = write(
         classifier,
         [],
         replace(plain, precision=numbers, samples=1),
         out,
         data.images,
-        graphs.torch_reference(model, run.image, []),
+        torch_graph.torch_reference(model, run.image, []),
         options,
         None if noise is NoiseKind.INPUT else _labelled(run, dataset),
         drawn=drawn,
@@ -246,11 +249,11 @@ def _noise_scale(
     model: nn.Module, image: ImageSpec, sites: list[Site], options: Options, images: npt.NDArray[np.uint8] | None
 ) -> float:
     """What another sigma than the trained one needs; 1 where nothing changes, or where there are too few images."""
-    changed = options.sigma is not None and sigma.of_sites(sites) is not options.sigma
-    if not (sites and changed and images is not None and len(images) >= sigma_fit.IMAGES):
+    changed = options.sigma is not None and sigma_error.of_sites(sites) is not options.sigma
+    if not (sites and changed and images is not None and len(images) >= sigma_scale.IMAGES):
         return 1.0
     assert options.sigma is not None
-    return sigma_fit.noise_scale(model, image, sites, options.sigma, images)
+    return sigma_scale.noise_scale(model, image, sites, options.sigma, images)
 
 
 def _scale_notes(scale: float) -> tuple[str, ...]:

@@ -9,25 +9,37 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from uce_edge._util.field_rules import (
+    ABOVE_ZERO,
+    OPTIONAL,
+    Count,
+    Positive,
+    RecordError,
+    Rule,
+    Share,
+    at_least,
+    between,
+)
+from uce_edge._util.records import Record
 from uce_edge.contract import Sigma
-from uce_edge.corruptions import Kind
 from uce_edge.errors import UsageError, expected
-from uce_edge.fields import ABOVE_ZERO, OPTIONAL, Count, Positive, RecordError, Rule, Share, at_least, between
+from uce_edge.images.corruptions import Kind
 from uce_edge.metadata import ImageSpec
-from uce_edge.records import Record
-from uce_edge_train import architectures, augment_colour, augment_pictures, augment_trivial, stages
-from uce_edge_train.augment import Augmentation
-from uce_edge_train.augment_mix import Mix, PixMix, augmix
-from uce_edge_train.augment_operations import OPERATIONS
-from uce_edge_train.bernoulli import bernoullize
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule
-from uce_edge_train.layers import gaussianize
-from uce_edge_train.mixup import Blend
-from uce_edge_train.start import Start
+from uce_edge_train.data import augment_colour, augment_pictures, augment_trivial
+from uce_edge_train.data.augment_mix import Mix, PixMix, augmix
+from uce_edge_train.data.augment_operations import OPERATIONS
+from uce_edge_train.data.augmentation import Augmentation
+from uce_edge_train.data.mixup import Blend
+from uce_edge_train.dropout.bernoulli_layers import bernoullize
+from uce_edge_train.dropout.gaussian_layers import gaussianize
+from uce_edge_train.networks import architectures, parameter_groups
+from uce_edge_train.networks.initial_weights import Start
 
 _EXAMPLES = {  # where the default is no example
     "penalty": 0.1, "logit_norm": 0.04, "shift": 2, "erase": 0.1, "augment": "pixmix", "noise": 0.3, "blur": 0.3,
-    "clip": 1, "patience": 20, "init": "weights.safetensors", "freeze": stages.ALL_BUT_HEAD, "layer_decay": 0.7,
+    "clip": 1, "patience": 20, "init": "weights.safetensors", "freeze": parameter_groups.ALL_BUT_HEAD,
+    "layer_decay": 0.7,
     "rotate": 15, "colour": 0.4, "mixup": 0.2,
 }  # fmt: skip
 _UP_TO_ONE = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
@@ -42,7 +54,8 @@ class Recipe(Record):
     init: Annotated[Start | None, OPTIONAL] = None
     """Trained weights that it starts from; None for random ones."""
     freeze: Annotated[tuple[str, ...], OPTIONAL] = ()
-    """Layers that keep the weights and the batch-norm statistics they start with, by name; see `stages.freeze`."""
+    """Layers that keep the weights and the batch-norm statistics they start with, by name; see
+    `parameter_groups.freeze`."""
     layer_decay: Annotated[Annotated[float, _UP_TO_ONE], OPTIONAL] = 1.0
     """What the learning rate is multiplied by for every stage below the head."""
     p: float = 0.2
@@ -173,7 +186,7 @@ class Recipe(Record):
 
         The learning rate of a group is the recipe's, multiplied by the group's `factor`.
         """
-        groups: list[dict[str, Any]] = stages.groups_of(model, self.layer_decay)
+        groups: list[dict[str, Any]] = parameter_groups.groups_of(model, self.layer_decay)
         if learned_rates:
             groups.append({"params": learned_rates, "weight_decay": 0.0, "factor": 1.0})
         if self.optimiser is Optimiser.SGD:

@@ -9,19 +9,19 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
+from uce_edge._util.atomic_files import replacing
+from uce_edge._util.field_rules import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Share
+from uce_edge._util.records import DocumentError, Record, parse
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.fields import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Share
-from uce_edge.files import replacing
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
-from uce_edge.records import DocumentError, Record, parse
 from uce_edge.rejection.promises import NoveltyPromise, Promise
-from uce_edge_train import tensor_files
 from uce_edge_train.choices import Dropout
-from uce_edge_train.layers import gaussian_layers
+from uce_edge_train.dropout.gaussian_layers import gaussian_layers
+from uce_edge_train.networks import tensor_files
+from uce_edge_train.networks.tensor_files import TensorFileError
 from uce_edge_train.recipe import Recipe
-from uce_edge_train.tensor_files import TensorFileError
 
 DESCRIPTION = "run.json"
 WEIGHTS = "weights.safetensors"

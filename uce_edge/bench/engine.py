@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-OWN_WORKER = "uce_edge.bench.worker"
+OWN_WORKER = "uce_edge.bench.onnxruntime_worker"
 """The module that measures a model file in ONNX Runtime."""
 
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from uce_edge._util.progress import progress
 from uce_edge.bench.engine import OWN_WORKER, Engine
 from uce_edge.bench.job import Job, Timing, start, timed
-from uce_edge.bench.report import Measurement, Report, extra_pass, measurement
+from uce_edge.bench.measurements import Measurement, Report, extra_pass, measurement
 from uce_edge.errors import UceEdgeError
-from uce_edge.model import Model
-from uce_edge.progress import progress
+from uce_edge.runtime.model import Model
 
 ROUNDS = 3  # the engines take turns, so that a slow minute of the machine hits all of them
 

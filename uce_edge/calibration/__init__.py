@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from uce_edge import lazy
+from uce_edge._util import lazy_exports
 
 if TYPE_CHECKING:
     from uce_edge.calibration.error_map import ErrorMap
@@ -43,7 +43,7 @@ __all__ = [
     "images_needed",
 ]
 
-__getattr__, __dir__ = lazy.names(
+__getattr__, __dir__ = lazy_exports.names(
     __name__,
     {
         "uce_edge.calibration.error_map": ("ErrorMap",),

@@ -14,10 +14,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.ahead import cores
+from uce_edge._util.prefetch import cores
 from uce_edge.calibration.logits import Block, Logits
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import Booleans, Floats, Integers, array
+from uce_edge.metrics.argument_checks import Booleans, Floats, Integers, array
 
 _TILE = 2**16  # numbers, 512 kB in float64: a tile and its temporaries stay in or near the processor's cache
 _THREADS = min(8, cores())  # numpy computes outside the interpreter's lock

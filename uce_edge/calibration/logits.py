@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
-from uce_edge.metrics.checks import array
+from uce_edge.metrics.argument_checks import array
 
 _BLOCK = 2**22  # numbers in a block: 16 MB in float32
 

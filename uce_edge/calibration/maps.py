@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.calibration import aux, error_map
+from uce_edge.calibration import auxiliary_map, error_map
 from uce_edge.calibration.likelihood import (
     Labelled,
     Likelihood,
@@ -22,7 +22,7 @@ from uce_edge.calibration.logits import ArrayLogits, Block, Logits
 from uce_edge.calibration.optimise import lbfgs, newton
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration, CalibrationReport
-from uce_edge.metrics.checks import Booleans, Floats, Integers
+from uce_edge.metrics.argument_checks import Booleans, Floats, Integers
 
 Array = TypeVar("Array", bound=Any)
 Parameters = dict[str, Floats]
@@ -42,7 +42,7 @@ def initial(method: Method, classes: int) -> Parameters:
         case Method.VECTOR:
             return {"vector": np.ones(classes)}
         case Method.AUX:
-            return aux.initial(classes)
+            return auxiliary_map.initial(classes)
 
 
 def apply_map(method: Method, parameters: Mapping[str, Array], logits: Array) -> Array:
@@ -55,7 +55,7 @@ def apply_map(method: Method, parameters: Mapping[str, Array], logits: Array) ->
             mapped = logits * parameters["vector"]
         case Method.AUX:  # files and runs of older versions have no temperature there
             scaled = logits / parameters["temperature"] if "temperature" in parameters else logits
-            *_, mapped = aux.layers(parameters, scaled)
+            *_, mapped = auxiliary_map.layers(parameters, scaled)
     return mapped
 
 
@@ -104,8 +104,8 @@ def fit_map(
         case Method.VECTOR:
             parameters = {"vector": _fit_vector(data)}
         case Method.AUX:
-            held = aux.held_out(data.images, seed)
-            parameters = _fit_aux(data, held) if regularise else aux.fit(data, held, 1.0, regularise)
+            held = auxiliary_map.held_out(data.images, seed)
+            parameters = _fit_aux(data, held) if regularise else auxiliary_map.fit(data, held, 1.0, regularise)
     report, error = _outcome(method, parameters, data)
     return Calibration(
         method=method,
@@ -124,7 +124,7 @@ def _mapped(method: Method, parameters: Parameters, tile: Block) -> Floats:
 def _fit_aux(data: Labelled, held: Booleans) -> Parameters:
     """Temperature scaling, and on top of it the auxiliary network where that is better on held-out images."""
     temperature = _fit_temperature(data, ~held)
-    parameters = aux.fit(data, held, float(temperature[0]), regularise=True)
+    parameters = auxiliary_map.fit(data, held, float(temperature[0]), regularise=True)
     if not parameters["aux.w2"].any():
         temperature = _fit_temperature(data)  # nothing else was fitted: all images may serve it
     return {"temperature": temperature, **parameters}

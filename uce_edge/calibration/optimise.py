@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from uce_edge.metrics.checks import Floats
+from uce_edge.metrics.argument_checks import Floats
 
 _ROUNDING = 1e-14  # of a value: smaller differences are noise of its sum
 _DECREASE, _CURVATURE = 1e-4, 0.9  # of the Wolfe conditions (Nocedal & Wright, 3.1)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from uce_edge import __version__, providers
+from uce_edge import __version__
 from uce_edge.cli import (
     bench,
     calibrate,
@@ -32,8 +32,9 @@ from uce_edge.cli import (
     web,
 )
 from uce_edge.cli.command import Command, Stopped
-from uce_edge.cli.words import Talk, echo, format_warning, set_talk
+from uce_edge.cli.messages import Talk, echo, format_warning, set_talk
 from uce_edge.errors import UceEdgeError, naming_options
+from uce_edge.runtime import providers
 
 __all__ = ["app", "main"]
 

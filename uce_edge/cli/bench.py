@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uce_edge.cli.bench_engines import ENGINES
 from uce_edge.cli.command import Command
-from uce_edge.cli.destinations import check_apart
-from uce_edge.cli.engines import ENGINES
-from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelOption, ThreadsOption, choose_model
-from uce_edge.cli.parts import need_torch_export
-from uce_edge.cli.words import echo, say
+from uce_edge.cli.extras import need_torch_export
+from uce_edge.cli.messages import echo, say
+from uce_edge.cli.predict_outputs import check_apart
+from uce_edge.cli.shared_options import (
+    DeviceOption,
+    InferenceOption,
+    JsonOption,
+    ModelOption,
+    ThreadsOption,
+    choose_model,
+)
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device, check_threads
+from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.bench.engine import Engine
-    from uce_edge.bench.report import Report
+    from uce_edge.bench.measurements import Report
     from uce_edge.metadata import Metadata
 
 _MADE = Path("made here")
@@ -76,9 +83,9 @@ def bench(
     if 1 not in batches and (others or plot is not None):
         remedy = f"Use: --batch 1,{batch}"
         raise UsageError(expected("`batch`", "a list with 1 in it for --compare and --plot", batch, remedy))
-    from uce_edge.bench import plot as picture
+    from uce_edge.bench import latency_plot as picture
     from uce_edge.bench import sweep
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
     if plot is not None:
         picture.check_plot(plot)
@@ -123,7 +130,7 @@ def _deterministic(metadata: "Metadata", folder: Path) -> Path:
         raise UsageError(expected("`baseline`", rule, None, "Use: --baseline deterministic.onnx"))
     need_torch_export("A baseline without a file")
     from uce_edge_export.options import Wanted
-    from uce_edge_train.untrained import export_untrained
+    from uce_edge_train.networks.untrained import export_untrained
 
     wanted, out = Wanted(Inference.DETERMINISTIC), folder / f"{name}-deterministic.onnx"
     return export_untrained(name, out, wanted, classes=len(metadata.classes), image=metadata.image).path

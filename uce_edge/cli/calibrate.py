@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.calibrating import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
-from uce_edge.cli.options import (
+from uce_edge.cli.calibrate_file import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
+from uce_edge.cli.extras import need_onnx, need_torch, need_torch_export
+from uce_edge.cli.messages import quote, say, show_log
+from uce_edge.cli.shared_options import (
     TARGETS,
     GroupOption,
     JsonOption,
@@ -16,8 +18,6 @@ from uce_edge.cli.options import (
     parse_novelty,
     parse_promise,
 )
-from uce_edge.cli.parts import need_onnx, need_torch, need_torch_export
-from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.rejection.promises import RejectBy
@@ -221,7 +221,7 @@ def _calibrate_run(
         need_torch_export("Giving a run a posterior")
     from uce_edge.datasets import labelled
     from uce_edge.rejection.guarantee import NoGuaranteeError
-    from uce_edge_train import calibrating as calibration
+    from uce_edge_train import calibration
     from uce_edge_train.runs import Run
 
     likeliest = PriorFrom.MARGINAL_LIKELIHOOD
@@ -282,7 +282,7 @@ def _calibrate_file(
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
     need_onnx("Calibrating a model file")
     from uce_edge.datasets import labelled
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
     metadata = Model(model, "cpu").metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")

@@ -6,8 +6,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
-from uce_edge.cli import words
-from uce_edge.cli.words import Talk
+from uce_edge.cli import messages
+from uce_edge.cli.messages import Talk
 from uce_edge.errors import UceEdgeError
 
 _PANEL = "Messages"
@@ -52,13 +52,13 @@ class Command(TyperCommand):
             line = shlex.join(["uce-edge", str(self.name), *typed])
             raise Stopped(f"Stopped. {_GOES_ON.get(str(self.name), '').format(line=line)}".strip()) from None
         finally:
-            words.detail(f"{self.name} took {time.monotonic() - started:.2f} s.")
+            messages.detail(f"{self.name} took {time.monotonic() - started:.2f} s.")
 
 
 def _switch(name: str, talk: Talk, told: str) -> TyperOption:
     def chosen(_: Any, __: Any, given: bool) -> None:
         if given:
-            words.set_talk(talk)
+            messages.set_talk(talk)
 
     return TyperOption(
         param_decls=[name], is_flag=True, default=False, expose_value=False, callback=chosen, help=told, is_eager=True,

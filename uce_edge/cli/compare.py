@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, grouped_note, outside_images, trained_note
-from uce_edge.cli.options import (
+from uce_edge.cli.evaluation_inputs import called, check_report, grouped_note, outside_images, trained_note
+from uce_edge.cli.messages import say, show_log, table, warn
+from uce_edge.cli.shared_options import (
     DataOption,
     DeviceOption,
     ForeignOption,
@@ -20,9 +21,8 @@ from uce_edge.cli.options import (
     TestGroupOption,
     ThreadsOption,
 )
-from uce_edge.cli.words import say, show_log, table, warn
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device, check_threads
+from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.evaluation import Evaluation
@@ -84,11 +84,11 @@ def compare(
     check_threads(threads)
     if report is not None:
         check_report(report, files.values())
+    from uce_edge._util.atomic_files import replacing
     from uce_edge.contract import pass_seeds
     from uce_edge.evaluation import comparison
-    from uce_edge.files import replacing
-    from uce_edge.model import Model
-    from uce_edge.report import compared, verdict
+    from uce_edge.output.report import comparison_tables, verdict
+    from uce_edge.runtime.model import Model
 
     pass_seeds(1, seed)
     described = {name: Model(path, device).metadata for name, path in files.items()}
@@ -100,16 +100,16 @@ def compare(
     answer = verdict.sentence(found)
     if report is not None:
         with replacing(report, "--report") as temporary:
-            temporary.write_text(compared.render(found, _command(files, asked, latency)), encoding="utf-8")
+            temporary.write_text(comparison_tables.render(found, _command(files, asked, latency)), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(found.as_dict() | {"verdict": answer}, indent=2, allow_nan=False))
     else:
-        for shown in compared.tables(found):
+        for shown in comparison_tables.tables(found):
             table(*shown)
     for note in found.notes:
         warn(note)
     if latency:
-        say(compared.how_timed(found))
+        say(comparison_tables.how_timed(found))
     say(answer)
     if report is not None:
         say(f"Wrote {report}")
@@ -132,7 +132,7 @@ def _evaluate(files: dict[str, Path], described: "dict[str, Metadata]", asked: _
     """Every file on the same images."""
     from uce_edge import evaluation
     from uce_edge.datasets import labelled
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
     first = next(iter(described.values()))
     own = next(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.parts import need_torch
-from uce_edge.cli.words import echo, quote, say
+from uce_edge.cli.extras import need_torch
+from uce_edge.cli.messages import echo, quote, say
 
 
 def demo(
@@ -55,8 +55,8 @@ def _write_images(digit: Path, other: Path) -> str:
     from PIL import Image
     from sklearn.datasets import load_sample_image
 
+    from uce_edge._util.atomic_files import replacing
     from uce_edge.datasets import load
-    from uce_edge.files import replacing
 
     dataset = load("digits")
     test = dataset.splits["test"]

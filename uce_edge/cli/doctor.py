@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import typer
 
-from uce_edge import __version__, models, telemetry
-from uce_edge.cli.options import JsonOption
-from uce_edge.cli.words import echo
+from uce_edge import __version__, models
+from uce_edge.cli.messages import echo
+from uce_edge.cli.shared_options import JsonOption
 from uce_edge.errors import UceEdgeError
-from uce_edge.providers import Device, onnxruntime
+from uce_edge.runtime import telemetry
+from uce_edge.runtime.providers import Device, onnxruntime
 
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 _PACKAGES = ("numpy", "pillow", "typer", "torch", "onnx", "matplotlib", "scikit-learn")
@@ -105,7 +106,7 @@ def _problems_of(runtimes: list[str]) -> list[str]:
 
 def _try_devices() -> tuple[list[str], dict[str, str | None]]:
     """What is listed, and the provider that the bundled model gets on every device; None where it is refused."""
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
     obtained: dict[str, str | None] = {}
     for device in (Device.CPU, Device.CUDA, Device.TENSORRT, Device.OPENVINO):
@@ -118,7 +119,7 @@ def _try_devices() -> tuple[list[str], dict[str, str | None]]:
 
 def _try_model() -> str:
     """How far the bundled model answers as published; raises when it was changed, or answers otherwise."""
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
     path = models.bundled()
     tested = Model(path, Device.CPU).self_test()

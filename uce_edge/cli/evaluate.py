@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluating import called, check_report, grouped_note, outside_images, trained_note
-from uce_edge.cli.options import (
+from uce_edge.cli.evaluation_inputs import called, check_report, grouped_note, outside_images, trained_note
+from uce_edge.cli.messages import say, show_log, table, warn
+from uce_edge.cli.shared_options import (
     DataOption,
     DeviceOption,
     ForeignOption,
@@ -25,12 +26,11 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import say, show_log, table, warn
-from uce_edge.providers import Device, check_threads
+from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:
     from uce_edge.evaluation import Evaluation
-    from uce_edge.evaluation.classes import Classes
+    from uce_edge.evaluation.class_results import Classes
     from uce_edge.evaluation.ood import OutOfDistribution
     from uce_edge.evaluation.shift import Pooled
 
@@ -90,10 +90,10 @@ def evaluate(
     if report is not None:
         check_report(report, [model])
     from uce_edge import evaluation
+    from uce_edge._util.atomic_files import replacing
     from uce_edge.datasets import labelled
-    from uce_edge.files import replacing
-    from uce_edge.model import Model
-    from uce_edge.report import page, summary
+    from uce_edge.output.report import page, summary
+    from uce_edge.runtime.model import Model
 
     loaded = Model(model, device, threads=threads, max_memory=max_memory, verify=not no_verify)
     if threshold == "auto":
@@ -138,17 +138,17 @@ def evaluate(
 
 def _print(result: "Evaluation") -> None:
     """The tables for people; why there are dashes goes to stderr."""
-    from uce_edge.report import words
+    from uce_edge.output import wording
 
     table(
         ("metric", "value", "95 % interval", "calibrated twin", "difference"),
         [
             (
-                words.METRICS[name].title,
-                words.score(score.value, words.METRICS[name]),
-                words.interval(score.low, score.high, words.METRICS[name]),
-                words.score(score.twin, words.METRICS[name]),
-                words.score(score.difference, words.METRICS[name], signed=True),
+                wording.METRICS[name].title,
+                wording.score(score.value, wording.METRICS[name]),
+                wording.interval(score.low, score.high, wording.METRICS[name]),
+                wording.score(score.twin, wording.METRICS[name]),
+                wording.score(score.difference, wording.METRICS[name], signed=True),
             )
             for name, score in result.metrics.items()
         ],
@@ -157,47 +157,47 @@ def _print(result: "Evaluation") -> None:
         ("uncertainty at most", "accepted", "error", "95 % bound", "errors let through"),
         [
             (
-                f"{words.threshold(point.measured.threshold)} ({point.origin})",
-                words.percent(point.measured.coverage),
-                words.percent(point.measured.error),
-                words.at_most(point.measured.error_bound),
+                f"{wording.threshold(point.measured.threshold)} ({point.origin})",
+                wording.percent(point.measured.coverage),
+                wording.percent(point.measured.error),
+                wording.at_most(point.measured.error_bound),
                 f"{point.errors:,} of {point.errors + point.rejected_errors:,}",
             )
             for point in result.rejection
         ],
     )
     if result.kept_classes:
-        table(words.LIMITS, words.limits(result.kept_classes))
+        table(wording.LIMITS, wording.limits(result.kept_classes))
     _print_classes(result.classes)
-    reasons = {words.METRICS[name].title: score.why for name, score in result.metrics.items()}
+    reasons = {wording.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.gated is not None:
         table(
             ("with the gate on novelty", "own images rejected", "promised", "accepted", "error"),
             [
                 (
                     result.gated.accepts,
-                    words.percent(result.gated.own_rejected),
-                    words.at_most(result.gated.level),
-                    words.percent(result.gated.coverage),
-                    words.percent(result.gated.error),
+                    wording.percent(result.gated.own_rejected),
+                    wording.at_most(result.gated.level),
+                    wording.percent(result.gated.coverage),
+                    wording.percent(result.gated.error),
                 )
             ],
         )
     for outside in result.ood:
         _print_foreign(outside, result.rejection[0].measured.threshold)
-        reasons |= {words.SCORES[name]: detection.auroc.why for name, detection in outside.detection.items()}
+        reasons |= {wording.SCORES[name]: detection.auroc.why for name, detection in outside.detection.items()}
     if result.shift is not None:
         table(
             ("damage", "accuracy", "uncertainty", "UCE", "accepted", "error", *(_GATED if result.gated else ())),
             [
                 (
-                    words.marked(f"{kind} {one.severity}", result.shift.seen(kind)),
-                    words.percent(one.accuracy),
-                    words.number(one.uncertainty),
-                    words.percent(one.uce),
-                    words.percent(one.coverage),
-                    words.percent(one.error),
-                    *((words.percent(one.gated_coverage), words.percent(one.gated_error)) if result.gated else ()),
+                    wording.marked(f"{kind} {one.severity}", result.shift.seen(kind)),
+                    wording.percent(one.accuracy),
+                    wording.number(one.uncertainty),
+                    wording.percent(one.uce),
+                    wording.percent(one.coverage),
+                    wording.percent(one.error),
+                    *((wording.percent(one.gated_coverage), wording.percent(one.gated_error)) if result.gated else ()),
                 )
                 for kind, curve in result.shift.curves.items()
                 for one in curve[1:]
@@ -210,14 +210,14 @@ def _print(result: "Evaluation") -> None:
 
 
 def _print_classes(classes: "Classes") -> None:
-    from uce_edge.report import words
+    from uce_edge.output import wording
 
     shown = classes.shown
     few = "" if len(shown) == len(classes.rates) else f", the {len(shown)} weakest of {len(classes.rates)}"
     table(
-        (f"class{few}", "images", *(f"{title}, %" for title in words.RATE_TITLES)),
+        (f"class{few}", "images", *(f"{title}, %" for title in wording.RATE_TITLES)),
         [
-            (one.name, f"{one.images:,}", *(words.proportion(getattr(one, rate)) for rate in words.RATES))
+            (one.name, f"{one.images:,}", *(wording.proportion(getattr(one, rate)) for rate in wording.RATES))
             for one in shown
         ],
     )
@@ -234,23 +234,23 @@ def _print_classes(classes: "Classes") -> None:
     elif classes.confused:
         table(
             ("most confused: true class", "label", "images", "of the true class"),
-            [(one.truth, one.label, f"{one.count:,}", words.percent(one.share)) for one in classes.confused],
+            [(one.truth, one.label, f"{one.count:,}", wording.percent(one.share)) for one in classes.confused],
         )
 
 
 def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
-    from uce_edge.report import words
+    from uce_edge.output import wording
 
     head = (f"foreign: {outside.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
-    table(head, [words.separation(name, detection) for name, detection in outside.detection.items()])
+    table(head, [wording.separation(name, detection) for name, detection in outside.detection.items()])
     gated = outside.gated is not None
     table(
         ("uncertainty at most", "foreign, accepted", *(("with the gate",) if gated else ())),
         [
             (
-                words.threshold(threshold),
-                words.percent(outside.accepted),
-                *((words.percent(outside.gated),) if gated else ()),
+                wording.threshold(threshold),
+                wording.percent(outside.accepted),
+                *((wording.percent(outside.gated),) if gated else ()),
             )
         ],
     )
@@ -261,17 +261,17 @@ def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
             (
                 "kind",
                 "training",
-                *(f"AUROC: {words.SCORES[score]}" for score in scores),
+                *(f"AUROC: {wording.SCORES[score]}" for score in scores),
                 "accepted",
                 *(("with the gate",) if gated else ()),
             ),
             [
                 (
                     kind.name,
-                    words.known(kind.seen),
-                    *(words.percent(kind.auroc[score]) for score in scores),
-                    words.percent(kind.accepted),
-                    *((words.percent(kind.gated),) if gated else ()),
+                    wording.known(kind.seen),
+                    *(wording.percent(kind.auroc[score]) for score in scores),
+                    wording.percent(kind.accepted),
+                    *((wording.percent(kind.gated),) if gated else ()),
                 )
                 for kind in (*outside.kinds, *outside.apart)
             ],
@@ -279,16 +279,16 @@ def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
 
 
 def _print_apart(groups: "Sequence[Pooled]", *, gated: bool) -> None:
-    from uce_edge.report import words
+    from uce_edge.output import wording
 
     if groups:
         table(
             ("damage in all severities", "accuracy", "accepted", "error", *(_GATED if gated else ())),
             [
                 (
-                    f"{words.known(group.seen)}: {', '.join(group.kinds)}",
-                    *map(words.percent, (group.accuracy, group.coverage, group.error)),
-                    *(map(words.percent, (group.gated_coverage, group.gated_error)) if gated else ()),
+                    f"{wording.known(group.seen)}: {', '.join(group.kinds)}",
+                    *map(wording.percent, (group.accuracy, group.coverage, group.error)),
+                    *(map(wording.percent, (group.gated_coverage, group.gated_error)) if gated else ()),
                 )
                 for group in groups
             ],

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli import ensembles, exporting, packaging
-from uce_edge.cli.options import RANGE, TARGETS, GroupOption, NoveltyLevelOption
-from uce_edge.cli.parts import need_onnx, need_torch_export
-from uce_edge.cli.words import say, show_log
+from uce_edge.cli import export_ensemble, export_formats, export_source
+from uce_edge.cli.extras import need_onnx, need_torch_export
+from uce_edge.cli.messages import say, show_log
+from uce_edge.cli.shared_options import RANGE, TARGETS, GroupOption, NoveltyLevelOption
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError
 from uce_edge_export.options import ChannelOrder, Expand, Layout, Options, OutputIs, PostHoc, Wanted
@@ -216,12 +216,12 @@ def export(
     """
     show_log()
     runs = runs or []
-    forms = packaging.Forms(ort, triton, hub)
+    forms = export_formats.Forms(ort, triton, hub)
     forms.check()
-    if source is None and untrained is None and packaging.is_file(runs):
-        packaging.package(context, runs, forms)
+    if source is None and untrained is None and export_formats.is_file(runs):
+        export_formats.package(context, runs, forms)
         return
-    reading = exporting.Reading(
+    reading = export_source.Reading(
         classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group, range_, novelty_level
     )
     sources = [] if source is None else [source, *runs]
@@ -234,7 +234,7 @@ def export(
         raise UsageError("--noise none is refused. For a model without noise, use: --inference deterministic")
     if p and source is None and untrained is None:
         raise UsageError("--p goes with --from and --untrained: a trained run has its own dropout rate. Leave --p out.")
-    known = exporting.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
+    known = export_source.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
     if source is None and reading != known:
         raise UsageError(
             "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group "
@@ -245,25 +245,25 @@ def export(
     passes = samples if bake_samples is None else bake_samples
     options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
     noisy = bool(p or posterior) or passes is not None or noise is not NoiseKind.TABLE or options != Options()
-    inference, chosen = exporting.kind_for_data(inference, noisy, data)
+    inference, chosen = export_source.kind_for_data(inference, noisy, data)
     if inference is Inference.DETERMINISTIC:
         passes = None
     wanted = Wanted(inference, noise, passes, precision, options, posterior, chosen)
-    exporting.refuse_posterior(wanted, sources, p)
-    if forms != packaging.Forms() and noise is NoiseKind.INPUT:
+    export_source.refuse_posterior(wanted, sources, p)
+    if forms != export_formats.Forms() and noise is NoiseKind.INPUT:
         raise UsageError(
             "--noise input makes a file for experiments, which --ort, --triton and --hub do not take. Leave out "
             "--noise input, or these options."
         )
     if sources:
         need_onnx("Exporting an ONNX file")
-        out, following = ensembles.export_files(sources, out, wanted, p, reading)
+        out, following = export_ensemble.export_files(sources, out, wanted, p, reading)
     else:
         need_torch_export("Exporting")
         if untrained is not None:
-            out, following = exporting.export_untrained(untrained, out, wanted, p)
+            out, following = export_source.export_untrained(untrained, out, wanted, p)
         else:
-            out, following = ensembles.export_runs(runs, out, wanted, target_error)
+            out, following = export_ensemble.export_runs(runs, out, wanted, target_error)
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
     forms.write(out)
     say(f"Next: uce-edge {following}")

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
-from uce_edge.cli.words import describe_auto, describe_check, echo, quote, say
+from uce_edge.cli.messages import describe_auto, describe_check, echo, quote, say
+from uce_edge.cli.shared_options import InferenceOption, JsonOption, ModelArgument, NoVerifyOption, choose_model
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Calibration, Metadata, NoisyLayer, StoredScore
-from uce_edge.report.words import count
+from uce_edge.output.wording import count
 
 if TYPE_CHECKING:
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
 
 _FEW = 12  # class names: some models have a thousand
@@ -57,7 +57,7 @@ def info(
     """
     asked = model
     model = choose_model(model, inference)
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
     if as_json and reject:
         raise UsageError(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from uce_edge import models as box
-from uce_edge.cli.options import JsonOption
-from uce_edge.cli.words import echo, say
+from uce_edge.cli.messages import echo, say
+from uce_edge.cli.shared_options import JsonOption
 
 if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
@@ -53,10 +53,10 @@ class _Boxed:
     @classmethod
     def of(cls, name: str, path: Path) -> "_Boxed":
         """Read it without loading it: the list is there at once."""
-        from uce_edge import wire
+        from uce_edge.integrity import protobuf
         from uce_edge.metadata import Metadata
 
-        fields = wire.fields(memoryview(path.read_bytes()))
+        fields = protobuf.fields(memoryview(path.read_bytes()))
         properties = dict(field.entry for field in fields if field.entry is not None)
         return cls(name, path, Metadata.from_properties(properties, str(path)))
 
@@ -68,7 +68,7 @@ class _Boxed:
     @property
     def told(self) -> str:
         """Size, accuracy and promise in a line."""
-        from uce_edge.report.words import at_most, percent
+        from uce_edge.output.wording import at_most, percent
 
         parts = [f"{self.path.stat().st_size / 1e6:.1f} MB"]
         if self.accuracy is not None:

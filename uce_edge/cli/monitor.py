@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import InferenceOption, JsonOption, NamedModelOption, RootOption, choose_model
-from uce_edge.cli.words import describe_check, echo, say, warn
+from uce_edge._util.atomic_files import replacing, sole_writer
+from uce_edge.cli.messages import describe_check, echo, say, warn
+from uce_edge.cli.shared_options import InferenceOption, JsonOption, NamedModelOption, RootOption, choose_model
 from uce_edge.contract import Inference
 from uce_edge.errors import UceEdgeError, UsageError, expected
-from uce_edge.files import replacing, sole_writer
 
 if TYPE_CHECKING:
     from uce_edge.monitor import Monitor
@@ -86,7 +86,7 @@ def monitor(
         if state is not None and not shows:
             running.save(state, "--state")
     if plot is not None:
-        from uce_edge.monitor.plot import evidence_plot
+        from uce_edge.monitor.evidence_plot import evidence_plot
 
         with replacing(plot, "--plot") as temporary:
             temporary.write_text(evidence_plot(running.state), encoding="utf-8")
@@ -118,7 +118,7 @@ def _refuse(
         raise UsageError("--shuffle needs a log: uce-edge monitor decisions.jsonl --shuffle")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(expected("`plot`", "a file name ending in .svg", str(plot), "Use: --plot evidence.svg"))
-    from uce_edge.cli.destinations import same_place
+    from uce_edge.cli.predict_outputs import same_place
 
     kept = {"the log": log, "the labels": labels, "the model": model}
     for option, path in (("state", state), ("plot", plot)):
@@ -139,8 +139,8 @@ def _model_file(log: Path | None, model: Path | None, inference: Inference | Non
     if log is None:
         return None
     from uce_edge import models
-    from uce_edge.logged import ModelFiles
-    from uce_edge.monitor.stream import lines_after
+    from uce_edge.audit.model_files import ModelFiles
+    from uce_edge.monitor.log_stream import lines_after
 
     first = next((line.document for line in lines_after(log, None) if line.document), {})
     digest, logged = str(first.get("model_sha256")), str(first.get("model", ""))
@@ -151,7 +151,7 @@ def _model_file(log: Path | None, model: Path | None, inference: Inference | Non
 
 
 def _go_on(state: Path, file: Path | None, alpha: float | None, every: int | None, reference: str | None) -> "Monitor":
-    from uce_edge.logged import sha256
+    from uce_edge.audit.model_files import sha256
     from uce_edge.monitor import Monitor
 
     running = Monitor.load(state)
@@ -171,8 +171,8 @@ def _go_on(state: Path, file: Path | None, alpha: float | None, every: int | Non
 
 def _start(file: Path, alpha: float | None, every: int | None, reference: str | None, root: Path | None) -> "Monitor":
     from uce_edge.datasets import labelled
-    from uce_edge.model import Model
     from uce_edge.monitor import ALPHA, Monitor
+    from uce_edge.runtime.model import Model
 
     alpha, every = ALPHA if alpha is None else alpha, 1 if every is None else every
     loaded, usual = Model(file, "cpu", spin=False), None
@@ -183,15 +183,15 @@ def _start(file: Path, alpha: float | None, every: int | None, reference: str | 
 
 def _feed(running: "Monitor", log: Path, shuffle: bool) -> None:
     """Bet on what is new in a log."""
-    from uce_edge import chain
-    from uce_edge.monitor.stream import lines_after, scores
+    from uce_edge.audit import hash_chain
+    from uce_edge.monitor.log_stream import lines_after, scores
 
     new = lines_after(log, running.state.log_line)
     if shuffle:
         import numpy as np
 
         lines = list(new)
-        last = chain.digest(lines[-1].text) if lines else None
+        last = hash_chain.digest(lines[-1].text) if lines else None
         order = np.random.default_rng(running.state.seed).permutation(len(lines))
         new = iter([lines[index] for index in order])
         running.shuffle()
@@ -200,13 +200,13 @@ def _feed(running: "Monitor", log: Path, shuffle: bool) -> None:
     unusable = gaps = 0
     for line in new:
         values = scores(line, running.state)
-        gaps += line.seal is chain.Seal.GAP
+        gaps += line.seal is hash_chain.Seal.GAP
         if values is None:
             unusable += 1
         else:
             running.add_scores(values, str(line.document.get("time", "")))
         if not shuffle:
-            running.read_until(chain.digest(line.text))
+            running.read_until(hash_chain.digest(line.text))
     if last is not None:
         running.read_until(last)
     if unusable:
@@ -219,9 +219,9 @@ def _check(running: "Monitor", log: Path, labels: Path, file: Path) -> None:
     """Test the promised error."""
     from datetime import UTC, datetime
 
-    from uce_edge.model import Model
-    from uce_edge.monitor.labels import check
-    from uce_edge.monitor.stream import labelled
+    from uce_edge.monitor.error_test import check
+    from uce_edge.monitor.log_stream import labelled
+    from uce_edge.runtime.model import Model
 
     metadata = Model(file, "cpu", spin=False).metadata
     target = None if metadata.promise is None else metadata.promise.target_error

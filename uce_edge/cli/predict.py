@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from uce_edge import contract
-from uce_edge.cli import show
-from uce_edge.cli.destinations import Destinations
-from uce_edge.cli.options import (
+from uce_edge.cli import answer_text
+from uce_edge.cli.answer_writer import Form, Printer, Writer
+from uce_edge.cli.messages import detail, fail, say, warn
+from uce_edge.cli.predict_outputs import Destinations
+from uce_edge.cli.shared_options import (
     DeviceOption,
     InferenceOption,
     JsonOption,
@@ -29,13 +31,11 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.words import detail, fail, say, warn
-from uce_edge.cli.writer import Form, Printer, Writer
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device, check_threads
+from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:
-    from uce_edge.answers import Answer
+    from uce_edge.runtime.answers import Answer
 
 _PICTURES = "Pictures and logs"
 
@@ -146,10 +146,10 @@ def predict(
         contract.check_adaptive(adaptive)
     check_threads(threads)
     model = check_request(model, samples, seed, inference)
-    from uce_edge.answers import Request
-    from uce_edge.images import collect
-    from uce_edge.model import Model
-    from uce_edge.watch import arrivals
+    from uce_edge.images.folder_watch import arrivals
+    from uce_edge.images.loader import collect
+    from uce_edge.runtime.answers import Request
+    from uce_edge.runtime.model import Model
 
     paths = collect(images or [])
     destinations = Destinations(save, sheet, audit, monitor, _bytes(audit, audit_size))
@@ -168,7 +168,7 @@ def predict(
     def keep(answer: "Answer") -> None:
         kept.append(replace(answer, content=None))  # the files would fill the memory
 
-    emit = keep if not at_once else show.row if form is Form.TEXT else printer.print
+    emit = keep if not at_once else answer_text.row if form is Form.TEXT else printer.print
     asked = Request(samples, seed, threshold, adaptive, top)
     with (
         Writer(destinations, loaded, asked, endless=watch is not None) as writer,
@@ -244,9 +244,9 @@ def _most_uncertain_first(answer: "Answer") -> float:
 
 def _show(answers: list["Answer"], *, passes: bool) -> None:
     if len(answers) == 1:
-        show.card(answers[0])
+        answer_text.card(answers[0])
     else:
-        show.decisions(answers, passes=passes)
+        answer_text.decisions(answers, passes=passes)
 
 
 @contextmanager
@@ -266,7 +266,7 @@ def _progress(total: int, shown: bool) -> AbstractContextManager[Callable[[int],
     """A bar for many images; a few need none."""
     if total <= 16 or not shown:
         return nullcontext(lambda _: None)
-    from uce_edge.progress import progress
+    from uce_edge._util.progress import progress
 
     return progress("predicting", total)
 

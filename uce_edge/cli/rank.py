@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli import show
-from uce_edge.cli.options import (
+from uce_edge.cli import answer_text
+from uce_edge.cli.answer_writer import Form, Printer
+from uce_edge.cli.messages import fail, say
+from uce_edge.cli.shared_options import (
     DeviceOption,
     JsonOption,
     MemoryOption,
@@ -19,13 +21,11 @@ from uce_edge.cli.options import (
     ThreadsOption,
     check_request,
 )
-from uce_edge.cli.words import fail, say
-from uce_edge.cli.writer import Form, Printer
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device
+from uce_edge.runtime.providers import Device
 
 if TYPE_CHECKING:
-    from uce_edge.answers import Answer
+    from uce_edge.runtime.answers import Answer
 
 _COLUMNS = ("path", "label", "confidence", "uncertainty", "model_uncertainty", "standard_error")
 
@@ -100,9 +100,9 @@ def rank(
         check_threshold(max_uncertainty, "max_uncertainty")
     model = check_request(model, samples, seed)
     score = by or (Score.UNCERTAINTY if least else Score.MODEL_UNCERTAINTY)
-    from uce_edge.images import collect
-    from uce_edge.model import Model
-    from uce_edge.progress import progress
+    from uce_edge._util.progress import progress
+    from uce_edge.images.loader import collect
+    from uce_edge.runtime.model import Model
 
     paths = collect(images)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
@@ -129,7 +129,7 @@ def rank(
     with progress("ranking", len(paths)) as advance:
         ranked = choose(top, usable(), key=score.of)
     if form is Form.TEXT:
-        show.disagreements(ranked)
+        answer_text.disagreements(ranked)
     else:
         Printer(form, columns=_COLUMNS).finish(ranked)
     order = "most certain" if least else "most uncertain"

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import JsonOption
-from uce_edge.cli.words import echo, say
+from uce_edge.cli.messages import echo, say
+from uce_edge.cli.shared_options import JsonOption
 
 
 def replay(
@@ -35,11 +35,12 @@ def replay(
 
     Example: uce-edge replay decisions.jsonl --images incoming/
     """
-    from uce_edge import chain, models
+    from uce_edge import models
+    from uce_edge.audit import hash_chain
+    from uce_edge.audit.model_files import ModelFiles
+    from uce_edge.audit.replay import Outcome
+    from uce_edge.audit.replay import replay as recompute
     from uce_edge.errors import ModelFileError
-    from uce_edge.logged import ModelFiles
-    from uce_edge.replay import Outcome
-    from uce_edge.replay import replay as recompute
 
     for path in model or []:
         if not path.is_file():
@@ -54,7 +55,14 @@ def replay(
         elif finding.outcome is not Outcome.SAME:
             line = f"{finding.file}:{finding.line}  {finding.path or '?'}  {finding.outcome}: {finding.why}"
             echo(line, fg=typer.colors.YELLOW if finding.outcome is Outcome.UNCHECKED else typer.colors.RED)
-    last = next((chain.digest(text) for file in reversed(chain.segments(log)) if (text := chain.last_line(file))), None)
+    last = next(
+        (
+            hash_chain.digest(text)
+            for file in reversed(hash_chain.segments(log))
+            if (text := hash_chain.last_line(file))
+        ),
+        None,
+    )
     is_whole = ends_with is None or last == ends_with
     if as_json:
         summary = {outcome.value: counts[outcome] for outcome in Outcome}

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import DataOption, DownloadOption, RootOption
-from uce_edge.cli.parts import need_torch
-from uce_edge.cli.words import quote, say, show_log
+from uce_edge.cli.extras import need_torch
+from uce_edge.cli.messages import quote, say, show_log
+from uce_edge.cli.shared_options import DataOption, DownloadOption, RootOption
 from uce_edge_train.choices import Architecture, Experiment, Scale, TrainDevice
 
 
@@ -48,7 +48,7 @@ def reproduce(
     """
     need_torch("Reproducing the paper")
     show_log("uce_edge_train")
-    from uce_edge_train.reproduce.run import reproduce as run
+    from uce_edge_train.reproduce.experiments import reproduce as run
 
     out = out or Path("results") / f"{Path(data).stem}-{scale}"
     done = run(

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.options import (
+from uce_edge.cli.extras import need_ray
+from uce_edge.cli.messages import fail, say
+from uce_edge.cli.shared_options import (
     InferenceOption,
     JsonOption,
     ModelOption,
@@ -16,9 +18,7 @@ from uce_edge.cli.options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.cli.parts import need_ray
-from uce_edge.cli.words import fail, say
-from uce_edge.providers import Device
+from uce_edge.runtime.providers import Device
 
 _MACHINES = "Machines"
 
@@ -68,10 +68,10 @@ def score(
     threshold = parse_threshold(reject)
     model = check_request(model, samples, seed, inference)
     need_ray()
-    from uce_edge.answers import Request
-    from uce_edge.progress import progress
-    from uce_edge.scale.parts import Counts
-    from uce_edge.scale.score import Machines, opened
+    from uce_edge._util.progress import progress
+    from uce_edge.runtime.answers import Request
+    from uce_edge.scale.parquet_parts import Counts
+    from uce_edge.scale.ray_job import Machines, opened
 
     machines = Machines(address, workers, cpus_per_worker, Device.CUDA if cuda else Device.CPU)
     # Ray tells of nodes that died on stdout, which is for results.

@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from uce_edge import models as box
-from uce_edge.cli.destinations import Destinations
-from uce_edge.cli.options import (
+from uce_edge.cli.extras import need_server
+from uce_edge.cli.messages import alarm, say
+from uce_edge.cli.predict_outputs import Destinations
+from uce_edge.cli.shared_options import (
     DeviceOption,
     ThreadsOption,
     choose_model,
@@ -16,10 +18,8 @@ from uce_edge.cli.options import (
     reject_option,
     variable,
 )
-from uce_edge.cli.parts import need_server
-from uce_edge.cli.words import alarm, say
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device, check_threads
+from uce_edge.runtime.providers import Device, check_threads
 
 _LIMITS = "Limits"
 _ACCESS = "Access"
@@ -117,10 +117,10 @@ def serve(
     check_threads(threads)
     need_server()
     from uce_edge.serve import access
-    from uce_edge.serve.gauges import Gauges
-    from uce_edge.serve.hosting import Limits, Named
-    from uce_edge.serve.run import Address, load
-    from uce_edge.serve.run import serve as run
+    from uce_edge.serve.model_host import Limits, Named
+    from uce_edge.serve.prometheus_metrics import Gauges
+    from uce_edge.serve.server import Address, load
+    from uce_edge.serve.server import serve as run
 
     token = access.token()
     named = [Named.parse(_file(text)) for text in models or [os.environ.get(variable("model")) or box.DEFAULT_NAME]]

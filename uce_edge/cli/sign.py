@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.words import quote, say
+from uce_edge.cli.messages import quote, say
 
 
 def sign(
@@ -18,7 +18,7 @@ def sign(
 
     Example: uce-edge sign digits.onnx --key private.pem
     """
-    from uce_edge import signing
+    from uce_edge.integrity import signing
 
     files = signing.covered(model)
     signature = signing.sign(model, key, _checked(model, files))
@@ -30,15 +30,15 @@ def _checked(model: Path, files: list[Path]) -> dict[Path, str]:
     """Check all files: who signs a damaged or a foreign one would vouch for it."""
     from dataclasses import replace
 
-    from uce_edge import integrity
     from uce_edge.errors import IntegrityError
-    from uce_edge.model import Model
+    from uce_edge.integrity import verification
+    from uce_edge.runtime.model import Model
 
     description = model.with_suffix(".json")
     loaded = {path: Model(path, "cpu") for path in files if path != description}
     metadata = loaded[model].metadata
     checked = {path: one.sha256 for path, one in loaded.items()}
-    described = integrity.check_description(model, metadata)
+    described = verification.check_description(model, metadata)
     if described is not None:
         checked[description] = described
     elif description in files and metadata.digests is not None:

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli.datasets import tell_dataset
-from uce_edge.cli.options import (
+from uce_edge.cli.dataset_summary import tell_dataset
+from uce_edge.cli.extras import need_torch
+from uce_edge.cli.messages import quote, say, show_log
+from uce_edge.cli.shared_options import (
     DataOption,
     DownloadOption,
     GroupOption,
@@ -18,8 +20,6 @@ from uce_edge.cli.options import (
     parse_range,
     parse_size,
 )
-from uce_edge.cli.parts import need_torch
-from uce_edge.cli.words import quote, say, show_log
 from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError
 from uce_edge_train.choices import (
@@ -250,9 +250,10 @@ def train(
         return
     need_torch("Training")
     show_log("uce_edge_train")
+    from uce_edge._util.atomic_files import writable_folder
     from uce_edge.datasets import splits as datasets
-    from uce_edge.files import writable_folder
-    from uce_edge_train import pretrained, training
+    from uce_edge_train.loop import training
+    from uce_edge_train.networks import pretrained
     from uce_edge_train.recipe import Recipe
 
     recipe = Recipe(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import DeviceOption, InferenceOption, JsonOption, ModelArgument, choose_model
-from uce_edge.cli.words import echo
+from uce_edge.cli.messages import echo
+from uce_edge.cli.shared_options import DeviceOption, InferenceOption, JsonOption, ModelArgument, choose_model
 from uce_edge.errors import IntegrityError, UceEdgeError
-from uce_edge.providers import Device
+from uce_edge.runtime.providers import Device
 
 if TYPE_CHECKING:
-    from uce_edge.digests import Digests
-    from uce_edge.probe import SelfTest
+    from uce_edge.integrity.digests import Digests
+    from uce_edge.integrity.self_test import SelfTest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +50,8 @@ def verify(
     Example: uce-edge verify digits.onnx --device cuda --key public.pem
     """
     model = choose_model(model, inference)
-    from uce_edge import integrity, signing
-    from uce_edge.model import Model
+    from uce_edge.integrity import signing, verification
+    from uce_edge.runtime.model import Model
 
     signed = None if key is None else signing.verify(model, key)
     loaded = Model(model, device)
@@ -61,7 +61,7 @@ def verify(
             f"{model} has no digests: it was written before digests existed, so nobody can tell whether it was "
             "changed. Export or calibrate it again."
         )
-    described = integrity.check_description(model, loaded.metadata)
+    described = verification.check_description(model, loaded.metadata)
     for path, digest in ((model, loaded.sha256), (model.with_suffix(".json"), described)):
         if signed is not None and digest not in (None, signed.get(path)):
             raise IntegrityError(f"{path} was replaced after its signature was checked. Do not use it.")

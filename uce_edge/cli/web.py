@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.options import InferenceOption, ModelOption, choose_model
-from uce_edge.cli.words import quote, say
+from uce_edge.cli.messages import quote, say
+from uce_edge.cli.shared_options import InferenceOption, ModelOption, choose_model
 from uce_edge.errors import UceEdgeError, UsageError, expected
 
 if TYPE_CHECKING:
-    from uce_edge.page_server import Content, Names
+    from uce_edge.serve.page_server import Content, Names
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -42,7 +42,7 @@ def web(
     if not 0 <= port <= 65535:
         raise UsageError(expected("`port`", "between 0 and 65535", port, "For example: --port 8000"))
     model = choose_model(model, inference)
-    from uce_edge.page_server import listen
+    from uce_edge.serve.page_server import listen
 
     with listen(contents(assets(), model), host, port) as server:
         try:
@@ -87,8 +87,8 @@ def contents(folder: Path, model: Path) -> "dict[str, Content]":
     """Everything that can be asked for, by its path; a closed list, so that nothing else can be reached."""
     import base64
 
-    from uce_edge.model import Model
-    from uce_edge.page_server import Content
+    from uce_edge.runtime.model import Model
+    from uce_edge.serve.page_server import Content
 
     loaded = Model(model, "cpu")
     document, weights = loaded.metadata.to_json(), loaded.content()

@@ -10,7 +10,7 @@
 
 from typing import TYPE_CHECKING
 
-from uce_edge import lazy
+from uce_edge._util import lazy_exports
 
 if TYPE_CHECKING:
     from uce_edge.datasets.named import names
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "SkippedImagesWarning", "Source", "Split", "UngroupedWarning", "load", "names"]
 
-__getattr__, __dir__ = lazy.names(
+__getattr__, __dir__ = lazy_exports.names(
     __name__,
     {
         "uce_edge.datasets.named": ("names",),

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from uce_edge import __version__
+from uce_edge._util.atomic_files import replacing
+from uce_edge._util.progress import progress
 from uce_edge.errors import UceEdgeError
-from uce_edge.files import replacing
-from uce_edge.progress import progress
 
 _CHUNK = 256_000
 _TIMEOUT = 30.0  # seconds without a byte

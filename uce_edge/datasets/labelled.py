@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge import images
 from uce_edge.datasets import overlap
-from uce_edge.datasets.listing import LOG
+from uce_edge.datasets.image_files import LOG
 from uce_edge.datasets.resolve import Resolved, resolve
 from uce_edge.datasets.sources import Wanted
 from uce_edge.datasets.splits import Split, from_source, part_of
 from uce_edge.errors import UsageError, argument, expected
+from uce_edge.images import loader
 from uce_edge.metadata import ImageSpec
 
 # Held-out images come first; images a model may have been trained on are never taken.
@@ -185,4 +185,4 @@ def _prepared(split: Split, spec: ImageSpec) -> Split:
     pixels = split.images
     if pixels.shape[1:] == (spec.height, spec.width, spec.channels) and str(pixels.dtype) == spec.dtype:
         return split
-    return replace(split, images=np.stack([images.prepare(image, spec) for image in pixels]))
+    return replace(split, images=np.stack([loader.prepare(image, spec) for image in pixels]))

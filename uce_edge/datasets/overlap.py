@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.datasets import alike
+from uce_edge.datasets import near_duplicates
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Sketch
@@ -101,7 +101,7 @@ def across(splits: Mapping[str, Split]) -> Overlaps:
         splits: By name, the training images first.
     """
     prints = {key: fingerprints(split.images) for key, split in splits.items()}
-    small = {key: alike.thumbnails(split.images) for key, split in splits.items()}
+    small = {key: near_duplicates.thumbnails(split.images) for key, split in splits.items()}
     same: list[tuple[str, str]] = []
     like: list[tuple[str, str]] = []
     compared = 0
@@ -114,8 +114,8 @@ def across(splits: Mapping[str, Split]) -> Overlaps:
         some = np.setdiff1d(np.arange(len(splits[key])), list(twins))
         some = some[:: -(-len(some) * len(earlier) // _PAIRS) or 1]  # every m-th of too many
         compared += len(some)
-        best, which = alike.nearest(small[key][some], np.concatenate([small[k] for k in keys[:number]]))
-        for at in np.flatnonzero(best >= alike.LIKE).tolist():
+        best, which = near_duplicates.nearest(small[key][some], np.concatenate([small[k] for k in keys[:number]]))
+        for at in np.flatnonzero(best >= near_duplicates.LIKE).tolist():
             like.append((_name(splits, key, int(some[at])), _name(splits, *earlier[which[at]])))
     held_out = sum(len(splits[key]) for key in keys[1:])
     return Overlaps(_twins(same, held_out), _twins(like, compared), _two_labels(splits, prints))

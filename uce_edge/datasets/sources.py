@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.datasets.downloads import Public
-from uce_edge.depth import UNDECIDED, Decided
 from uce_edge.errors import UceEdgeWarning, UsageError, expected
+from uce_edge.images.gray_range import Choice
+from uce_edge.images.gray_survey import UNDECIDED, Decided
 from uce_edge.metadata import ImageSpec
-from uce_edge.ranges import Choice
 
 Part = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 """Images [n, height, width, channels] and labels [n]."""

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from uce_edge.datasets.resolve import resolve
 from uce_edge.datasets.sources import Source, Wanted
-from uce_edge.depth import UNDECIDED, Decided, decide
 from uce_edge.errors import UsageError, expected
-from uce_edge.ranges import Choice, Range
+from uce_edge.images.gray_range import Choice, Range
+from uce_edge.images.gray_survey import UNDECIDED, Decided, decide
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who

@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import metrics
-from uce_edge.bench.report import Measurement
+from uce_edge._util.progress import progress
+from uce_edge.bench.measurements import Measurement
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError, expected
 from uce_edge.evaluation.ood import Ranked
-from uce_edge.evaluation.rejection import Kept
+from uce_edge.evaluation.rejection_results import Kept
 from uce_edge.evaluation.results import Evaluation, plain
-from uce_edge.evaluation.scores import separation_difference
+from uce_edge.evaluation.score_intervals import separation_difference
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import Interval, intervals
-from uce_edge.progress import progress
 
 COMPARED = ("accuracy", "nll", "ece", "debiased_ece", "tuce", "debiased_tuce", "uce", "aurc")
-"""What files are compared by, as in `scores.METRICS`."""
+"""What files are compared by, as in `score_intervals.METRICS`."""
 JUDGED = ("accuracy", "nll", "aurc")
 """What decides: labels, probabilities, and the order in which images are rejected. Errors of calibration do not: a file
 that says the same of every image can have none. The sentence names them beside the winner."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.model import Model, SamplesWarning
-from uce_edge.progress import progress
+from uce_edge._util.progress import progress
+from uce_edge.runtime.model import Model, SamplesWarning
 
 PASSES = (1, 5, 10, 25, 50, 100)
 _SECONDS = 0.15  # per number of passes

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import metrics
-from uce_edge.evaluation.answers import Answers
-from uce_edge.evaluation.scores import Score, separation
+from uce_edge.evaluation.model_outputs import Answers
+from uce_edge.evaluation.score_intervals import Score, separation
 from uce_edge.rejection.rule import RejectRule, within
 
 BATCH, BATCHES = 100, 200  # the paper's batch, and how many random ones are averaged

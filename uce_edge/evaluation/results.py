@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.evaluation.answers import Answers
-from uce_edge.evaluation.classes import Classes
+from uce_edge.evaluation.class_results import Classes
 from uce_edge.evaluation.latency import Latency
+from uce_edge.evaluation.model_outputs import Answers
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection import Gated, Kept, KeptClass, Operating, RiskCurve, Thresholds
-from uce_edge.evaluation.scores import Score
+from uce_edge.evaluation.rejection_results import Gated, Kept, KeptClass, Operating, RiskCurve, Thresholds
+from uce_edge.evaluation.score_intervals import Score
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import CalibrationTest, ReliabilityCurve
@@ -63,7 +63,7 @@ class Evaluation:
     seed: int
     provider: str
     metrics: dict[str, Score]
-    """By name, as in `scores.METRICS`."""
+    """By name, as in `score_intervals.METRICS`."""
     unpredicted_classes: int
     """Classes that no image was predicted as; the classwise means leave them out."""
     classes: Classes

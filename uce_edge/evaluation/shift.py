@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import metrics
-from uce_edge.corruptions import KINDS, SEVERITIES, corrupt
 from uce_edge.errors import UsageError, argument
-from uce_edge.evaluation.answers import Answers, ask
-from uce_edge.model import Model
+from uce_edge.evaluation.model_outputs import Answers, ask
+from uce_edge.images.corruptions import KINDS, SEVERITIES, corrupt
 from uce_edge.rejection.rule import RejectRule, within
+from uce_edge.runtime.model import Model
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ from uce_edge.metrics.binned import (
     reliability_curve,
     uce,
 )
-from uce_edge.metrics.intervals import difference, interval
-from uce_edge.metrics.kernel import skce
-from uce_edge.metrics.per_class import (
+from uce_edge.metrics.class_metrics import (
     ClassRates,
     Classwise,
     Proportion,
@@ -26,10 +24,12 @@ from uce_edge.metrics.per_class import (
     classwise_uce,
     confusion_matrix,
 )
+from uce_edge.metrics.intervals import difference, interval
+from uce_edge.metrics.kernel import skce
 from uce_edge.metrics.probabilities import Probabilities, normalized_entropy
+from uce_edge.metrics.proper_scores import accuracy, brier, nll
 from uce_edge.metrics.ranking import auroc, fpr_at_95, ood_auroc, ood_fpr_at_95
 from uce_edge.metrics.resampling import Interval, Twin, bootstrap, bootstrap_difference, calibrated_twin
-from uce_edge.metrics.scores import accuracy, brier, nll
 from uce_edge.metrics.selection import RiskCoverage, aurc, error_at, risk_coverage
 from uce_edge.metrics.twin_referenced import (
     Calibration,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import Floats, Integers, bin_count, choice
+from uce_edge.metrics.argument_checks import Floats, Integers, bin_count, choice
 from uce_edge.metrics.probabilities import Probabilities, inputs
 
 Kind = Literal["confidence", "uncertainty"]

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
+from uce_edge.metrics.argument_checks import Floats, Integers
 from uce_edge.metrics.binned import bin_of, mass_bin, scored, wilson
-from uce_edge.metrics.checks import Floats, Integers
 from uce_edge.metrics.kernel import block_errors
 from uce_edge.metrics.probabilities import Probabilities, inputs
 from uce_edge.metrics.ranking import right_and_wrong

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import Floats, whole
+from uce_edge.metrics.argument_checks import Floats, whole
 from uce_edge.metrics.probabilities import inputs
 
 CHUNK_ELEMENTS = 2**16  # half a MiB per temporary: several of them are in use at once

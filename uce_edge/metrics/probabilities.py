@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import Floats, Integers, Numbers, array
+from uce_edge.metrics.argument_checks import Floats, Integers, Numbers, array
 
 BLOCK_ELEMENTS = 2**18  # 2 MiB of float64: one block and its temporaries stay near the processor
 SUM_TOLERANCE = 1e-3  # passes a float16 softmax, refuses logits

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import Floats, vector
+from uce_edge.metrics.argument_checks import Floats, vector
 from uce_edge.metrics.selection import uncertain_and_wrong
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import whole
+from uce_edge.metrics.argument_checks import whole
 from uce_edge.metrics.probabilities import BLOCK_ELEMENTS, Probabilities, inputs
 
 Scalar = Callable[..., float]

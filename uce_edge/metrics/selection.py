@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.metrics.checks import Booleans, Floats, choice, vector
+from uce_edge.metrics.argument_checks import Booleans, Floats, choice, vector
 from uce_edge.metrics.probabilities import inputs
 
 

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge.metrics.argument_checks import Floats, Integers, bin_count, choice, whole
 from uce_edge.metrics.binned import Kind, bin_of, binned_gap, debiased
-from uce_edge.metrics.checks import Floats, Integers, bin_count, choice, whole
 from uce_edge.metrics.probabilities import BLOCK_ELEMENTS, Probabilities, inputs
 
 CHANCE = 0.03

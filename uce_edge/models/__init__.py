@@ -12,8 +12,8 @@ from uce_edge.contract import Inference
 from uce_edge.errors import ModelFileError, UsageError, argument, expected
 
 if TYPE_CHECKING:
-    from uce_edge.model import Model
-    from uce_edge.providers import Device
+    from uce_edge.runtime.model import Model
+    from uce_edge.runtime.providers import Device
 
 __all__ = ["BUNDLED", "DEFAULT", "DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
 
@@ -119,7 +119,7 @@ def load(
         >>> uce_edge.load().classes[:3]
         ('airplane', 'automobile', 'bird')
     """
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
     kind = Inference(model) if isinstance(model, str) and model in list(Inference) else None
     path = find(None if kind is not None else model, kind)

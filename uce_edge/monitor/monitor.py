@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from uce_edge.answers import Answer
+from uce_edge._util.atomic_files import read_regular, replacing
+from uce_edge._util.field_rules import RecordError
+from uce_edge._util.records import DocumentError, parse
 from uce_edge.errors import UceEdgeError, UsageError, argument, expected
-from uce_edge.fields import RecordError
-from uce_edge.files import read_regular, replacing
-from uce_edge.monitor import bets
-from uce_edge.monitor.records import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
+from uce_edge.monitor import betting
 from uce_edge.monitor.reference import from_answers
-from uce_edge.prediction import ImagePrediction, Prediction
-from uce_edge.records import DocumentError, parse
+from uce_edge.monitor.state import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
+from uce_edge.runtime.answers import Answer
+from uce_edge.runtime.prediction import ImagePrediction, Prediction
 
 if TYPE_CHECKING:
-    from uce_edge.model import Model
+    from uce_edge.runtime.model import Model
 
 ALPHA = 0.01
 """The probability of ever raising a false alarm, unless somebody says otherwise."""
@@ -82,7 +82,7 @@ class Monitor:
             raise UsageError(
                 expected("`alpha`", rule, alpha, "For example 0.01: one monitor in a hundred ever raises a false alarm")
             )
-        nothing = (Bet(bets.NOTHING, 0.0, 0, ""),) * bets.BETS
+        nothing = (Bet(betting.NOTHING, 0.0, 0, ""),) * betting.BETS
         return cls(
             State(
                 model=model,
@@ -109,7 +109,7 @@ class Monitor:
             raise UceEdgeError(f"{path} is no state of a monitor ({error}). {remedy}") from None
         except RecordError as error:
             raise UceEdgeError(f"{path} is no state of a monitor. {error.told(remedy)}") from None
-        if any(len(track.bets) != bets.BETS for track in state.tracks.values()):
+        if any(len(track.bets) != betting.BETS for track in state.tracks.values()):
             raise UceEdgeError(f"{path} is the state of another version's monitor. {remedy}")
         return cls(state)
 
@@ -191,7 +191,7 @@ class Monitor:
                 time=told,
                 evidence=evidence,
                 statistic=name,
-                rises=best < bets.BETS // 2,
+                rises=best < betting.BETS // 2,
                 since_image=(int(leading.starts[best]) - 1) * state.every + 1,
                 since=leading.times[best],
             ),
@@ -227,7 +227,9 @@ class Monitor:
         step = self._state.bets if step is None else step
         # Alarms of several statistics are added up, so each has its part of alpha: see docs/science.md.
         price = math.log(len(self._tracks))
-        return {name: float(bets.log_evidence(running.wealth, step)) - price for name, running in self._tracks.items()}
+        return {
+            name: float(betting.log_evidence(running.wealth, step)) - price for name, running in self._tracks.items()
+        }
 
     def _remember(self, point: Point) -> None:
         state = self._state
@@ -251,11 +253,11 @@ class _Running:
         self.times = [bet.time for bet in track.bets]
 
     def add(self, score: float, step: int, seed: int, time: str) -> None:
-        place = int(bets.bins(self._edges, score))
-        p, rest = bets.p_values(self._counts, place, bets.uniform(seed, step, self._number))
-        gains = bets.log_gains(p, rest)
+        place = int(betting.bins(self._edges, score))
+        p, rest = betting.p_values(self._counts, place, betting.uniform(seed, step, self._number))
+        gains = betting.log_gains(p, rest)
         self._counts[place] += 1
-        self.wealth = bets.bet(self.wealth, gains, step)
+        self.wealth = betting.bet(self.wealth, gains, step)
         begins = self._runs <= 0  # what was won before is lost again: the likeliest start is now
         self._runs = np.where(begins, 0, self._runs) + gains
         self.starts = np.where(begins, step, self.starts)

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from uce_edge.contract import MODEL_UNCERTAINTY, NOVELTY_SCORE, UNCERTAINTY
 from uce_edge.errors import UceEdgeError
-from uce_edge.monitor import bets
-from uce_edge.monitor.records import Bins, StoredReference
-from uce_edge.prediction import Prediction
+from uce_edge.monitor import betting
+from uce_edge.monitor.state import Bins, StoredReference
+from uce_edge.runtime.prediction import Prediction
 
 Scores = Mapping[str, npt.NDArray[np.float32]]
 
@@ -76,7 +76,7 @@ def count(edges_from: Scores, counted: Scores, samples: int, seed: int, data: st
     for name, scores in edges_from.items():
         edges = _edges(scores)
         if len(edges) > 1:  # a score that never varies tells nothing
-            filled = np.bincount(bets.bins(edges, counted[name]), minlength=len(edges) + 1)
+            filled = np.bincount(betting.bins(edges, counted[name]), minlength=len(edges) + 1)
             statistics[name] = Bins(edges, tuple(filled.tolist()))
     if not statistics:
         raise UsualError("All these images get the same answer: nothing could be unusual. Check the images.")

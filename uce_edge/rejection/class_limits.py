@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.metrics.checks import Integers
+from uce_edge.metrics.argument_checks import Integers
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import ClassPromise

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from uce_edge._util.printable import shown
 from uce_edge.contract import RuleScore
-from uce_edge.printable import shown
 from uce_edge.rejection.promises import ErrorPromise, Guarantee
 from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
@@ -58,7 +58,7 @@ def title(rule: RejectRule, decision: Decision | None, count: int) -> str:
 
 def describe(rule: RejectRule, classes: Sequence[str]) -> str:
     """What `--reject auto` does, with its promises, as sentences."""
-    from uce_edge.report.words import at_most, percent
+    from uce_edge.output.wording import at_most, percent
 
     sentences = []
     if rule.gate is not None:
@@ -85,7 +85,7 @@ def describe_threshold(found: Guarantee, *, grouped: bool = False) -> str:
 def _describe_promise(
     rejected: str, known: ErrorPromise | Guarantee, *, gated: bool, grouped: bool | None = None
 ) -> str:
-    from uce_edge.report.words import at_most, percent
+    from uce_edge.output.wording import at_most, percent
 
     grouped = isinstance(known, ErrorPromise) and known.grouped if grouped is None else grouped
     start = f"Images with {rejected} are rejected{', too' if gated else ''}."
@@ -101,7 +101,7 @@ def _describe_promise(
 
 
 def _describe_classes(rule: RejectRule, promise: ErrorPromise, classes: Sequence[str]) -> str:
-    from uce_edge.report.words import at_most, percent
+    from uce_edge.output.wording import at_most, percent
 
     lines = [
         f"Every label has its own limit, and all promises hold together with {percent(promise.confidence, 0)} "

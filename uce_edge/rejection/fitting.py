@@ -15,7 +15,7 @@ from uce_edge.rejection.promises import ClassPromise, ErrorPromise, Guarantee, P
 from uce_edge.rejection.rule import RejectRule, is_out_of_distribution
 
 if TYPE_CHECKING:
-    from uce_edge.prediction import Prediction
+    from uce_edge.runtime.prediction import Prediction
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
-from uce_edge.metrics.checks import Booleans, Floats, Integers, array, vector, whole
+from uce_edge.metrics.argument_checks import Booleans, Floats, Integers, array, vector, whole
 from uce_edge.rejection.promises import STEPS, Counts, Guarantee, Promise, RejectBy
 from uce_edge.rejection.rule import within
 

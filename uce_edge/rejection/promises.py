@@ -6,10 +6,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
+from uce_edge._util.field_rules import OPTIONAL, Count, Positive, Rule, Share, between, strictly_between
+from uce_edge._util.records import Record
 from uce_edge.contract import MAX_SAMPLES, MAX_SEED
 from uce_edge.errors import UsageError, expected
-from uce_edge.fields import OPTIONAL, Count, Positive, Rule, Share, between, strictly_between
-from uce_edge.records import Record
 
 STEPS = 100
 """The thresholds 0/STEPS, 1/STEPS, ..., 1 are counted."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from uce_edge._util.field_rules import OPTIONAL, Share, between, checked, many, strictly_between
+from uce_edge._util.records import Record
 from uce_edge.contract import RuleScore
 from uce_edge.errors import argument
-from uce_edge.fields import OPTIONAL, Share, between, checked, many, strictly_between
-from uce_edge.records import Record
 from uce_edge.rejection.promises import ErrorPromise, NoveltyGuarantee
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from uce_edge import lists
+from uce_edge.datasets import image_lists
 from uce_edge.errors import UceEdgeError, UsageError, expected
-from uce_edge.images import MAX_FILE, SUFFIXES, is_image_name, read_stream
+from uce_edge.images.loader import MAX_FILE, SUFFIXES, is_image_name, read_stream
 from uce_edge.scale.places import Bucket, File, Local, is_far, reached, reason
 
 _CONTENT = ("image", "bytes", "content")
@@ -85,7 +85,7 @@ def blocks(given: str, images: int) -> list[Block]:
     try:
         if any(sign in place for sign in "*?["):
             files = _matching(system, place)
-        elif Path(place).suffix.lower() in lists.SUFFIXES:
+        elif Path(place).suffix.lower() in image_lists.SUFFIXES:
             return _of_files(_listed(system, place), images)
         elif system.is_folder(place):
             files = system.below(place)
@@ -232,9 +232,9 @@ def _listed(system: Local | Bucket, place: str) -> list[File]:
     """The image files that a list names; relative ones lie beside it."""
     with system.open(place) as file:
         text = read_stream(file, place).decode("utf-8-sig")
-    rows = lists.parse(text, Path(place).suffix.lower(), place)
+    rows = image_lists.parse(text, Path(place).suffix.lower(), place)
     folder = f"{system.prefix}{Path(place).parent}"
-    return [_named(lists.beside(path, folder)) for path in lists.paths(rows, place)]
+    return [_named(image_lists.beside(path, folder)) for path in image_lists.paths(rows, place)]
 
 
 def _named(address: str) -> File:

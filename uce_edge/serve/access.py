@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.page_server import Names, number_of
+from uce_edge.serve.page_server import Names, number_of
 
 LIVE = "/v2/health/live"
 """The path that is open without a token."""

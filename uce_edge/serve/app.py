@@ -14,18 +14,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from uce_edge import __version__, images
-from uce_edge.answers import Answer, refused
-from uce_edge.answers import Request as Asked
-from uce_edge.audit import Audit
+from uce_edge import __version__
+from uce_edge.audit.decision_log import Audit
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
+from uce_edge.images import loader
 from uce_edge.metadata import ImageSpec
-from uce_edge.serve import tensors
+from uce_edge.runtime.answers import Answer, refused
+from uce_edge.runtime.answers import Request as Asked
+from uce_edge.serve import protocol
 from uce_edge.serve.access import LIVE, Guard, HostNames
-from uce_edge.serve.batching import BusyError, Pixels, StoppingError
-from uce_edge.serve.gauges import CONTENT_TYPE, Gauges
-from uce_edge.serve.hosting import Hosted, Hosts, Limits, parse_reject
-from uce_edge.serve.watching import Watching
+from uce_edge.serve.drift_monitor import Watching
+from uce_edge.serve.model_host import Hosted, Hosts, Limits, parse_reject
+from uce_edge.serve.prometheus_metrics import CONTENT_TYPE, Gauges
+from uce_edge.serve.request_batching import BusyError, Pixels, StoppingError
 from uce_edge.serve.workers import Workers
 
 _DECODERS = 2 * (os.cpu_count() or 1)
@@ -168,15 +169,15 @@ class Service:
         return response
 
     async def _infer(self, hosted: Hosted, request: Request) -> Response:
-        body, header = await self._body(request), request.headers.get(tensors.HEADER)
-        wanted = await self._decoders.run(tensors.read, body, header)
+        body, header = await self._body(request), request.headers.get(protocol.HEADER)
+        wanted = await self._decoders.run(protocol.read, body, header)
         outputs = await hosted.infer(wanted)
         document: dict[str, Any] = {"model_name": hosted.named.name, "model_version": str(hosted.named.version)}
         if wanted.id is not None:
             document["id"] = wanted.id
         try:
-            binary = tensors.binary_choice(wanted, list(outputs))
-            body, length = await self._decoders.run(tensors.write, document, outputs, binary)
+            binary = protocol.binary_choice(wanted, list(outputs))
+            body, length = await self._decoders.run(protocol.write, document, outputs, binary)
         except ValueError:  # JSON has no NaN
             raise UceEdgeError(
                 f"The model {hosted.named.name} gives numbers that are not finite. Ask for binary outputs to see them, "
@@ -184,7 +185,7 @@ class Service:
             ) from None
         if length is None:
             return Response(body, media_type="application/json")
-        return Response(body, headers={tensors.HEADER: str(length)}, media_type="application/octet-stream")
+        return Response(body, headers={protocol.HEADER: str(length)}, media_type="application/octet-stream")
 
     async def _answer(self, hosted: Hosted, request: Request) -> Response:
         asked, path = self._asked(hosted, request), request.query_params.get("name", "request")
@@ -247,7 +248,7 @@ class Service:
 
 def _pixels(content: bytes, spec: ImageSpec) -> Pixels:
     """The pixels of an encoded image; what is odd about them is not said where clients could fill a log with it."""
-    return images.load(content, spec, "The image data", note=lambda _: None)
+    return loader.load(content, spec, "The image data", note=lambda _: None)
 
 
 def _whole(text: str | None, name: str) -> int | None:

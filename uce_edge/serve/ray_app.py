@@ -14,12 +14,12 @@ from ray import serve
 from starlette.applications import Starlette
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.providers import Device
+from uce_edge.runtime.providers import Device
 from uce_edge.serve import access
 from uce_edge.serve.app import Service
-from uce_edge.serve.gauges import Gauges
-from uce_edge.serve.hosting import Limits, Named, parse_reject
-from uce_edge.serve.run import load
+from uce_edge.serve.model_host import Limits, Named, parse_reject
+from uce_edge.serve.prometheus_metrics import Gauges
+from uce_edge.serve.server import load
 
 _NUMBERS = {"replicas": 1, "threads": 1, "max_batch": 32, "max_samples": 256}
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_logits import noisy
+from helpers.made_logits import noisy
 
 from uce_edge.calibration.maps import apply_map, fit_map, initial
 from uce_edge.contract import Method
 
 torch = pytest.importorskip("torch", reason="PyTorch, the oracle, is not installed")
-import torch_maps  # noqa: E402 (it imports torch)
+from helpers import torch_maps  # noqa: E402 (it imports torch)
 
 FITTED = [Method.TEMPERATURE, Method.VECTOR, Method.AUX]
 

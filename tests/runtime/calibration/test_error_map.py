@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from uce_edge.calibration.error_map import EntropyErrorMap, ErrorMap, fit
 from uce_edge.contract import Method
 from uce_edge.errors import UsageError
-from uce_edge.model import Model, SamplesWarning
+from uce_edge.runtime.model import Model, SamplesWarning
 
 PAIRS = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=40)
 
@@ -95,8 +95,8 @@ def test_the_graph_has_the_map(digits: Digits) -> None:
 
 
 def test_the_map_of_an_older_file_is_kept_until_it_is_calibrated_again(digits: Digits, tmp_path: Path) -> None:
-    from uce_edge_export.publish import publish
-    from uce_edge_export.recalibrating import recalibrate, replace_head
+    from uce_edge_export.publish.draft import publish
+    from uce_edge_export.recalibration import recalibrate, replace_head
 
     old = GOLDEN / "digits-mc.onnx"
     before = Model(old, "cpu")

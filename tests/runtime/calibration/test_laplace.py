@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from uce_edge.calibration import laplace
-from uce_edge.calibration.laplace import Curvature, Laplace, LaplaceError, Trial
+from uce_edge.calibration import laplace_posterior
+from uce_edge.calibration.laplace_posterior import Curvature, Laplace, LaplaceError, Trial
 
 N, FEATURES, CLASSES, PRECISION = 40, 5, 3, 0.7
 
@@ -28,7 +28,7 @@ def dense(features: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 def test_the_covariance_is_that_of_the_dense_posterior_up_to_a_shift_of_all_logits(layer, rng) -> None:
     features, _, logits = layer
-    posterior = Laplace(laplace.curvature(features, logits), PRECISION)
+    posterior = Laplace(laplace_posterior.curvature(features, logits), PRECISION)
     precision = dense(features, logits) + PRECISION * np.eye(CLASSES * (FEATURES + 1))
     new = rng.normal(size=(4, FEATURES))
     centre = np.eye(CLASSES) - 1 / CLASSES  # the softmax does not see a shift
@@ -40,7 +40,7 @@ def test_the_covariance_is_that_of_the_dense_posterior_up_to_a_shift_of_all_logi
 
 def test_draws_have_the_mean_and_the_covariance_of_the_posterior(layer, rng) -> None:
     features, _, logits = layer
-    posterior = Laplace(laplace.curvature(features, logits), PRECISION)
+    posterior = Laplace(laplace_posterior.curvature(features, logits), PRECISION)
     drawn = posterior.draw(logits[:2], features[:2], rng.normal(size=(200_000, CLASSES - 1)))
     assert drawn.dtype == np.float32
     np.testing.assert_allclose(drawn.mean(0), logits[:2], atol=0.01)
@@ -50,8 +50,8 @@ def test_draws_have_the_mean_and_the_covariance_of_the_posterior(layer, rng) -> 
 
 def test_some_images_stand_for_all(layer) -> None:
     features, _, logits = layer
-    twice = laplace.curvature(np.tile(features, (2, 1)), np.tile(logits, (2, 1)))
-    half = laplace.curvature(features, logits, images=2 * N)
+    twice = laplace_posterior.curvature(np.tile(features, (2, 1)), np.tile(logits, (2, 1)))
+    half = laplace_posterior.curvature(features, logits, images=2 * N)
     np.testing.assert_allclose(
         Laplace(half, 1.0).covariance(features), Laplace(twice, 1.0).covariance(features), rtol=1e-9
     )
@@ -66,7 +66,7 @@ def test_the_prior_precision_maximises_the_dense_marginal_likelihood(layer) -> N
         determinant = np.linalg.slogdet(curvature + precision * np.eye(size))[1]
         return (size * math.log(precision) - precision * (weights**2).sum() - determinant) / 2
 
-    found = laplace.by_marginal_likelihood(laplace.curvature(features, logits), weights)
+    found = laplace_posterior.by_marginal_likelihood(laplace_posterior.curvature(features, logits), weights)
     assert evidence(found) > max(evidence(0.99 * found), evidence(1.01 * found))
 
 
@@ -81,9 +81,9 @@ def overconfident(rng: np.random.Generator, images: int) -> tuple[np.ndarray, np
 
 
 def test_held_out_images_choose_the_best_of_the_precisions_that_were_tried(rng) -> None:
-    found = laplace.curvature(*overconfident(rng, 30)[:2])
+    found = laplace_posterior.curvature(*overconfident(rng, 30)[:2])
     trial = Trial(found, *overconfident(rng, 400), rng.normal(size=(50, CLASSES - 1)))
-    best = laplace.by_held_out_nll(trial)
+    best = laplace_posterior.by_held_out_nll(trial)
     assert best.nll == min(trial(precision).nll for precision in trial.grid())
     assert best.nll < best.nll_without  # weights that are off: here, doubting them helps
     assert trial(1e12).nll == pytest.approx(best.nll_without, abs=1e-4)
@@ -102,11 +102,11 @@ def test_images_that_cannot_tell_are_refused(layer, change: str) -> None:
         case _:
             logits, words = 1e4 * logits, "certain of all 40 images"
     with pytest.raises(Exception, match=words) as caught:
-        laplace.curvature(features, logits)
+        laplace_posterior.curvature(features, logits)
     assert isinstance(caught.value, LaplaceError) or change == "shape"
 
 
 def test_weights_that_are_all_zero_have_no_likeliest_prior(layer) -> None:
-    found: Curvature = laplace.curvature(layer[0], layer[2])
+    found: Curvature = laplace_posterior.curvature(layer[0], layer[2])
     with pytest.raises(LaplaceError, match="all 0"):
-        laplace.by_marginal_likelihood(found, np.zeros((CLASSES, FEATURES + 1)))
+        laplace_posterior.by_marginal_likelihood(found, np.zeros((CLASSES, FEATURES + 1)))

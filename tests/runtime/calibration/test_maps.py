@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_logits import drawn, noisy, scaled
+from helpers.made_logits import drawn, noisy, scaled
 
-from uce_edge.calibration import aux
+from uce_edge.calibration import auxiliary_map
 from uce_edge.calibration.logits import ArrayLogits, StoredLogits
 from uce_edge.calibration.maps import apply_map, averaged_nll, fit_map, initial, probabilities
 from uce_edge.contract import Method
@@ -94,8 +94,8 @@ def test_the_report_is_about_the_map_that_is_returned(method: Method) -> None:
 
 def test_the_derivatives_of_aux_are_differences_of_its_nll(rng: np.random.Generator) -> None:
     z, labels = noisy(3, 40, 4)
-    parameters = {name: value + rng.normal(0, 0.2, value.shape) for name, value in aux.initial(4).items()}
-    for name, derivative in aux.gradients(parameters, z, labels).items():
+    parameters = {name: value + rng.normal(0, 0.2, value.shape) for name, value in auxiliary_map.initial(4).items()}
+    for name, derivative in auxiliary_map.gradients(parameters, z, labels).items():
         for place in np.ndindex(derivative.shape):
             values = []
             for step in (1e-5, -1e-5):

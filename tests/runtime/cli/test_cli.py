@@ -14,19 +14,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from nets import Net
-from pictures import encoded, png_header
+from helpers.nets import Net
+from helpers.pictures import encoded, png_header
 from PIL import Image
 
 import uce_edge
-from uce_edge import answers, cli, contract, models
+from uce_edge import cli, contract, models
 from uce_edge.bench import sweep
-from uce_edge.bench.report import Report, extra_pass
-from uce_edge.cli.engines import ENGINES
+from uce_edge.bench.measurements import Report, extra_pass
+from uce_edge.cli.bench_engines import ENGINES
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import named
-from uce_edge_train.architectures import ARCHITECTURES
+from uce_edge.runtime import answers
 from uce_edge_train.choices import Architecture, Experiment, Optimiser, Rates, Stem
+from uce_edge_train.networks.architectures import ARCHITECTURES
 
 FIELDS = [
     "path", "status", "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
@@ -568,7 +569,10 @@ def test_no_code_of_the_working_folder_is_imported(tmp_path):
     ("imports", "heavy"),
     [
         ("uce_edge, uce_edge.cli", {"torch", "onnx", "matplotlib", "numpy", "onnxruntime", "PIL"}),
-        ("uce_edge.model, uce_edge.metrics, uce_edge.images, uce_edge.bench.sweep", {"torch", "onnx", "matplotlib"}),
+        (
+            "uce_edge.runtime.model, uce_edge.metrics, uce_edge.images.loader, uce_edge.bench.sweep",
+            {"torch", "onnx", "matplotlib"},
+        ),
     ],
 )
 def test_import_stays_light(imports, heavy):

@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from nets import Net, simple
+from helpers.nets import Net, simple
 
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 
 ABSENT = ("torch", "safetensors", "onnxscript", "sklearn", "matplotlib", "scipy")
 CODE = f"import sys; sys.modules.update(dict.fromkeys({ABSENT})); from uce_edge.cli import main; main(sys.argv[1:])"

@@ -14,11 +14,11 @@ import pytest
 from conftest import GOLDEN, ROOT, Call, Said
 from PIL import Image
 
-from uce_edge import annotate
-from uce_edge.model import Model
-from uce_edge.notebook import answer_card
-from uce_edge.printable import cell, shown
-from uce_edge.report.markup import element
+from uce_edge._util.printable import cell, shown
+from uce_edge.output import annotate
+from uce_edge.output.notebook import answer_card
+from uce_edge.output.report.markup import element
+from uce_edge.runtime.model import Model
 
 EVIL = "<b>\x1b[31m\x1b]0;owned\x07\r\n\u202e| x\x85\u2028"
 FORMULA = '=HYPERLINK("http://x")'
@@ -52,7 +52,7 @@ def test_numbers_and_usual_names_stay_as_they_are_in_csv() -> None:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose own words are all hostile."""
     pytest.importorskip("onnx", reason="a file is sealed with the package onnx")
-    from uce_edge_export.publish import Draft
+    from uce_edge_export.publish.draft import Draft
 
     classes = tuple(f"{number}{EVIL}" if number % 2 else f"{FORMULA}{number}" for number in range(10))
     card = {"data": EVIL, "limits": [EVIL, "two"], EVIL: "key"}
@@ -145,14 +145,14 @@ def test_pages_and_pictures_show_hostile_classes(hostile: Path, images: Path) ->
 
 
 def test_triton_and_the_hub_have_a_line_per_class(hostile: Path, tmp_path: Path) -> None:
-    from uce_edge_export import hub, triton
+    from uce_edge_export.publish import huggingface, triton
 
     folder = triton.write_repository(hostile, tmp_path)
     lines = (folder / "labels.txt").read_text(encoding="utf-8").splitlines()
     assert lines == [shown(name) for name in Model(hostile, "cpu").classes]
     for text in ((folder / "README.md").read_text(), (folder / "config.pbtxt").read_text()):
         assert "owned" not in text
-    hub.write_hub(hostile, tmp_path / "hub")
+    huggingface.write_hub(hostile, tmp_path / "hub")
     card = (tmp_path / "hub" / "README.md").read_text(encoding="utf-8").partition("\n---\n")[2]
     assert all(line == shown(line) for line in card.split("\n"))
     assert json.loads((folder / "1" / "model.json").read_text())["architecture"] == EVIL

@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import port_cases
 import pytest
 from conftest import Call, Digits
+from helpers import port_cases
 from PIL import Image
 
-from uce_edge import Answer, Decision, UceEdgeWarning, annotate, watch
-from uce_edge.model import SamplesWarning
+from uce_edge import Answer, Decision, UceEdgeWarning
+from uce_edge.images import folder_watch
+from uce_edge.output import annotate
+from uce_edge.runtime.model import SamplesWarning
 
 
 @pytest.fixture
@@ -390,7 +392,7 @@ def test_a_watched_folder_is_summed_up_and_not_kept(
         assert answers() - before <= 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch, "arrivals", arrivals)
+    monkeypatch.setattr(folder_watch, "arrivals", arrivals)
     said = call("predict", "--model", digits.model, "--watch", mixed, "--reject", 0.1)
     assert said.code == 1
     assert len(said.out.splitlines()) == 160

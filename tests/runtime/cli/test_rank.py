@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from uce_edge.model import Model
+from uce_edge.runtime.model import Model
 
 
 def write(folder: Path, images: np.ndarray) -> Path:

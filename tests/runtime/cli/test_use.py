@@ -18,8 +18,8 @@ from conftest import GOLDEN, Call
 from PIL import Image
 
 from uce_edge import cli, models
-from uce_edge.answers import Answer
-from uce_edge.cli import options, show, words
+from uce_edge.cli import answer_text, messages, shared_options
+from uce_edge.runtime.answers import Answer
 
 MODEL = GOLDEN / "digits-novelty.onnx"
 
@@ -146,14 +146,14 @@ def test_verbose_says_what_is_loaded_where_it_runs_and_how_long_it_takes(call: C
 
 def test_warnings_are_talk_and_alarms_are_not(capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        words.set_talk(words.Talk.QUIET)
-        words.warn("few images")
-        assert words.format_warning(UserWarning("few images")) == ""
-        words.alarm("the world has moved")
+        messages.set_talk(messages.Talk.QUIET)
+        messages.warn("few images")
+        assert messages.format_warning(UserWarning("few images")) == ""
+        messages.alarm("the world has moved")
     finally:
-        words.set_talk(words.Talk.NORMAL)
+        messages.set_talk(messages.Talk.NORMAL)
     assert capsys.readouterr().err == "warning: the world has moved\n"
-    assert words.format_warning(UserWarning("few images")) == "warning: few images\n"
+    assert messages.format_warning(UserWarning("few images")) == "warning: few images\n"
 
 
 # Defaults from the environment
@@ -180,7 +180,7 @@ def test_help_shows_the_variables(call: Call, monkeypatch: pytest.MonkeyPatch, c
     told = set(re.findall(r"UCE_EDGE_\w+", call(command, "--help").out))
     shared = {"score": {"MODEL", "SAMPLES", "REJECT"}, "serve": {"MODEL", "DEVICE", "THREADS", "REJECT"}}
     wanted = shared.get(command, {"MODEL", "DEVICE", "THREADS", "SAMPLES", "SEED", "MAX_MEMORY"})
-    assert {options.variable(name) for name in wanted} <= told
+    assert {shared_options.variable(name) for name in wanted} <= told
 
 
 # The box
@@ -238,12 +238,12 @@ def test_columns_stay_in_line_with_wide_letters(capsys: pytest.CaptureFixture[st
     call("predict", "--model", MODEL, "a/three.png", "a/猫.png")
     out = call("predict", "--model", MODEL, "a/three.png", "a/猫.png", "--reject", 0.3).out
     _, plain, wide = out.splitlines()
-    assert words.width("猫") == 2
-    assert words.width(plain.partition("%")[0]) == words.width(wide.partition("%")[0])
-    words.table(["name", "n"], [["猫", "犬"], ["cat", "10"]])
+    assert messages.width("猫") == 2
+    assert messages.width(plain.partition("%")[0]) == messages.width(wide.partition("%")[0])
+    messages.table(["name", "n"], [["猫", "犬"], ["cat", "10"]])
     head, *rows, _ = capsys.readouterr().out.splitlines()
-    assert {words.width(row) for row in (head, *rows)} == {8}
-    show.card(Answer("猫.png", None, "gone", None))
+    assert {messages.width(row) for row in (head, *rows)} == {8}
+    answer_text.card(Answer("猫.png", None, "gone", None))
 
 
 # Ctrl-C

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from uce_edge.page_server import Content, Names, Server, listen
+from uce_edge.serve.page_server import Content, Names, Server, listen
 
 SECRET = b"the weights of a model"
 LARGE = bytes(30_000_000)  # more than the buffers between two sockets hold

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from uce_edge.datasets import groups, splits
+from uce_edge.datasets.image_lists import parse
 from uce_edge.errors import UsageError
-from uce_edge.lists import parse
 
 
 @pytest.fixture

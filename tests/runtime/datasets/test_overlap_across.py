@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from uce_edge.cli.datasets import tell_dataset
-from uce_edge.datasets import alike, labelled, overlap
+from uce_edge.cli.dataset_summary import tell_dataset
+from uce_edge.datasets import labelled, near_duplicates, overlap
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.metadata import ImageSpec
 
@@ -92,13 +92,13 @@ def test_images_for_a_model_that_are_there_twice_are_told(
 
 def test_images_without_contrast_are_like_nothing() -> None:
     flat = np.stack([np.full((20, 20, 1), value, np.uint8) for value in (0, 9, 200)])
-    best, _ = alike.nearest(alike.thumbnails(flat), alike.thumbnails(flat))
+    best, _ = near_duplicates.nearest(near_duplicates.thumbnails(flat), near_duplicates.thumbnails(flat))
     assert (best == 0).all()
 
 
 def test_the_nearest_is_that_of_numpys_correlation(rng: np.random.Generator) -> None:
     some, others = photos(rng, 7, 16), photos(rng, 1100, 16)
-    best, which = alike.nearest(alike.thumbnails(some), alike.thumbnails(others))
+    best, which = near_duplicates.nearest(near_duplicates.thumbnails(some), near_duplicates.thumbnails(others))
     flat = np.concatenate([some, others]).mean(-1).reshape(1107, -1)
     wanted = np.corrcoef(flat)[:7, 7:]
     assert np.array_equal(which, wanted.argmax(1))

@@ -11,16 +11,16 @@ import pytest
 from conftest import GOLDEN
 
 from uce_edge import metrics, models
-from uce_edge.bench.report import Measurement
+from uce_edge.bench.measurements import Measurement
 from uce_edge.bench.sweep import side_by_side
 from uce_edge.contract import Inference
 from uce_edge.datasets import splits
 from uce_edge.errors import UsageError
-from uce_edge.evaluation import comparison, evaluate, scores
-from uce_edge.evaluation.answers import Answers
+from uce_edge.evaluation import comparison, evaluate, score_intervals
 from uce_edge.evaluation.comparison import Price
-from uce_edge.model import Model
-from uce_edge.report import compared, verdict
+from uce_edge.evaluation.model_outputs import Answers
+from uce_edge.output.report import comparison_tables, verdict
+from uce_edge.runtime.model import Model
 
 QUICK = 40  # resamples
 
@@ -64,7 +64,7 @@ def said(evaluation, probabilities):
     table = probabilities.astype(np.float32)
     entropy = metrics.normalized_entropy(table).astype(np.float32)
     answers = Answers(table, entropy, np.zeros_like(entropy))
-    measured = scores.measure(answers.table, evaluation.truth, QUICK)
+    measured = score_intervals.measure(answers.table, evaluation.truth, QUICK)
     reliability = {
         kind: dataclasses.replace(one, test=metrics.calibration_test(table, evaluation.truth, kind=kind))
         for kind, one in evaluation.reliability.items()
@@ -140,11 +140,11 @@ def test_foreign_images_are_compared_by_every_score_that_both_files_have(found, 
 def test_a_paired_difference_of_two_sets_is_narrower_than_an_unpaired_one(rng):
     inside, outside = rng.normal(size=300), rng.normal(1, 1, 200)
     other = (inside + 0.01 * rng.normal(size=300), outside + 0.01 * rng.normal(size=200))
-    paired = scores.separation_difference((inside, outside), other)
-    alone, _ = scores.separation(inside, outside)
+    paired = score_intervals.separation_difference((inside, outside), other)
+    alone, _ = score_intervals.separation(inside, outside)
     assert paired.low <= paired.value <= paired.high
     assert paired.high - paired.low < 0.5 * (alone.high - alone.low)
-    same = scores.separation_difference((inside, outside), (inside, outside))
+    same = score_intervals.separation_difference((inside, outside), (inside, outside))
     assert same.low < same.value == 0 < same.high, "an image that is not here may make a difference"
 
 
@@ -247,8 +247,8 @@ def test_time_is_told_before_multiply_accumulates(evaluations):
     timed = comparison.compare(evaluations, prices, threads=2)
     assert timed["moments"].ratio == 0.4
     assert timed["moments"].macs_ratio == 0.2
-    assert "2 threads" in compared.how_timed(timed)
-    assert compared.prices(timed).rows[1][4:] == ["0.2x", "0.4", "0.4x", "0.4", "0.4x"]
+    assert "2 threads" in comparison_tables.how_timed(timed)
+    assert comparison_tables.prices(timed).rows[1][4:] == ["0.2x", "0.4", "0.4x", "0.4", "0.4x"]
 
 
 # The command.

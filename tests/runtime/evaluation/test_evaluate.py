@@ -16,15 +16,15 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from uce_edge import metrics
-from uce_edge.corruptions import corrupt
 from uce_edge.datasets import labelled, overlap
 from uce_edge.datasets.overlap import sketch
 from uce_edge.errors import UsageError
-from uce_edge.evaluation import answers, classes, evaluate, ood, scores
+from uce_edge.evaluation import class_results, evaluate, model_outputs, ood, score_intervals
+from uce_edge.images.corruptions import corrupt
 from uce_edge.metadata import ImageSpec
-from uce_edge.model import Model
+from uce_edge.output.report import page
 from uce_edge.rejection.promises import StoredThreshold
-from uce_edge.report import page
+from uce_edge.runtime.model import Model
 
 QUICK = 20  # resamples
 
@@ -84,7 +84,7 @@ def quick(monkeypatch):
 # The numbers.
 
 
-@pytest.mark.parametrize("name", scores.METRICS)
+@pytest.mark.parametrize("name", score_intervals.METRICS)
 def test_every_number_is_that_of_the_metric_on_the_model_s_answers(evaluated, prediction, hard, name):
     metric, score = getattr(metrics, name), evaluated.metrics[name]
     assert score.value == pytest.approx(metric(prediction.probabilities, hard.labels), rel=1e-6)
@@ -184,7 +184,7 @@ def test_classes_are_counted_one_by_one(evaluated, prediction, hard):
 def test_of_many_classes_the_most_confused_pairs_and_the_weakest_are_shown(rng):
     probabilities, labels = rng.dirichlet(np.ones(30) / 10, 2000), rng.integers(0, 29, 2000)
     labels[:1500] = probabilities[:1500].argmax(-1) % 29
-    found = classes.measure(metrics.Probabilities(probabilities), labels, [f"c{number}" for number in range(30)])
+    found = class_results.measure(metrics.Probabilities(probabilities), labels, [f"c{number}" for number in range(30)])
     pairs = Counter(
         (f"c{truth}", f"c{label}")
         for truth, label in zip(labels, probabilities.argmax(-1), strict=True)
@@ -213,9 +213,9 @@ def test_examples_are_the_extremes(evaluated, prediction, hard):
 
 def test_answers_come_in_chunks_and_are_those_of_one_request(model, hard, monkeypatch):
     whole, sizes, predict = model.predict(hard.images[:50]), [], model.predict
-    monkeypatch.setattr(answers, "_CHUNK", 16)
+    monkeypatch.setattr(model_outputs, "_CHUNK", 16)
     monkeypatch.setattr(model, "predict", lambda images, *how: sizes.append(len(images)) or predict(images, *how))
-    found = answers.ask(model, hard.images[:50], None, 0, "predicting")
+    found = model_outputs.ask(model, hard.images[:50], None, 0, "predicting")
     assert sizes == [16, 16, 16, 2]
     np.testing.assert_allclose(found.probabilities, whole.probabilities, rtol=1e-6)
     np.testing.assert_allclose(found.model_uncertainty, whole.model_uncertainty, atol=1e-6)
@@ -257,9 +257,9 @@ def test_one_error_has_an_interval_that_says_how_little_it_tells(model, right):
 def test_an_infinite_surprise_is_null(model, hard, monkeypatch):
     def certain(model, images, *_):
         table = np.eye(10, dtype=np.float32)[np.zeros(len(images), int)]
-        return answers.Answers(table, np.zeros(len(images), np.float32), np.zeros(len(images), np.float32))
+        return model_outputs.Answers(table, np.zeros(len(images), np.float32), np.zeros(len(images), np.float32))
 
-    monkeypatch.setattr("uce_edge.evaluation.run.ask", certain)
+    monkeypatch.setattr("uce_edge.evaluation.evaluator.ask", certain)
     found = evaluate(model, hard.images, hard.labels, resamples=QUICK)
     assert found.metrics["nll"].value is None
     assert "infinite" in found.metrics["nll"].why
@@ -430,7 +430,7 @@ def test_json_survives_a_pipe_without_torch(digits, archive, tmp_path):
     document = json.loads(done.stdout)
     assert document["images"] == 60
     assert document["data"] == "hard.npz"
-    assert set(document["metrics"]) == set(scores.METRICS)
+    assert set(document["metrics"]) == set(score_intervals.METRICS)
     assert set(document["metrics"]["ece"]) == {"value", "low", "high", "twin", "twin_spread", "why", "difference"}
     assert document["rejection"][0]["threshold"] == 0.2
     assert document["rejection"][0]["error_bound"] > document["rejection"][0]["error"]

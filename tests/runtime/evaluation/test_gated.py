@@ -10,14 +10,14 @@ from conftest import Call, Digits
 
 from uce_edge import metrics
 from uce_edge.contract import Method
-from uce_edge.datasets import far
+from uce_edge.datasets import synthetic_ood
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.evaluation import Evaluation, evaluate
-from uce_edge.model import Model
+from uce_edge.output.report import page, summary
 from uce_edge.rejection.promises import NoveltyPromise, Promise
-from uce_edge.report import page, summary
-from uce_edge_export.recalibrating import recalibrate
+from uce_edge.runtime.model import Model
+from uce_edge_export.recalibration import recalibrate
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,10 @@ def file(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def evaluated(digits: Digits, file: Path) -> Evaluation:
     test, model = digits.dataset.splits["test"], Model(file, "cpu")
-    outside = {"inverted": 255 - test.images[:60], "far": far.far(model.metadata.image, far.JUDGE, each=10).images}
+    outside = {
+        "inverted": 255 - test.images[:60],
+        "far": synthetic_ood.far(model.metadata.image, synthetic_ood.JUDGE, each=10).images,
+    }
     return evaluate(model, test.images, test.labels, outside=outside, corrupt=30, resamples=20)
 
 
@@ -126,7 +129,7 @@ def test_the_command_takes_several_sets_and_makes_the_far_one(
         assert word in said.out
     document = json.loads(call(*asked, "--json").out)
     assert [ood["name"] for ood in document["ood"]] == ["inverted.npz", "far"]
-    assert document["ood"][1]["images"] == 6 * far.EACH, "shuffled own images are among them"
+    assert document["ood"][1]["images"] == 6 * synthetic_ood.EACH, "shuffled own images are among them"
     assert document["gated"]["level"] == 0.05
 
 
@@ -138,14 +141,14 @@ def seen_by(file: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch)
 
 def test_what_training_saw_is_reported_apart(digits: Digits, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test, model = digits.dataset.splits["test"], seen_by(file, ("noise", "blur", "plasma"), monkeypatch)
-    others = far.far(model.metadata.image, far.CHOICE, each=10)
+    others = synthetic_ood.far(model.metadata.image, synthetic_ood.CHOICE, each=10)
     result = evaluate(
         model, test.images, test.labels, outside={"far": others.images, "black": np.zeros_like(test.images[:5])},
         kinds={"far": others.kinds}, corrupt=30, resamples=2,
     )  # fmt: skip
     outside, black = result.ood
     assert black.kinds == black.apart == (), "nobody says of which kind they are"
-    assert {kind.name: kind.seen for kind in outside.kinds} == {name: name == "noise" for name in far.CHOICE}
+    assert {kind.name: kind.seen for kind in outside.kinds} == {name: name == "noise" for name in synthetic_ood.CHOICE}
     assert [(group.name, group.images) for group in outside.apart] == [
         ("unseen in training", 50), ("seen in training", 10),
     ]  # fmt: skip
@@ -177,7 +180,7 @@ def test_a_file_that_does_not_say_what_it_saw_claims_nothing(evaluated: Evaluati
     assert evaluated.shift is not None
     assert evaluated.shift.apart == evaluated.ood[1].apart == ()
     test, model = digits.dataset.splits["test"], Model(file, "cpu")
-    images, kinds = far.far(model.metadata.image, far.JUDGE, each=2)
+    images, kinds = synthetic_ood.far(model.metadata.image, synthetic_ood.JUDGE, each=2)
     result = evaluate(model, test.images, test.labels, outside={"far": images}, kinds={"far": kinds}, resamples=2)
     assert [kind.seen for kind in result.ood[0].kinds] == [None] * 5
     assert "seen in training" not in page.render(result)

@@ -18,7 +18,7 @@ import uvicorn
 
 from uce_edge.serve import connections
 from uce_edge.serve.connections import Connection
-from uce_edge.serve.run import Address, listen
+from uce_edge.serve.server import Address, listen
 
 MOST = 8
 BEGUN, GO = threading.Semaphore(0), threading.Event()

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import GOLDEN, Call
+from helpers.served import Server, png, started, tensor
 from PIL import Image
-from served import Server, png, started, tensor
 
 from uce_edge import Model
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from conftest import GOLDEN
-from served import Server, png
+from helpers.served import Server, png
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
@@ -19,9 +19,9 @@ MODEL = GOLDEN / "digits-moments.onnx"
 IMAGE = png(np.zeros((8, 8, 1), np.uint8))
 HANGING = """
 import sys, threading
-from uce_edge import Model, cli, images
-from uce_edge.audit import Audit
-from uce_edge.serve import run
+from uce_edge import Model, cli; from uce_edge.images import loader as images
+from uce_edge.audit.decision_log import Audit
+from uce_edge.serve import server as run
 run._GRACE = 0.5
 owner, name = {"model": (Model, "predict"), "decoder": (images, "load"), "log": (Audit, "add")}[sys.argv.pop(1)]
 setattr(owner, name, lambda *_, **__: threading.Event().wait())

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
-from uce_edge.report.words import percent, percentage
+from uce_edge.output.wording import percent, percentage
 from uce_edge_train.choices import Experiment
-from uce_edge_train.reproduce.report import interval, markdown_table, write_csv, write_section
-from uce_edge_train.reproduce.subject import Row, Subject
+from uce_edge_train.reproduce.result_files import interval, markdown_table, write_csv, write_section
+from uce_edge_train.reproduce.trained_networks import Row, Subject
 
 MAPS = (Row.TEMPERATURE, Row.VECTOR, Row.AUX)
 MANY_CLASSES = 50

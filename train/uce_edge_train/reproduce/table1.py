@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
-from uce_edge.report.words import percentage
+from uce_edge.output.wording import percentage
 from uce_edge_train.choices import Experiment
-from uce_edge_train.reproduce.figures import COLOURS, GRID, figure
-from uce_edge_train.reproduce.report import Cells, interval, markdown_table, write_csv, write_section
-from uce_edge_train.reproduce.subject import INFERENCES, Row, Subject
+from uce_edge_train.reproduce.figure_style import COLOURS, GRID, figure
+from uce_edge_train.reproduce.result_files import Cells, interval, markdown_table, write_csv, write_section
+from uce_edge_train.reproduce.trained_networks import INFERENCES, Row, Subject
 
 SCORES = {
     "cece": metrics.classwise_ece,

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from uce_edge import images
 from uce_edge.datasets import groups as grouping
-from uce_edge.datasets import listing
-from uce_edge.datasets.listing import LOG, UNLEARNABLE, Listed
+from uce_edge.datasets import image_files
+from uce_edge.datasets.image_files import LOG, UNLEARNABLE, Listed
 from uce_edge.datasets.sources import Format, Source, Wanted, check_names, part_named
 from uce_edge.errors import UsageError, expected
+from uce_edge.images import loader
 
 _DEBRIS = ("__MACOSX",)  # what archives leave beside the data
 
@@ -27,7 +27,7 @@ def read(path: Path, wanted: Wanted) -> Source:
         raise UsageError(f"The folder {where} cannot be listed: {why}. Check that you may read it.") from None
     _tell_left_out(path, left_out)
     if not listed:
-        raise UsageError(f"{path} has no images in it ({', '.join(images.SUFFIXES)}). Check the path.")
+        raise UsageError(f"{path} has no images in it ({', '.join(loader.SUFFIXES)}). Check the path.")
     groups = None
     if wanted.group is not None:
         try:
@@ -35,14 +35,14 @@ def read(path: Path, wanted: Wanted) -> Source:
         except UsageError as error:
             grouping.soft(wanted, path, error)
     names = sorted({one.label for one in listed})
-    return listing.read(listed, names, path, wanted, groups, None if groups is None else wanted.group)
+    return image_files.read(listed, names, path, wanted, groups, None if groups is None else wanted.group)
 
 
 def _labelled(path: Path, left_out: Counter[str]) -> list[Listed]:
     roots = _parts(path) or {"all": path}
     for root in dict.fromkeys([path, *roots.values()]):
         loose = [entry for entry in _entries(root) if not entry.is_dir()]
-        left_out.update("image outside of the class folders" if images.is_image(e) else _kind(e) for e in loose)
+        left_out.update("image outside of the class folders" if loader.is_image(e) else _kind(e) for e in loose)
     names = sorted({folder.name for root in roots.values() for folder in _subfolders(root)})
     if not names:
         raise UsageError(expected(f"{path}", "a folder with one sub-folder per class", "no sub-folder", "Add them"))
@@ -57,7 +57,7 @@ def _labelled(path: Path, left_out: Counter[str]) -> list[Listed]:
                 continue
             files = list(_images(folder, left_out))
             if not files:
-                kinds = ", ".join(images.SUFFIXES)
+                kinds = ", ".join(loader.SUFFIXES)
                 raise UsageError(f"{folder} has no images in it ({kinds}), and {UNLEARNABLE}")
             listed += [Listed(str(file), _name(file, path), name, part) for file in files]
     return listed
@@ -96,7 +96,7 @@ def _images(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
         if entry is None:
             waiting.pop()
         elif not entry.is_dir():
-            if images.is_image(entry):
+            if loader.is_image(entry):
                 yield entry
             else:
                 left_out[_kind(entry)] += 1

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from uce_edge import lists, medical
 from uce_edge.datasets import groups as grouping
-from uce_edge.datasets import listing
-from uce_edge.datasets.listing import LOG, Listed
+from uce_edge.datasets import image_files, image_lists
+from uce_edge.datasets.image_files import LOG, Listed
+from uce_edge.datasets.image_lists import PATH, Row
 from uce_edge.datasets.sources import Format, Source, Wanted, check_names, part_named, part_words
 from uce_edge.errors import MissingPartError, UsageError, expected
-from uce_edge.lists import PATH, Row
+from uce_edge.images import medical
 
 _LABEL, _GROUP, _SPLIT = "label", "group", "split"
 _PARQUET = ".parquet"
@@ -31,7 +31,7 @@ def read(path: Path, wanted: Wanted) -> Source:
     names = _filled(rows, PATH, path)
     groups, group = _groups(rows, names, columns, path, wanted)
     listed = [
-        Listed(lists.beside(name, str(path.parent)), name, label.strip(), part)
+        Listed(image_lists.beside(name, str(path.parent)), name, label.strip(), part)
         for name, label, part in zip(names, labels, parts, strict=True)
     ]
     _refuse_missing(rows, listed, path)
@@ -39,13 +39,13 @@ def read(path: Path, wanted: Wanted) -> Source:
     if unused:
         LOG.info("%s: columns that are not used: %s.", path, ", ".join(unused))
     listed, classes = _classes(listed, path, wanted.classes)
-    return listing.read(listed, classes, path, wanted, groups, group)
+    return image_files.read(listed, classes, path, wanted, groups, group)
 
 
 def files(path: Path) -> list[str]:
     """The files that a manifest names, whether they are there or not."""
     names = (row.cells.get(PATH, "") for row in _rows(path))
-    return [lists.beside(name, str(path.parent)) for name in names if name.strip()]
+    return [image_lists.beside(name, str(path.parent)) for name in names if name.strip()]
 
 
 def _rows(path: Path) -> list[Row]:
@@ -64,7 +64,7 @@ def _text(path: Path) -> list[Row]:
         raise UsageError(expected(f"{path}", "a text file in UTF-8", "other bytes", "Save it as UTF-8")) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}. Check that you may read it.") from None
-    return lists.parse(text, path.suffix.lower(), str(path))
+    return image_lists.parse(text, path.suffix.lower(), str(path))
 
 
 def _parquet(path: Path) -> list[Row]:
@@ -77,8 +77,8 @@ def _parquet(path: Path) -> list[Row]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise UsageError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}.") from None
-    columns = lists.columns_of(table.column_names, str(path))
-    cells = [[lists.text_of(value) for value in column.to_pylist()] for column in table.columns]
+    columns = image_lists.columns_of(table.column_names, str(path))
+    cells = [[image_lists.text_of(value) for value in column.to_pylist()] for column in table.columns]
     return [Row(n, dict(zip(columns, row, strict=True))) for n, row in enumerate(zip(*cells, strict=True), 1)]
 
 

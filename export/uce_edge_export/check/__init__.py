@@ -1,0 +1,1 @@
+"""Checks before a file is published: parity, quality, sigma, rejection."""

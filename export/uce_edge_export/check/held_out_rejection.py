@@ -1,0 +1,75 @@
+"""What rejection does to a model file as it ships, measured on held-out images and stored in it."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.datasets.splits import ONE_EACH, Split
+from uce_edge.monitor import reference
+from uce_edge.rejection import fitting, guarantee
+from uce_edge.rejection.fitting import Circumstances
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import HeldOut, Promise, RejectBy
+from uce_edge.rejection.rule import RejectRule
+from uce_edge.runtime.model import Model
+from uce_edge.runtime.prediction import Prediction
+from uce_edge_export.publish.draft import Draft
+
+
+@dataclass(frozen=True)
+class Known:
+    """The answers of a file to images that its map was fitted on, and their labels."""
+
+    said: Prediction
+    labels: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, draft: Draft, data: Split) -> "Known":
+        """Ask the file as it ships."""
+        return cls(Model(draft.path, "cpu").predict(data.images), data.labels)
+
+
+def measure(
+    draft: Draft, data: Split, promise: Promise | None, gate: RejectRule = RejectRule(), known: Known | None = None
+) -> RejectRule | NoGuaranteeError | None:
+    """Count what thresholds accept, fit the reject rule and the monitor's reference, and store them.
+
+    All hold for what the file does by default: its passes, its seeds, its map.
+
+    Args:
+        draft: The file as it ships.
+        data: Labelled images that nothing was fitted on; of each group, one is counted.
+        promise: What the rule must keep; None when nothing is promised.
+        gate: The rule with the cutoff on novelty, or without any limit.
+        known: Other images, which choose the score where that is left open, and set the bins of the monitor; None for
+            neither.
+
+    Returns:
+        The rule that was stored, why there is none, or None when nothing was to be decided.
+    """
+    data = data.one_per_group()
+    said = Model(draft.path, "cpu").predict(data.images)
+    how = circumstances(said, data)
+    counts: dict[str, Any] = guarantee.count(said.uncertainty, said.class_ids != data.labels).to_document()
+    metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts | vars(how)))
+    if promise is not None and promise.score is RejectBy.AUTO:
+        chosen = RejectBy.UNCERTAINTY
+        if known is not None:
+            chosen = fitting.choose_score(known.said.probabilities, known.labels)
+        promise = replace(promise, score=chosen)
+    rule = fitting.fit_rule(said, data.labels, promise, gate, how)
+    if isinstance(rule, NoGuaranteeError) and data.groups is not None:
+        rule = NoGuaranteeError(f"{rule} {ONE_EACH}", rule.curve, rule.score)
+    if known is not None:
+        with suppress(reference.UsualError):  # too few images: the file has no monitor, and says so when it is asked
+            metadata = replace(metadata, monitor=reference.of(known.said, said, data.sha256()))
+    draft.describe(replace(metadata, rule=None if isinstance(rule, NoGuaranteeError) else rule))
+    return rule
+
+
+def circumstances(said: Prediction, data: Split) -> Circumstances:
+    """What answers were made with."""
+    return Circumstances(said.samples, said.seed, data.sha256(), reference.today(), data.groups is not None)

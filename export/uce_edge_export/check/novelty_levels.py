@@ -1,0 +1,96 @@
+"""What every level of the novelty gate costs and brings, so that a user can choose one.
+
+Only calibration images and the far images of `CHOICE` are looked at. The guarantee images are not: a level that was
+chosen by this table is fixed before the threshold is searched on them, so that their promise stays valid.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from uce_edge.calibration import novelty
+from uce_edge.datasets import synthetic_ood
+from uce_edge.datasets.splits import Split
+from uce_edge.rejection import fitting
+from uce_edge.rejection.promises import Promise, RejectBy
+from uce_edge.rejection.rule import RejectRule
+from uce_edge.runtime.model import Model
+from uce_edge_export.check.held_out_rejection import circumstances
+from uce_edge_export.graph.novelty_score import parts
+from uce_edge_export.publish.draft import Draft
+
+SHOWN = (0.01, 0.02, 0.03, 0.05)
+"""The levels that are compared, besides the one in use."""
+EACH = 100
+"""Far images of every kind."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What `--reject auto` would do at one level."""
+
+    level: float
+    used: bool
+    """Whether it is the level of the file."""
+    coverage: float
+    """The share of the reference images that is accepted."""
+    error: float | None
+    """The share of these that is wrong; None where none is accepted."""
+    far: dict[str, float]
+    """The share of each kind of far image that is accepted."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The levels, from the smallest; those that so few images cannot promise are left out."""
+
+    rows: tuple[Cost, ...]
+    target_error: float | None
+    """The error that the thresholds of all rows keep; None where the gate acts alone."""
+    images: int
+    """Reference images."""
+
+
+def compare(draft: Draft, data: Split, promise: Promise | None, used: RejectRule) -> Costs:
+    """What a file would accept at each level.
+
+    Args:
+        draft: The file, with novelty.
+        data: The calibration images, as `novelty.add` took them.
+        promise: What the limits must keep. Each level gets its own limits, found on the reference images. If they
+            cannot prove the error, the gate alone is shown.
+        used: The rule with the cutoff of the file.
+    """
+    assert used.gate is not None
+    model, reference = Model(draft.path, "cpu"), parts(data)[1]
+    said = model.predict(reference.images)
+    made = synthetic_ood.far(model.metadata.image, synthetic_ood.CHOICE, each=EACH)
+    strange, kinds = model.predict(made.images), np.array(made.kinds)
+    wrong = said.class_ids != reference.labels
+    if promise is not None and promise.score is RejectBy.AUTO:
+        promise = replace(promise, score=fitting.choose_score(said.probabilities, reference.labels))
+    images, confidence = used.gate.images, used.gate.confidence
+    smallest = novelty.smallest_level(images, confidence)
+    levels = [level for level in sorted({*SHOWN, used.gate.level}) if level >= smallest]
+    gates = [
+        RejectRule(cutoff=novelty.cutoff(images, level, confidence).cutoff, gate=replace(used.gate, level=level))
+        for level in levels
+    ]
+    how = circumstances(said, reference)
+    found = [fitting.fit_rule(said, reference.labels, promise, gate, how) for gate in gates]
+    rules = [rule for rule in found if isinstance(rule, RejectRule)]
+    if len(rules) < len(found):
+        promise, rules = None, gates
+    rows = []
+    for level, applied in zip(levels, rules, strict=True):
+        own, foreign = (applied.accept(one.uncertainty, one.probabilities, one.novelty) for one in (said, strange))
+        rows.append(
+            Cost(
+                level=level,
+                used=level == used.gate.level,
+                coverage=float(own.mean()),
+                error=float(wrong[own].mean()) if own.any() else None,
+                far={kind: float(foreign[kinds == kind].mean()) for kind in synthetic_ood.CHOICE},
+            )
+        )
+    return Costs(tuple(rows), None if promise is None else promise.target_error, len(reference))

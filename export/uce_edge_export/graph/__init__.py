@@ -1,0 +1,1 @@
+"""Writing the contract's graph: layers, head, novelty, Laplace draws, ensembles."""

@@ -1,0 +1,100 @@
+"""The reject rule in the graph: the output `decision`, from initializers that a new rule edits in place."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import numpy_helper
+
+from uce_edge import contract
+from uce_edge.contract import DECISION, RuleScore
+from uce_edge.metadata import Metadata
+from uce_edge.rejection.rule import NO_CUTOFF, NO_LIMIT, Code, RejectRule
+from uce_edge_export.graph.builder import Builder
+from uce_edge_export.transform.feature_extraction import extend
+
+PREFIX = "decision."
+"""Of the names of all initializers of the rule."""
+_UNCERTAIN = f"{PREFIX}uncertain"
+
+
+def emit(g: Builder, uncertainty: ir.Value, p: ir.Value, class_id: ir.Value, classes: int) -> ir.Value:
+    """1 where the score is above the limit of the class or NaN, else 0; int32 [batch]. Nothing is rejected yet."""
+    values = _constants(RejectRule(), classes)
+    doubt = g.Sub(g.constant(np.float32(1)), g.ReduceMax(p, g.constant(np.array([-1])), keepdims=0))
+    by_confidence = g.constant(values[contract.BY_CONFIDENCE], contract.BY_CONFIDENCE)
+    score = g.Where(by_confidence, doubt, uncertainty)
+    limit = g.Gather(g.constant(values[contract.LIMITS], contract.LIMITS), class_id, axis=0)
+    return _rejected(g, g.LessOrEqual(score, limit))
+
+
+def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
+    """Let the decision also reject by novelty; the caller extends the graph with the nodes."""
+    index, uncertain = _output(graph)
+    uncertain.name = _UNCERTAIN
+    cutoff = g.constant(_constants(RejectRule(), 1)[contract.CUTOFF], contract.CUTOFF)
+    outside = g.Mul(_rejected(g, g.Greater(novelty, cutoff)), g.constant(np.int32(Code.OUT_OF_DISTRIBUTION)))
+    graph.outputs[index] = describe_output(g.Add(uncertain, outside))
+
+
+def detach_novelty(graph: ir.Graph) -> None:
+    """Undo `attach_novelty`; nodes that nobody needs any more stay."""
+    index, decision = _output(graph)
+    node = decision.producer()
+    assert node is not None
+    if node.op_type == "Add":
+        decision.name = f"{DECISION}.old"
+        uncertain = node.inputs[0]
+        assert uncertain is not None
+        graph.outputs[index] = describe_output(uncertain)
+
+
+def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
+    """A graph of contract 1 as one of contract 2; another one is left as it is."""
+    graph = model.graph
+    outputs = {str(value.name): value for value in graph.outputs}
+    if DECISION not in outputs:
+        g = Builder(taken=graph.initializers)
+        uncertainty, p, class_id = (
+            outputs[name] for name in (contract.UNCERTAINTY, contract.PROBABILITIES, contract.CLASS_ID)
+        )
+        decision = describe_output(emit(g, uncertainty, p, class_id, len(metadata.classes)))
+        graph.outputs.insert(len(contract.outputs_of((), version=1)), decision)
+        if contract.NOVELTY in outputs:
+            attach_novelty(graph, g, outputs[contract.NOVELTY])
+        extend(graph, g)
+    return model, replace(metadata, contract=contract.VERSION, minor=contract.MINOR)
+
+
+def stored(content: bytes, rule: RejectRule | None, classes: int) -> bytes:
+    """A file of contract 2 with this rule in its initializers."""
+    model, values = onnx.ModelProto.FromString(content), _constants(rule or RejectRule(), classes)
+    for tensor in model.graph.initializer:
+        if tensor.name in values:
+            tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
+    return bytes(model.SerializeToString())
+
+
+def describe_output(decision: ir.Value) -> ir.Value:
+    """Give a value the name and the type of the output."""
+    decision.name, decision.shape, decision.dtype = DECISION, ir.Shape(["batch"]), ir.DataType.INT32
+    return decision
+
+
+def _constants(rule: RejectRule, classes: int) -> "dict[str, np.ndarray]":
+    limits = np.asarray((NO_LIMIT,) if rule.limits is None else rule.limits, np.float32)
+    return {
+        contract.LIMITS: np.broadcast_to(limits, (classes,)).copy(),
+        contract.CUTOFF: np.asarray(NO_CUTOFF if rule.cutoff is None else rule.cutoff, np.float32),
+        contract.BY_CONFIDENCE: np.asarray(rule.score is RuleScore.CONFIDENCE),
+    }
+
+
+def _rejected(g: Builder, accepted: ir.Value) -> ir.Value:
+    """1 - accepted, as int32: a comparison with NaN is false, so NaN rejects."""
+    return g.Sub(g.constant(np.int32(1)), g.Cast(accepted, to=ir.DataType.INT32))
+
+
+def _output(graph: ir.Graph) -> tuple[int, ir.Value]:
+    return next((index, value) for index, value in enumerate(graph.outputs) if value.name == DECISION)

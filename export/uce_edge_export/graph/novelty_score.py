@@ -1,0 +1,221 @@
+"""Novelty in the graph: the distance of an image's features to those of the calibration images, and its p-value.
+
+What the numbers mean, and how they are fitted, is in `uce_edge.calibration.novelty`. Images are columns here, so that
+every product is one of a constant with one image: an answer does not depend on how many images a call has. The score of
+an ensemble is the sum of its members' distances.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from uce_edge.calibration import novelty
+from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
+from uce_edge.contract import NOVELTY, NOVELTY_SCORE
+from uce_edge.datasets.splits import ONE_EACH, Split
+from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import Metadata
+from uce_edge.rejection.promises import NoveltyGuarantee, NoveltyPromise
+from uce_edge.rejection.rule import RejectRule
+from uce_edge_export.check import parity_gate
+from uce_edge_export.graph import decision
+from uce_edge_export.graph.assembly import checked
+from uce_edge_export.graph.builder import Builder
+from uce_edge_export.publish.draft import Draft
+from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, extend, probe
+from uce_edge_export.transform.noise_free import Features, find_features
+from uce_edge_export.transform.simplification import infer_shapes
+
+OUTPUTS = (NOVELTY, NOVELTY_SCORE)
+MOST = 4096
+"""Features, at most: the file grows by 4 bytes times their square."""
+_TINY = np.float32(1e-12)
+_TOLERANCE = 1e-4  # relative, of a score to the same in double precision
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What the nodes are made of."""
+
+    distances: tuple[Distance, ...]
+    """Of every member, in its own features; their sum is the score."""
+    reference: Reference
+    largest_difference: float
+    """Of a score in the graph to the same in double precision, relative."""
+
+
+def fit(model: ir.Model, data: Split) -> Fitted:
+    """Fit the distance on one half of some images, and score the other half by the graph itself.
+
+    Args:
+        model: A contract model as it ships; it is left as it is.
+        data: Labelled images, of which none may serve a promise about the error.
+    """
+    fitting, scoring = parts(data)
+    _check_size(model)
+    distances = tuple(novelty.fit(values, fitting.labels) for values in features(model, fitting.images))
+    (scores,) = probe(model, scoring.images, lambda g, operands: [_emit_sum(g, operands, distances)], ["batch"])
+    each = zip(distances, features(model, scoring.images), strict=True)
+    exact = np.sum([distance(values) for distance, values in each], axis=0)
+    difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
+    if not difference <= _TOLERANCE:  # NaN fails, too
+        raise NoveltyError(
+            f"Scores of the graph differ from those in double precision by {difference:.2g} of their size (allowed: "
+            f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty."
+        )
+    return Fitted(distances, Reference.of(scores), difference)
+
+
+def parts(data: Split) -> tuple[Split, Split]:
+    """The images that the distance is fitted on, and the reference: one image of every other group."""
+    fitting, scoring = data.halves()
+    return fitting, scoring.one_per_group()
+
+
+def features(model: ir.Model, images: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
+    """The noise-free features [images, features] of some images in every member, by ONNX Runtime."""
+    return probe(model, images, emit_all_features)
+
+
+def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | NoveltyError:
+    """Let a draft tell what is foreign: fit, attach, and find the cutoff that keeps a promise.
+
+    Args:
+        draft: The file as it ships.
+        data: Labelled images, of which none may serve a promise about the error.
+        wanted: What the cutoff shall keep.
+
+    Returns:
+        A rule with the cutoff alone; or, when no level was asked for, why there is none: the draft is then as it was.
+
+    Raises:
+        UceEdgeError: The images do not allow the level that was asked for, or the network has no features.
+    """
+    model = ir.load(draft.path)
+    try:
+        cutoff = novelty.cutoff_for(
+            len(parts(data)[1]), wanted, grouped=data.groups is not None
+        )  # before anything slow happens
+        fitted = fit(model, data)
+    except UceEdgeError as error:
+        if wanted.level is not None:
+            raise
+        return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}")
+    gated, metadata = attach(model, draft.metadata, fitted)
+    draft.metadata = metadata
+    draft.rewrite(gated)
+    parity_gate.check_again(draft.path, metadata, data.images[:3])
+    promised = NoveltyGuarantee(
+        cutoff.level, cutoff.confidence, cutoff.images, parts(data)[1].sha256(), data.groups is not None
+    )
+    return RejectRule(cutoff=cutoff.cutoff, gate=promised)
+
+
+def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:
+    """A model with the outputs `novelty` and `novelty_score`, instead of those that it may have; the rest stays.
+
+    Args:
+        model: A contract model; it is left as it is.
+        metadata: What it says of itself.
+        fitted: The distance and its reference.
+
+    Returns:
+        The model, and its metadata with outputs and costs brought up to date.
+    """
+    model, metadata = detach(model, metadata)
+    model = infer_shapes(model)
+    graph = model.graph
+    operands = find_features(graph)
+    g = Builder(taken=graph.initializers)
+    score = _emit_sum(g, operands, fitted.distances)
+    outputs = {NOVELTY: _emit_p(g, score, fitted.reference), NOVELTY_SCORE: score}
+    for name in OUTPUTS:
+        value = outputs[name]
+        value.name, value.shape, value.dtype = name, ir.Shape(["batch"]), ir.DataType.FLOAT
+    decision.attach_novelty(graph, g, outputs[NOVELTY])
+    extend(graph, g)
+    graph.outputs.extend(outputs[name] for name in OUTPUTS)
+    for node in graph:  # what was inferred, the file need not say
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = value.type = None
+    price = sum(operand.multiplications for operand in operands)
+    price += sum(distance.whitening.size + distance.means.size for distance in fitted.distances)
+    metadata = replace(metadata, outputs=(*metadata.outputs, *OUTPUTS))
+    return checked(model), _dearer(metadata, price)
+
+
+def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
+    """A copy without the outputs of novelty and what only they need, and its metadata, without a rule about them."""
+    copy = ir.from_proto(ir.to_proto(model))
+    graph = copy.graph
+    constants = [
+        value.const_value
+        for name, value in graph.initializers.items()
+        if name.startswith("novelty.") and name.endswith((".means", ".whitening"))
+    ]
+    copy, metadata = decision.upgrade(copy, metadata)
+    decision.detach_novelty(graph)
+    graph.outputs[:] = [value for value in graph.outputs if value.name not in OUTPUTS]
+    checked(copy)
+    others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
+    if others == metadata.outputs:
+        return copy, metadata
+    price = sum(constant.size for constant in constants if constant is not None)
+    price += sum(operand.multiplications for operand in find_features(infer_shapes(copy).graph))
+    return copy, _dearer(replace(metadata, outputs=others, rule=None), -price)
+
+
+def _dearer(metadata: Metadata, price: int) -> Metadata:
+    costs = metadata.costs
+    return metadata if costs is None else replace(metadata, costs=replace(costs, macs_once=costs.macs_once + price))
+
+
+def _check_size(model: ir.Model) -> None:
+    size = max(operand.size for operand in find_features(infer_shapes(model).graph))
+    if size > MOST:
+        raise NoveltyError(
+            f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "
+            f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty."
+        )
+
+
+def _emit_sum(g: Builder, operands: Sequence[Features], distances: Sequence[Distance]) -> ir.Value:
+    """The sum of the members' scores."""
+    prefixes = ["novelty"] if len(distances) == 1 else [f"novelty.{number}" for number in range(len(distances))]
+    scores = [_emit_score(g, *member) for member in zip(operands, distances, prefixes, strict=True)]
+    return functools.reduce(g.Add, scores)
+
+
+def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) -> ir.Value:
+    """|z - w_c|^2 with z the whitened direction, and w_c the whitened mean that is nearest to it."""
+
+    def transposed(x: ir.Value) -> ir.Value:
+        return g.Transpose(x, perm=[0, 2, 1])
+
+    def constant(values: npt.NDArray[Any], name: str) -> ir.Value:
+        return g.constant(np.ascontiguousarray(values, np.float32), f"{prefix}.{name}")
+
+    column = g.Unsqueeze(emit_features(g, operand), g.constant(np.array([2])))
+    length = g.Sqrt(g.MatMul(transposed(column), column))
+    direction = g.Div(column, g.Max(length, g.constant(_TINY)))
+    z = g.MatMul(constant(distance.whitening.T, "whitening"), direction)
+    means = constant(distance.means, "means")
+    # |z - w|^2 is least where z'w - |w|^2 / 2 is largest; the difference itself is rounded less.
+    half_squares = constant((distance.means**2).sum(axis=1, keepdims=True) / 2, "half_squares")
+    nearest = g.ArgMax(g.Sub(g.MatMul(means, z), half_squares), axis=1, keepdims=0)
+    difference = g.Sub(transposed(z), g.Gather(means, nearest, axis=0))
+    return g.Reshape(g.MatMul(difference, transposed(difference)), g.constant(np.array([-1])))
+
+
+def _emit_p(g: Builder, score: ir.Value, reference: Reference) -> ir.Value:
+    """The weights of the reference scores that are not below it; whole numbers, so that their sum is exact."""
+    kept = g.constant(reference.scores, "novelty.scores")
+    not_below = g.Cast(g.LessOrEqual(g.Unsqueeze(score, g.constant(np.array([1]))), kept), to=ir.DataType.FLOAT)
+    counted = g.MatMul(not_below, g.constant(reference.weights[:, None], "novelty.weights"))
+    return g.Reshape(g.Mul(counted, g.constant(reference.share)), g.constant(np.array([-1])))

@@ -1,0 +1,1 @@
+"""Publishing files: drafts, and folders for Triton and Hugging Face."""

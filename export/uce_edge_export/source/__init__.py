@@ -1,0 +1,1 @@
+"""Reading third-party ONNX classifiers."""

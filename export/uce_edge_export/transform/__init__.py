@@ -1,0 +1,1 @@
+"""Transformations of graphs and of finished files."""

@@ -1,0 +1,79 @@
+"""What the noise-free features of images are, and what can be made of them, by ONNX Runtime."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from uce_edge import contract
+from uce_edge.runtime.providers import Device, open_session
+from uce_edge_export.graph.assembly import checked
+from uce_edge_export.graph.builder import Builder
+from uce_edge_export.transform.noise_free import Features, find_features
+from uce_edge_export.transform.simplification import infer_shapes
+
+_AT_ONCE = 32  # images
+
+FloatArray = npt.NDArray[np.float32]
+
+
+def probe(
+    model: ir.Model,
+    images: npt.NDArray[Any],
+    emit: Callable[[Builder, list[Features]], list[ir.Value]],
+    shape: Sequence[str | None] = ("batch", None),
+    *,
+    logits: bool = False,
+) -> list[FloatArray]:
+    """Run a part of a contract model that ends at its features.
+
+    Args:
+        model: The model; it is left as it is.
+        images: As it takes them.
+        emit: Makes of the features of every member what is wanted, with one entry per image.
+        shape: Of each of that.
+        logits: Whether the logits [1, images, classes] are wanted behind it, of a model that takes an image alone.
+    """
+    copy = infer_shapes(model)
+    graph = copy.graph
+    operands = find_features(graph)
+    for name in [name for name in graph.initializers if name.startswith("novelty.")]:
+        graph.initializers[name].name = f"{name}.old"
+    g = Builder(taken=graph.initializers)
+    results = [g.Identity(value) for value in emit(g, operands)]
+    for number, result in enumerate(results):
+        result.name, result.dtype, result.shape = f"result.{number}", ir.DataType.FLOAT, ir.Shape(shape)
+    extend(graph, g)
+    graph.outputs[:] = [*results, *(value for value in graph.outputs if logits and value.name == contract.LOGITS)]
+    for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
+        graph.inputs.remove(value)
+    session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU)
+    blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
+    parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
+    return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
+
+
+def extend(graph: ir.Graph, g: Builder) -> None:
+    """Append what a builder holds."""
+    for value in g.initializers:
+        graph.register_initializer(value)
+    graph.extend(g.nodes)
+
+
+def emit_all_features(g: Builder, operands: Sequence[Features]) -> list[ir.Value]:
+    """Those of every member."""
+    return [emit_features(g, operand) for operand in operands]
+
+
+def emit_features(g: Builder, operand: Features) -> ir.Value:
+    """[batch, features]: the mean over positions, where there are any."""
+    x = operand.value
+    assert x.shape is not None
+    rank = len(x.shape)
+    if x.dtype != ir.DataType.FLOAT:
+        x = g.Cast(x, to=ir.DataType.FLOAT)
+    if rank > 2 and operand.last:  # positions come last: the order of their sum is then that of one image alone
+        x = g.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
+    return x if rank == 2 else g.ReduceMean(x, g.constant(np.arange(2, rank)), keepdims=0)

@@ -1,0 +1,199 @@
+"""The network without its noise, inside the graph of any contract file, and the features that its last layer takes.
+
+Noise comes from the table, from RandomNormalLike or from graph inputs. Where it is 0, what it is multiplied with is 0,
+what it is added to is the mean, and what repeats an image once per pass repeats it once. Where it is compared with a
+number, it makes a mask, and what is masked is itself. So the nodes are walked once,
+in order, and only what depends on noise is written again: nothing of a deterministic file, the means that a moments
+file has already, one plain pass of an mc file. It runs once per image, however many passes are asked for.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from uce_edge import contract
+from uce_edge.errors import UceEdgeError
+from uce_edge_export.graph.builder import Builder
+from uce_edge_export.graph.weight_layers import multiplications, per_image_shape
+
+TABLE = "noise.table"
+"""The initializer that noise is read from."""
+MEMBERS = "members.logits"
+"""The value that has the raw logits of an ensemble's members side by side."""
+_MOVING = {"Gather", "Reshape", "Slice", "Transpose", "Unsqueeze", "Squeeze", "Cast", "Identity", "Expand", "Split"}
+_LAYERS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the last weight layer is applied to, without noise."""
+
+    value: ir.Value
+    """[batch, ...], its shape and type known."""
+    last: bool
+    """Whether its last dimension is the features; otherwise the second one is."""
+    multiplications: int
+    """Multiply-accumulates for one image that computing it adds to the graph."""
+    layer: ir.Node
+    """The last weight layer."""
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return per_image_shape(self.value, "the last weight layer's operand")[-1 if self.last else 0]
+
+
+def raw_logits(graph: ir.Graph) -> ir.Value:
+    """What the network of a contract graph computes: the output is an Identity of it."""
+    (output,) = (value for value in graph.outputs if value.name == contract.LOGITS)
+    producer = output.producer()
+    assert producer is not None
+    logits = producer.inputs[0]
+    assert logits is not None
+    return logits
+
+
+def find_features(graph: ir.Graph) -> list[Features]:
+    """Find the features of every member in a contract graph; nodes that it takes are added to it.
+
+    Args:
+        graph: The graph, with shapes and types inferred.
+
+    Returns:
+        One for a single network.
+    """
+    joined = [node for node in graph if node.outputs[0].name == MEMBERS]
+    logits = [value for value in joined[0].inputs if value is not None] if joined else [raw_logits(graph)]
+    return [_features(graph, value) for value in logits]
+
+
+def _features(graph: ir.Graph, logits: ir.Value) -> Features:
+    walk = _Walk(graph, logits)
+    layer, position = walk.last_layer()
+    value = layer.inputs[position]
+    assert value is not None
+    needed = ancestors(value)
+    fresh = [node for node in walk.g.nodes if node in needed]
+    graph.extend(fresh)
+    per_image_shape(value, "the last weight layer's operand")  # refuses what is not known
+    return Features(value, layer.op_type != "Conv" and position == 0, sum(map(multiplications, fresh)), layer)
+
+
+class _Walk:
+    """One walk over the nodes that the logits need."""
+
+    def __init__(self, graph: ir.Graph, logits: ir.Value) -> None:
+        self._logits = logits
+        self.g = Builder()
+        self._zeros = {value for value in graph.inputs if str(value.name).startswith("noise.")}
+        self._zeros |= {value for value in graph.initializers.values() if value.name == TABLE}
+        self._passes = {
+            value for value in (*graph.inputs, *graph.initializers.values()) if value.name == contract.SEEDS
+        }
+        """What depends on the seeds and not on noise: the number of passes, and where noise is read."""
+        self._masks: set[ir.Value] = set()
+        """What says whether a value is dropped, and what follows from that alone."""
+        self._plain: dict[ir.Value, ir.Value] = {}
+        """What stands for a value that depends on noise."""
+        self._image = {value for value in graph.inputs if value.name == contract.IMAGE}
+        """What depends on pixels."""
+        self._layers: list[tuple[ir.Node, int]] = []
+        wanted = ancestors(logits)
+        for node in graph:
+            if node in wanted:
+                self._visit(node)
+
+    def last_layer(self) -> tuple[ir.Node, int]:
+        """The last weight layer of the network without noise, and which of its inputs the image is."""
+        mean = ancestors(self._plain.get(self._logits, self._logits))  # variances have weight layers of their own
+        layers = [(node, position) for node, position in self._layers if node in mean]
+        if not layers:
+            raise UceEdgeError("The network has no Conv, Gemm or MatMul with constant weights: it has no features.")
+        return layers[-1]
+
+    def _visit(self, node: ir.Node) -> None:
+        given = [value for value in node.inputs if value is not None]
+        zeros = [value for value in given if value in self._zeros]
+        if node.op_type == "RandomNormalLike":
+            self._zeros.update(node.outputs)
+        elif zeros:
+            self._lose_noise(node, given)
+        elif self._masks.intersection(given):
+            self._lose_mask(node, given)
+        elif node.op_type == "Gather" and given[1] in self._passes and given[0] not in self._passes:
+            self._stand_for(node, given[0])  # once per pass becomes once
+        elif self._passes.intersection(given):
+            if any(self._depends(value) for value in given):
+                self._stand_for(node, given[0])  # brought into the shape of several passes
+            else:
+                self._passes.update(node.outputs)
+        else:
+            self._copy(node, given)
+
+    def _lose_noise(self, node: ir.Node, given: list[ir.Value]) -> None:
+        if (node.op_type in _MOVING and given[0] in self._zeros) or node.op_type in ("Mul", "MatMul"):
+            self._zeros.update(node.outputs)
+            return
+        if node.op_type == "Greater" and given[0] in self._zeros:
+            self._masks.update(node.outputs)
+            return
+        self._lose(node, [value for value in given if value not in self._zeros], ("Add",))
+
+    def _lose_mask(self, node: ir.Node, given: list[ir.Value]) -> None:
+        others = [value for value in given if value not in self._masks]
+        if any(self._depends(value) for value in others):
+            self._lose(node, others, ("Mul", "Add"))
+        else:
+            self._masks.update(node.outputs)
+
+    def _lose(self, node: ir.Node, others: list[ir.Value], operators: tuple[str, ...]) -> None:
+        """A node whose only other operand is what it gives without noise."""
+        if node.op_type not in operators or len(others) != 1:
+            raise UceEdgeError(
+                f"Noise meets the operator {node.op_type} ({node.name}), so the network without it cannot be told "
+                "apart. Export the file again: uce-edge export"
+            )
+        self._stand_for(node, others[0])
+
+    def _copy(self, node: ir.Node, given: list[ir.Value]) -> None:
+        fresh = node
+        if any(value in self._plain for value in given):
+            fresh_inputs = [None if value is None else self._plain.get(value, value) for value in node.inputs]
+            outputs = self.g.copy(node, fresh_inputs)
+            self._plain |= dict(zip(node.outputs, outputs, strict=True))
+            fresh = self.g.nodes[-1]
+            for old, new in zip(node.outputs, outputs, strict=True):
+                new.type = old.type
+                new.shape = None if old.shape is None else ir.Shape(["batch", *list(old.shape)[1:]])
+        moved = [self._depends(value) for value in given]
+        if any(moved) and node.op_type not in ("Shape", "Size"):
+            self._image.update(node.outputs)
+            if node.op_type in _LAYERS and sum(moved[:2]) == 1 and not _is_sum(node):
+                self._layers.append((fresh, moved.index(True)))
+
+    def _depends(self, value: ir.Value) -> bool:
+        """Whether a value depends on pixels."""
+        return value in self._image
+
+    def _stand_for(self, node: ir.Node, value: ir.Value) -> None:
+        self._plain[node.outputs[0]] = self._plain.get(value, value)
+        if self._depends(value):
+            self._image.add(node.outputs[0])
+
+
+def _is_sum(node: ir.Node) -> bool:
+    """Whether a product is a sum with a constant row, as the graph pass writes a ReduceMean and factored sigma."""
+    row = node.inputs[0]
+    return row is not None and row.const_value is not None and row.const_value.shape[0] == 1
+
+
+def ancestors(value: ir.Value) -> set[ir.Node]:
+    """The nodes that a value needs."""
+    needed: set[ir.Node] = set()
+    open_values = [value]
+    while open_values:
+        node = open_values.pop().producer()
+        if node is not None and node not in needed:
+            needed.add(node)
+            open_values.extend(x for x in node.inputs if x is not None)
+    return needed

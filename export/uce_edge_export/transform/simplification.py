@@ -1,0 +1,219 @@
+"""Small passes over a graph that leave what it computes alone: constants, dropout, batch-norm, softmax."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from uce_edge.errors import UceEdgeError
+from uce_edge_export.graph.node_evaluator import evaluate
+from uce_edge_export.graph.weight_layers import outputs_first, weight_of
+
+_RESHAPING = ("Identity", "Transpose", "Cast", "DequantizeLinear", "Reshape", "Squeeze", "Unsqueeze")
+
+
+def infer_shapes(model: ir.Model) -> ir.Model:
+    """Infer every shape again from the inputs alone."""
+    proto = ir.to_proto(model)
+    del proto.graph.value_info[:]
+    for output in proto.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+
+
+def for_one_image(model: ir.Model) -> ir.Model:
+    """Fix the batch at 1, which makes every shape static, so that shapes computed at run time become constants."""
+    common.LiftConstantsToInitializersPass()(model)
+    image = model.graph.inputs[0]
+    assert image.shape is not None
+    image.shape = ir.Shape([1, *list(image.shape)[1:]])
+    model = infer_shapes(model)
+    while fold_constants(model.graph):
+        model = infer_shapes(model)
+    return model
+
+
+def fold_constants(graph: ir.Graph) -> bool:
+    """Replace every node that depends on constants or static shapes alone; tells whether there was one.
+
+    A weight behind Identity, Transpose, Cast or DequantizeLinear becomes an ordinary one; it keeps the name of
+    the initializer it came from, so that layers can be found by name.
+    """
+    changed = False
+    for node in list(graph):
+        outputs = _constant_outputs(node)
+        if outputs is None:
+            continue
+        source = node.inputs[0].name if node.inputs and node.inputs[0] is not None else None
+        for old, array in zip(node.outputs, outputs, strict=True):
+            if old.is_graph_output():
+                raise UceEdgeError(f"The output {old.name} does not depend on the image: this is no classifier.")
+            name = source if node.op_type in _RESHAPING else old.name
+            old.replace_all_uses_with(register(graph, str(name), array))
+        graph.remove(node, safe=True)
+        changed = True
+    return changed
+
+
+def _constant_outputs(node: ir.Node) -> list[np.ndarray] | None:
+    if node.op_type == "Shape":
+        shape = node.inputs[0].shape if node.inputs[0] is not None else None
+        if shape is None or not all(isinstance(dim, int) for dim in shape):
+            return None
+        start = node.attributes["start"].as_int() if "start" in node.attributes else 0
+        stop = node.attributes["end"].as_int() if "end" in node.attributes else len(shape)
+        return [np.array(list(shape)[start:stop], np.int64)]
+    inputs = []
+    if node.op_type == "CastLike":
+        return _cast_like(*node.inputs[:2])
+    for value in node.inputs:
+        if value is not None and value.const_value is None:
+            return None
+        inputs.append(None if value is None or value.const_value is None else value.const_value.numpy())
+    return [np.asarray(array) for array in evaluate(node, inputs)]
+
+
+def _cast_like(value: ir.Value | None, other: ir.Value | None) -> list[np.ndarray] | None:
+    """A constant in the type of a value that may vary."""
+    if value is None or value.const_value is None or other is None or other.dtype is None:
+        return None
+    return [value.const_value.numpy().astype(other.dtype.numpy())]
+
+
+def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
+    """Turn half-precision weights and casts into float32: the variance branch would overflow; tells if any were."""
+    halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    changed = False
+    for value in [*graph.initializers.values()]:
+        if value.const_value is not None and value.const_value.dtype in halves:
+            value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)
+            value.dtype = ir.DataType.FLOAT
+            changed = True
+    for value in (*graph.inputs, *graph.outputs):
+        if value.dtype in halves:
+            value.dtype = ir.DataType.FLOAT
+            changed = True
+    for node in graph:
+        if node.op_type == "Cast" and node.attributes["to"].as_int() in halves:
+            node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
+            changed = True
+    if changed:
+        notes.append("its half-precision weights were widened to float32")
+    return changed
+
+
+def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> None:
+    """Remove Dropout and Identity nodes, also those left in training mode, and say which Dropout nodes there were.
+
+    Args:
+        graph: Any graph.
+        notes: What was done is appended.
+        keep: Leave Dropout nodes where they are, and only take them out of training mode.
+    """
+    names = []
+    for node in list(graph):
+        if node.op_type not in ("Dropout", "Identity"):
+            continue
+        value, output = node.inputs[0], node.outputs[0]
+        assert value is not None
+        if any(mask.uses() for mask in node.outputs[1:]):
+            raise UceEdgeError(f"The mask of the Dropout {node.name} is used by the model, so it cannot be taken out.")
+        if node.op_type == "Dropout" and keep:
+            if len(node.inputs) > 2:
+                node.replace_input_with(2, None)
+            continue
+        if node.op_type == "Dropout":
+            names.append(node.name or f"before {output.name}")
+        if node.op_type == "Identity" and output.is_graph_output():
+            continue  # its input may be the image, or a second output
+        replace_value(graph, output, value)
+        graph.remove(node, safe=True)
+    if names:
+        one = len(names) == 1
+        notes.append(
+            f"its Dropout {'node' if one else 'nodes'} {', '.join(names)} {'was' if one else 'were'} removed: "
+            "noise comes from Gaussian dropout in the weight layers (--p). To keep their noise: --dropout keep"
+        )
+
+
+def fold_batch_norm(graph: ir.Graph) -> None:
+    """Fold a BatchNormalization into the Conv or Gemm before it; noise is folded exactly, being part of its output."""
+    for node in list(graph):
+        if node.op_type != "BatchNormalization":
+            continue
+        x = node.inputs[0]
+        layer = x.producer() if x is not None else None
+        if x is None or layer is None or layer.op_type not in ("Conv", "Gemm"):
+            continue
+        if len(x.uses()) != 1 or x.is_graph_output():
+            continue
+        weight_and_axis = weight_of(layer)
+        constants = [value.const_value for value in node.inputs[1:5] if value is not None]
+        plain_gemm = layer.op_type == "Conv" or all(
+            layer.attributes[name].as_float() == 1 for name in ("alpha", "beta") if name in layer.attributes
+        )
+        complete = len(constants) == 4 and all(value is not None for value in constants)
+        if weight_and_axis is None or not complete or not plain_gemm:
+            continue
+        scale, shift, mean, variance = (value.numpy().astype(np.float64) for value in constants if value is not None)
+        epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+        factor = scale / np.sqrt(variance + epsilon)
+        weight = weight_and_axis[0]
+        assert weight.const_value is not None
+        array = weight.const_value.numpy().astype(np.float64)
+        array = array * (factor.reshape(-1, *[1] * (array.ndim - 1)) if outputs_first(layer) else factor)
+        bias = layer.inputs[2] if len(layer.inputs) > 2 else None
+        if bias is not None and bias.const_value is None:
+            continue
+        old_bias = np.zeros(1) if bias is None or bias.const_value is None else bias.const_value.numpy()
+        new_bias = (old_bias - mean) * factor + shift
+        shift_name = f"{weight.name}.bias" if bias is None else str(bias.name)
+        inputs = [layer.inputs[0], _new_constant(graph, weight, array), register(graph, shift_name, new_bias)]
+        folded = ir.Node("", layer.op_type, inputs, layer.attributes.values(), name=layer.name)
+        folded.outputs[0].name = node.outputs[0].name
+        folded.outputs[0].shape, folded.outputs[0].type = node.outputs[0].shape, node.outputs[0].type
+        graph.insert_before(layer, folded)
+        replace_value(graph, node.outputs[0], folded.outputs[0])
+        graph.remove([node, layer], safe=True)
+
+
+def strip_softmax(graph: ir.Graph) -> bool:
+    """Remove a final Softmax over the classes; tells whether there was one."""
+    output = graph.outputs[0]
+    node = output.producer()
+    moving = ("Identity", "Reshape", "Flatten", "Squeeze", "Cast")
+    while node is not None and node.op_type in moving and not node.metadata_props:  # what is marked stays behind it
+        source = node.inputs[0]
+        node = source.producer() if source is not None else None
+    if node is None or node.op_type != "Softmax" or node.inputs[0] is None:
+        return False
+    replace_value(graph, node.outputs[0], node.inputs[0])
+    return True
+
+
+def _new_constant(graph: ir.Graph, old: ir.Value, array: np.ndarray) -> ir.Value:
+    """A changed copy of a constant, which keeps the name when nobody else uses the old one."""
+    name = str(old.name)
+    if len(old.uses()) == 1 and name in graph.initializers:
+        old.const_value = ir.tensor(array.astype(np.float32), name=name)
+        return old
+    return register(graph, name, array)
+
+
+def register(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    """A new constant of a graph; floats are float32."""
+    while name in graph.initializers:
+        name += "_"
+    # Not ascontiguousarray, which turns a scalar into a vector.
+    array = np.array(array, np.float32 if array.dtype.kind == "f" else array.dtype, order="C")
+    value = ir.val(name, const_value=ir.tensor(array, name=name))
+    graph.register_initializer(value)
+    return value
+
+
+def replace_value(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Use another value everywhere, also as a graph output."""
+    for i, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[i] = new
+    old.replace_all_uses_with(new)

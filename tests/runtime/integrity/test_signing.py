@@ -1,0 +1,172 @@
+"""A signature tells who made a model file, and whether anybody changed it since. The keys are real."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import GOLDEN, Call
+
+pytest.importorskip("model_signing", reason="model-signing is not installed: pip install 'uce-edge[sign]'")
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from uce_edge import IntegrityError
+from uce_edge.integrity import signing
+from uce_edge.models import bundled
+
+PEM, PLAIN = serialization.Encoding.PEM, serialization.NoEncryption()
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN)
+
+
+@pytest.fixture
+def signed(tmp_path: Path, call: Call) -> Path:
+    """A model and its description, signed; the keys lie beside them."""
+    for name in ("private", "other"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        (tmp_path / f"{name}.pem").write_bytes(private_pem(key))
+        public = key.public_key().public_bytes(PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        (tmp_path / f"{name}-public.pem").write_bytes(public)
+    model = tmp_path / "m.onnx"
+    for suffix in (".onnx", ".json"):
+        shutil.copy(GOLDEN / f"digits-mc{suffix}", model.with_suffix(suffix))
+    said = call("sign", model, "--key", tmp_path / "private.pem")
+    assert (said.code, said.out) == (0, "")
+    assert f"Signed m.onnx, m.json: {tmp_path / 'm.sig'}" in said.err
+    return model
+
+
+def test_the_owner_of_the_key_is_known(signed: Path, call: Call) -> None:
+    said = call("verify", signed, "--key", signed.with_name("private-public.pem"))
+    assert said.code == 0, said.err
+    assert "covers m.onnx, m.json" in said.out
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".json", ".sig"])
+def test_a_changed_file_is_refused(signed: Path, call: Call, suffix: str) -> None:
+    changed = signed.with_suffix(suffix)
+    content = bytearray(changed.read_bytes())
+    content[len(content) // 2] ^= 1
+    changed.write_bytes(content)
+    said = call("verify", signed, "--key", signed.with_name("private-public.pem"))
+    assert said.code == 1
+    assert f"{signed.with_suffix('.sig')} is not a signature of m.onnx and m.json by the owner of" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_another_key_is_refused(signed: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"is not a signature of m\.onnx and m\.json by the owner of"):
+        signing.verify(signed, signed.with_name("other-public.pem"))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".ort"])
+def test_a_file_that_went_away_or_was_added_is_refused(signed: Path, suffix: str) -> None:
+    file = signed.with_suffix(suffix)
+    if file.exists():
+        file.unlink()
+    else:
+        file.write_bytes(b"not signed")
+    with pytest.raises(IntegrityError, match="is not a signature of"):
+        signing.verify(signed, signed.with_name("private-public.pem"))
+
+
+def test_what_is_missing_is_named(signed: Path, call: Call) -> None:
+    signed.with_suffix(".sig").unlink()
+    said = call("verify", signed, "--key", signed.with_name("private-public.pem"))
+    assert (said.code, f"{signed} has no signature" in said.err) == (1, True)
+    said = call("sign", signed, "--key", signed.with_name("nothing.pem"))
+    assert (said.code, "openssl ecparam" in said.err) == (2, True)
+
+
+def test_a_key_of_another_kind_is_refused(signed: Path, call: Call) -> None:
+    wrong = signed.with_name("rsa.pem")
+    wrong.write_bytes(private_pem(rsa.generate_private_key(65537, 2048)))
+    for key in (wrong, signed, signed.with_name("private-public.pem")):
+        said = call("sign", signed, "--key", key)
+        assert said.code == 2
+        assert f"{key} is not a private elliptic-curve key" in said.err
+    said = call("verify", signed, "--key", signed.with_name("private.pem"))
+    assert (said.code, "is not a public elliptic-curve key" in said.err) == (2, True)
+
+
+def test_a_damaged_file_is_not_signed(signed: Path, call: Call) -> None:
+    signed.write_bytes(signed.read_bytes()[:5000])
+    before = signed.with_suffix(".sig").read_bytes()
+    assert call("sign", signed, "--key", signed.with_name("private.pem")).code == 1
+    assert signed.with_suffix(".sig").read_bytes() == before
+
+
+def test_a_file_that_no_signature_covers_is_refused(signed: Path, call: Call) -> None:
+    """Its neighbour m.onnx is signed, and it is another file."""
+    stranger = Path(shutil.copy(GOLDEN / "digits-moments.onnx", signed.with_suffix(".bin")))
+    assert call("verify", stranger, "--key", signed.with_name("private-public.pem")).code == 2
+    assert call("sign", stranger, "--key", signed.with_name("private.pem")).code == 2
+
+
+def test_a_file_that_is_swapped_after_its_signature_was_checked_is_refused(
+    signed: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = signing.verify
+
+    def swapping(*args: Path) -> dict[Path, str]:
+        found = verify(*args)
+        shutil.copy(GOLDEN / "digits-moments.onnx", signed)
+        return found
+
+    monkeypatch.setattr(signing, "verify", swapping)
+    said = call("verify", signed, "--key", signed.with_name("private-public.pem"))
+    assert said.code == 1
+    assert f"{signed} was replaced" in said.err
+
+
+def test_a_file_that_is_swapped_after_it_was_checked_is_not_signed(
+    signed: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, sign = signed.with_suffix(".sig").read_bytes(), signing.sign
+
+    def swapped(*args: Any) -> Path:
+        shutil.copy(GOLDEN / "digits-moments.onnx", signed)
+        return sign(*args)
+
+    monkeypatch.setattr(signing, "sign", swapped)
+    assert call("sign", signed, "--key", signed.with_name("private.pem")).code == 1
+    assert signed.with_suffix(".sig").read_bytes() == before
+
+
+@pytest.mark.parametrize("what", ["another model", "text", "another description"])
+def test_a_foreign_file_is_not_signed_along(tmp_path: Path, call: Call, what: str) -> None:
+    model, key = tmp_path / "m.onnx", tmp_path / "private.pem"
+    key.write_bytes(private_pem(ec.generate_private_key(ec.SECP256R1())))
+    shutil.copy(bundled(), model)
+    if what == "another model":
+        shutil.copy(bundled("mc"), tmp_path / "m.ort")
+    elif what == "text":
+        (tmp_path / "m.json").write_text("text")
+    else:
+        shutil.copy(bundled("mc").with_suffix(".json"), tmp_path / "m.json")
+    assert call("sign", model, "--key", key).code == 1
+    assert not model.with_suffix(".sig").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "huge", "deep", "empty", "object", "bytes"])
+def test_an_odd_signature_is_refused_with_a_sentence(signed: Path, call: Call, kind: str) -> None:
+    signature = signed.with_suffix(".sig")
+    signature.unlink()
+    contents = {"deep": b"[" * 100_000, "empty": b"", "object": b"{}", "bytes": b"\xff\xfe\x00"}
+    if kind == "pipe":
+        os.mkfifo(signature)
+    elif kind == "folder":
+        signature.mkdir()
+    elif kind == "huge":
+        with signature.open("wb") as file:
+            file.truncate(5 << 30)
+    else:
+        signature.write_bytes(contents[kind])
+    said = call("verify", signed, "--key", signed.with_name("private-public.pem"))
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1

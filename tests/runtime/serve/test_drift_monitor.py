@@ -1,0 +1,86 @@
+"""The evidence of a monitor in /metrics: that of a monitor that saw the same answers, and what it leaves on disk."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, Call
+from helpers.served import Server, png, started
+
+from uce_edge import Model, Monitor
+from uce_edge.audit.model_files import sha256
+from uce_edge.monitor import reference
+
+pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+MODEL = GOLDEN / "digits-novelty.onnx"
+IMAGES = 12
+
+
+def scores(model: Model, pixels: Any) -> dict[str, Any]:
+    found = model.predict(pixels)
+    rows = [image.as_dict() for image in found]
+    return {name: np.float32([row[name] for row in rows]) for name in ("uncertainty", "model_uncertainty")}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model(MODEL, "cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def begun(model: Model) -> Monitor:
+    """Usual images are digits, moved a little."""
+    digits = [np.frombuffer((GOLDEN / f"digit-{name}.raw").read_bytes(), np.uint8).reshape(8, 8, 1) for name in "01"]
+    usual = np.stack([np.roll(digits[number % 2], number // 2 % 3, 0) + number % 5 for number in range(120)])
+    stored = reference.count(scores(model, usual[:60]), scores(model, usual[60:]), 25, 0, "")
+    return Monitor.start(stored, sha256(MODEL), alpha=0.2)
+
+
+def gauge(server: Server, name: str) -> float:
+    text = server.ask("GET", "/metrics")[1].decode()
+    found = re.search(rf'^uce_edge_monitor_{name}{{model="digits"}} (\S+)$', text, re.MULTILINE)
+    assert found, text
+    return float(found[1])
+
+
+def test_the_evidence_of_a_change_is_in_the_metrics(tmp_path: Path, model: Model, begun: Monitor) -> None:
+    state = tmp_path / "state.json"
+    begun.save(state)
+    beside = Monitor.load(state)
+    digit = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8, 1)
+    foreign = [255 - digit] * IMAGES
+    with started(f"digits={MODEL}", "--monitor", state) as server:
+        assert (gauge(server, "images"), gauge(server, "alarm"), gauge(server, "alarm_evidence")) == (0, 0, 5)
+        for image in foreign:
+            assert server.ask("POST", "/v2/models/digits/answer", png(image))[0] == 200
+            beside.add_scores(model.predict(image[None])[0].as_dict())
+        assert server.ask("POST", "/v2/models/digits/answer?samples=5", png(digit))[0] == 200
+        assert server.ask("POST", "/v2/models/digits/answer", b"no image")[0] == 422
+        report = beside.report()
+        assert report.alarm is not None
+        assert (gauge(server, "images"), gauge(server, "other_passes_total")) == (IMAGES, 1)
+        assert gauge(server, "evidence") == pytest.approx(report.evidence, rel=1e-3)
+        assert gauge(server, "largest_evidence") == pytest.approx(report.peak, rel=1e-3)
+        assert gauge(server, "alarm") == 1
+        server.process.terminate()
+        assert "ALARM at image" in server.process.stderr.read()
+        assert server.process.wait(30) == 0
+    kept = Monitor.load(state)
+    assert kept.alarm is not None
+    assert (kept.state.images, kept.alarm.image) == (IMAGES, report.alarm.image)
+
+
+def test_a_monitor_that_cannot_be_is_told(tmp_path: Path, call: Call, begun: Monitor) -> None:
+    state, moments = tmp_path / "state.json", GOLDEN / "digits-moments.onnx"
+    said = call("serve", MODEL, "--monitor", state)
+    assert (said.code, "does not store its usual answers" in said.err, state.exists()) == (2, True, False)
+    begun.save(state)
+    said = call("serve", moments, "--monitor", state)
+    assert (said.code, "belongs to another model file" in said.err) == (2, True)
+    said = call("serve", f"a={MODEL}", f"b={moments}", "--monitor", state)
+    assert (said.code, "--monitor works with one model only" in said.err) == (2, True)
+    said = call("serve", MODEL, "--monitor", MODEL)
+    assert (said.code, "would be overwritten" in said.err) == (2, True)

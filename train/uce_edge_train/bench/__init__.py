@@ -1,0 +1,1 @@
+"""What `uce-edge bench --compare` measures with PyTorch."""

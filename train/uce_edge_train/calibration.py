@@ -1,0 +1,286 @@
+"""Calibrating a trained run: its map, and on request its dropout rates, on images it was not trained on."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from uce_edge._util.progress import progress
+from uce_edge.calibration.laplace_posterior import DRAWS
+from uce_edge.calibration.logits import Logits, logits_of
+from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
+from uce_edge.calibration.novelty import cutoff_for
+from uce_edge.contract import Method, PriorFrom
+from uce_edge.datasets import overlap
+from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
+from uce_edge.errors import UsageError
+from uce_edge.metadata import Calibration, ImageSpec
+from uce_edge.metrics import normalized_entropy
+from uce_edge.rejection import fitting, guarantee
+from uce_edge.rejection.guarantee import NoGuaranteeError
+from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
+from uce_edge.rejection.rule import doubts
+from uce_edge_export.options import PostHoc
+from uce_edge_train.calibration_cache import Answers, Asked, Memory
+from uce_edge_train.choices import Dropout, Rates
+from uce_edge_train.data.pixel_scaling import normalise
+from uce_edge_train.dropout import learned_rates
+from uce_edge_train.dropout.gaussian_layers import noise_from
+from uce_edge_train.dropout.monte_carlo import classes_of, mc_logits
+from uce_edge_train.runs import Run, load_model
+
+_log = logging.getLogger(__name__)
+_TUNING_STEPS, _TUNING_IMAGES, _TUNING_PASSES = 120, 64, 8
+
+
+def calibrate(
+    folder: str | Path,
+    data: Split | None = None,
+    method: Method = Method.TEMPERATURE,
+    samples: int | None = None,
+    seed: int = 0,
+    tune: Rates = Rates.FIXED,
+    promise: Promise | None = None,
+    novelty: NoveltyPromise | None = None,
+    posterior: PostHoc | None = None,
+    prior: PriorFrom = PriorFrom.MARGINAL_LIKELIHOOD,
+) -> Run:
+    """Fit a calibration map, and on request the dropout rates, and store them in the run.
+
+    The run also keeps what was computed. Another promise then needs no new passes, unless something else has changed.
+
+    Args:
+        folder: The run.
+        data: Labelled images to calibrate on, none of them a training image; None for those that the run set aside.
+        method: The calibration map.
+        samples: The number of passes that the map is fitted for; None for 25, or for 100 draws of a posterior.
+        seed: Seed of the noise.
+        tune: Which dropout rates are optimised with the map.
+        promise: The error that the exported threshold must keep. This function checks whether the guarantee images can
+            prove it.
+        novelty: What the gate against foreign images must keep. The export fits the gate, on the images that the run
+            set aside for calibration. None for no gate.
+        posterior: A posterior that replaces the run's own noise. It is fitted on the training images and kept in the
+            run. None keeps the noise.
+        prior: What chooses the precision of the posterior's prior: the training images, or those of the map.
+
+    Returns:
+        The run's description with its calibration, as saved.
+
+    Raises:
+        NoGuaranteeError: The guarantee images cannot prove the promise. The run is saved with its map and without the
+            promise. The error lists what they can prove.
+        UsageError: For example, there are too few guarantee images for the promise. Nothing is computed.
+    """
+    before = Run.load(folder)
+    run = replace(before, tuned_rates=None, laplace=None)
+    if promise is not None:
+        promise.targets(run.class_names)  # refuses classes that do not exist
+    own = None if data is not None and promise is None and posterior is None else run.dataset()
+    if data is None:
+        assert own is not None
+        data = own.splits["calibration"]
+        if data.sha256() != run.split_hashes["calibration"]:
+            raise UsageError(
+                f"The calibration images of {own.name} are not those that were set aside when {folder} was "
+                "trained. Train again, or restore the data."
+            )
+    else:
+        overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
+    held_out = None
+    if promise is not None and own is not None:
+        held_out = own.splits["guarantee"].one_per_group()
+        guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
+    if novelty is not None and novelty.level is not None:
+        cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # refuses a level that so few images cannot keep
+    samples = _samples(run, folder, samples, tune, posterior)
+    memory = Memory.of(folder, run, Asked(method, samples, seed, tune, posterior, prior), data, own)
+    known = None if held_out is None else memory.answers(before, held_out)
+    has_map = memory.has_map(before)
+    if has_map and (promise is None or known is not None):
+        _log.info("The stored map is kept and no pass is computed: nothing that it depends on has changed.")
+        return _stored(before, folder, promise, novelty, memory, held_out, lambda _: known)
+    if posterior is PostHoc.LAPLACE:
+        assert own is not None
+        return _calibrate_laplace(run, folder, own, data, method, samples, seed, promise, novelty, prior, memory)
+    if has_map:
+        _log.info("The stored map is kept: nothing that it depends on has changed.")
+        run = before
+    else:
+        run = _fitted(run, load_model(run, folder), data, method, samples, seed, tune)
+    model = load_model(run, folder)  # with the rates that were kept
+
+    def answers(images: Split) -> Answers:
+        logits = mc_logits(model, images, run.image, samples, seed, keep_dropout=run.masks)
+        return _answers(run, logits, images)
+
+    return _stored(run, folder, promise, novelty, memory, held_out, answers)
+
+
+def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
+    """The passes of the map; refuses rates that cannot be tuned."""
+    if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
+        raise UsageError(f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.")
+    if posterior is PostHoc.LAPLACE:
+        if tune is not Rates.FIXED:
+            raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.")
+        return samples or DRAWS
+    if run.recipe.dropout is Dropout.NONE:
+        return 1  # all passes are the same
+    return 25 if samples is None else samples
+
+
+def _fitted(run: Run, model: nn.Module, data: Split, method: Method, samples: int, seed: int, tune: Rates) -> Run:
+    """The run with a map, and with other rates where tuning made them better; the network is used up."""
+    calibration = fit(model, run.image, data, method, samples, seed, keep_dropout=run.masks)
+    if tune is not Rates.FIXED:
+        tune_rates(model, run.image, data, tune, method, seed)
+        tuned = fit(model, run.image, data, method, samples, seed)
+        # Few passes per step guide the search; the passes that ship decide.
+        before = calibration.outcome
+        kept = tuned.outcome.nll_after < before.nll_after
+        chosen = tuned if kept else calibration
+        report = replace(
+            chosen.outcome, nll_before=before.nll_before, accuracy_before=before.accuracy_before, rates_tuned=kept
+        )
+        calibration = replace(chosen, report=report)
+        run = replace(run, tuned_rates=learned_rates.current(model) if kept else None)
+    return replace(run, calibration=calibration)
+
+
+def _calibrate_laplace(
+    run: Run,
+    folder: str | Path,
+    dataset: Dataset,
+    data: Split,
+    method: Method,
+    samples: int,
+    seed: int,
+    promise: Promise | None,
+    novelty: NoveltyPromise | None,
+    prior: PriorFrom,
+    memory: Memory,
+) -> Run:
+    """Fit the posterior on the training images, and the map to the draws of the file that will ship."""
+    from uce_edge_train import run_posterior  # the other calibrations need no ONNX
+
+    model = load_model(run, folder)
+    with run_posterior.fitted(model, run, dataset, data, prior, samples) as (drawn, file):
+        calibration = fit_map(method, logits_of(file, data.images, samples, seed), data.labels, seed)
+        run_posterior.store(drawn, model, folder)
+        run = replace(run, calibration=calibration, laplace=drawn.fit)
+        held_out = None if promise is None else dataset.splits["guarantee"].one_per_group()
+
+        def answers(images: Split) -> Answers:
+            return _answers(run, logits_of(file, images.images, samples, seed), images)
+
+        return _stored(run, folder, promise, novelty, memory, held_out, answers)
+
+
+def _answers(run: Run, logits: Logits, images: Split) -> Answers:
+    """What the calibrated passes say of some images."""
+    p = probabilities(run.calibration, logits)
+    uncertainty, confidence = (values.astype(np.float32) for values in (normalized_entropy(p), p.max(-1)))
+    labels = p.argmax(-1)
+    return Answers(uncertainty, confidence, labels != images.labels, labels.astype(np.int32))
+
+
+def _stored(
+    run: Run,
+    folder: str | Path,
+    promise: Promise | None,
+    novelty: NoveltyPromise | None,
+    memory: Memory,
+    held_out: Split | None,
+    answers: Callable[[Split], Answers | None],
+) -> Run:
+    """Save the run, then try whether a promise can be kept: whatever comes of that, the map is there."""
+    run = replace(run, promise=None, novelty=novelty)
+    run.save(folder)
+    if not memory.has_map(run):
+        memory.keep(run)
+    if promise is None or held_out is None:
+        return run
+    said = answers(held_out)
+    assert said is not None
+    memory.keep(run, said, held_out)
+    score = doubts(said.confidence[:, None]) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
+    try:
+        found = fitting.find_limits(score, said.wrong, said.class_ids, promise, run.class_names)
+        _tell_hopeless(run.class_names, found)
+    except NoGuaranteeError as error:
+        counted = "" if held_out.groups is None else f" {ONE_EACH}"
+        kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."
+        raise NoGuaranteeError(kept, error.curve, promise.score) from error
+    run = replace(run, promise=promise)
+    run.save(folder)
+    return run
+
+
+def _tell_hopeless(classes: Sequence[str], found: fitting.Found) -> None:
+    for name, limit, promised in zip(classes, found.limits, found.known.get("classes", ()), strict=False):
+        if limit < 0:
+            _log.info(
+                "The label %s will always be rejected: its %d guarantee images cannot prove an error of at most %g.",
+                name, promised.images, promised.target_error,
+            )  # fmt: skip
+
+
+def fit(
+    model: nn.Module,
+    image: ImageSpec,
+    data: Split,
+    method: Method,
+    samples: int,
+    seed: int = 0,
+    *,
+    keep_dropout: bool = False,
+) -> Calibration:
+    """A map for a network, from its own Monte Carlo logits on some images; `keep_dropout` as in `mc_blocks`."""
+    logits = mc_logits(model, data, image, samples, seed, keep_dropout=keep_dropout)
+    return fit_map(method, logits, data.labels, seed)
+
+
+def tune_rates(model: nn.Module, image: ImageSpec, data: Split, tune: Rates, method: Method, seed: int) -> None:
+    """Optimise the dropout rates with respect to the NLL of the averaged prediction, weights frozen, in place.
+
+    The parameters of the map move along, so that rates are found that suit the calibrated network. The rates are the
+    mean over the second half of the steps.
+    """
+    learned = learned_rates.learn(model, tune)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    start = initial(method, classes_of(model, image))
+    parameters = {name: torch.from_numpy(value).float().requires_grad_() for name, value in start.items()}
+    optimiser = torch.optim.Adam([{"params": learned, "lr": 0.05}, {"params": list(parameters.values()), "lr": 0.02}])
+    path: list[list[Tensor]] = []
+    with noise_from(model, generator), progress("tuning p", _TUNING_STEPS) as advance:
+        for step in range(_TUNING_STEPS):
+            batch = torch.randint(len(data), (min(_TUNING_IMAGES, len(data)),), generator=generator)
+            images = normalise(torch.from_numpy(data.images[batch.numpy()]), image)
+            logits = torch.stack([model(images) for _ in range(_TUNING_PASSES)])
+            loss = _averaged_nll(apply_map(method, parameters, logits), torch.from_numpy(data.labels[batch.numpy()]))
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            learned_rates.keep_in_bounds(learned)
+            if step >= _TUNING_STEPS // 2:
+                path.append([value.detach().clone() for value in learned])
+            advance(1)
+    with torch.no_grad():
+        for value, history in zip(learned, zip(*path, strict=True), strict=True):
+            value.copy_(torch.stack(history).mean())
+    learned_rates.settle(model)
+
+
+def _averaged_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """As `maps.averaged_nll`, with gradients."""
+    log_true = torch.log_softmax(logits, -1)[:, torch.arange(len(labels)), labels]
+    log_mean: Tensor = torch.logsumexp(log_true, 0) - math.log(len(logits))
+    return -log_mean.mean()

@@ -1,0 +1,1 @@
+"""Training images: pixel scaling and augmentation."""

@@ -1,0 +1,1 @@
+"""Dropout layers, their noise, and Monte Carlo passes in PyTorch."""

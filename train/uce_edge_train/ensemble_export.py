@@ -1,0 +1,119 @@
+"""Ensembles of trained runs: every run becomes a member, and the whole is calibrated on what all runs set aside."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.datasets.splits import Dataset
+from uce_edge.errors import UsageError
+from uce_edge.rejection import guarantee
+from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge_export.graph import ensemble
+from uce_edge_export.options import Wanted
+from uce_edge_export.pipeline import Exported, default_samples
+from uce_edge_export.publish.draft import check_name
+from uce_edge_export.recalibration import Recalibrated, recalibrate
+from uce_edge_train.export import COUNTED, ExportedRun, export_run
+from uce_edge_train.runs import Run
+
+_USUAL = NoveltyPromise()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an ensemble is calibrated."""
+
+    method: Method = Method.TEMPERATURE
+    samples: int | None = None
+    """Seeds; None for those of the kind of graph."""
+    promise: Promise | None = None
+    novelty: NoveltyPromise | None = _USUAL
+
+
+@dataclass(frozen=True)
+class ExportedEnsemble:
+    """What was written."""
+
+    members: tuple[ExportedRun, ...]
+    """As they were before they became one file."""
+    combined: Exported
+    """The same for the whole, before it was calibrated."""
+    calibrated: Recalibrated
+
+
+def export_ensemble(
+    folders: Sequence[Path], out: str | Path, wanted: Wanted = Wanted(), promise: Promise | None = None
+) -> ExportedEnsemble:
+    """Export several runs as one file.
+
+    Args:
+        folders: The runs; all were trained on the same splits of the same dataset.
+        out: The `.onnx` file.
+        wanted: The kind of file. Without samples of its own, those that the runs were calibrated at.
+        promise: What a rejection threshold shall keep; None for what the runs were calibrated with.
+    """
+    out = check_name(out)
+    runs = [Run.load(folder) for folder in folders]
+    plan = plan_of(runs, folders)
+    dataset = shared_dataset(runs, folders)
+    data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"].one_per_group()
+    promise = promise or plan.promise
+    if promise is not None:
+        promise.targets(runs[0].class_names)
+        guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
+    if wanted.noise is NoiseKind.INPUT:
+        raise UsageError("Noise as graph inputs goes with one network: export the runs one by one.")
+    inference, options = wanted.inference, wanted.options
+    own = plan.samples if inference is Inference.MC else None
+    samples = wanted.samples or own or default_samples(inference)
+    unbaked = replace(options, bake=False)  # the whole is baked
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"member-{number}.onnx" for number in range(len(runs))]
+        members = tuple(
+            export_run(run, file, dataset, inference, wanted.noise, samples, unbaked, wanted.precision, member=True)
+            for run, file in zip(folders, files, strict=True)
+        )
+        whole = Path(folder) / out.name
+        combined = ensemble.combine(files, whole, data.images, samples=samples, baked=options.bake)
+        counted = held_out if promise else held_out.at_most(COUNTED)
+        fitted = recalibrate(whole, out, data, plan.method, None, 0, promise, plan.novelty, counted)
+    return ExportedEnsemble(members, combined, fitted)
+
+
+def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
+    """How the runs were calibrated, which must be in one way; those that were not follow the others."""
+    plans = {
+        folder: Plan(run.calibration.method, run.calibration.samples, run.promise, run.novelty)
+        for run, folder in zip(runs, folders, strict=True)
+        if run.calibration.samples is not None
+    }
+    if not plans:
+        return Plan()
+    (first, plan), *others = plans.items()
+    for folder, other in others:
+        if other != plan:
+            raise UsageError(
+                f"An ensemble is calibrated as its runs were, but {first} and {folder} were calibrated in different "
+                f"ways. Calibrate them alike: uce-edge calibrate {folder}"
+            )
+    return plan
+
+
+def shared_dataset(runs: Sequence[Run], folders: Sequence[Path]) -> Dataset:
+    """The dataset of the runs; refuses runs that did not set aside the same images."""
+    for run, folder in zip(runs, folders, strict=True):
+        if run.split_hashes != runs[0].split_hashes or run.class_names != runs[0].class_names:
+            raise UsageError(
+                f"{folders[0]} and {folder} were trained on different images, so none are left for calibrating both. "
+                "Export each, and calibrate them as a whole on images that neither has seen: "
+                "uce-edge export --from a.onnx b.onnx --data FOLDER"
+            )
+    dataset = runs[0].dataset()
+    if dataset.hashes() != runs[0].split_hashes:
+        raise UsageError(
+            f"The images of {dataset.name} are not those that {folders[0]} was trained on. Restore the data, or train "
+            "again."
+        )
+    return dataset

@@ -1,0 +1,188 @@
+"""The state of an unfinished training on disk, so that a killed one goes on as if nothing had happened. No pickle."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from uce_edge._util.atomic_files import replacing
+from uce_edge._util.field_rules import Count, checked
+from uce_edge._util.records import parse
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge_train.networks import tensor_files
+from uce_edge_train.networks.tensor_files import TensorFileError
+from uce_edge_train.recipe import Recipe
+
+CHECKPOINT = "checkpoint.safetensors"
+COLUMNS = ("epoch", "learning_rate", "train_nll", "held_out_nll", "held_out_accuracy", "mean_p", "seconds")
+"""What the log says of an epoch."""
+_SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+_HINTS = {"best_nll": float, "scaler": dict[str, float], "log": list[dict[str, float]]}
+_STEP = "step"
+_REMEMBERED: dict[type[torch.optim.Optimizer], set[str]] = {
+    torch.optim.SGD: {"momentum_buffer"},
+    torch.optim.AdamW: {_STEP, "exp_avg", "exp_avg_sq"},
+}
+_DIGITS = 10  # of a parameter's number, fewer
+_FREE_TO_CHANGE = ("learning_rate", "clip")  # what one changes after a training that diverged
+
+
+@dataclass
+class Progress:
+    """Where a training stands, besides its tensors."""
+
+    epoch: int = 0
+    """Epochs done."""
+    best_nll: float = float("inf")
+    best_epoch: int = 0
+    reductions: int = 0
+    """Times the learning rate was reduced on a plateau."""
+    last_reduction: int = 0
+    scaler: dict[str, Any] = field(default_factory=dict)
+    """The loss scaling of float16."""
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """One row per epoch."""
+
+    @classmethod
+    def from_text(cls, text: str) -> "Progress":
+        """From the JSON in a checkpoint, which is written after an epoch.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        document = parse(text)
+        names = [known.name for known in dataclasses.fields(cls) if known.name in document]
+        progress = cls(**{name: checked(name, _HINTS.get(name, Count), document[name], "") for name in names})
+        counts = (progress.best_epoch, progress.reductions, progress.last_reduction)
+        rows = [
+            row for number, row in enumerate(progress.log, 1) if set(row) == set(COLUMNS) and row["epoch"] == number
+        ]
+        if progress.epoch < 1 or max(counts) > progress.epoch or not len(rows) == len(progress.log) == progress.epoch:
+            raise ValueError(f"its log is not that of {progress.epoch} epochs")
+        if progress.scaler and not set(_SCALER) <= set(progress.scaler):
+            raise ValueError("its loss scaling is incomplete")
+        return progress
+
+
+@dataclass
+class Training:
+    """Everything that moves during training."""
+
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    learned_rates: list[Tensor]
+    progress: Progress = field(default_factory=Progress)
+    best: dict[str, Tensor] = field(default_factory=dict)
+    """Weights and rates of the best epoch, kept when training may stop early."""
+    held: tuple[str, ...] = ()
+    """Names of the batch-norm layers whose statistics stay."""
+
+    def learn(self) -> None:
+        """Put the model into training mode, but for what is frozen."""
+        self.model.train()
+        for name in self.held:
+            self.model.get_submodule(name).eval()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Parameters, buffers and learned rates, by name, as they are now."""
+        rates = {f"rate.{i}": value.detach() for i, value in enumerate(self.learned_rates)}
+        return {f"model.{name}": value for name, value in self.model.state_dict().items()} | rates
+
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Put weights back that `weights` gave."""
+        prefix = "model."
+        self.model.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+        with torch.no_grad():
+            for i, value in enumerate(self.learned_rates):
+                value.copy_(weights[f"rate.{i}"])
+
+    def save(self, folder: Path, recipe: Recipe, data: str) -> None:
+        """Write the checkpoint; the old one stays if that fails.
+
+        Args:
+            folder: Where.
+            recipe: To be compared when training goes on.
+            data: Fingerprint of the training images, likewise.
+        """
+        tensors = {f"now.{name}": value for name, value in self.weights().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best.items()}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{index}.{key}": value for key, value in state.items() if value is not None}
+        header = {
+            "progress": json.dumps(dataclasses.asdict(self.progress)),
+            "recipe": recipe.to_json(sort_keys=False),
+            "data": data,
+        }
+        content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, metadata=header)
+        with replacing(folder / CHECKPOINT) as path:
+            path.write_bytes(content)
+
+    def load(self, folder: Path, recipe: Recipe, data: str) -> None:
+        """Go on from a checkpoint, or say why it is another training's."""
+        path = folder / CHECKPOINT
+        try:
+            tensors, header = tensor_files.read(path)
+            stored = Recipe.from_document(parse(header["recipe"]))
+            progress = Progress.from_text(header["progress"])
+        except (OSError, KeyError, ValueError, UsageError) as error:
+            raise UceEdgeError(f"{path} cannot be read ({error}). Delete it to train from the start.") from None
+        wrong = [name for name in recipe.differences(stored) if name not in _FREE_TO_CHANGE]
+        if wrong:
+            was = ", ".join(f"{name} {getattr(stored, name)} there, {getattr(recipe, name)} here" for name in wrong)
+            raise UsageError(
+                f"{path} belongs to another training ({was}). Repeat its options, or start anew with --overwrite."
+            )
+        if header.get("data") != data:
+            raise UsageError(f"{path} was trained on other images. Restore the data, or start anew with --overwrite.")
+        groups = _groups(tensors)
+        now, best = groups.get("now", {}), groups.get("best", {})
+        try:
+            self._check_weights(now)
+            if best:
+                self._check_weights(best)
+            optimiser = self._optimiser_state(groups.get("optimiser", {}))
+        except TensorFileError as error:
+            raise UsageError(
+                f"{path} does not fit {recipe.arch} any more ({error}). Start anew with --overwrite."
+            ) from None
+        self.take(now)
+        self.progress, self.best = progress, best
+        document = self.optimiser.state_dict()
+        self.optimiser.load_state_dict({"state": optimiser, "param_groups": document["param_groups"]})
+
+    def _check_weights(self, found: dict[str, Tensor]) -> None:
+        """Refuse weights of other names or shapes than `weights` gives."""
+        wanted = {name: value.shape for name, value in self.weights().items()}
+        wrong = [name for name in wanted | found if name not in found or found[name].shape != wanted.get(name)]
+        if wrong:
+            raise TensorFileError(f"{wrong[0]} is not what the network has")
+
+    def _optimiser_state(self, found: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+        """What the optimiser remembers, by the number of the parameter."""
+        parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
+        state: dict[int, dict[str, Tensor]] = {number: {} for number in range(len(parameters))}
+        for name, value in found.items():
+            number, _, key = name.partition(".")
+            index = int(number) if number.isdecimal() and len(number) < _DIGITS else len(parameters)
+            if index >= len(parameters) or value.shape != (() if key == _STEP else parameters[index].shape):
+                raise TensorFileError(f"optimiser.{name} is not what the optimiser has")
+            # In the layout of the weights: the optimiser is slower with two.
+            state[index][key] = value.float() if key == _STEP else torch.empty_like(parameters[index]).copy_(value)
+        kept = {index: values for index, values in state.items() if values}
+        if any(set(values) != _REMEMBERED[type(self.optimiser)] for values in kept.values()):
+            raise TensorFileError("the optimiser remembers other things")
+        return kept
+
+
+def _groups(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """By the first part of the name."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        group, _, rest = name.partition(".")
+        groups.setdefault(group, {})[rest] = value
+    return groups

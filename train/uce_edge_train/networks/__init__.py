@@ -1,0 +1,1 @@
+"""Networks: architectures, pretrained weights, parameter groups."""

@@ -1,0 +1,40 @@
+"""One look for all figures: colours per calibration method, a light grid, no window system."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from uce_edge._util.atomic_files import replacing
+from uce_edge.errors import MissingPartError
+from uce_edge_train.reproduce.trained_networks import Row
+
+COLOURS = {
+    Row.UNCALIBRATED: "#6b7280",
+    Row.PENALTY: "#d97706",
+    Row.TEMPERATURE: "#2563eb",
+    Row.VECTOR: "#0d9488",
+    Row.AUX: "#9333ea",
+}
+GRID = {"color": "#e5e7eb", "linewidth": 0.8}
+
+
+@contextmanager
+def figure(folder: Path, name: str, rows: int, columns: int, width: float, height: float) -> Iterator[Any]:
+    """Axes [rows, columns] of a figure that is written to `name`.png when the block ends."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise MissingPartError("Drawing figures", "matplotlib", "train") from None
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    style: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
+    with mpl.rc_context(style):
+        drawn, axes = pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+        try:
+            yield axes
+            with replacing(folder / f"{name}.png") as path:
+                drawn.savefig(path, dpi=130)
+        finally:
+            pyplot.close(drawn)

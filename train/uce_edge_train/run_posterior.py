@@ -1,0 +1,91 @@
+"""The Laplace posterior of a run: fitted on its training images, kept beside its weights, drawn from by a file."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+from torch import nn
+
+from uce_edge._util.atomic_files import replacing
+from uce_edge.calibration.laplace_posterior import Curvature, Laplace
+from uce_edge.contract import Inference, NoiseKind, PriorFrom
+from uce_edge.datasets.splits import Dataset, Split
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.metadata import LaplaceFit, Metadata
+from uce_edge.runtime.model import Model
+from uce_edge_export.graph import assembly, laplace_draws
+from uce_edge_export.graph.laplace_draws import Drawn
+from uce_edge_export.publish.draft import publish
+from uce_edge_train import torch_graph
+from uce_edge_train.networks import tensor_files
+from uce_edge_train.networks.parameter_groups import head_of
+from uce_edge_train.networks.tensor_files import TensorFileError
+from uce_edge_train.runs import LAPLACE, Run, weights_sha256
+
+_FACTORS = ("directions", "scales", "class_directions", "class_scales")
+
+
+@contextmanager
+def fitted(
+    model: nn.Module, run: Run, dataset: Dataset, held_out: Split, prior: PriorFrom, samples: int
+) -> Iterator[tuple[Drawn, Model]]:
+    """Fit the posterior of a run, and draw from it.
+
+    Args:
+        model: The network.
+        run: Its description.
+        dataset: The run's own.
+        held_out: Labelled images that it was not trained on.
+        prior: How the precision of the prior is chosen.
+        samples: Draws.
+
+    Returns:
+        The posterior, and a file that draws from it, without a map, which goes away with the block.
+    """
+    trained_on = dataset.splits["train"]
+    if trained_on.sha256() != run.split_hashes["train"]:
+        raise UsageError(
+            f"The training images of {dataset.name} are not those that this run was trained on. Train again, or "
+            "restore the data."
+        )
+    classifier = torch_graph.export_deterministic(model, run.image)
+    plain = Metadata(run.class_names, run.image, inference=Inference.DETERMINISTIC, noise=NoiseKind.NONE, samples=1)
+    built, plain = assembly.contract_model(classifier, [], plain)
+    posterior, fit = laplace_draws.fit(built, trained_on, held_out, prior, samples)
+    drawn = Drawn(posterior, fit, samples)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "drawn.onnx"
+        with publish(built, plain, path) as draft:
+            laplace_draws.add(draft, drawn, dataset.splits["calibration"].images[:3])
+        yield drawn, Model(path, "cpu")
+
+
+def store(drawn: Drawn, model: nn.Module, folder: str | Path) -> None:
+    """Keep a posterior with the run of its network."""
+    curved = drawn.posterior.curvature
+    tensors = {name: np.ascontiguousarray(getattr(curved, name)) for name in _FACTORS}
+    with replacing(Path(folder) / LAPLACE) as path:
+        path.write_bytes(save(tensors, {"weights": weights_sha256(model)}))
+
+
+def load(fit: LaplaceFit, model: nn.Module, folder: str | Path) -> Laplace:
+    """The posterior of a run, or why there is none."""
+    path, again = Path(folder) / LAPLACE, f"Fit it again: uce-edge calibrate {folder} --posterior laplace"
+    try:
+        tensors, header = tensor_files.read(path)
+        curved = Curvature(*(tensors[name].numpy() for name in _FACTORS))
+    except (OSError, TensorFileError, KeyError, TypeError) as error:
+        raise UceEdgeError(f"{path} cannot be read ({tensor_files.reason(error)}). {again}") from None
+    known = header.get("weights")
+    if known != weights_sha256(model):
+        raise UceEdgeError(f"{path} belongs to other weights than the run has now. {again}")
+    classes, features = model.state_dict()[f"{head_of(model)}.weight"].shape[:2]
+    sizes = ((features + 1, features + 1), (features + 1,), (classes, classes - 1), (classes - 1,))
+    for name, size in zip(_FACTORS, sizes, strict=True):
+        factor = getattr(curved, name)
+        if factor.shape != size or factor.dtype.kind != "f" or not np.isfinite(factor).all():
+            raise UceEdgeError(f"{path} does not fit the last layer of the run: {name} is not {size}. {again}")
+    return Laplace(curved, fit.prior_precision)

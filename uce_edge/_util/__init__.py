@@ -1,0 +1,1 @@
+"""Mechanisms without a subject: atomic files, records, lazy exports, prefetching, progress."""

@@ -1,0 +1,1 @@
+"""The audit log: decisions, their hash chain, and their replay."""

@@ -1,0 +1,200 @@
+"""A log of decisions that survives a power cut: one JSON line each, on the disk before the next image is read."""
+
+import hashlib
+import os
+import stat
+import warnings
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uce_edge import __version__
+from uce_edge._util.atomic_files import flush_folder, lock
+from uce_edge.audit import hash_chain
+from uce_edge.errors import UceEdgeError, UceEdgeWarning
+from uce_edge.runtime.answers import Answer, Request
+
+if TYPE_CHECKING:
+    from uce_edge.runtime.model import Model
+
+_NAME = "Choose another place with --audit."
+_CLOSED = -1
+
+
+class Audit:
+    """Appends to a file; lines that are there stay, and every line holds the one before it (see `hash_chain`)."""
+
+    def __init__(self, path: Path, model: "Model", asked: Request | None = None, max_bytes: int | None = None) -> None:
+        """Open the log. A last line that a power cut tore is removed: its decision was never told.
+
+        Args:
+            path: The file; it is made when it is not there.
+            model: The model that answers.
+            asked: How the images are asked about, so that a decision can be computed again.
+            max_bytes: The size from which the file is set aside under a number, and a new one begun; None for never.
+        """
+        self._path, self._max_bytes = path, max_bytes
+        self._asked = asked or Request()
+        self._same = {
+            "model": model.path,
+            "model_sha256": model.sha256,
+            "provider": model.provider,
+            "uce_edge": __version__,
+        }
+        self.lines = 0
+        """Decisions that this process has logged."""
+        self._file, self._size, self._line, self.last = _CLOSED, 0, 0, ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._begin()
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def add(self, answer: Answer, asked: Request | None = None) -> None:
+        """Log one decision; the hash is that of the bytes that the answer has kept, null if they could not be read.
+
+        Args:
+            answer: The decision.
+            asked: How this image was asked about; None for what holds for all of them.
+
+        Raises:
+            UceEdgeError: It cannot be written, and is not in the log.
+        """
+        try:
+            if self._file == _CLOSED:  # what failed before left it so
+                self._begin()
+        except OSError as error:
+            raise self._failed(error) from None
+        content = {
+            "line": self._line + 1,
+            "previous": self.last or self._same["model_sha256"],
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "sha256": None if answer.content is None else hashlib.sha256(answer.content).hexdigest(),
+        }
+        how = {"asked": _told(asked or self._asked), "part": answer.part}
+        line = hash_chain.sealed(content | self._same | how | answer.as_dict())
+        try:
+            if self._max_bytes is not None and self._size > 0 and self._size + len(line) > self._max_bytes:
+                self._rotate()
+            self._append(line)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._line, self.last = self._line + 1, hash_chain.digest(line[:-1])
+        self.lines += 1
+
+    def close(self) -> None:
+        """Nothing more will be logged."""
+        file, self._file = self._file, _CLOSED
+        if file != _CLOSED:
+            os.close(file)
+
+    def _begin(self) -> None:
+        """Open the log and find its end; a file that is no log is left as it is."""
+        self._file = self._open()
+        try:
+            self._size, self._line, self.last = self._end()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, more: int = 0) -> int:
+        """The file, locked. Neither a link is followed nor a pipe waited for: they are no logs."""
+        with suppress(FileNotFoundError):
+            self._check_is_regular(self._path.lstat().st_mode)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | more
+        for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+            flags |= getattr(os, name, 0)
+        file = os.open(self._path, flags, 0o666)
+        try:
+            self._check_is_regular(os.fstat(file).st_mode)
+            lock(file)
+            if not os.path.samestat(os.fstat(file), self._path.lstat()):
+                raise BlockingIOError  # set aside by another process since it was opened
+        except UceEdgeError:
+            os.close(file)
+            raise
+        except OSError:
+            os.close(file)
+            raise UceEdgeError(
+                f"Another process is writing the log {self._path}, which only one process may do. {_NAME}"
+            ) from None
+        flush_folder(self._path.parent)
+        return file
+
+    def _check_is_regular(self, mode: int) -> None:
+        if not stat.S_ISREG(mode):
+            raise UceEdgeError(f"{self._path} is not a regular file, so it cannot be a log. {_NAME}")
+
+    def _append(self, line: bytes) -> None:
+        """All of a line on the disk, or nothing of it."""
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+            os.fsync(self._file)
+        except OSError:
+            try:
+                os.ftruncate(self._file, self._size)
+            except OSError:
+                self.close()  # what is torn is mended when it is opened again
+            raise
+        self._size += len(line)
+
+    def _rotate(self) -> None:
+        """Set the full file aside; its lock keeps others out until the new file has its own."""
+        if os.name == "nt":  # where nothing that is open can be renamed, and there is no lock
+            self.close()
+        try:
+            self._path.rename(hash_chain.next_segment(self._path))
+            file = self._open(os.O_EXCL)
+        finally:
+            self.close()
+        self._file, self._size = file, 0
+
+    def _end(self) -> tuple[int, int, str]:
+        """Size of the file, number and hash of the last line, once what a power cut tore is mended."""
+        size = os.fstat(self._file).st_size
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            whole, torn = hash_chain.ends(file)
+        if whole is not None and not hash_chain.is_record(whole):
+            raise self._foreign()
+        line, last = self._numbered(whole)
+        if not torn:
+            return size, line, last
+        if hash_chain.is_record(torn):  # only its end is missing
+            self._size = size
+            self._append(b"\n")
+            return self._size, *self._numbered(torn)
+        if not hash_chain.is_begun(torn, line + 1, last or None):
+            raise self._foreign()
+        os.ftruncate(self._file, size - len(torn))
+        warnings.warn(
+            f"the last line of {self._path} was incomplete and has been removed", UceEdgeWarning, stacklevel=5
+        )
+        return size - len(torn), line, last
+
+    def _numbered(self, text: bytes | None) -> tuple[int, str]:
+        """Number and hash of the last line, which may stand in a file that was set aside; 0 and nothing without one."""
+        file, older = self._path, [path for path in hash_chain.segments(self._path) if path != self._path]
+        while not text and older:
+            file = older.pop()
+            text = hash_chain.last_line(file)
+        if not text:
+            return 0, ""
+        number = (hash_chain.parsed(text) or {}).get("line")
+        if type(number) is not int:  # from before lines had numbers
+            with file.open("rb") as lines:
+                number = sum(line.endswith(b"\n") for line in lines)
+        return number, hash_chain.digest(text)
+
+    def _foreign(self) -> UceEdgeError:
+        return UceEdgeError(f"{self._path} exists, but it is not a log of decisions. {_NAME}")
+
+    def _failed(self, error: OSError) -> UceEdgeError:
+        return UceEdgeError(f"Cannot write the log {self._path}: {error.strerror or error}. {_NAME}")
+
+
+def _told(asked: Request) -> dict[str, Any]:
+    """What it takes to compute a decision again."""
+    return {name: getattr(asked, name) for name in ("samples", "seed", "reject", "adaptive", "top")}

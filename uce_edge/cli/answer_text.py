@@ -1,0 +1,97 @@
+"""Answers on stdout for people: a card for one image, a table for many, a row of a stream."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from uce_edge.cli.messages import echo, pad, styled, width
+from uce_edge.output.wording import MISSING, odds, spread, wrong_about
+
+if TYPE_CHECKING:
+    from uce_edge.runtime.answers import Answer
+    from uce_edge.runtime.prediction import ImagePrediction
+
+_BAR = 30
+_COLOURS = {"accept": typer.colors.GREEN, "reject": typer.colors.YELLOW}
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def card(answer: "Answer") -> None:
+    """One image: its likeliest classes as bars, how sure, and what to do with it."""
+    echo(answer.path, bold=True)
+    if answer.prediction is None:
+        echo(f"  {answer.error}", fg=typer.colors.RED)
+        return
+    colour = _colour(answer)
+    widest = max(width(likely.label) for likely in answer.top)
+    for number, (label, probability) in enumerate(answer.top):
+        drawn = styled(f"{_bar(probability):<{_BAR}}", fg=colour if number == 0 else None)
+        echo(f"  {pad(label, widest)}  ", drawn, f" {probability:>6.1%}")
+    prediction = answer.prediction
+    echo(f"  uncertainty {spread(prediction)}, {wrong_about(prediction)}")
+    if answer.decision is not None:
+        echo(f"  {answer.decision}: {answer.why}", fg=colour)
+
+
+def decisions(answers: Sequence["Answer"], *, passes: bool = False) -> None:
+    """Many images: what each is, how sure, and what to do with it; and the passes it took, where they differ."""
+    extra = {"passes": lambda answer, prediction: f"{prediction.passes:>6}"} if passes else {}
+    _table(answers, extra | {"decision": lambda answer, _: styled(_decision(answer), fg=_colour(answer))})
+
+
+def disagreements(answers: Sequence["Answer"]) -> None:
+    """Many images: what each is, how sure, and how far the passes disagree."""
+    _table(answers, {"model uncertainty": lambda _, prediction: f"{prediction.model_uncertainty:.3f}"})
+
+
+def row(answer: "Answer") -> None:
+    """One image of a stream: a line of its own, at once."""
+    prediction = answer.prediction
+    if prediction is None:
+        echo(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
+    else:
+        decided = styled("" if answer.decision is None else _decision(answer), fg=_colour(answer))
+        sure = f"{prediction.label}  {prediction.confidence:.1%}  {spread(prediction)}"
+        echo(f"{answer.path}  {sure}  {wrong_about(prediction)}  ", decided)
+    sys.stdout.flush()
+
+
+def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "ImagePrediction"], str]]) -> None:
+    """What all tables tell of an image, and some more columns."""
+    widest = max([width(answer.path) for answer in answers] + [5])
+    names = max([width(answer.prediction.label) for answer in answers if answer.prediction is not None] + [5])
+    head = f"{'image':<{widest}}  {'label':<{names}}  confidence  uncertainty    wrong about  {'  '.join(columns)}"
+    echo(head, bold=True)
+    for answer in answers:
+        prediction = answer.prediction
+        if prediction is None:
+            echo(f"{pad(answer.path, widest)}  {answer.error}", fg=typer.colors.RED)
+            continue
+        line = f"{pad(answer.path, widest)}  {pad(prediction.label, names)}  {prediction.confidence:>10.1%}"
+        wrong = MISSING if prediction.out_of_distribution else odds(prediction.error_probability)
+        line += f"  {spread(prediction):<13}  {wrong:<11}"
+        cells = [tell(answer, prediction) for tell in columns.values()]
+        echo(line, *(part for cell in cells for part in ("  ", cell)))
+
+
+def _decision(answer: "Answer") -> str:
+    if answer.decision == "reject":
+        return f"reject: {answer.why.replace('its uncertainty is ', '').replace('its confidence is ', 'confidence ')}"
+    return answer.decision or "-"
+
+
+def _colour(answer: "Answer") -> str | None:
+    return _COLOURS.get(str(answer.decision))
+
+
+def _bar(share: float) -> str:
+    """A bar of at most `_BAR` characters, in eighths where the terminal has them."""
+    eighths = round(share * _BAR * 8)
+    drawn = _EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    try:
+        drawn.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return "#" * round(share * _BAR)
+    return drawn

@@ -1,0 +1,196 @@
+"""Calibrating a model file, and what is said about a new map: for `calibrate`, and for `export --from`."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from uce_edge.cli.messages import again, describe_auto, quote, say, table, warn
+from uce_edge.contract import Method, NoiseKind, PriorFrom
+
+if TYPE_CHECKING:
+    from uce_edge.datasets.splits import Split
+    from uce_edge.metadata import Calibration, LaplaceFit
+    from uce_edge.rejection.guarantee import NoGuaranteeError
+    from uce_edge.rejection.promises import NoveltyPromise, Promise
+    from uce_edge_export.check.novelty_levels import Costs
+    from uce_edge_export.recalibration import Recalibrated
+
+
+class Done(NamedTuple):
+    """A map that is stored."""
+
+    calibration: "Calibration"
+    following: str
+    """The command to try next."""
+    refused: "NoGuaranteeError | None"
+    """Why what was asked for cannot be promised."""
+    costs: "Costs | None" = None
+    """What other levels of the novelty gate would do; None for a file without one."""
+
+
+def calibrate_file(
+    model: Path,
+    out: Path,
+    images: "Split",
+    method: Method = Method.TEMPERATURE,
+    samples: int | None = None,
+    seed: int = 0,
+    promise: "Promise | None" = None,
+    novelty: "NoveltyPromise | None" = None,
+    monitor: bool = False,
+) -> Done:
+    """Calibrate a model file on labelled images and write another one; says what it can do."""
+    from uce_edge_export.recalibration import recalibrate
+
+    done = recalibrate(model, out, images, method, samples, seed, promise, novelty, monitor=monitor)
+    refused, auto = done.refused, tell_rule(done)
+    say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
+    reject = "0.3" if auto is None else "auto"
+    following = f"predict --model {quote(out)} image.png --reject {reject}"
+    return Done(done.metadata.calibration, following, refused, done.costs)
+
+
+def tell_rule(done: "Recalibrated") -> str | None:
+    """Say what the gate and `--reject auto` of a file do; returns the latter."""
+    if done.unfit is not None:
+        say(f"Note: the file has no gate against out-of-distribution images. {done.unfit}")
+    tell_levels(done.costs)
+    auto = describe_auto(done.metadata)
+    if auto is not None:
+        say(*auto.split("\n"))
+    return auto
+
+
+def tell_levels(costs: "Costs | None") -> None:
+    """Say what every level of the novelty gate accepts."""
+    if costs is None:
+        return
+    from uce_edge.output.wording import at_most, percent
+
+    rule = "the gate alone" if costs.target_error is None else f"error at most {at_most(costs.target_error)}"
+    say(f"What each novelty level accepts ({rule}; {costs.images:,} calibration images, and images made by rule):")
+    kinds = costs.rows[0].far
+    table(
+        ("level", "own", "wrong of these", *kinds),
+        [
+            (
+                f"{at_most(row.level)}{' (used)' if row.used else ''}",
+                percent(row.coverage),
+                percent(row.error),
+                *(percent(row.far[kind], 0) for kind in kinds),
+            )
+            for row in costs.rows
+        ],
+        err=True,
+    )
+    say("To use another one: --novelty-level. To judge the file by other kinds: uce-edge evaluate --ood far")
+
+
+class Draws(NamedTuple):
+    """How a posterior is drawn from."""
+
+    samples: int | None = None
+    """None for the usual number."""
+    noise: NoiseKind = NoiseKind.TABLE
+    bake: bool = False
+
+
+def calibrate_posterior(
+    model: Path,
+    out: Path,
+    images: "Split",
+    method: Method = Method.TEMPERATURE,
+    draws: Draws = Draws(),
+    seed: int = 0,
+    promise: "Promise | None" = None,
+    novelty: "NoveltyPromise | None" = None,
+    monitor: bool = False,
+) -> Done:
+    """Give a deterministic file a posterior and calibrate it, on disjoint parts of the images, as another file."""
+    from uce_edge.calibration.laplace_posterior import DRAWS
+    from uce_edge_export.graph import laplace_draws
+
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / out.name
+        rest, fit = laplace_draws.give(
+            model, drawn, images, promise, draws.samples or DRAWS, draws.noise, bake=draws.bake
+        )
+        tell_posterior(fit)
+        return calibrate_file(drawn, out, rest, method, None, seed, promise, novelty, monitor)
+
+
+def tell_posterior(fit: "LaplaceFit") -> None:
+    """Say where a posterior comes from, and what drawing from it does."""
+    say(f"Fitted the posterior of the last layer to {fit.images:,} images; prior precision {fit.prior_precision:.3g}.")
+    say(
+        f"NLL on other images, with a temperature fitted for each case: {fit.nll:.4f} with draws, "
+        f"{fit.nll_without:.4f} without."
+    )
+    if fit.nll > 1.02 * fit.nll_without:
+        remedy = "use the network without draws: --inference deterministic"
+        if fit.prior_from != PriorFrom.HELD_OUT_NLL:
+            remedy = f"choose the prior by held-out images (--prior held-out-nll), or {remedy}"
+        warn(f"the draws make the model worse on these images. Instead, {remedy}")
+    elif fit.nll >= fit.nll_without:
+        say("Note: the draws do not make the model better on these images.")
+
+
+def tell(done: Done) -> None:
+    """Say what a map does to the images that it was fitted on."""
+    fitted, report = done.calibration, done.calibration.outcome
+    if fitted.temperature is not None:
+        say(f"Temperature {fitted.temperature:.4f} at {fitted.samples} samples.")
+    say(
+        f"On {report.images} calibration images: NLL {report.nll_before:.4f} -> {report.nll_after:.4f}, "
+        f"accuracy {report.accuracy_before:.1%} -> {report.accuracy_after:.1%}, "
+        f"labels changed: {report.label_flips}."
+    )
+    if report.images < 100:
+        warn("the calibration is itself uncertain with fewer than 100 images. Give more images.")
+    if report.near_chance:
+        warn(
+            "the model is hardly better than chance on these images. First check its input: the scaling of the pixels "
+            "(--scale, --mean and --std of `export`), the order of the channels and the order of the classes."
+        )
+        if fitted.samples is not None and fitted.samples > 1:
+            say("If the model is good without noise, the noise is too strong for it. Use a smaller --p, or add noise")
+            say("only to the last layers with --from-layer.")
+    if done.refused is not None:
+        warn(f"nothing is promised. {done.refused}")
+        tell_curve(done.refused, lambda target: again("--target-error", f"{target:g}"))
+
+
+def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | None]) -> None:
+    """Say what can be promised instead of what was refused, and the command that does, given the error."""
+    from uce_edge.output.wording import at_most, percent, threshold
+    from uce_edge.rejection.promises import RejectBy
+
+    if not refused.curve:
+        say("These images cannot prove any error up to 50 %. Give more images, or a better model.")
+        return
+    sure = percent(refused.curve[0].confidence, 0)
+    by_confidence = refused.score is RejectBy.CONFIDENCE
+    say(f"Errors that the same images can prove, each with {sure} confidence:")
+    table(
+        (
+            "error at most",
+            "accepted",
+            "confidence at least" if by_confidence else "uncertainty at most",
+            "wrong among the accepted",
+        ),
+        [
+            (
+                at_most(row.target_error),
+                percent(row.coverage),
+                percent(1 - row.threshold) if by_confidence else threshold(row.threshold),
+                f"{round((row.error or 0) * row.accepted):,} of {row.accepted:,}",
+            )
+            for row in refused.curve
+        ],
+        err=True,
+    )
+    say("Each row holds on its own. Choose the error that you can accept, not the row that looks best.")
+    pasted = command(refused.curve[0].target_error or 0)
+    if pasted is not None:
+        say(f"For the first row: {pasted}")

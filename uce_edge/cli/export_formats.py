@@ -1,0 +1,81 @@
+"""What `uce-edge export` makes of a finished file: another format, or a folder for another program."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from uce_edge.cli.extras import need_onnx
+from uce_edge.cli.messages import describe_auto, quote, say
+from uce_edge.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What is wanted beside the file."""
+
+    ort: bool = False
+    """The file in ONNX Runtime's own format."""
+    triton: Path | None = None
+    """A model repository for Triton."""
+    hub: Path | None = None
+    """A folder for the Hugging Face hub."""
+
+    def check(self) -> None:
+        """Refuse places that cannot be, before anything slow happens."""
+        for option, folder in (("--triton", self.triton), ("--hub", self.hub)):
+            if folder is not None and folder.exists() and not folder.is_dir():
+                raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.")
+        if self.triton is not None and self.hub is not None and self.triton.resolve() == self.hub.resolve():
+            raise UsageError("--triton and --hub write different files: name a different folder for each.")
+
+    def write(self, model: Path) -> None:
+        """Write what is wanted of a model file."""
+        if self.ort:
+            from uce_edge_export import ort_format
+
+            written = ort_format.convert(model)
+            say(f"Wrote {written} ({written.stat().st_size / 1e6:.1f} MB).")
+        if self.triton is not None:
+            from uce_edge_export.publish import triton
+
+            folder = triton.write_repository(model, self.triton)
+            say(f"Wrote {folder}: a model for Triton. {folder / 'README.md'} shows how to send requests.")
+        if self.hub is not None:
+            from uce_edge.runtime.model import Model
+            from uce_edge_export.publish import huggingface
+
+            licence = huggingface.write_hub(model, self.hub, describe_auto(Model(model, "cpu").metadata))
+            say(f"Wrote {self.hub}: model.onnx, model.json and README.md.")
+            if licence == huggingface.UNKNOWN:
+                say("Note: the file names no licence. Write yours into the first lines of README.md.")
+            say(f"To publish it: hf upload USER/REPOSITORY {quote(self.hub)}")
+
+
+def is_file(runs: list[Path]) -> bool:
+    """Whether the arguments name a model file, not runs."""
+    return any(path.suffix == ".onnx" and not path.is_dir() for path in runs)
+
+
+def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
+    """Write other forms of a model file that is there."""
+    taken = {"runs", "ort", "triton", "hub"}
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name in context.params
+        if name not in taken and (asked := context.get_parameter_source(name)) and asked.name == "COMMANDLINE"
+    ]
+    first = quote(given[0])
+    if len(given) > 1 or others:
+        what = f"{', '.join(others)} cannot change it" if others else "only one can be given"
+        raise UsageError(
+            f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} with --triton DIR, "
+            f"--hub DIR or --ort alone. To read it as any other classifier: uce-edge export --from {first}"
+        )
+    if forms == Forms():
+        raise UsageError(
+            f"{first} is taken as a finished model file. Choose what to write with --triton DIR, --hub DIR or --ort. "
+            f"To read it as any other classifier: uce-edge export --from {first}"
+        )
+    need_onnx("Writing another form of a file")
+    forms.write(given[0])

@@ -1,0 +1,248 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from uce_edge import contract, models
+from uce_edge._util.field_rules import RecordError
+from uce_edge.contract import Inference
+from uce_edge.datasets.named import names
+from uce_edge.errors import UsageError, expected
+from uce_edge.runtime.providers import Device
+
+if TYPE_CHECKING:
+    from uce_edge.images.gray_range import Choice
+    from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
+
+
+def variable(option: str) -> str:
+    """The environment variable that gives an option its default: UCE_EDGE_MAX_MEMORY for --max-memory."""
+    return f"UCE_EDGE_{option.upper()}"
+
+
+_MODEL = (
+    "A model file made by `uce-edge export`, or the name of a bundled model (see `uce-edge models`). Default: cifar10."
+)
+_REJECT = (
+    "Reject images whose uncertainty is above this threshold (0 to 1). auto: apply the rule stored in the model, which "
+    "may also reject foreign images."
+)
+
+
+def reject_option(text: str = _REJECT) -> Any:
+    """The option --reject, whose meaning a command may tell in its own words."""
+    return typer.Option("--reject", metavar="FLOAT|auto", help=text, envvar=variable("reject"))
+
+
+ModelOption = Annotated[Path | None, typer.Option(help=_MODEL, envvar=variable("model"))]
+ModelArgument = Annotated[Path | None, typer.Argument(help=_MODEL, envvar=variable("model"))]
+NamedModelOption = Annotated[Path | None, typer.Option(help=_MODEL)]
+"""For a command that knows by itself which model is meant: no variable speaks for it."""
+InferenceOption = Annotated[
+    Inference | None,
+    typer.Option(help=f"For a bundled model: use its {' or '.join(models.BUNDLED)} file. Default: {models.DEFAULT}."),
+]
+RejectOption = Annotated[str | None, reject_option()]
+SamplesOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Monte Carlo passes per image. Default: the number stored in the model.", envvar=variable("samples")
+    ),
+]
+SeedOption = Annotated[
+    int,
+    typer.Option(help="Seed of the passes (0 to 4095). The same seed gives the same answer.", envvar=variable("seed")),
+]
+DeviceOption = Annotated[
+    Device,
+    typer.Option(
+        help="Where the model runs. auto: CUDA if it works, else the CPU. Any other device: an error if it does not "
+        "work.",
+        envvar=variable("device"),
+    ),
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option(help="Threads of ONNX Runtime. Default: all cores.", envvar=variable("threads"))
+]
+MemoryOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Approximate memory in megabytes for the images and passes that run together. Default: 256.",
+        envvar=variable("max_memory"),
+    ),
+]
+NoVerifyOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-verify", help="Use the model file even if it was changed after it was published. Prints a warning."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+DataOption = Annotated[
+    str,
+    typer.Option(
+        help=f"Labelled images: {', '.join(names())}, a folder with one sub-folder per class, a manifest (.csv, .tsv, "
+        ".jsonl or .parquet with the columns path and label, optionally group and split), or an .npz file."
+    ),
+]
+_GROUP = (
+    "Give a column of the manifest, or a regular expression with one capture group that is matched with the file names."
+)
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Keep images that belong together, such as those of a patient, in one split. {_GROUP} A promised error "
+        "counts one image per group."
+    ),
+]
+TestGroupOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Which images belong together, such as those of a patient. {_GROUP} Give the --group of the training, so "
+        "that the test images are those that it held out. Default: what the file stores."
+    ),
+]
+NoveltyLevelOption = Annotated[
+    float | None,
+    typer.Option(
+        "--novelty-level",
+        "--foreign",
+        help="The largest share of familiar images that may be rejected as out of distribution (0 to 1). Default: "
+        "0.03, or up to 0.05 if the images cannot prove less.",
+    ),
+]
+ForeignOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Out-of-distribution images, which the model should reject: a dataset's name, a folder, an .npz file, far "
+        "(made by rule: pink noise, checkerboards, colours, charts, thermal pictures and shuffled own images), or "
+        "far-choice (the kinds that `calibrate` shows). Can be repeated."
+    ),
+]
+RootOption = Annotated[Path | None, typer.Option(help="The folder of the public datasets. Default: $UCE_EDGE_DATA.")]
+DownloadOption = Annotated[bool, typer.Option("--download", help="Download a public dataset that is missing.")]
+SizeOption = Annotated[
+    str | None,
+    typer.Option(help="Resize the images to HEIGHTxWIDTH pixels, if --data names image files. Default: 32x32."),
+]
+
+RANGE = "auto|full|12bit|LOW..HIGH"
+RangeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--range",
+        metavar=RANGE,
+        help="For gray images of more than 8 bits: the values that are shown as black and as white. The model stores "
+        "them. Default: auto, which chooses them by the image files of --data.",
+    ),
+]
+
+
+def parse_range(text: str | None) -> "Choice":
+    """The value of --range."""
+    from uce_edge.images.gray_range import parse
+
+    return "auto" if text is None else parse(text)
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """HEIGHTxWIDTH as two numbers."""
+    if text is None:
+        return None
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and int(height) > 0 and int(width) > 0):
+        raise UsageError(expected("`size`", "HEIGHTxWIDTH", text, "For example: --size 224x224"))
+    return int(height), int(width)
+
+
+def parse_numbers(argument: str, text: str) -> list[float]:
+    """Numbers with commas between."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        rule, remedy = "numbers separated by commas", f"For example: --{argument} 0.5,0.5,0.5"
+        raise UsageError(expected(f"`{argument}`", rule, text, remedy)) from None
+
+
+def parse_names(argument: str, text: str | None) -> list[str] | None:
+    """Names with commas between, or those of a file with one per line."""
+    if text is None:
+        return None
+    try:
+        lines = Path(text).read_text(encoding="utf-8-sig").splitlines()  # editors of Windows write a mark first
+    except UnicodeDecodeError:
+        rule = "names, or a text file in UTF-8"
+        raise UsageError(expected(f"`{argument}`", rule, text, "Save it as UTF-8")) from None
+    except (OSError, ValueError):  # not a file: the names themselves, which may be no file name, such as a long one
+        return [name.strip() for name in text.split(",")]
+    return [line.strip() for line in lines if line.strip()]
+
+
+TARGETS = "ERROR|CLASS=ERROR,..."
+
+
+def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" = None) -> "Promise":
+    """The value of --target-error: an error, or one for every label, such as `glioma=0.02,other=0.1`."""
+    from uce_edge.rejection.promises import OTHER, Promise, RejectBy
+
+    example = f"For example: --target-error 0.05, or --target-error cat=0.02,{OTHER}=0.1"
+    rule = "a number, or CLASS=NUMBER pairs separated by commas"
+    errors: dict[str, float] = {}
+    try:
+        if "=" not in text:
+            return Promise(float(text), confidence, score or RejectBy.UNCERTAINTY)
+        for part in text.split(","):
+            name, _, error = part.rpartition("=")
+            name = name.strip()
+            if not name or name in errors:
+                raise UsageError(expected("`target_error`", "one error for each class", text, example))
+            errors[name] = float(error)
+    except ValueError:
+        raise UsageError(expected("`target_error`", rule, text, example)) from None
+    if score not in (None, RejectBy.UNCERTAINTY):
+        raise UsageError(
+            f"--target-error with one error per class needs --score uncertainty, but got {score}. Leave --score out, "
+            "or give one error for all classes."
+        )
+    try:
+        return Promise.of_classes(errors, confidence)
+    except RecordError as error:
+        raise UsageError(expected(f"`{error.key}`", error.rule, error.value, example)) from None
+
+
+def parse_novelty(level: float | None, confidence: float | None = None) -> "NoveltyPromise":
+    """The value of --novelty-level, with the confidence of its promise."""
+    from uce_edge.rejection.promises import NoveltyPromise
+
+    try:
+        return NoveltyPromise(level) if confidence is None else NoveltyPromise(level, confidence)
+    except RecordError as error:
+        if error.key != "level":
+            raise
+        remedy = "For example: --novelty-level 0.03"
+        raise UsageError(expected("`novelty_level`", error.rule, error.value, remedy)) from None
+
+
+def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
+    """The value of --reject."""
+    from uce_edge.rejection.rule import check_threshold
+
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return check_threshold(float(text))
+    except ValueError:
+        raise UsageError(expected("`reject`", "between 0 and 1, or auto", text, "For example: --reject 0.3")) from None
+
+
+def check_request(model: Path | None, samples: int | None, seed: int, inference: Inference | None = None) -> Path:
+    """Refuse passes that do not exist; returns the model file, which is one of the box unless it is named."""
+    contract.pass_seeds(samples if samples is not None else 1, seed)
+    return choose_model(model, inference)
+
+
+def choose_model(model: Path | None, inference: Inference | None = None) -> Path:
+    """The named file, or one of the box: by the model's name, or the default one, of a kind of inference."""
+    return models.find(model, inference)

@@ -1,0 +1,234 @@
+"""Evaluating a model file: one pass over the images, then everything that follows from the answers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import contract, metrics
+from uce_edge.contract import Inference, NoiseKind
+from uce_edge.errors import UsageError, expected
+from uce_edge.evaluation import class_results, latency, ood, rejection_results, score_intervals, shift
+from uce_edge.evaluation.model_outputs import Answers, ask
+from uce_edge.evaluation.results import Evaluation, Example, Reliability
+from uce_edge.metrics.binned import bin_of
+from uce_edge.rejection.rule import RejectRule, check_threshold
+from uce_edge.runtime.model import Model
+
+BINS = 15
+_EXAMPLES = 12
+_NO_KINDS: Mapping[str, Sequence[str]] = MappingProxyType({})
+_NONE: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
+_FEW = 100  # images: below, every number is mostly chance
+
+
+def evaluate(
+    model: Model,
+    images: npt.NDArray[Any],
+    labels: npt.ArrayLike,
+    *,
+    data: str = "images",
+    part: str = "all images",
+    names: Sequence[str] | None = None,
+    outside: Mapping[str, npt.NDArray[Any]] = _NONE,
+    kinds: Mapping[str, Sequence[str]] = _NO_KINDS,
+    samples: int | None = None,
+    seed: int = 0,
+    reject: float | None = None,
+    corrupt: int = 0,
+    timed: bool = False,
+    resamples: int = 100,
+    notes: Sequence[str] = (),
+) -> Evaluation:
+    """Measure a model on labelled images.
+
+    Args:
+        model: A model file, opened.
+        images: [n, height, width, channels] of the model's size.
+        labels: The true class of each, as an index into `model.classes`.
+        data: What the images are called in the result.
+        part: Which of them they are, such as "test images".
+        names: What each image is called, such as its file's name, to be shown with it.
+        outside: Sets of images of another kind, which the model should reject, by their names.
+        kinds: For some of these sets, the kind of every image: each is also reported by itself.
+        samples: Passes; None for the number stored in the file.
+        seed: Which passes.
+        reject: A threshold to look at besides the stored one.
+        corrupt: Damage at most so many images, in six ways and five severities; 0 for none.
+        timed: Also measure the latency against the number of passes.
+        resamples: How often labels are redrawn for the calibrated twin.
+        notes: What else a reader must know.
+
+    Raises:
+        UsageError: Something about the request is wrong; it is said before anything is computed.
+    """
+    passes = _passes(model, samples, seed)
+    if reject is not None:
+        check_threshold(reject)
+    truth = _truth(model, images, labels)
+    if names is not None and len(names) != len(truth):
+        raise UsageError(expected("`names`", f"one per image ({len(truth)})", len(names), "Leave it out"))
+    for name, others in outside.items():
+        if not len(others):
+            raise UsageError(expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"))
+        if len(kinds.get(name, others)) != len(others):
+            given = len(kinds[name])
+            raise UsageError(
+                expected(f"`kinds[{name!r}]`", f"one name per image ({len(others)})", given, "Leave it out")
+            )
+    if corrupt:
+        shift.check(model)
+    answers = ask(model, images, samples, seed, "predicting")
+    wrong = answers.table.predicted != truth
+    stored = model.metadata.rule
+    points = rejection_results.operating_points(answers, wrong, reject, stored)
+    threshold = points[0].measured.threshold
+    gate = rejection_results.gate_of(stored, reject)
+    seen = model.metadata.seen
+    shifted = timing = None
+    foreign = []
+    for name, others in outside.items():
+        said = ask(model, others, samples, seed, f"predicting {name}")
+        known = kinds.get(name, ())
+        foreign.append(ood.compare(name, answers, said, passes, threshold, gate, known, seen))
+    if corrupt:
+        shifted = shift.sweep(
+            model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed, gate=gate,
+            seen=seen,
+        )  # fmt: skip
+    if timed:
+        timing = latency.measure(model, images[0])
+    measured = score_intervals.measure(answers.table, truth, resamples)
+    kept = rejection_results.kept(answers, wrong, stored)
+    unsure, surely = (np.argsort(sign * answers.uncertainty, kind="stable") for sign in (-1, 1))
+    return Evaluation(
+        model=Path(model.path).name,
+        model_sha256=model.sha256,
+        data=data,
+        part=part,
+        images=len(truth),
+        samples=passes,
+        seed=seed,
+        provider=model.provider,
+        metrics=measured,
+        unpredicted_classes=metrics.classwise(answers.table, truth, metric="uce").empty_classes,
+        classes=class_results.measure(answers.table, truth, model.classes),
+        rejection=points,
+        thresholds=rejection_results.against_threshold(answers, wrong),
+        risk_coverage=rejection_results.risk_curves(answers, truth, passes),
+        reliability=_reliability(answers, truth),
+        gated=rejection_results.gated(answers, wrong, gate),
+        kept=kept,
+        kept_classes=rejection_results.kept_classes(answers, wrong, model.classes, stored),
+        ood=tuple(foreign),
+        shift=shifted,
+        latency=timing,
+        most_uncertain=_examples(model, images, names, answers, truth, unsure),
+        confidently_wrong=_examples(model, images, names, answers, truth, surely[wrong[surely]]),
+        notes=(
+            *notes,
+            *_notes(model, truth, passes, seed),
+            *_applied(stored, kept),
+        ),
+        metadata=model.metadata,
+        answers=answers,
+        truth=truth,
+    )
+
+
+def _passes(model: Model, samples: int | None, seed: int) -> int:
+    passes = model.metadata.samples if samples is None else samples
+    contract.pass_seeds(passes, seed)
+    return passes
+
+
+def _truth(model: Model, images: npt.NDArray[Any], labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The labels, checked before minutes of predicting."""
+    truth = np.asarray(labels)
+    if truth.dtype.kind not in "iu" or truth.shape != (len(images),) or not len(images):
+        rule = f"one whole number per image ({len(images)}), one at least"
+        given = f"{truth.dtype} {list(truth.shape)}"
+        raise UsageError(expected("`labels`", rule, given, "Give the index of each true class in model.classes"))
+    outside = truth[(truth < 0) | (truth >= len(model.classes))]
+    if len(outside):
+        rule = f"among the model's classes, 0 to {len(model.classes) - 1}"
+        remedy = "Match the labels to model.classes"
+        raise UsageError(expected("`labels`", rule, int(outside[0]), remedy))
+    if truth.min() == truth.max():
+        only = model.classes[int(truth[0])]
+        remedy = "A model that always says so would be perfect on them: add images of other classes"
+        raise UsageError(expected("`labels`", "of two classes at least", f"{only} alone", remedy))
+    return truth.astype(np.int64)
+
+
+def _reliability(answers: Answers, truth: npt.NDArray[np.int64]) -> dict[str, Reliability]:
+    confidence = metrics.reliability_curve(answers.table, truth, bins=BINS)
+    uncertainty = metrics.reliability_curve(answers.table, truth, bins=BINS, kind="uncertainty")
+    # A calibrated model errs as often as 1 - max p says, which is not what its entropy says.
+    promised = np.bincount(
+        bin_of(answers.table.uncertainty, BINS), weights=1 - answers.table.confidence, minlength=BINS
+    )
+    twin = promised / np.where(uncertainty.counts, uncertainty.counts, np.nan)
+    return {
+        "confidence": Reliability(
+            confidence, confidence.mean_score, metrics.calibration_test(answers.table, truth, kind="confidence")
+        ),
+        "uncertainty": Reliability(uncertainty, twin, metrics.calibration_test(answers.table, truth)),
+    }
+
+
+def _examples(
+    model: Model,
+    images: npt.NDArray[Any],
+    names: Sequence[str] | None,
+    answers: Answers,
+    truth: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
+) -> tuple[Example, ...]:
+    labels, predicted = model.classes, answers.table.predicted
+    return tuple(
+        Example(
+            index=int(index),
+            name=None if names is None else names[int(index)],
+            label=labels[int(predicted[index])],
+            truth=labels[int(truth[index])],
+            confidence=float(answers.table.confidence[index]),
+            uncertainty=float(answers.uncertainty[index]),
+            pixels=np.array(images[index]),
+        )
+        for index in order[:_EXAMPLES]
+    )
+
+
+def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -> list[str]:
+    metadata, notes = model.metadata, []
+    if len(truth) < _FEW:
+        notes.append(f"Only {len(truth)} images: every number here is mostly chance.")
+    absent = len(metadata.classes) - len(np.unique(truth))
+    if absent:
+        notes.append(f"{absent} of the model's {len(metadata.classes)} classes have no image here.")
+    fitted = metadata.calibration.samples
+    if fitted is None:
+        notes.append("The model is not calibrated: fit a map with uce-edge calibrate.")
+    elif fitted != passes:
+        notes.append(f"Calibrated at {fitted} passes but evaluated at {passes}: the probabilities are a little off.")
+    stored = metadata.promise
+    if stored is not None and (passes, seed) != (stored.samples, stored.seed):
+        notes.append("The stored threshold is promised for other passes than these: the promise does not hold here.")
+    if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
+        notes.append("The file draws its noise from the runtime: a second evaluation gives slightly other numbers.")
+    return notes
+
+
+def _applied(stored: RejectRule | None, kept: "rejection_results.Kept | None") -> list[str]:
+    """What `--reject auto` does here, in a file whose rule is not one threshold on the uncertainty."""
+    if stored is None or kept is None or stored.threshold is not None:
+        return []
+    wrong = "none is accepted" if kept.error is None else f"of which {kept.error:.2%} are wrong"
+    return [
+        f"`--reject auto` of this file accepts images with {kept.accepts}. These are {kept.coverage:.1%} of the "
+        f"images here, {wrong}. The promised error is at most {kept.target_error:g}."
+    ]

@@ -1,0 +1,1 @@
+"""From image files to the pixels that a model takes."""

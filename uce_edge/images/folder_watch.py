@@ -1,0 +1,50 @@
+"""Images that arrive in a folder."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from uce_edge.errors import ImageError
+from uce_edge.images.loader import is_image
+
+INTERVAL = 0.3
+"""Seconds between two looks. A file is taken when it has not changed for one of them: nobody is writing to it."""
+
+
+def arrivals(folder: str | Path) -> Iterator[list[str]]:
+    """Lists of the images that are in a folder and have not been given yet, by name, for ever.
+
+    An image that is written anew is given again. Between two looks the list may be empty.
+
+    Raises:
+        ImageError: The folder is not there, or not any more.
+    """
+    given: dict[Path, tuple[int, int]] = {}
+    before: dict[Path, tuple[int, int]] = {}
+    while True:
+        now = _states(Path(folder))
+        ready = sorted(path for path, state in now.items() if before.get(path) == state != given.get(path))
+        given = {path: state for path, state in given.items() if path in now} | {path: now[path] for path in ready}
+        before = now
+        yield [str(path) for path in ready]
+        time.sleep(INTERVAL)
+
+
+def list_images(folder: Path) -> list[Path]:
+    """The images in a folder, or why it cannot be watched."""
+    try:
+        return [path for path in folder.iterdir() if is_image(path)]
+    except OSError as error:
+        raise ImageError(f"The folder {folder} cannot be watched: {error.strerror}. Check its name.") from None
+
+
+def _states(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Time and size of every image."""
+    states = {}
+    for path in list_images(folder):
+        try:
+            status = path.stat()
+        except OSError:  # gone again
+            continue
+        states[path] = (status.st_mtime_ns, status.st_size)
+    return states

@@ -1,0 +1,88 @@
+"""Gray values of more than 8 bits: which of them becomes black, and which white."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from uce_edge._util.field_rules import OPTIONAL, Share
+from uce_edge._util.records import Record
+from uce_edge.errors import UsageError, expected
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Values = npt.NDArray[Any]
+
+__all__ = ["FULL", "UNIT", "Choice", "Range", "parse"]
+
+BITS = range(8, 17)
+_RULE = "auto, full, a bit depth such as 12bit, or LOW..HIGH"
+_REMEDY = "For example: --range 12bit, or --range -1000..400"
+
+
+@dataclass(frozen=True)
+class Range(Record):
+    """The raw values that become 0 and 255; what lies outside becomes one of them."""
+
+    low: float
+    high: float
+    clipped: Annotated[Share, OPTIONAL] = 0.0
+    """The share of an image's pixels outside of it that is usual: that of the training images, of 99 in 100 at most."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high:
+            raise self.wrong("high", f"above `low` ({self.low:g})")
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}"
+
+    def shown(self, values: "Values") -> "Values":
+        """From 0 to 255, not rounded: in float64, (v - low) * 255 / (high - low), and then clipped."""
+        result = values.astype("float64")
+        result -= self.low
+        result *= 255
+        result /= self.high - self.low
+        return result.clip(0, 255, out=result)
+
+    def outside(self, values: "Values") -> int:
+        """How many values it cuts off."""
+        return int((values < self.low).sum() + (values > self.high).sum())
+
+
+FULL = Range(0, 65535)
+"""What 16 bits hold: it stands for an absent range."""
+UNIT = Range(0, 1)
+"""The same for float pixels."""
+
+Choice = Range | Literal["auto"] | None
+"""What a user asks for; None stores no range, so that every file is read by what its own type, or window, says."""
+
+
+def parse(text: str) -> Choice:
+    """What the option `--range` says.
+
+    Raises:
+        UsageError: It says something else.
+    """
+    word = text.strip().lower()
+    if word == "auto":
+        return "auto"
+    if word == "full":
+        return None
+    number = word.removesuffix("bit")
+    if number != word and number.isdecimal() and int(number) in BITS:
+        return Range(0, 2 ** int(number) - 1)
+    low, dots, high = word.partition("..")
+    try:
+        return Range(_number(low), _number(high)) if dots else _wrong(text)
+    except (ValueError, UsageError):
+        return _wrong(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _wrong(text: str) -> Choice:
+    raise UsageError(expected("`range`", _RULE, text, _REMEDY))

@@ -1,0 +1,164 @@
+"""What the gray values of images are like, which range suits a model for them, and what is odd about one of them."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UceEdgeWarning
+from uce_edge.images.gray_range import FULL, UNIT, Choice, Range
+
+__all__ = ["UNDECIDED", "Decided", "Display", "Extent", "Notes", "RangeWarning", "Survey", "decide", "warn"]
+
+_FAR = 0.05  # more pixels outside of a range than training images had: announced
+_TINY = 1 / 8  # an image whose values lie this close together comes out flat: 12 bits in 16 have a sixteenth
+_EVERY = np.linspace(0, 1, 1001)  # quantiles that are kept of an image that is looked at
+_ROBUST = slice(1, 1000)  # without a thousandth at each end, where dead pixels lie
+
+
+class RangeWarning(UceEdgeWarning):
+    """The gray values of an image are hardly those that a model was trained for."""
+
+
+@dataclass(frozen=True)
+class Display:
+    """How a file wants its gray values shown."""
+
+    range: Range | None
+    """Black and white; None where it says nothing."""
+    windowed: bool = False
+    """Whether somebody chose that, rather than its number type."""
+    inverted: bool = False
+    """Whether small values are bright."""
+
+
+class Extent(NamedTuple):
+    """What the values of an image are like."""
+
+    low: float
+    high: float
+    outside: float = 0.0
+    """The share that a range cuts off."""
+
+    def note(self, name: str, applied: Range, *, stored: bool) -> str | None:
+        """What a user should know before they believe an answer.
+
+        Args:
+            name: What the image is called.
+            applied: What became black and white.
+            stored: Whether the model says so, rather than the file's type.
+        """
+        seen = f"{name} has gray values from {self.low:g} to {self.high:g}, and "
+        those = f"the model's range {applied}" if stored else f"the range of its type, {applied}"
+        if self.outside > applied.clipped + _FAR:
+            return f"{seen}{self.outside:.0%} of its pixels lie outside of {those}: they become black or white"
+        if 0 < min(self.high, applied.high) - max(self.low, applied.low) < _TINY * (applied.high - applied.low):
+            remedy = "" if stored else ". A model that was trained with --range auto, or 12bit, reads such images"
+            return f"{seen}these are a small part of {those}: it comes out nearly flat{remedy}"
+        return None
+
+
+class Notes:
+    """What was found odd about many images: the first is warned of at once, the others are counted."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, *notes: str) -> None:
+        """Take what is odd about one image."""
+        if notes and not self._count:
+            warn(notes[0])
+        self._count += bool(notes)
+
+    def __enter__(self) -> "Notes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        others = self._count - 1
+        if others > 0:
+            warn(f"the last warning also holds for {others} other {'image' if others == 1 else 'images'}")
+
+
+def warn(note: str) -> None:
+    """Warn of one image."""
+    # As this module's: those of modules that decode are silenced.
+    warnings.warn(note, RangeWarning, stacklevel=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """The raw values of one image of more than 8 bits."""
+
+    quantiles: npt.NDArray[np.float64]
+    whole: bool
+    """Whether they are whole numbers."""
+    windowed: bool
+    """Whether the file says how it wants to be shown."""
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any], *, windowed: bool) -> "Survey":
+        """Look at the values of an image, or enough of them."""
+        flat = values.ravel().astype(np.float64)
+        flat = flat[np.isfinite(flat)]
+        whole = values.dtype.kind in "iu" or bool((flat == np.rint(flat)).all() and flat.size and flat.max() > 1)
+        return cls(np.quantile(flat, _EVERY) if flat.size else np.zeros(len(_EVERY)), whole, windowed)
+
+
+class Decided(NamedTuple):
+    """A range for a model, and what to tell about it."""
+
+    range: Range | None = None
+    words: str | None = None
+
+
+UNDECIDED = Decided()
+"""Nobody asked, or there is nothing to say."""
+
+
+def decide(choice: Choice, surveys: Iterable[Survey]) -> Decided:
+    """The range for a model, by images that it learns from.
+
+    Args:
+        choice: What the user asks for. `auto` rounds the smallest and the largest value, a thousandth of every image
+            left aside, outwards to a bit depth; images that all have a window of their own keep it.
+        surveys: The images of more than 8 bits among them.
+    """
+    seen = [] if choice is None else list(surveys)
+    if isinstance(choice, Range):
+        return Decided(_with_usual(choice, seen), f"Gray values {choice} are shown from black to white.")
+    if not seen:
+        return UNDECIDED
+    return _by_images(seen)
+
+
+def _by_images(seen: Sequence[Survey]) -> Decided:
+    """What `auto` chooses."""
+    if all(survey.windowed for survey in seen):
+        return Decided(words="Every file is shown by its own window. One range for all: --range LOW..HIGH")
+    low = min(float(survey.quantiles[_ROBUST].min()) for survey in seen)
+    high = max(float(survey.quantiles[_ROBUST].max()) for survey in seen)
+    found = f"The images have gray values from {low:g} to {high:g}"
+    whole = all(survey.whole for survey in seen)
+    if not whole and low >= UNIT.low and high <= UNIT.high:
+        return UNDECIDED
+    chosen = Range(-_power(-low) if low < 0 else 0, max(_power(high + 1), 256 if whole else 2) - 1)
+    if chosen == FULL:
+        return Decided(words=f"{found}: all 16 bits are shown from black to white.")
+    others = " Windows of DICOM files are not used." if any(survey.windowed for survey in seen) else ""
+    shown = f"{chosen} is shown from black to white, and the model stores this range"
+    words = f"{found}: {shown}.{others} For another range: --range LOW..HIGH"
+    return Decided(_with_usual(chosen, seen), words)
+
+
+def _with_usual(chosen: Range, seen: Sequence[Survey]) -> Range:
+    """The range with the share of pixels that it usually cuts off."""
+    shares = [chosen.outside(survey.quantiles) / len(_EVERY) for survey in seen]
+    return replace(chosen, clipped=round(float(np.quantile(shares, 0.99)), 2)) if shares else chosen
+
+
+def _power(value: float) -> int:
+    """The power of two that is not below it."""
+    return 1 << max(0, int(np.ceil(np.log2(max(value, 1)))))

@@ -1,0 +1,88 @@
+"""A medical file whose header was read, and whose pixels were not."""
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from PIL import Image
+
+from uce_edge.errors import ImageError, MissingPartError
+from uce_edge.images.decoder_warnings import silenced
+from uce_edge.images.gray_survey import Display
+
+__all__ = ["Bounded", "Opened", "need", "told"]
+
+
+class Opened(ABC):
+    """One frame or slice: what `memory_budget.taken` asks of an image, and then its pixels."""
+
+    size: tuple[int, int]
+    """Width and height."""
+    format: str
+    info: dict[str, Any]
+    gray: bool
+    """Whether it has no colours."""
+    note: str | None = None
+    """What a user should know, such as how many others there are."""
+
+    @abstractmethod
+    def decoded(self) -> tuple[Image.Image, Display | None]:
+        """The pixels, and how gray ones of more than 8 bits want to be shown."""
+
+
+class Bounded(io.BufferedIOBase):
+    """A stream of which no read asks for more than there is: a damaged length would reserve gigabytes."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._size = stream.seek(0, io.SEEK_END)
+        stream.seek(0)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """So many bytes, or all that follow."""
+        left = max(0, self._size - self._stream.tell())
+        return self._stream.read(left if size is None or size < 0 else min(size, left))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go there."""
+        return self._stream.seek(offset, whence)
+
+    def seekable(self) -> bool:
+        """It can be rewound."""
+        return True
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next byte is read."""
+        return self._stream.tell()
+
+
+def need(package: str, what: str) -> Any:
+    """An optional package, or how to install it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise ImageError(str(MissingPartError(what, package, "medical"))) from None
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """Packages raise whatever their parsing ran into: one sentence instead."""
+    from uce_edge.images.converter import damage
+
+    try:
+        with silenced():
+            yield
+    except ImageError:
+        raise
+    except MemoryError:
+        raise ImageError(f"{name} asks for more memory than there is. Copy it again, or make it smaller.") from None
+    except Exception as error:
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise ImageError(damage(name, ValueError(words[:200]))) from None

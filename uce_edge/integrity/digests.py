@@ -1,0 +1,60 @@
+"""SHA-256 of what decides an answer: the graph, and what the file says of itself.
+
+They tell damage, a wrong copy and a careless edit. Who made a file is told by a signature alone, see
+`uce_edge.integrity.signing`.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from uce_edge._util.field_rules import OPTIONAL, Rule
+from uce_edge._util.records import Record
+from uce_edge.contract import KEY
+from uce_edge.integrity.protobuf import Field
+
+MARK = "digests"
+"""The plain key of a file with digests, so that a damaged document is not taken for one of the time before them."""
+_HEX = re.compile("[0-9a-f]{64}")
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^ \t\r\n"]+')
+
+Sha256 = Annotated[str, Rule("of 64 hexadecimal digits", lambda text: _HEX.fullmatch(text) is not None)]
+
+
+@dataclass(frozen=True)
+class Digests(Record):
+    """What was published."""
+
+    graph: Sha256
+    """Of the ONNX file but for the entry `uce_edge` of its metadata."""
+    metadata: Sha256
+    """Of the document in that entry, this digest left empty; so it covers the others, too."""
+    ort: Annotated[Sha256 | None, OPTIONAL] = None
+    """Of the whole file in ONNX Runtime's own format; only in the description beside it."""
+
+
+def of_model(fields: Iterable[Field]) -> str:
+    """The digest of the fields of an ONNX file, whatever its document says."""
+    state = hashlib.sha256()
+    for field in fields:
+        if field.entry is None or field.entry[0] != KEY:
+            state.update(field.raw)
+    return state.hexdigest()
+
+
+def of_document(text: str, own: str = "") -> str:
+    """The digest of a JSON text without the space between its tokens: of one line or of many, it is the same.
+
+    Args:
+        text: The document.
+        own: The digest that the text holds of itself, which counts as an empty text. It is left out once: a text that
+            holds it in a second place does not match.
+    """
+    return of_file(b"".join(_TOKENS.findall(text.encode())).replace(own.encode(), b"", 1))
+
+
+def of_file(content: bytes) -> str:
+    """The digest of a whole file."""
+    return hashlib.sha256(content).hexdigest()

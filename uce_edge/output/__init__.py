@@ -1,0 +1,1 @@
+"""Answers and evaluations for people and programs: pictures, notebooks, tables, reports."""

@@ -1,0 +1,148 @@
+"""Answers as pictures: a copy of an image with its answer below, and a sheet of accepted and rejected ones."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from uce_edge._util.atomic_files import replacing
+from uce_edge._util.printable import shown
+from uce_edge.errors import ImageError
+from uce_edge.images.loader import STDIN, picture
+from uce_edge.output.fonts import drawable, font_for
+from uce_edge.output.wording import spread
+from uce_edge.rejection import description
+from uce_edge.rejection.rule import Decision, Reason
+from uce_edge.runtime.answers import Answer
+from uce_edge.runtime.prediction import ImagePrediction
+
+_INK, _PAPER, _FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
+COLOURS = {Decision.ACCEPT: "#1a7f37", Decision.REJECT: "#b35900", None: "#1f5fa8"}
+"""The frame of an image tells what became of it."""
+_WORDS = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: ""}
+_REASONS = {
+    Reason.OUT_OF_DISTRIBUTION: " as out of distribution",
+    Reason.BOTH: " as out of distribution and uncertain",
+}
+_EDGE = 6
+SHEET_LIMIT = 200
+"""A sheet shows so many images at most."""
+# File systems take names of 255 bytes, of which .png needs 4.
+_LONGEST_STEM = 251
+
+
+class CopyNames:
+    """Names for annotated copies, without their ending; one that is too long is shortened."""
+
+    def __init__(self, reserved: set[str], *, endless: bool = False) -> None:
+        """Start with names that others have.
+
+        Args:
+            reserved: Names that no copy gets.
+            endless: Whether images come for ever, from one folder. Then nothing is remembered of them: a copy keeps the
+                ending of its image, and an image that is written anew gets its copy anew. Otherwise a name that was
+                given already gets a number.
+        """
+        self._taken, self._endless = set(reserved), endless
+
+    def of(self, path: str) -> str:
+        """The name for the copy of an image."""
+        image = Path("stdin" if path == STDIN else path)
+        stem = image.name if self._endless and image.suffix.lower() != ".png" else image.stem
+        name, count = _shortened(stem), 1
+        while name in self._taken:
+            count += 1
+            name = _shortened(stem, f"-{count}")
+        if not self._endless:
+            self._taken.add(name)
+        return name
+
+
+def save_annotated(answer: Answer, folder: Path, names: CopyNames) -> None:
+    """Write an annotated copy as PNG.
+
+    Args:
+        answer: The answer, which has a prediction.
+        folder: Where to.
+        names: What it is called.
+    """
+    with replacing(folder / f"{names.of(answer.path)}.png", "--save") as path:
+        annotated(answer, 320).save(path)
+
+
+def _shortened(stem: str, number: str = "") -> str:
+    """A name that every file system takes; the hash in a shortened one keeps it apart from its likes."""
+    if len(os.fsencode(stem + number)) <= _LONGEST_STEM:
+        return stem + number
+    content = os.fsencode(stem)
+    ending = f"-{hashlib.sha256(content).hexdigest()[:8]}{number}"
+    return content[: _LONGEST_STEM - len(ending)].decode("utf-8", "ignore") + ending
+
+
+def annotated(answer: Answer, size: int) -> Image.Image:
+    """The image in a frame of the outcome's colour, with the answer in words below."""
+    if answer.prediction is None:
+        raise ImageError(str(answer.error))
+    colour = COLOURS[answer.decision]
+    image = picture(answer.content or answer.path, size, answer.path, answer.shown)
+    text = max(11, size // 18)
+    lines = _lines(answer.prediction, text)
+    fonts = [font_for(line, points) or ImageFont.load_default(points) for line, points, _ in lines]
+    widest = max(round(font.getlength(line)) for font, (line, _, _) in zip(fonts, lines, strict=True))
+    width = max(image.width, widest) + 2 * _EDGE
+    height = image.height + sum(round(1.4 * points) for _, points, _ in lines) + 3 * _EDGE
+    canvas = Image.new("RGB", (width, height), _PAPER)
+    draw = ImageDraw.Draw(canvas)
+    draw.rectangle([0, 0, width - 1, height - 1], outline=colour, width=_EDGE // 2)
+    canvas.paste(image, ((width - image.width) // 2, _EDGE))
+    y = image.height + 2 * _EDGE
+    for (line, points, ink), font in zip(lines, fonts, strict=True):
+        draw.text((_EDGE + 2, y), line, ink, font)
+        y += round(1.4 * points)
+    return canvas
+
+
+def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
+    """The answer in words: each line with its size and colour."""
+    # A label that no font can draw would be a row of boxes; its number tells it apart.
+    label = drawable(shown(prediction.label), f"class {prediction.class_id}")
+    word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
+    return [
+        (f"{label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
+        (f"uncertainty {spread(prediction)}", points, _FAINT),
+        *([(word, points, COLOURS[prediction.decision])] if word else []),
+    ]
+
+
+def save_sheet(answers: Iterable[Answer], path: Path) -> None:
+    """All images on one picture, accepted on the left and rejected on the right, the most certain first."""
+    usable = [(answer.prediction.uncertainty, answer) for answer in answers if answer.prediction is not None]
+    if not usable:
+        raise ImageError("No image could be used, so there is no sheet to draw.")
+    shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
+    applied = shown[0].rule
+    groups = {
+        outcome: [annotated(answer, 144) for answer in shown if answer.decision == outcome] for outcome in COLOURS
+    }
+    groups = {outcome: tiles for outcome, tiles in groups.items() if tiles}
+    columns = 3 if len(groups) > 1 else 6
+    cell = max(tile.width for tiles in groups.values() for tile in tiles) + 10
+    row = max(tile.height for tiles in groups.values() for tile in tiles) + 10
+    rows = max(-(-len(tiles) // columns) for tiles in groups.values())
+    head, gap, title = 56, 30, ImageFont.load_default(20)
+    titles = {name: description.title(applied, name, len(tiles)) for name, tiles in groups.items()}
+    widths = {
+        name: max(cell * min(columns, len(tiles)), round(title.getlength(titles[name])))
+        for name, tiles in groups.items()
+    }
+    canvas = Image.new("RGB", (gap + sum(width + gap for width in widths.values()), head + rows * row + gap), _PAPER)
+    draw, x = ImageDraw.Draw(canvas), gap
+    for name, tiles in groups.items():
+        draw.text((x, 18), titles[name], COLOURS[name], title)
+        for number, tile in enumerate(tiles):
+            canvas.paste(tile, (x + cell * (number % columns), head + row * (number // columns)))
+        x += widths[name] + gap
+    with replacing(path, "--sheet") as temporary:
+        canvas.save(temporary, format="PNG")

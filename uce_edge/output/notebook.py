@@ -1,0 +1,96 @@
+"""Answers in a notebook: cards in HTML that need nothing else, on light pages and dark ones."""
+
+import base64
+import io
+from typing import TYPE_CHECKING
+
+from uce_edge.errors import ImageError
+from uce_edge.images.loader import picture
+from uce_edge.output.report.markup import Markup, element, join
+from uce_edge.output.wording import spread, wrong_about
+from uce_edge.rejection.rule import Decision
+from uce_edge.runtime.prediction import ClassProbability, ImageLike, ImagePrediction, Prediction
+
+if TYPE_CHECKING:
+    from uce_edge.runtime.answers import Answer
+
+__all__ = ["answer_card", "card", "cards"]
+
+LIMIT = 24
+"""Cards that a batch shows; a notebook keeps them all."""
+_SIZE = 96  # pixels of a picture's longer side
+_TOP = 3
+_BRIGHT = {Decision.ACCEPT: "#2da44e", Decision.REJECT: "#d9822b", None: "#4c8fd6"}
+"""As those of `annotate`, bright enough to be seen on a dark page, too."""
+_FAINT = "opacity:.7"
+
+
+def card(prediction: ImagePrediction) -> str:
+    """One image: its picture where it is known, its likeliest classes as bars, how sure, and what to do with it."""
+    return _card(prediction, prediction.source, prediction.top(prediction.classes, _TOP))
+
+
+def answer_card(answer: "Answer") -> str:
+    """The same of an answer; one without a prediction says why."""
+    if answer.prediction is None:
+        said = element("div", str(answer.error), style=f"color:{_BRIGHT[Decision.REJECT]}")
+        return _frame(Decision.REJECT, None, answer.path, said)
+    return _card(answer.prediction, answer.content or answer.prediction.source, answer.top)
+
+
+def cards(prediction: Prediction) -> str:
+    """Many images side by side, the first of them."""
+    shown = [Markup(card(image)) for image in prediction[:LIMIT]]
+    more = len(prediction) - len(shown)
+    rest = element("p", f"and {more} more: prediction[{LIMIT}:]", style=_FAINT) if more else None
+    return join([element("div", *shown, style="display:flex;flex-wrap:wrap;gap:8px"), rest])
+
+
+def _card(prediction: ImagePrediction, source: ImageLike | None, top: tuple[ClassProbability, ...]) -> Markup:
+    colour = _BRIGHT[prediction.decision]
+    bars = [_bar(likely, colour if number == 0 else "#8c959f") for number, likely in enumerate(top)]
+    sure = f"uncertainty {spread(prediction)}, {wrong_about(prediction)}"
+    decided = None
+    if prediction.decision is not None:
+        word = element("b", f"{prediction.decision}", style=f"color:{colour}")
+        decided = element("div", word, f": {prediction.why}")
+    shown, lines = _picture(source, prediction.label), [*bars, element("div", sure), decided]
+    return _frame(prediction.decision, shown, prediction.path or "", *lines)
+
+
+def _frame(decision: Decision | None, shown: Markup | None, path: str, *lines: Markup | None) -> Markup:
+    name = element("div", path, style=f"{_FAINT};overflow-wrap:anywhere") if path else None
+    style = (
+        "display:inline-flex;gap:12px;align-items:flex-start;vertical-align:top;width:460px;max-width:100%;"
+        "padding:8px 10px;margin:2px;"
+        f"box-sizing:border-box;border:1px solid #8c959f66;border-left:4px solid {_BRIGHT[decision]};border-radius:4px;"
+        "font:13px/1.5 system-ui,sans-serif;text-align:left"
+    )
+    return element("div", shown, element("div", name, *lines, style="flex:1;min-width:0"), style=style)
+
+
+def _bar(likely: ClassProbability, colour: str) -> Markup:
+    """A class, its share as a bar, and the number."""
+    filled = element("div", style=f"width:{100 * likely.probability:.1f}%;height:100%;background:{colour}")
+    return element(
+        "div",
+        element("span", likely.label, style="width:96px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"),
+        element("div", filled, style="flex:1;height:10px;background:#8c959f33;border-radius:2px;overflow:hidden"),
+        element("span", f"{likely.probability:.1%}", style="width:52px;text-align:right"),
+        style="display:flex;gap:8px;align-items:center",
+        title=likely.label,
+    )
+
+
+def _picture(source: ImageLike | None, words: str) -> Markup | None:
+    """A small PNG inside the page; None for an image that is not known, or not there any more."""
+    if source is None:
+        return None
+    try:
+        drawn = picture(source, _SIZE)
+    except ImageError:
+        return None
+    buffer = io.BytesIO()
+    drawn.save(buffer, "PNG", optimize=True)
+    uri = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return element("img", src=uri, alt=words, style="border-radius:3px;flex:none")

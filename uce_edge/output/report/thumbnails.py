@@ -1,0 +1,63 @@
+"""Images inside a page: PNG as data URIs, so that the page needs no other file."""
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from uce_edge.evaluation import Example
+from uce_edge.metadata import ImageSpec
+from uce_edge.output.report.markup import Markup, element
+from uce_edge.output.wording import number, percent
+
+_LARGEST = 160  # pixels: a page of two dozen photos stays small
+_SMALL = 64  # pixels: below, every pixel is shown as a square rather than blurred
+
+
+def gallery(examples: tuple[Example, ...], spec: ImageSpec) -> Markup:
+    """Images with what the model says of each, and what is true."""
+    return element("ul", *(_card(example, spec) for example in examples), class_="gallery")
+
+
+def strip(pictures: Sequence[npt.NDArray[Any]], spec: ImageSpec, what: str) -> Markup:
+    """The same image several times, changing."""
+    shown = (_picture(pixels, spec, f"{what}, severity {index}") for index, pixels in enumerate(pictures))
+    return element("div", *shown, class_="strip")
+
+
+def data_uri(pixels: npt.NDArray[Any], spec: ImageSpec) -> str:
+    """A picture of the pixels a model takes."""
+    values = pixels if spec.dtype == "uint8" else np.clip(pixels / np.float32(spec.scale) * 255, 0, 255)
+    image = Image.fromarray(values.astype(np.uint8)[..., 0] if spec.channels == 1 else values.astype(np.uint8))
+    image.thumbnail((_LARGEST, _LARGEST))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _card(example: Example, spec: ImageSpec) -> Markup:
+    right = example.label == example.truth
+    words = f"right: {example.truth}" if right else f"{example.label}, truth {example.truth}"
+    picture = _picture(example.pixels, spec, f"image {example.index}: {words}")
+    verdict = (
+        element("span", "✓ ", element("b", example.label), class_="right")
+        if right
+        else element(
+            "span", "✗ says ", element("b", example.label), ", is ", element("b", example.truth), class_="wrong"
+        )
+    )
+    rest = [
+        f"uncertainty {number(example.uncertainty)}",
+        f"confidence {percent(example.confidence, 0)}",
+        f"image {example.index}" if example.name is None else example.name,
+    ]
+    return element("li", picture, verdict, *(element("span", words, class_="quiet") for words in rest))
+
+
+def _picture(pixels: npt.NDArray[Any], spec: ImageSpec, words: str) -> Markup:
+    small = "pixels" if max(spec.height, spec.width) < _SMALL else None
+    return element("img", src=data_uri(pixels, spec), alt=words, class_=small)

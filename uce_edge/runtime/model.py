@@ -1,0 +1,416 @@
+"""A calibrated Bayesian classifier loaded from one ONNX file."""
+
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from uce_edge import contract, models
+from uce_edge._util.field_rules import Positive, checked
+from uce_edge._util.prefetch import cores
+from uce_edge.contract import Precision
+from uce_edge.errors import (
+    DeviceWarning,
+    ImageError,
+    IntegrityWarning,
+    ModelFileError,
+    UceEdgeError,
+    UceEdgeWarning,
+    UsageError,
+    argument,
+    expected,
+)
+from uce_edge.images import loader
+from uce_edge.integrity import self_test as probe
+from uce_edge.integrity import verification
+from uce_edge.integrity.digests import of_file
+from uce_edge.integrity.self_test import Pattern, SelfTest
+from uce_edge.metadata import Metadata
+from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule, asked
+from uce_edge.runtime import graph_check
+from uce_edge.runtime.answers import Answer, Request, each_answer
+from uce_edge.runtime.prediction import ImageLike, ImagePrediction, Prediction
+from uce_edge.runtime.providers import CPU, Device, open_session
+from uce_edge.runtime.scheduler import Calls, check_memory
+from uce_edge.runtime.session import Runner
+
+_LOG = logging.getLogger(__name__)
+
+__all__ = ["GuaranteeWarning", "Model", "SamplesWarning"]
+
+
+class SamplesWarning(UceEdgeWarning):
+    """A prediction uses another number of passes than the calibration was fitted at."""
+
+
+class GuaranteeWarning(UceEdgeWarning):
+    """A stored threshold is used with another number of passes or seed than it was found with."""
+
+
+class Model:
+    """A uce-edge model file, ready to predict.
+
+    Example:
+        >>> model = Model("digits.onnx")
+        >>> prediction = model.predict(["three.png"], reject=0.3)
+        >>> prediction.labels, prediction.uncertainty.round(2).tolist(), prediction.decisions
+        (['3'], [0.0], [<Decision.ACCEPT: 'accept'>])
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        device: Device | str = Device.AUTO,
+        *,
+        threads: int | None = None,
+        max_memory: int | None = None,
+        spin: bool = True,
+        verify: bool = True,
+    ) -> None:
+        """Load a file.
+
+        Args:
+            path: The file; None for the bundled model.
+            device: Where to run it.
+            threads: The number of threads of ONNX Runtime. `answers` uses as many more to decode files. None for all
+                cores.
+            max_memory: The approximate memory of one call, in megabytes; None for `scheduler.MAX_MEMORY`. Images and
+                passes are split over calls, so that memory does not grow with their number.
+            spin: Whether the threads of ONNX Runtime keep their cores busy while they wait for each other. False is
+                better for many files, because the cores can decode the next files meanwhile.
+            verify: Whether to refuse a file that was changed after it was published, and a device other than the CPU
+                that answers the file's own probe images differently. False only warns.
+        """
+        started = time.monotonic()
+        path = models.bundled() if path is None else path
+        self.path = str(path)
+        self.threads = threads
+        check_memory(max_memory)
+        content = verification.read(Path(path))
+        self.sha256 = of_file(content)
+        """Of the bytes that were checked and loaded, whatever the file holds by now."""
+        self.digests = verification.check(Path(path), content, verify=verify)
+        """Those of the file that was published, which this one was found to be; None where nobody could tell."""
+        self._open(content, device, spin, max_memory)
+        self._announce_unverified(verify)
+        if verify and self.provider != CPU:
+            self._trust_device(content, Device(device), spin, max_memory)
+        _LOG.info(
+            "Loaded %s (%s, %d passes) in %.2f s; it runs on %s with %s threads.", self.path, self.metadata.inference,
+            self.metadata.samples, time.monotonic() - started, self.provider, threads or cores(),
+        )  # fmt: skip
+
+    def content(self) -> bytes:
+        """The bytes of the file, which must still be those that were checked and loaded.
+
+        Raises:
+            IntegrityError: The file was replaced since.
+        """
+        return verification.read_again(Path(self.path), self.sha256)
+
+    def _open(self, content: bytes, device: Device | str, spin: bool, max_memory: int | None) -> None:
+        self._session = open_session(content, device, self.threads, spin=spin, name=self.path)
+        try:
+            self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
+            graph_check.check(self._session, self.metadata, self.path)
+        except UnicodeDecodeError:  # ONNX Runtime decodes a text when it is asked for
+            raise ModelFileError(
+                f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export"
+            ) from None
+        self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
+
+    def _announce_unverified(self, verify: bool) -> None:
+        """Say when nobody compared a file that could be compared."""
+        if not verify:
+            reason = "was loaded without a check that it is the file that was published"
+        elif self.metadata.digests is not None and self.digests is None:
+            description = Path(self.path).with_suffix(".json")
+            reason = f"cannot be checked: its digest lies in {description}, which is missing or has none"
+        else:
+            return
+        warnings.warn(f"{self.path} {reason}", IntegrityWarning, stacklevel=3)
+
+    def _trust_device(self, content: bytes, device: Device, spin: bool, max_memory: int | None) -> None:
+        """Use no device that answers the probe images otherwise than the processor did."""
+        found = self.self_test()
+        if found is None or found.passed:
+            return
+        if device is not Device.AUTO:
+            raise UceEdgeError(
+                f"{found.sentence(self.path)} Update its driver, or run with {argument('device', 'cpu')}."
+            )
+        warnings.warn(f"{found.sentence(self.path)} Running on the CPU.", DeviceWarning, stacklevel=3)
+        self._open(content, Device.CPU, spin, max_memory)
+
+    def self_test(self) -> SelfTest | None:
+        """Compare the answers to the file's own probe images with those that it gave when it was published.
+
+        Returns:
+            The largest difference, and whether it is allowed; None for a file without probe images.
+        """
+        stored = self.metadata.probe
+        if not stored:
+            return None
+        exact = self.provider == CPU and self.metadata.precision is Precision.FP32
+        answered = [self.answer_probe(one.pattern, one.samples) for one in stored]
+        return probe.compare(stored, answered, self.provider, exact=exact)
+
+    def answer_probe(self, pattern: Pattern, samples: int) -> dict[str, list[float]]:
+        """What the graph gives for a probe image, by output."""
+        pixels = probe.image(pattern, self.metadata.image)
+        values = self._calls.run(pixels[None], self._seeds(samples, 0))
+        return {name: [float(str(x)) for x in values[name].ravel()] for name in probe.COMPARED if name in values}
+
+    @property
+    def provider(self) -> str:
+        """The execution provider the model really runs on."""
+        return str(self._session.get_providers()[0])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, in the order of the probabilities."""
+        return self.metadata.classes
+
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # a text is a sequence of texts to mypy
+        self,
+        images: str | Path | bytes | Image.Image,
+        samples: int | None = None,
+        seed: int = 0,
+        reject: Rejecting = None,
+        adaptive: float | None = None,
+    ) -> ImagePrediction: ...
+
+    @overload
+    def predict(
+        self,
+        images: npt.NDArray[np.uint8] | Sequence[ImageLike],
+        samples: int | None = None,
+        seed: int = 0,
+        reject: Rejecting = None,
+        adaptive: float | None = None,
+    ) -> Prediction: ...
+
+    def predict(
+        self,
+        images: npt.NDArray[np.uint8] | Sequence[ImageLike] | str | Path | bytes | Image.Image,
+        samples: int | None = None,
+        seed: int = 0,
+        reject: Rejecting = None,
+        adaptive: float | None = None,
+    ) -> Prediction | ImagePrediction:
+        """Classify a batch of images, or one image.
+
+        Args:
+            images: uint8 [batch, height, width, channels] of the model's size, or a sequence of paths, encoded
+                bytes, Pillow images or arrays of any size: uint8, or uint16 gray. Or one path, encoded image or Pillow
+                image.
+            samples: Number of Monte Carlo passes; None means the number stored in the file.
+            seed: Seed of the passes, 0 to 4095. The same seed gives the same answer.
+            reject: Reject images whose uncertainty is above this threshold. "auto" applies what the file stores: its
+                rule, which may also reject out-of-distribution images.
+            adaptive: Stop drawing passes as soon as the outcome of an image is clear: rejected, or accepted with its
+                label. This is the largest probability, per image, that all passes would give another outcome. None
+                draws all passes.
+
+        Returns:
+            The predictions, or for one image its prediction: `predict("a.png").label`. An image's answer does not
+            depend on the others in the batch.
+        """
+        if isinstance(images, str | Path | bytes | Image.Image):
+            return self.predict([images], samples, seed, reject, adaptive)[0]
+        samples = self._samples(samples)
+        seeds = self._seeds(samples, seed)
+        if reject == "auto":
+            self._check_promise(samples, seed, adaptive is not None)
+        applied = self.reject_rule(reject)
+        self._announce(samples, adaptive is not None)
+        images = images if isinstance(images, np.ndarray) else list(images)
+        batch = self._as_batch(images)
+        if adaptive is None:
+            values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
+        else:
+            values, drawn = self._calls.run_until_settled(batch, seeds, applied, adaptive)
+        numbers: dict[str, Any] = {name: values.get(name) for name in contract.NUMBERS}
+        decisions: list[Decision | None] = [None] * len(batch)
+        reasons = None
+        if applied.decides:
+            codes = values[contract.DECISION]
+            if reject != "auto":
+                codes = applied.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
+            reasons = [REASONS[code] for code in codes]
+            decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
+        return Prediction(
+            class_ids=values[contract.CLASS_ID],
+            labels=[self.classes[index] for index in values[contract.CLASS_ID]],
+            probabilities=values[contract.PROBABILITIES],
+            decisions=decisions,
+            samples=len(seeds),
+            drawn=drawn,
+            seed=int(seed),
+            reasons=reasons,
+            rule=applied,
+            classes=self.classes,
+            sources=images,
+            **numbers,
+        )
+
+    def answers(
+        self,
+        paths: Iterable[str | Path],
+        samples: int | None = None,
+        seed: int = 0,
+        reject: Rejecting = None,
+        adaptive: float | None = None,
+        *,
+        top: int = 3,
+        keep: bool = False,
+    ) -> Iterator[Answer]:
+        """Classify any number of files, one by one. A file that cannot be used gives an answer with an error.
+
+        Args:
+            paths: Image files; `-` is standard input. They are read as the answers are taken, 32 at a time.
+            samples: As in `predict`.
+            seed: As in `predict`.
+            reject: As in `predict`.
+            adaptive: As in `predict`.
+            top: The number of likeliest classes that an answer lists.
+            keep: Whether an answer keeps the bytes of its file.
+
+        Returns:
+            One answer per path, in order. If a model gives numbers that are not finite, the answer is an error.
+
+        Example:
+            >>> for answer in model.answers(["three.png", "broken.png"], reject=0.3):
+            ...     print(answer.path, answer.prediction.label if answer.ok else answer.error)
+            three.png 3
+            broken.png ... is not an image ...
+        """
+        if isinstance(paths, str | bytes | Path):
+            raise ImageError(expected("`paths`", "a sequence of paths", paths, "Use: answers([path])"))
+        # A wrong request is told now, and not when the first answer is taken.
+        self._seeds(self._samples(samples), seed)
+        self.reject_rule(reject)
+        if adaptive is not None:
+            contract.check_adaptive(adaptive)
+        top = checked("top", Positive, top, "Leave it out for 3")
+        return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
+
+    def reject_rule(self, reject: Rejecting) -> RejectRule:
+        """The rule that a request stands for; "auto" is the rule of the file."""
+        if reject != "auto":
+            return asked(reject)
+        stored = self.metadata.rule
+        if stored is None:
+            raise UsageError(
+                f"{self.path} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a "
+                "promise about the error: uce-edge calibrate --target-error 0.05"
+            )
+        return stored
+
+    def threshold(self, reject: Rejecting) -> float | None:
+        """The threshold on the uncertainty; None for a rule that has another score, or one limit per class."""
+        return self.reject_rule(reject).threshold
+
+    def logits(
+        self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
+    ) -> npt.NDArray[np.float32]:
+        """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
+        seeds = self._seeds(self._samples(samples), seed)
+        return self._calls.passes(contract.LOGITS, self._as_batch(images), seeds)
+
+    def outputs(
+        self, images: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], names: Sequence[str]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Outputs of the graph as the contract names them, for any number of images and passes.
+
+        Args:
+            images: uint8 [batch, height, width, channels] of the model's size.
+            seeds: One for every pass, as `seeds` gives them; a file that takes none ignores them.
+            names: Outputs that the file has.
+        """
+        table = {output.name: output for output in contract.OUTPUTS}
+        batch, values = self._as_batch(images), {}
+        if any(table[name].per is contract.Per.IMAGE for name in names):
+            values = self._calls.run(batch, seeds)
+        passes = {
+            name: self._calls.passes(name, batch, seeds) for name in names if table[name].per is contract.Per.PASS
+        }
+        return {name: passes[name] if name in passes else values[name] for name in names}
+
+    def seeds(self, samples: int | None = None, seed: int = 0) -> npt.NDArray[np.int32]:
+        """The passes that `samples` and `seed` of `predict` stand for."""
+        return self._seeds(self._samples(samples), seed)
+
+    def _samples(self, samples: int | None) -> int:
+        """The number of passes that a request means; None is the file's own."""
+        stored = self.metadata.samples
+        if samples is not None and samples != stored and not self.metadata.takes_seeds:
+            kind = "model with its passes baked in" if self.metadata.baked else "deterministic model"
+            raise UsageError(
+                expected(
+                    "`samples`", f"{stored} for a {kind}", samples, f"Leave {argument('samples')} out for this file"
+                )
+            )
+        return stored if samples is None else samples
+
+    def _seeds(self, samples: int, seed: int) -> npt.NDArray[np.int32]:
+        """The passes that a request means."""
+        if seed != 0 and self.metadata.baked:
+            rule = "0 for a model with its passes baked in"
+            raise UsageError(expected("`seed`", rule, seed, "Export it without --bake-samples"))
+        return np.array(contract.pass_seeds(samples, seed), np.int32)
+
+    def _check_promise(self, samples: int, seed: int, early: bool) -> None:
+        """Say when the stored threshold is used otherwise than it was found."""
+        stored = self.metadata.promise
+        if stored is not None and (early or (samples, seed) != (stored.samples, stored.seed)):
+            now = f"at most {samples}" if early else samples
+            warnings.warn(
+                f"the stored threshold was found with {stored.samples} samples and seed {stored.seed}: "
+                f"with {now} and seed {seed} its promise about the error does not hold",
+                GuaranteeWarning,
+                stacklevel=3,
+            )
+
+    def _announce(self, samples: int, early: bool) -> None:
+        fitted = self.metadata.calibration.samples
+        if fitted is not None and samples != fitted:
+            warnings.warn(
+                f"this model was calibrated at {fitted} samples and runs with {'at most ' if early else ''}{samples}: "
+                "its probabilities are a little off",
+                SamplesWarning,
+                stacklevel=3,
+            )
+
+    def _as_batch(self, given: npt.NDArray[np.uint8] | Iterable[ImageLike]) -> npt.NDArray[np.uint8]:
+        spec = self.metadata.image
+        if isinstance(given, np.ndarray):
+            shape = (spec.height, spec.width, spec.channels)
+            if given.ndim != 4 or given.shape[1:] != shape or given.dtype != spec.dtype or len(given) == 0:
+                raise ImageError(
+                    expected(
+                        "`images`",
+                        f"{spec.dtype} of shape [batch, {spec.height}, {spec.width}, {spec.channels}], batch >= 1",
+                        f"{given.dtype} {list(given.shape)}",
+                        "A list of images of any size is resized for you: predict([image])",
+                    )
+                )
+            return given
+        if isinstance(given, str | bytes | Path | Image.Image):
+            raise ImageError(
+                expected("`images`", "a sequence of images", type(given).__name__, "Put it into a list: [image]")
+            )
+        prepared = [
+            loader.load(item, spec) if isinstance(item, str | Path | bytes) else loader.prepare(item, spec)
+            for item in given
+        ]
+        if not prepared:
+            raise ImageError(expected("`images`", "at least one image", [], "Pass an image: predict([image])"))
+        return np.stack(prepared)

@@ -1,0 +1,260 @@
+"""What a model says of a batch of images, as values."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from uce_edge import contract
+from uce_edge.rejection import description
+from uce_edge.rejection.rule import Decision, Reason, RejectRule
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FloatArray = npt.NDArray[np.float32]
+ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | Image.Image
+"""What a user gives as one image."""
+
+
+class ClassProbability(NamedTuple):
+    """A class and how likely it is."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePrediction:
+    """The prediction for one image."""
+
+    label: str
+    class_id: int
+    confidence: float
+    uncertainty: float
+    model_uncertainty: float
+    standard_error: float
+    error_probability: float
+    decision: Decision | None
+    passes: int
+    """The passes that the image took: fewer than were asked for, where they were drawn adaptively."""
+    seed: int
+    probabilities: FloatArray
+    novelty: float | None = None
+    """A p-value: how like the calibration images it is. None for a file without this output."""
+    novelty_score: float | None = None
+    """Its distance from the calibration images; None for a file without this output."""
+    reason: Reason | None = None
+    """Why it is rejected; None for what is not."""
+    rule: RejectRule = field(default=RejectRule(), repr=False)
+    """What the decision applied."""
+    classes: Sequence[str] = field(default=(), repr=False)
+    """The class names, in the order of the probabilities."""
+    source: ImageLike | None = field(default=None, repr=False)
+    """The image as it was given."""
+
+    @property
+    def path(self) -> str | None:
+        """The file, where the image was given as a path."""
+        return str(self.source) if isinstance(self.source, str | Path) else None
+
+    @property
+    def out_of_distribution(self) -> bool:
+        """Whether it is rejected as unlike the calibration images."""
+        return self.reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH)
+
+    @property
+    def why(self) -> str:
+        """The grounds of the decision, to follow "reject:" or "accept:"; empty without a decision."""
+        if self.decision is None:
+            return ""
+        return description.why(self.rule, self.class_id, self.label, self.reason)
+
+    def _repr_html_(self) -> str:
+        """A card, for notebooks."""
+        from uce_edge.output.notebook import card
+
+        return card(self)
+
+    def top(self, classes: Sequence[str], count: int) -> tuple[ClassProbability, ...]:
+        """The likeliest classes and their probabilities."""
+        order = np.argsort(-self.probabilities, kind="stable")[:count]
+        return tuple(ClassProbability(classes[index], _short(self.probabilities[index])) for index in order)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, without the probabilities of all classes; the passes are called `samples` there."""
+        return {
+            "label": self.label,
+            "class_id": self.class_id,
+            "confidence": self.confidence,
+            **{name: getattr(self, name) for name in contract.NUMBERS},
+            "decision": None if self.decision is None else str(self.decision),
+            "reason": None if self.reason is None else str(self.reason),
+            "samples": self.passes,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predictions for a batch; iterate for one image at a time."""
+
+    class_ids: npt.NDArray[np.int32]
+    labels: list[str]
+    probabilities: FloatArray
+    uncertainty: FloatArray
+    model_uncertainty: FloatArray
+    standard_error: FloatArray
+    error_probability: FloatArray
+    decisions: list[Decision | None]
+    samples: int
+    """The passes that were asked for."""
+    drawn: npt.NDArray[np.int32]
+    """The passes that each image took."""
+    seed: int
+    novelty: FloatArray | None = None
+    """As in `ImagePrediction`; None for a file that cannot tell, like the next."""
+    novelty_score: FloatArray | None = None
+    reasons: list[Reason | None] | None = None
+    """Why an image is rejected; None where nothing was to be decided."""
+
+    rule: RejectRule = field(default=RejectRule(), repr=False)
+    """What the decisions applied."""
+    classes: Sequence[str] = field(default=(), repr=False)
+    """The class names, in the order of the probabilities."""
+    sources: Sequence[ImageLike | None] | npt.NDArray[np.uint8] | None = field(default=None, repr=False)
+    """The images as they were given."""
+
+    @property
+    def paths(self) -> list[str | None]:
+        """The file of each image that was given as a path."""
+        return [image.path for image in self]
+
+    @property
+    def accepted(self) -> npt.NDArray[np.bool_]:
+        """Which images are accepted, as in `prediction[prediction.accepted]`; none where nothing was to be decided."""
+        return np.array([decision is Decision.ACCEPT for decision in self.decisions], dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self.class_ids)
+
+    def __iter__(self) -> Iterator[ImagePrediction]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: "int | np.integer[Any]") -> ImagePrediction: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> "Prediction": ...
+
+    def __getitem__(
+        self, index: "int | np.integer[Any] | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
+    ) -> "ImagePrediction | Prediction":
+        """One image by its number; several by a slice, numbers or a mask: `prediction[prediction.uncertainty < 0.1]`.
+
+        Raises:
+            IndexError: There is no such image, or a mask has another length.
+        """
+        if isinstance(index, bool | np.bool_):  # such as a comparison of a whole list
+            raise IndexError("Expected a number, a slice, numbers or a mask with one value per image, but got a bool.")
+        if isinstance(index, int | np.integer):
+            return self._image(range(len(self))[index])
+        return self._images(np.arange(len(self))[index if isinstance(index, slice) or len(index) else slice(0)])
+
+    def _image(self, index: int) -> ImagePrediction:
+        numbers: dict[str, Any] = {
+            name: None if values is None else _short(values[index]) for name, values in self._numbers()
+        }
+        return ImagePrediction(
+            label=self.labels[index],
+            class_id=int(self.class_ids[index]),
+            confidence=_short(self.probabilities[index].max()),
+            decision=self.decisions[index],
+            passes=int(self.drawn[index]),
+            seed=self.seed,
+            probabilities=self.probabilities[index],
+            reason=None if self.reasons is None else self.reasons[index],
+            rule=self.rule,
+            classes=self.classes,
+            source=None if self.sources is None else self.sources[index],
+            **numbers,
+        )
+
+    def _images(self, chosen: npt.NDArray[np.intp]) -> "Prediction":
+        numbers: dict[str, Any] = {name: None if values is None else values[chosen] for name, values in self._numbers()}
+        return replace(
+            self,
+            class_ids=self.class_ids[chosen],
+            labels=[self.labels[index] for index in chosen],
+            probabilities=self.probabilities[chosen],
+            decisions=[self.decisions[index] for index in chosen],
+            drawn=self.drawn[chosen],
+            reasons=None if self.reasons is None else [self.reasons[index] for index in chosen],
+            sources=None if self.sources is None else [self.sources[index] for index in chosen],
+            **numbers,
+        )
+
+    def _numbers(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in contract.NUMBERS]
+
+    def to_pandas(self) -> "DataFrame":
+        """A table with one row per image: its path, if it has one, and the values of `ImagePrediction.as_dict`."""
+        from uce_edge.output.dataframe import to_pandas
+
+        return to_pandas(self)
+
+    def _repr_html_(self) -> str:
+        """Cards side by side, for notebooks."""
+        from uce_edge.output.notebook import cards
+
+        return cards(self)
+
+
+def _short(value: np.float32) -> float:
+    """The shortest decimal that is this float32, so that JSON shows 0.3 and not 0.30000001192092896."""
+    return float(str(value))
+
+
+class Summary(NamedTuple):
+    """What follows from the probabilities of all passes; the graph computes the same for one call."""
+
+    probabilities: FloatArray
+    uncertainty: FloatArray
+    model_uncertainty: FloatArray
+    standard_error: FloatArray
+
+
+def seed_averages(passes: FloatArray, members: int) -> FloatArray:
+    """What the members of an ensemble say together for every seed: [seeds * members, ...] -> [seeds, ...]."""
+    if members == 1:
+        return passes
+    averages: FloatArray = passes.reshape(-1, members, *passes.shape[1:]).mean(axis=1)
+    return averages
+
+
+def summarise(passes: FloatArray, members: int = 1) -> Summary:
+    """Merge calibrated probabilities, for passes that were split over several calls.
+
+    Args:
+        passes: [seeds * members, batch, classes], seed by seed.
+        members: The networks of an ensemble. They are no draws, so the standard error is that of the seeds' averages.
+    """
+    classes = passes.shape[-1]
+    values = passes.astype(np.float64)
+    scale = -1 / math.log(classes)
+    mean = values.mean(axis=0)
+    log_mean = np.log(np.maximum(mean, 1e-30))
+    total = np.clip(scale * (mean * log_mean).sum(-1), 0, 1)
+    data = scale * (values * np.log(np.maximum(values, 1e-30))).sum(-1).mean(axis=0)
+    # Delta method: the entropy of the mean is the mean of the passes' cross-entropies to it.
+    cross = seed_averages(scale * (values * log_mean).sum(-1), members)
+    seeds = len(cross)
+    error = np.ones_like(total) if seeds == 1 else cross.std(axis=0, ddof=1) / math.sqrt(seeds)
+    return Summary(
+        *(np.asarray(x, np.float32) for x in (mean, total, np.clip(total - data, 0, 1), np.minimum(error, 1)))
+    )

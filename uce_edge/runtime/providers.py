@@ -1,0 +1,194 @@
+"""Choosing an ONNX Runtime execution provider, and being honest about the one obtained."""
+
+import warnings
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+from uce_edge._util.field_rules import between, checked
+from uce_edge.errors import (
+    DeviceWarning,
+    MissingPartError,
+    ModelFileError,
+    UceEdgeError,
+    UsageError,
+    argument,
+    expected,
+)
+from uce_edge.runtime import telemetry
+
+CPU = "CPUExecutionProvider"
+_Threads = Annotated[int, between(1, 1024)] | None
+_log_is_silent = False
+
+
+class Device(StrEnum):
+    """Where a model runs."""
+
+    AUTO = "auto"
+    """CUDA when it really works, otherwise the CPU; warns if CUDA was offered and failed."""
+    CPU = "cpu"
+    """The CPU."""
+    CUDA = "cuda"
+    """CUDA or an error, never a silent fallback."""
+    TENSORRT = "tensorrt"
+    """TensorRT or an error; what it does not take runs on CUDA."""
+    OPENVINO = "openvino"
+    """OpenVINO's provider or an error."""
+
+
+@dataclass(frozen=True)
+class _Accelerator:
+    """What else than the CPU can run a file, and how one gets it."""
+
+    name: str
+    providers: tuple[str, ...]
+    """The first must be obtained; the others take what it leaves."""
+    wheel: str
+    missing: str
+    libraries: str
+
+
+_ACCELERATORS = {
+    Device.CUDA: _Accelerator(
+        "CUDA",
+        ("CUDAExecutionProvider",),
+        '"uce-edge[gpu]"',
+        "driver, CUDA or cuDNN missing",
+        "install the CUDA libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'",
+    ),
+    Device.TENSORRT: _Accelerator(
+        "TensorRT",
+        ("TensorrtExecutionProvider", "CUDAExecutionProvider"),
+        '"uce-edge[gpu]"',
+        "driver, CUDA or TensorRT missing",
+        "install its libraries: pip install tensorrt 'onnxruntime-gpu[cuda,cudnn]'",
+    ),
+    Device.OPENVINO: _Accelerator(
+        "OpenVINO",
+        ("OpenVINOExecutionProvider",),
+        "onnxruntime-openvino",
+        "its libraries are missing",
+        "install them: pip install openvino",
+    ),
+}
+
+
+def onnxruntime() -> ModuleType:
+    """The installed ONNX Runtime without its telemetry, or the command that installs it."""
+    telemetry.switch_off()
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingPartError("Running a model", "onnxruntime", "cpu") from None
+    module: ModuleType = onnxruntime
+    return module
+
+
+def silence_log() -> None:
+    """Keep ONNX Runtime's own log off stderr for good: for a program that tells all failures itself.
+
+    A library leaves that log as it is: ONNX Runtime does not tell what level its user has chosen.
+    """
+    global _log_is_silent  # noqa: PLW0603 - decided before ONNX Runtime is imported, which takes a while
+    _log_is_silent = True
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse a number of threads outside 1 to 1024."""
+    checked("threads", _Threads, threads, "Leave it out to use all cores")
+
+
+def open_session(
+    model: str | bytes,
+    device: Device | str = Device.AUTO,
+    threads: int | None = None,
+    *,
+    spin: bool = True,
+    name: str = "The model",
+) -> Any:
+    """Load a model on the wanted device.
+
+    Args:
+        model: The content of a file, or its path.
+        device: Where to run it.
+        threads: Intra-op threads; None leaves the choice to ONNX Runtime.
+        spin: Whether these threads keep their cores busy while they wait for each other.
+        name: What messages call a content.
+
+    Returns:
+        An `onnxruntime.InferenceSession`; `get_providers()` tells the truth about it.
+    """
+    if device not in list(Device):
+        raise UsageError(
+            expected("`device`", f"one of {', '.join(Device)}", device, f"Use: {argument('device', 'auto')}")
+        )
+    check_threads(threads)
+    ort, device = onnxruntime(), Device(device)
+    options = _options(ort, threads, spin)
+    name = model if isinstance(model, str) else name
+    if device is Device.CPU:
+        return _load(ort, model, name, [CPU], options)
+    wanted = _ACCELERATORS[Device.CUDA if device is Device.AUTO else device]
+    if wanted.providers[0] not in ort.get_available_providers():
+        if device is Device.AUTO:
+            return _load(ort, model, name, [CPU], options)
+        raise UceEdgeError(
+            f"{argument('device', device)} needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of "
+            f"ONNX Runtime, and {installed()} is installed. "
+            f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
+        )
+    try:
+        session = _load(ort, model, name, [*wanted.providers, CPU], options)
+    except ModelFileError:
+        session = _load(ort, model, name, [CPU], options)  # fails again unless the accelerator was to blame
+    if wanted.providers[0] in session.get_providers():
+        return session
+    # A GPU wheel lists its providers everywhere and falls back in silence; only the session knows.
+    if device is not Device.AUTO:
+        raise UceEdgeError(
+            f"{argument('device', device)} was asked for, but ONNX Runtime could not start {wanted.name} "
+            f"({wanted.missing}). Run with {argument('device', 'cpu')}, or {wanted.libraries}"
+        )
+    warnings.warn(f"{wanted.name} is not usable here; running on the CPU", DeviceWarning, stacklevel=3)
+    return session
+
+
+def _options(ort: ModuleType, threads: int | None, spin: bool) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # failures come back as exceptions; warnings about fallbacks are said above
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    if not spin:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def _load(ort: ModuleType, model: str | bytes, name: str, providers: list[str], options: Any) -> Any:
+    if _log_is_silent:
+        # The process-wide log reports a failed CUDA start in a dozen lines; one sentence says the same.
+        ort.set_default_logger_severity(4)
+    try:
+        # ONNX Runtime's own fallback prints a banner on stdout, which is for data.
+        session = ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+    except Exception as error:  # onnxruntime raises its own unrelated classes per failure
+        raise not_loadable(name, str(error).splitlines()[0]) from None
+    session._model_bytes = None  # it keeps the content for a fallback that is switched off
+    return session
+
+
+def not_loadable(name: str, reason: str) -> ModelFileError:
+    """What is said of a file that is not a model."""
+    weights = Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
+    remedy = "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
+    return ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}")
+
+
+def installed() -> str:
+    """The distributions that the module `onnxruntime` comes from."""
+    import importlib.metadata  # slow, and only needed for this message
+
+    names = importlib.metadata.packages_distributions().get("onnxruntime", [])
+    return " and ".join(sorted(set(names))) or "no known distribution"

@@ -1,0 +1,225 @@
+"""The passes of a model file, split over as many calls as memory asks for and merged as the contract's table says."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import contract
+from uce_edge._util.field_rules import Rule, checked
+from uce_edge.calibration.error_map import error_probability
+from uce_edge.contract import Inference, Merge, Output, Per
+from uce_edge.errors import ModelFileError, UsageError, argument, expected
+from uce_edge.metadata import Metadata
+from uce_edge.rejection.rule import RejectRule
+from uce_edge.runtime import early_stopping
+from uce_edge.runtime.prediction import seed_averages, summarise
+from uce_edge.runtime.session import Runner
+
+# One call holds this many image-passes at most: more make none of them faster.
+_ROWS_PER_CALL = 32
+MAX_MEMORY = 256
+"""Megabytes that the values of one call may take, about, unless told otherwise; the network itself comes on top."""
+# A file whose passes are hardly more than draws computes an image once, and then holds this many probabilities at most.
+_DRAWN_PER_CALL = 2**20
+
+_Megabytes = Annotated[int, Rule("of at least 1 MB", lambda value: value >= 1)] | None
+
+_AXES = {output.name: output.dimensions.index("batch") for output in contract.OUTPUTS}
+
+Pixels = npt.NDArray[np.uint8]
+Seeds = npt.NDArray[np.int32]
+Values = dict[str, npt.NDArray[Any]]
+"""Outputs by their names in the contract."""
+
+
+def check_memory(max_memory: int | None) -> None:
+    """Refuse a memory budget of less than 1 MB."""
+    checked("max_memory", _Megabytes, max_memory, f"Leave it out for {MAX_MEMORY}")
+
+
+class Calls:
+    """A session that is asked for any number of images and passes."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        metadata: Metadata,
+        source: str,
+        max_memory: int | None = None,
+        table: Sequence[Output] = contract.OUTPUTS,
+    ) -> None:
+        """Prepare the calls of a session.
+
+        Args:
+            runner: The session.
+            metadata: What its file says of itself.
+            source: The file's name, for messages.
+            max_memory: Megabytes, as in `Model`.
+            table: The outputs that are known; those that the file has are asked for.
+        """
+        check_memory(max_memory)
+        self._runner, self._metadata, self._source = runner, metadata, source
+        outputs = contract.outputs_of(metadata.outputs, metadata.contract, table)
+        self._per_image = [output for output in outputs if output.per is Per.IMAGE]
+        self._same = [output for output in outputs if output.merge is Merge.SAME]
+        self._named = {output.name: output for output in outputs}
+        self._rows = self._affordable_rows(max_memory)
+        self._rows_per_call = self._drawn_rows(max_memory)
+
+    def run(self, batch: Pixels, seeds: Seeds) -> Values:
+        """All outputs that have one entry per image."""
+        step = self._images_per_call(len(seeds))
+        parts = [self._run(batch[i : i + step], seeds) for i in range(0, len(batch), step)]
+        return self._decided(_joined(parts))
+
+    def run_until_settled(
+        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
+    ) -> tuple[Values, npt.NDArray[np.int32]]:
+        """As `run`, of those passes of each image that settle what becomes of it; and their number.
+
+        Args:
+            batch: The images.
+            seeds: The passes to draw at most.
+            applied: The reject rule that the answers will meet; without limits only the label counts.
+            error: The probability of another outcome than that of all passes, as in `uce_edge.runtime.early_stopping`.
+        """
+        contract.check_adaptive(error)
+        if not self._metadata.takes_seeds or self._rows_per_call > self._rows:
+            raise UsageError(
+                f"{self._source} computes an image in one call, so there is nothing to stop early: "
+                f"leave {argument('adaptive')} out."
+            )
+        starts = range(0, len(batch), self._rows)
+        parts = [self._settled(batch[i : i + self._rows], seeds, applied, error) for i in starts]
+        return self._decided(_joined([part for part, _ in parts])), np.concatenate([drawn for _, drawn in parts])
+
+    def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
+        """An output with one entry per pass, [seeds * members, batch, classes]."""
+        return self._passes([self._named[name]], batch, seeds)[name]
+
+    def _run(self, batch: Pixels, seeds: Seeds) -> Values:
+        """As `run`, for images that one call takes."""
+        if len(seeds) <= self._passes_per_call(1):
+            return self._call(self._per_image, batch, seeds)
+        values = self._split([self._named[contract.PASS_PROBABILITIES], *self._same], batch, seeds)
+        passes = values.pop(contract.PASS_PROBABILITIES)
+        return values | self._computed(passes)
+
+    def _settled(
+        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
+    ) -> tuple[Values, npt.NDArray[np.int32]]:
+        drawn = np.zeros(len(batch), np.int32)
+        settled: list[tuple[npt.NDArray[np.intp], Values]] = []
+        open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self._metadata.classes)), np.float32)
+        same: Values = {}
+        members, taken = self._metadata.members, 0
+        for count in early_stopping.looks(len(seeds)):
+            wanted = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
+            fresh = self._passes(wanted, batch[open_images], seeds[taken:count])
+            taken = count
+            passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
+            same |= fresh
+            last = count == len(seeds)
+            done = np.full(len(open_images), True)
+            if not last:  # members are no draws: what varies is what they say together
+                done = early_stopping.settled(seed_averages(passes, members), applied, error, len(seeds))
+            if done.any():
+                settled.append((open_images[done], self._computed(passes[:, done])))
+            drawn[open_images[done]] = count
+            open_images, passes = open_images[~done], passes[:, ~done]
+            if not len(open_images):
+                break
+        order = np.argsort(np.concatenate([indices for indices, _ in settled]))
+        computed = {name: np.concatenate([part[name] for _, part in settled])[order] for name in settled[0][1]}
+        return computed | same, drawn
+
+    def _decided(self, values: Values) -> Values:
+        """With the decision of the file's own rule, where the graph has not given it: by its numpy reference."""
+        if contract.DECISION in values:
+            return values
+        stored = self._metadata.rule or RejectRule()
+        needed = (values[contract.UNCERTAINTY], values[contract.PROBABILITIES], values.get(contract.NOVELTY))
+        return values | {contract.DECISION: stored.decide(*needed)}
+
+    def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
+        """What the graph would have given for the probabilities of these passes in one call."""
+        summary = summarise(passes, self._metadata.members)
+        confidence = summary.probabilities.max(-1)
+        error = error_probability(self._metadata.calibration, confidence, summary.uncertainty).astype(np.float32)
+        return {
+            contract.PROBABILITIES: summary.probabilities,
+            contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),
+            contract.UNCERTAINTY: summary.uncertainty,
+            contract.MODEL_UNCERTAINTY: summary.model_uncertainty,
+            contract.STANDARD_ERROR: summary.standard_error,
+            contract.ERROR_PROBABILITY: error,
+        }
+
+    def _passes(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
+        """As `_split`, for any number of images."""
+        step = self._images_per_call(len(seeds))
+        return _joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
+
+    def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
+        """Outputs that need no computing to be merged, their passes split over calls."""
+        step = self._passes_per_call(len(batch))
+        chunks = [seeds[start : start + step] for start in range(0, len(seeds), step)]
+        placed = self._runner.place(batch)
+        first = self._call(outputs, placed, chunks[0])
+        per_pass = [output for output in outputs if output.merge is Merge.CONCATENATED]
+        calls = [first, *(self._call(per_pass, placed, chunk) for chunk in chunks[1:])]
+        return first | {output.name: np.concatenate([call[output.name] for call in calls]) for output in per_pass}
+
+    def _call(self, outputs: Sequence[Output], batch: Any, seeds: Seeds) -> Values:
+        names = [output.name for output in outputs]
+        feed = {contract.IMAGE: batch}
+        if self._metadata.takes_seeds:
+            feed[contract.SEEDS] = seeds
+        try:
+            return dict(zip(names, self._runner.run(names, feed), strict=True))
+        except Exception as error:  # onnxruntime raises its own unrelated classes per failure
+            reason = str(error).splitlines()[0]
+            raise ModelFileError(
+                f"{self._source} cannot be run ({reason}). If the memory is full, lower {argument('max_memory')}; "
+                "otherwise the file is damaged: copy or export it again."
+            ) from None
+
+    def _images_per_call(self, samples: int) -> int:
+        return max(1, min(self._rows, self._rows_per_call // samples))
+
+    def _passes_per_call(self, images: int) -> int:
+        if self._metadata.baked:
+            return self._metadata.samples
+        return max(1, self._rows_per_call // images)
+
+    def _drawn_rows(self, max_memory: int | None) -> int:
+        """Image-passes that one call may hold: more where a pass is hardly more than a draw, so that all are in one."""
+        costs, each = self._metadata.costs, 1
+        if costs is None or not costs.runs_once:
+            return self._rows
+        if costs.bytes_per_draw is not None:
+            each = costs.bytes_per_draw
+        elif self._metadata.inference is Inference.MC:  # an older file: what a draw takes is not known
+            return self._rows
+        affordable = (max_memory or MAX_MEMORY) * 2**20 // each
+        return max(
+            self._rows, min(affordable, _DRAWN_PER_CALL // (len(self._metadata.classes) * self._metadata.members))
+        )
+
+    def _affordable_rows(self, max_memory: int | None) -> int:
+        """Image-passes that one call may hold of the network proper."""
+        each = None if self._metadata.costs is None else self._metadata.costs.bytes_per_pass
+        if each is None:
+            return _ROWS_PER_CALL
+        rows = (max_memory or MAX_MEMORY) * 2**20 // each
+        if rows < 1 and max_memory is not None:
+            rule = f"at least {-(-each // 2**20)} MB, which one pass of {self._source} takes"
+            raise UsageError(expected("`max_memory`", rule, max_memory, "Give it more, or export a smaller network"))
+        return min(max(rows, 1), _ROWS_PER_CALL)
+
+
+def _joined(parts: Sequence[Values]) -> Values:
+    """The outputs of several groups of images as those of all."""
+    return {name: np.concatenate([part[name] for part in parts], axis=_AXES[name]) for name in parts[0]}
