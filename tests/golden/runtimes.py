@@ -2,7 +2,8 @@
 
 Needs numpy and that runtime alone, so that it runs in an empty environment. Prints, per file, the largest difference of
 an output that a caller would read: a share of itself for `novelty_score`, of the reference images for `novelty`. Exits
-with 1 when one is above 1e-5, when `novelty` is off by more than one reference image, or when `decision` differs.
+with 1 when one is above 1e-5, when `novelty` is off by more than one reference image, or when `decision` differs or
+accepts NaN.
 """
 
 import json
@@ -212,6 +213,21 @@ def compared(case: dict[str, Any], values: dict[str, np.ndarray]) -> dict[str, t
     return result
 
 
+def rejects_nan(name: str) -> bool:
+    """Whether probabilities of NaN are rejected, by digits-rule-none with a temperature of NaN."""
+    source = HERE / "digits-rule-none.onnx"
+    (temperature,) = description(source)["calibration"]["parameters"]["temperature"]
+    content, value = source.read_bytes(), np.float32(temperature).tobytes()
+    assert content.count(value) == 1
+    path = Path(tempfile.mkdtemp()) / source.name
+    path.write_bytes(content.replace(value, np.float32(np.nan).tobytes()))
+    path.with_suffix(".json").write_text(source.with_suffix(".json").read_text())
+    run = open_model(name, path, 0)  # kept: the values of MNN live as long as it
+    values = run(np.zeros((1, 8, 8, 1), np.uint8), np.zeros(0, np.int32))
+    decision = dict(zip(outputs_read(path), values, strict=True))["decision"]
+    return bool(np.ravel(decision)[0] & 1)
+
+
 def main(name: str) -> int:
     """Run all cases; files of contract 1 with this package alone, which converts them."""
     opened: dict[tuple[str, int], Run] = {}
@@ -235,6 +251,8 @@ def main(name: str) -> int:
                 wrong.append(f"{output} of {path.name} and {case['image']} is off by {difference:.1e}")
         if values["decision"].tolist() != [case["decision"]]:
             wrong.append(f"{path.name} and {case['image']}: the decision is {values['decision'].tolist()}")
+    if name != "uce_edge" and not rejects_nan(name):  # this package refuses a file that was changed
+        wrong.append("probabilities of NaN are accepted")
     for model, differences in worst.items():
         parts = [
             f"{difference:.1e}" + (f" ({kind})" if len(differences) > 1 else "")
