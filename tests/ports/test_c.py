@@ -79,6 +79,7 @@ def test_rows_with_gaps_many_images_and_options_of_a_session(build: Path, withou
     assert (said.returncode, said.stdout, said.stderr) == (0, "ok\n", "")
 
 
+@pytest.mark.filterwarnings("ignore::uce_edge.errors.UceEdgeWarning")  # some cases have other passes on purpose
 def test_a_program_that_knows_only_the_decision_agrees_with_predict(build: Path, tmp_path: Path) -> None:
     """By every golden: with the plain C API of ONNX Runtime, and with `uce-edge predict --reject auto`."""
     library = build / "lib" / "libonnxruntime.so.1"

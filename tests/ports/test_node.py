@@ -52,6 +52,7 @@ def test_the_module_spells_the_contract_as_python_does() -> None:
 def test_a_call_holds_as_many_passes_as_in_python(tmp_path: Path) -> None:
     older = variant(tmp_path, lambda document: document.update(costs=None))
     files = [*sorted(GOLDEN.glob("*.onnx")), *map(bundled, BUNDLED), older]
+    files = [file for file in files if Model(file, "cpu").metadata.takes_seeds]
     script = """
         const { readFileSync } = await import('node:fs');
         const { callSize } = await import(process.argv[1]);
