@@ -12,7 +12,6 @@ from uce_edge.contract import DECISION, RuleScore
 from uce_edge.metadata import Metadata
 from uce_edge.rejection.rule import NO_CUTOFF, NO_LIMIT, Code, RejectRule
 from uce_edge_export.builder import Builder
-from uce_edge_export.probing import extend
 
 PREFIX = "decision."
 """Of the names of all initializers of the rule."""
@@ -55,6 +54,8 @@ def detach_novelty(graph: ir.Graph) -> None:
 
 def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     """A graph of contract 1 as one of contract 2; another one is left as it is."""
+    from uce_edge_export.probing import extend  # imports the graph, which imports this module
+
     graph = model.graph
     outputs = {str(value.name): value for value in graph.outputs}
     if DECISION not in outputs:

@@ -13,7 +13,6 @@ from conftest import GOLDEN
 from cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
 from PIL import Image
 from port_cases import CASES, IMAGE, MODEL, Port, check_novelty, check_numbers, command, decision_of
-
 from typer.testing import CliRunner
 
 from uce_edge import contract

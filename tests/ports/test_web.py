@@ -50,6 +50,8 @@ def test_the_page_gives_the_golden_answers(golden_page: Callable[[str], Visit], 
     if case["seeds"]:
         page.set("samples", samples)
         page.set("seed", seed)
+    if case["model"] == "digits-rule-none.onnx":  # nothing is rejected but NaN
+        page.set("threshold", 1)
     page.give(case["image"], (GOLDEN / case["image"]).read_bytes())
     document = page.answer(source=case["image"], samples=samples, seed=seed)
     compare(document, case, 1e-5)

@@ -97,7 +97,9 @@ def test_a_novelty_that_is_not_a_number_is_out_of_distribution(visit: Callable[.
     document = give_golden(visited, "digit-0")
     assert (document["novelty"], document["reason"]) == (None, "out-of-distribution")
     assert visited.page.inner_text("#novelty") == "not a number"
-    assert "is not a number, and at 1.1\u00a0% or less an image is out of distribution" in visited.page.inner_text("#reason")
+    assert "is not a number, and at 1.1\u00a0% or less an image is out of distribution" in visited.page.inner_text(
+        "#reason"
+    )
 
 
 @pytest.mark.parametrize("kind", BUNDLED)

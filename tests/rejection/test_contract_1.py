@@ -105,4 +105,4 @@ def test_export_converts_a_file(tmp_path: Path, call: Call) -> None:
     images = np.stack([np.frombuffer(path.read_bytes(), np.uint8).reshape(8, 8, 1) for path in GOLDEN.glob("*.raw")])
     ours, theirs = (model.predict(images, reject="auto") for model in (before, after))
     assert ours.reasons == theirs.reasons
-    np.testing.assert_array_equal(ours.pass_probabilities, theirs.pass_probabilities)
+    np.testing.assert_array_equal(ours.probabilities, theirs.probabilities)

@@ -70,7 +70,8 @@ def package(context: typer.Context, given: list[Path], forms: Forms, out: Path |
         what = f"{', '.join(others)} cannot change it" if others else "only one can be given"
         raise UsageError(
             f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} with --out FILE, "
-            f"--triton DIR, --hub DIR or --ort alone. To read it as any other classifier: uce-edge export --from {first}"
+            "--triton DIR, --hub DIR or --ort alone. To read it as any other classifier: "
+            f"uce-edge export --from {first}"
         )
     if forms == Forms() and out is None:
         raise UsageError(
