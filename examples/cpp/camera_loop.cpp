@@ -48,7 +48,6 @@ void run(const std::string& path, int frames, double rate, int threads, int samp
   const double load = processor() - started;
   const uce_edge::Metadata& m = model.metadata();
   const auto seeds = model.seeds(samples > 0 ? std::optional<std::int64_t>(samples) : std::nullopt);
-  const auto limits = m.limits();
   const std::size_t row = m.image_bytes() / std::size_t(m.height), stride = row + 64;
   std::vector<std::uint8_t> frame(stride * std::size_t(m.height));
   std::mt19937 random(0);
@@ -71,7 +70,7 @@ void run(const std::string& path, int frames, double rate, int threads, int samp
     const auto time = Clock::now() - begin;
     took.push_back(milliseconds(time));
     computed.push_back(processor() - used);
-    rejected += limits && answers[0].rejected(*limits);
+    rejected += answers[0].decision != uce_edge::Decision::accept;
     late += rate > 0 && time > period;
     next = rate > 0 ? next + std::chrono::duration_cast<Clock::duration>(period) : Clock::now();
   }

@@ -38,10 +38,9 @@ static void print_number(const char *name, float value) {
   }
 }
 
-static void print_answer(const uce_edge_model *model, const uce_edge_answer *answer, const uce_edge_limits *limits,
-                         const float *probabilities, int classes) {
-  static const char *const reasons[] = {"null", "\"uncertain\"", "\"foreign\"", "\"both\""};
-  char why[256] = "";
+static void print_answer(const uce_edge_model *model, const uce_edge_answer *answer, const float *probabilities,
+                         int classes) {
+  static const char *const reasons[] = {"null", "\"uncertain\"", "\"out-of-distribution\"", "\"both\""};
   int i;
   printf("{\"label\": \"%s\", \"class_id\": %d", uce_edge_class_name(model, answer->class_id), (int)answer->class_id);
   printf(", \"probabilities\": [");
@@ -54,11 +53,8 @@ static void print_answer(const uce_edge_model *model, const uce_edge_answer *ans
   print_number("error_probability", answer->error_probability);
   print_number("novelty", answer->novelty);
   print_number("novelty_score", answer->novelty_score);
-  if (limits != NULL) {
-    uce_edge_why(answer, limits, why, sizeof why);
-    printf(", \"decision\": \"%s\", \"reason\": %s, \"why\": \"%s\"",
-           answer->reason == UCE_EDGE_ACCEPTED ? "accept" : "reject", reasons[answer->reason], why);
-  }
+  printf(", \"decision\": \"%s\", \"reason\": %s", answer->decision == UCE_EDGE_ACCEPT ? "accept" : "reject",
+         reasons[answer->decision]);
   printf("}\n");
 }
 
@@ -67,7 +63,6 @@ int main(int count, char **words) {
   uce_edge_error error = {{0}};
   uce_edge_options options = {0};
   uce_edge_passes passes = {0, 0};
-  uce_edge_limits limits;
   uce_edge_info info;
   uce_edge_model *model = NULL;
   uce_edge_image *views = NULL;
@@ -98,7 +93,6 @@ int main(int count, char **words) {
   if (status == UCE_EDGE_OK) status = uce_edge_warm_up(model, 1, NULL, 1, &error);
   if (status == UCE_EDGE_OK) {
     uce_edge_describe(model, &info);
-    if (info.has_limits) status = uce_edge_own_limits(model, &limits, &error);
     views = calloc((size_t)images, sizeof *views);
     answers = calloc((size_t)images, sizeof *answers);
     probabilities = calloc((size_t)(images * info.classes), sizeof *probabilities);
@@ -116,11 +110,10 @@ int main(int count, char **words) {
     }
   }
   if (status == UCE_EDGE_OK) {
-    status = uce_edge_predict(model, views, (size_t)images, &passes, info.has_limits ? &limits : NULL, answers,
-                              probabilities, &error);
+    status = uce_edge_predict(model, views, (size_t)images, &passes, answers, probabilities, &error);
   }
   for (i = 0; i < images && status == UCE_EDGE_OK; ++i) {
-    print_answer(model, &answers[i], info.has_limits ? &limits : NULL, probabilities + i * info.classes, info.classes);
+    print_answer(model, &answers[i], probabilities + i * info.classes, info.classes);
   }
   if (status != UCE_EDGE_OK) fprintf(stderr, "error: %s\n", uce_edge_message(&error));
   for (i = 0; i < images && views != NULL; ++i) free((void *)views[i].pixels);

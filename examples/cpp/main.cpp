@@ -27,7 +27,7 @@ constexpr const char* help =
     "  IMAGE.raw     height x width x channels bytes, rows from the top, not normalised\n"
     "  --samples N   the number of passes, 1 to 4096; by default what the file says\n"
     "  --seed S      which passes: S owns 4096*S to 4096*S+4095; by default 0\n"
-    "  --reject T    reject an uncertainty above T, or with auto what the file itself rejects\n"
+    "  --reject T    reject an uncertainty above T, or with auto apply the rule of the file\n"
     "  --self-test   answer the probe images in the file, and compare with the answers it was published with\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
 
@@ -124,14 +124,13 @@ void run(const std::vector<std::string>& arguments) {
   const auto& metadata = model.metadata();
   const auto seeds = model.seeds(samples, seed);
   const auto passes = static_cast<std::int64_t>(seeds.size());
-  std::optional<uce_edge::Limits> limits;
-  if (given) limits = uce_edge::Limits{static_cast<float>(*given), {}, {}};
   if (reject == "auto") {
-    limits = metadata.limits();
-    if (!limits) throw uce_edge::UsageError(files[0] + " has no stored threshold: give one, such as --reject 0.3.");
-    const auto& promised = metadata.promised();
-    if (promised && (promised->samples != passes || promised->seed != seed)) {
-      std::cerr << "warning: the stored threshold's promise about the error holds for other passes than these.\n";
+    if (!metadata.rule) {
+      throw uce_edge::UsageError(files[0] + " has no stored reject rule: give a threshold, such as --reject 0.3.");
+    }
+    const auto& promise = metadata.promise;
+    if (promise && (promise->samples != passes || promise->seed != seed)) {
+      std::cerr << "warning: the promise about the error holds for other passes than these.\n";
     }
   }
   if (metadata.calibrated_at.value_or(passes) != passes) {
@@ -145,17 +144,17 @@ void run(const std::vector<std::string>& arguments) {
   const auto answer = model.predict(image, seeds);
   std::string probabilities;
   for (const float p : answer.probabilities) probabilities += (probabilities.empty() ? "" : ", ") + number(p);
-  const auto reason = limits ? answer.reason(*limits) : uce_edge::Reason::none;
-  const bool rejected = reason != uce_edge::Reason::none;
+  const bool decides = given || reject == "auto";
+  const int decision = given ? int(answer.is_uncertain(float(*given))) : decides ? int(answer.decision) : 0;
   std::cout << "{\"label\": " << quoted(answer.label) << ", \"class_id\": " << answer.class_id
             << ", \"probabilities\": [" << probabilities << "], \"uncertainty\": " << number(answer.uncertainty)
             << ", \"model_uncertainty\": " << number(answer.model_uncertainty)
             << ", \"standard_error\": " << number(answer.standard_error)
             << ", \"error_probability\": " << number(answer.error_probability)
             << ", \"novelty\": " << number(answer.novelty) << ", \"novelty_score\": " << number(answer.novelty_score)
-            << ", \"decision\": " << (!limits ? "null" : rejected ? "\"reject\"" : "\"accept\"")
-            << ", \"reason\": " << (rejected ? quoted(uce_edge::reasons[int(reason)]) : "null")
-            << ", \"why\": " << (limits ? quoted(answer.why(*limits)) : "null") << ", \"samples\": " << passes
+            << ", \"decision\": " << (!decides ? "null" : decision == 0 ? "\"accept\"" : "\"reject\"")
+            << ", \"reason\": " << (decision == 0 ? "null" : quoted(uce_edge::reasons[decision]))
+            << ", \"samples\": " << passes
             << ", \"seed\": " << seed << "}\n";
 }
 

@@ -1,4 +1,4 @@
-/* Runs a uce-edge model file (docs/contract.md, version 1) from C99, and from whatever can call C: Rust, Swift, Go.
+/* Runs a uce-edge model file (docs/contract.md, version 2) from C99, and from whatever can call C: Rust, Swift, Go.
  *
  * A function that can fail returns 0 when it did not, and otherwise says why in `error`, which may be NULL. Nothing is
  * thrown. A struct that is all zero bytes asks for what is usual. A model may answer several threads at a time. */
@@ -16,8 +16,8 @@ extern "C" {
 /* What a function returns. */
 enum { UCE_EDGE_OK = 0, UCE_EDGE_FAILED = 1, UCE_EDGE_USAGE = 2 /* the request itself is wrong */ };
 
-/* Why an answer may not be used. */
-enum { UCE_EDGE_ACCEPTED = 0, UCE_EDGE_UNCERTAIN = 1, UCE_EDGE_FOREIGN = 2, UCE_EDGE_BOTH = 3 };
+/* What the rule of the file decides about an image. */
+enum { UCE_EDGE_ACCEPT = 0, UCE_EDGE_UNCERTAIN = 1, UCE_EDGE_OUT_OF_DISTRIBUTION = 2, UCE_EDGE_BOTH = 3 };
 
 /* What went wrong, in one sentence of UTF-8; a longer one is cut. */
 typedef struct uce_edge_error {
@@ -61,8 +61,8 @@ typedef struct uce_edge_info {
   int32_t is_float32;    /* pixels are float32 rather than uint8 */
   int32_t samples;       /* the number of passes that the file itself takes */
   int32_t calibrated_at; /* the number that its calibration was fitted at; 0 where nobody knows */
-  int32_t has_novelty;   /* it can tell what is foreign */
-  int32_t has_limits;    /* it stores what to reject by */
+  int32_t has_novelty;   /* it detects out-of-distribution images */
+  int32_t has_rule;      /* it stores a reject rule, which `decision` applies */
   size_t image_bytes;    /* of one image without gaps */
 } uce_edge_info;
 
@@ -70,17 +70,6 @@ void uce_edge_describe(const uce_edge_model *model, uce_edge_info *info);
 
 /* The name of a class in UTF-8, which lives as long as the model; NULL for a number that is none. */
 const char *uce_edge_class_name(const uce_edge_model *model, int32_t class_id);
-
-/* What an answer is compared with; NAN compares nothing. */
-typedef struct uce_edge_limits {
-  float threshold; /* the uncertainty may be at most this */
-  float cutoff;    /* the novelty must be above this */
-} uce_edge_limits;
-
-/* What the file itself rejects by: its rule, or else its threshold. Fails for a file that has neither. Of a file that
- * rejects by its confidence, or by a threshold for every class, it is the promise about the uncertainty of all classes
- * that such a file may also have; fails where it has none. */
-int uce_edge_own_limits(const uce_edge_model *model, uce_edge_limits *limits, uce_edge_error *error);
 
 /* Pixels, read where they lie: height x width x channels, rows from the top, channels last, not normalised. They are
  * copied only where rows have gaps, or where several images do not follow each other in memory. */
@@ -98,23 +87,19 @@ typedef struct uce_edge_passes {
 /* One image's answer; the contract says what each number means. */
 typedef struct uce_edge_answer {
   int32_t class_id;
-  int32_t reason; /* UCE_EDGE_ACCEPTED also where nothing was to be decided */
+  int32_t decision; /* UCE_EDGE_ACCEPT, ...; without a stored rule, only NAN is rejected */
   float confidence, uncertainty, model_uncertainty, standard_error, error_probability;
-  float novelty, novelty_score; /* NAN for a file that cannot tell what is foreign */
+  float novelty, novelty_score; /* NAN for a file without novelty */
 } uce_edge_answer;
 
 /* Classify `count` images.
  *
  * passes         NULL for the file's own
- * limits         NULL decides nothing
  * answers        room for `count`
  * probabilities  room for `count` times the classes, image by image; NULL where they are not wanted */
 int uce_edge_predict(const uce_edge_model *model, const uce_edge_image *images, size_t count,
-                     const uce_edge_passes *passes, const uce_edge_limits *limits, uce_edge_answer *answers,
-                     float *probabilities, uce_edge_error *error);
-
-/* What the decision about an answer rests on, in words that follow "reject:" or "accept:", cut to `size` bytes. */
-void uce_edge_why(const uce_edge_answer *answer, const uce_edge_limits *limits, char *text, size_t size);
+                     const uce_edge_passes *passes, uce_edge_answer *answers, float *probabilities,
+                     uce_edge_error *error);
 
 /* Answer `count` images of no meaning, `runs` times, so that the first real ones find memory and caches ready. */
 int uce_edge_warm_up(const uce_edge_model *model, size_t count, const uce_edge_passes *passes, int32_t runs,

@@ -1,8 +1,8 @@
-// Runs a uce-edge model file (docs/contract.md, version 1) with ONNX Runtime and nothing else.
+// Runs a uce-edge model file (docs/contract.md, version 2) with ONNX Runtime and nothing else.
 //
 //     uce_edge::Model model("digits.onnx");
 //     auto answer = model.predict(pixels, model.seeds());
-//     if (!answer.rejected(model.metadata().limits().value())) act_on(answer.label);
+//     if (answer.decision == uce_edge::Decision::accept) act_on(answer.label);
 //
 // These throw a `uce_edge::Error`. What takes a `Failure&` does not, and is all there is under -fno-exceptions.
 
@@ -31,17 +31,18 @@
 
 namespace uce_edge {
 
-constexpr int contract_version = 1;
+constexpr int contract_version = 2;
 constexpr std::int64_t max_samples = 4096;
 constexpr std::int64_t max_seed = 4095;
 inline constexpr const char* inferences[] = {"mc", "moments", "deterministic"};
 // What every file is asked for. A file may have more outputs, and its metadata more keys: they are ignored.
 inline constexpr const char* outputs[] = {"probabilities",     "class_id",       "uncertainty",
-                                          "model_uncertainty", "standard_error", "error_probability"};
+                                          "model_uncertainty", "standard_error", "error_probability",
+                                          "decision"};
 // What a file is asked for when its metadata lists it.
 inline constexpr const char* optional_outputs[] = {"novelty", "novelty_score"};
-// What a stored rule may compare with its threshold.
-inline constexpr const char* scores[] = {"uncertainty"};
+// By `Decision`, as in JSON.
+inline constexpr const char* reasons[] = {"", "uncertain", "out-of-distribution", "both"};
 
 #ifdef __cpp_exceptions
 // What a user is told, in one sentence.
@@ -62,31 +63,10 @@ inline void raise(const Failure& failure) {
 }  // namespace detail
 #endif
 
-// A stored threshold, and the passes that its promise about the error holds for.
-struct Threshold {
-  float value = 0;
+// The passes that the promise about the error holds for.
+struct Promise {
   std::int64_t samples = 0;
   std::int64_t seed = 0;
-};
-
-// What turns an image away in a file that can tell what is foreign.
-struct Rule {
-  float cutoff = 0;                    // of the novelty
-  std::optional<Threshold> uncertain;  // without one, nothing is turned away for its uncertainty
-};
-
-// What an answer is compared with; what is absent compares nothing.
-struct Limits {
-  std::optional<float> threshold;  // the uncertainty may be at most this
-  std::optional<float> cutoff;     // the novelty must be above this
-  std::optional<float> doubt{};    // 1 - confidence may be at most this
-  std::vector<float> per_class{};  // by class, the uncertainty may be at most this; below 0 nothing is accepted
-};
-
-// A stored threshold for every class, and the passes that their promises hold for.
-struct ClassLimits {
-  std::vector<float> thresholds;
-  Threshold promise;  // its value compares nothing
 };
 
 // A synthetic image, and what the file answered to it when it was published.
@@ -118,35 +98,10 @@ struct Metadata {
   std::vector<double> error_map;  // two parameters, of the confidence; three, of the uncertainty, in an older file; or none
   std::optional<Costs> costs;
   std::vector<const char*> optional;  // those of `optional_outputs` that the file has
-  std::optional<Threshold> reject;
-  std::optional<Rule> rule;  // what to apply instead of `reject`
-  std::optional<Threshold> doubt;  // on 1 - confidence, to apply instead of the thresholds of both
-  std::optional<ClassLimits> per_class;  // to apply instead of all of these
+  std::optional<Rule> rule;  // that the output `decision` applies; without one, only NaN is rejected
+  std::optional<Promise> promise;
   std::vector<Probe> probes;
   bool exact = true;  // the network computes in float32
-
-  // What the file itself rejects by: its rule, or else its threshold, if it has one.
-  std::optional<Limits> limits() const {
-    const auto cutoff = rule ? std::optional<float>(rule->cutoff) : std::nullopt;
-    if (per_class) return Limits{{}, cutoff, {}, per_class->thresholds};
-    if (doubt) return Limits{{}, cutoff, doubt->value};
-    return plain_limits();
-  }
-
-  // The same for a caller that can compare one threshold on the uncertainty: what files also promise that reject otherwise.
-  std::optional<Limits> plain_limits() const {
-    const auto& stored = rule ? rule->uncertain : reject;
-    if (!stored && (doubt || per_class)) return std::nullopt;  // the gate alone would promise nothing
-    const auto threshold = stored ? std::optional<float>(stored->value) : std::nullopt;
-    const auto cutoff = rule ? std::optional<float>(rule->cutoff) : std::nullopt;
-    return threshold || cutoff ? std::optional<Limits>(Limits{threshold, cutoff, {}}) : std::nullopt;
-  }
-
-  // The threshold of these limits, with the passes that its promise holds for; by class, the passes alone.
-  std::optional<Threshold> promised() const {
-    if (per_class) return per_class->promise;
-    return doubt ? doubt : rule ? rule->uncertain : reject;
-  }
 
   std::size_t image_bytes() const { return std::size_t(height * width * channels) * (float32 ? 4 : 1); }
 
@@ -159,8 +114,10 @@ struct Metadata {
     if (damage.empty() && !(known && version->number == contract_version)) {
       std::ostringstream shown;
       if (known) shown << version->number;
+      const bool older = known && version->number < contract_version;
       return Failure::failed(source + " follows model contract " + (known ? shown.str() : "null") +
-                             ", and this program reads contract " + std::to_string(contract_version) + ".");
+                             ", and this program reads contract " + std::to_string(contract_version) + "." +
+                             (older ? " Convert it: uce-edge export " + source + " --out new.onnx" : ""));
     }
     if (damage.empty()) result = from(document);
     return damage.empty() ? Failure{} : Failure::failed(source + " has damaged metadata: " + damage + ".");
@@ -218,14 +175,15 @@ struct Metadata {
         }
       }
     }
-    if (document.has("reject")) result.reject = threshold(document.at("reject", Kind::object));
-    if (document.has("doubt")) result.doubt = threshold(document.at("doubt", Kind::object));
-    if (document.has("per_class")) {
-      result.per_class = class_limits(document.at("per_class", Kind::object), result.classes.size());
-    }
     if (document.has("rule")) {
-      if (!result.has_output("novelty")) document.damaged("its rule needs the output novelty");
-      result.rule = stored_rule(document.at("rule", Kind::object));
+      const detail::Json& rule = document.at("rule", Kind::object);
+      result.rule = stored_rule(rule, result.classes.size());
+      if (result.rule->cutoff && !result.has_output("novelty")) document.damaged("its rule needs the output novelty");
+      if (rule.has("promise")) {
+        const detail::Json& promise = rule.at("promise", Kind::object);
+        const std::int64_t samples = promise.whole("samples", 1, max_samples);
+        result.promise = Promise{samples, promise.whole("seed", 0, max_seed)};
+      }
     }
     if (document.has("precision")) result.exact = document.at("precision", Kind::string).text == "fp32";
     if (document.has("probe")) {
@@ -264,44 +222,23 @@ struct Metadata {
     return std::find(optional.begin(), optional.end(), name) != optional.end();
   }
 
-  static Threshold threshold(const detail::Json& stored) {
-    const double value = stored.at("threshold", detail::Json::Kind::number).number;
-    if (!(value >= 0 && value <= 1)) stored.damaged("its threshold is not between 0 and 1");
-    const std::int64_t samples = stored.whole("samples", 1, max_samples);
-    return Threshold{float(value), samples, stored.whole("seed", 0, max_seed)};
-  }
-
-  static ClassLimits class_limits(const detail::Json& stored, std::size_t classes) {
-    ClassLimits result;
-    for (const detail::Json& limit : stored.at("limits", detail::Json::Kind::array).items) {
-      if (limit.kind != detail::Json::Kind::object) stored.damaged("the limit of a class has the wrong type");
-      const double value = limit.at("threshold", detail::Json::Kind::number).number;
-      if (!(value >= -1 && value <= 1)) stored.damaged("the limit of a class is not between -1 and 1");
-      result.thresholds.push_back(float(value));
-    }
-    if (result.thresholds.size() != classes) stored.damaged("it has not one limit for every class");
-    const std::int64_t samples = stored.whole("samples", 1, max_samples);
-    result.promise = Threshold{0, samples, stored.whole("seed", 0, max_seed)};
-    return result;
-  }
-
-  static Rule stored_rule(const detail::Json& stored) {
+  static Rule stored_rule(const detail::Json& stored, std::size_t classes) {
     using Kind = detail::Json::Kind;
-    const std::string score = stored.has("score") ? stored.at("score", Kind::string).text : scores[0];
-    if (std::find(std::begin(scores), std::end(scores), score) == std::end(scores)) {
-      stored.damaged("its rule compares " + score);
+    Rule rule;
+    const std::string score = stored.at("score", Kind::string).text;
+    rule.by_confidence = score == "confidence";
+    if (!rule.by_confidence && score != "uncertainty") stored.damaged("its rule compares " + score);
+    if (stored.has("cutoff")) rule.cutoff = float(stored.at("cutoff", Kind::number).number);
+    if (!stored.has("limits")) return rule;
+    for (const detail::Json& limit : stored.at("limits", Kind::array).items) {
+      if (limit.kind != Kind::number) stored.damaged("a limit of its rule is no number");
+      rule.limits.push_back(float(limit.number));
     }
-    const double cutoff = stored.at("foreign", Kind::object).at("cutoff", Kind::number).number;
-    if (!(cutoff > 0 && cutoff < 1)) stored.damaged("its cutoff is not strictly between 0 and 1");
-    Rule rule{float(cutoff), {}};
-    if (stored.has("uncertain")) rule.uncertain = threshold(stored.at("uncertain", Kind::object));
+    if (rule.limits.size() == 1) rule.limits.resize(classes, rule.limits[0]);
+    if (rule.limits.size() != classes) stored.damaged("its rule has not one limit for every class");
     return rule;
   }
 };
-
-// Why an answer is rejected.
-enum class Reason { none, uncertain, foreign, both };
-inline constexpr const char* reasons[] = {"", "uncertain", "foreign", "both"};  // by `Reason`
 
 // One image's answer; the contract says what each number means.
 struct Prediction {
@@ -309,17 +246,11 @@ struct Prediction {
   std::int32_t class_id = 0;
   std::vector<float> probabilities;
   float uncertainty = 0, model_uncertainty = 0, standard_error = 0, error_probability = 0;
-  std::optional<float> novelty, novelty_score;  // of a file that can tell what is foreign
+  Decision decision = Decision::accept;         // by the rule of the file; without one, only NaN is rejected
+  std::optional<float> novelty, novelty_score;  // of a file that detects out-of-distribution images
 
-  // Why the answer may not be used. Comparisons are in float32; an uncertainty that is not a number is never accepted,
-  // and a novelty that is none, or absent, is foreign.
-  Reason reason(const Limits& limits) const {
-    const bool unsure = limits.doubt && !(1 - confidence() <= *limits.doubt);
-    const auto threshold = own(limits);
-    const bool uncertain = unsure || std::isnan(uncertainty) || (threshold && !(uncertainty <= *threshold));
-    const bool foreign = limits.cutoff && !(novelty.value_or(0) > *limits.cutoff);
-    return Reason((uncertain ? int(Reason::uncertain) : 0) + (foreign ? int(Reason::foreign) : 0));
-  }
+  // Whether the uncertainty is above a threshold of your own, or NaN.
+  bool is_uncertain(float threshold) const { return !(uncertainty <= threshold); }
 
   // The numbers of an output that a probe may have; none for another.
   std::vector<float> values(const std::string& output) const {
@@ -330,52 +261,6 @@ struct Prediction {
     if (output == "error_probability") return {error_probability};
     if (output == "novelty_score" && novelty_score) return {*novelty_score};
     return {};
-  }
-
-  // The largest probability; 0 without any.
-  float confidence() const {
-    return probabilities.empty() ? 0 : *std::max_element(probabilities.begin(), probabilities.end());
-  }
-
-  bool rejected(const Limits& limits) const { return reason(limits) != Reason::none; }
-  bool rejected(float threshold) const { return rejected(Limits{threshold, {}, {}}); }
-
-  // What the decision rests on, in words that follow "reject:" or "accept:".
-  std::string why(const Limits& limits) const {
-    const Reason reason = this->reason(limits);
-    if (reason == Reason::foreign) return unlike;
-    const std::string measured = compared(limits, reason == Reason::none);
-    if (reason == Reason::uncertain) return measured;
-    if (reason == Reason::both) return std::string(unlike) + ", and " + measured;
-    if (!limits.cutoff) return measured;
-    return own(limits) || limits.doubt ? std::string(like) + ", and " + measured : like;
-  }
-
- private:
-  static constexpr const char* like = "like what it was calibrated on";
-  static constexpr const char* unlike = "unlike anything it was calibrated on";
-
-  // What the uncertainty may be at most: where every class has a threshold of its own, that of the label.
-  std::optional<float> own(const Limits& limits) const {
-    if (limits.per_class.empty()) return limits.threshold;
-    const auto index = std::size_t(class_id);
-    return class_id >= 0 && index < limits.per_class.size() ? limits.per_class[index] : -1.0f;
-  }
-
-  std::string compared(const Limits& limits, bool accepted) const {
-    if (std::isnan(uncertainty)) return "its uncertainty is not a number";
-    std::ostringstream out;
-    out.imbue(std::locale::classic());
-    out << std::setprecision(4);
-    if (limits.doubt) {
-      out << "its confidence is " << (accepted ? "at least " : "below ") << 100 * (1 - double(*limits.doubt)) << " %";
-    } else if (const float limit = own(limits).value_or(0); !limits.per_class.empty() && limit < 0) {
-      out << "nothing that is labelled " << label << " is accepted";
-    } else {
-      out << "its uncertainty is " << (accepted ? "at most " : "above ") << limit;
-      if (!limits.per_class.empty()) out << ", the limit for " << label;
-    }
-    return out.str();
   }
 };
 
@@ -677,9 +562,13 @@ class Model {
     const float* probabilities = floats(values, 0, count * classes);
     const auto* ids = static_cast<const std::int32_t*>(
         session_.numbers(values[1], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, count));
-    std::vector<const float*> numbers;  // those that follow, one for each image
-    for (std::size_t i = 2; i < asked.size(); ++i) numbers.push_back(floats(values, i, count));
-    const bool kept = probabilities != nullptr && ids != nullptr &&
+    const auto* decisions = static_cast<const std::int32_t*>(
+        session_.numbers(values[required - 1], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, count));
+    std::vector<const float*> numbers;  // the others, one for each image
+    for (std::size_t i = 2; i < asked.size(); ++i) {
+      if (i != required - 1) numbers.push_back(floats(values, i, count));
+    }
+    const bool kept = probabilities != nullptr && ids != nullptr && decisions != nullptr &&
                       std::find(numbers.begin(), numbers.end(), nullptr) == numbers.end();
     if (!kept) return broken();
     for (std::size_t i = 0; i < count; ++i) {
@@ -689,8 +578,9 @@ class Model {
       answer.model_uncertainty = numbers[1][i];
       answer.standard_error = numbers[2][i];
       answer.error_probability = numbers[3][i];
-      for (std::size_t o = 0; o < m.optional.size(); ++o) optional(answer, m.optional[o], numbers[required - 2 + o][i]);
-      if (!named(answer, ids[i])) return broken();
+      for (std::size_t o = 0; o < m.optional.size(); ++o) optional(answer, m.optional[o], numbers[required - 3 + o][i]);
+      if (!named(answer, ids[i]) || decisions[i] < 0 || decisions[i] > int(Decision::both)) return broken();
+      answer.decision = Decision(decisions[i]);
       answers.push_back(std::move(answer));
     }
     return {};
@@ -721,14 +611,14 @@ class Model {
       }
       asked.resize(1);  // every call gives the same
     }
-    detail::Summary summary = detail::summarise(passes, classes, members, m.error_map);
-    answer.probabilities = std::move(summary.probabilities);
+    const detail::Summary summary = detail::summarise(passes, classes, members, m.error_map);
+    answer.probabilities = summary.probabilities;
     answer.uncertainty = summary.uncertainty;
     answer.model_uncertainty = summary.model_uncertainty;
     answer.standard_error = summary.standard_error;
     answer.error_probability = summary.error_probability;
-    const auto& shares = answer.probabilities;
-    if (!named(answer, std::int32_t(std::max_element(shares.begin(), shares.end()) - shares.begin()))) return broken();
+    if (!named(answer, std::int32_t(summary.class_id))) return broken();
+    answer.decision = detail::decide(m.rule.value_or(Rule{}), summary, answer.novelty.value_or(0));
     answers.push_back(std::move(answer));
     return {};
   }

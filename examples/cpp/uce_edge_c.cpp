@@ -52,13 +52,6 @@ int guarded(uce_edge_error* error, Work work) {
 #endif
 }
 
-uce_edge::Limits limits_of(const uce_edge_limits& given) {
-  uce_edge::Limits limits;
-  if (!std::isnan(given.threshold)) limits.threshold = given.threshold;
-  if (!std::isnan(given.cutoff)) limits.cutoff = given.cutoff;
-  return limits;
-}
-
 uce_edge::Passes passes_of(const uce_edge_passes* given) {
   return given == nullptr ? uce_edge::Passes{} : uce_edge::Passes{given->samples, given->seed};
 }
@@ -110,7 +103,7 @@ void uce_edge_free(uce_edge_model* model) { delete model; }
 void uce_edge_describe(const uce_edge_model* model, uce_edge_info* info) {
   const uce_edge::Metadata& m = model->model.metadata();
   const auto number = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
-  const auto can_tell = [](const std::string name) { return name == "novelty"; };
+  const auto is_novelty = [](const std::string name) { return name == "novelty"; };
   info->classes = number(std::int64_t(m.classes.size()));
   info->height = number(m.height);
   info->width = number(m.width);
@@ -118,8 +111,8 @@ void uce_edge_describe(const uce_edge_model* model, uce_edge_info* info) {
   info->is_float32 = m.float32;
   info->samples = number(m.samples);
   info->calibrated_at = number(m.calibrated_at.value_or(0));
-  info->has_novelty = std::any_of(m.optional.begin(), m.optional.end(), can_tell);
-  info->has_limits = m.plain_limits().has_value();
+  info->has_novelty = std::any_of(m.optional.begin(), m.optional.end(), is_novelty);
+  info->has_rule = m.rule.has_value();
   info->image_bytes = m.image_bytes();
 }
 
@@ -128,18 +121,9 @@ const char* uce_edge_class_name(const uce_edge_model* model, int32_t class_id) {
   return class_id < 0 || std::size_t(class_id) >= classes.size() ? nullptr : classes[std::size_t(class_id)].c_str();
 }
 
-int uce_edge_own_limits(const uce_edge_model* model, uce_edge_limits* limits, uce_edge_error* error) {
-  return guarded(error, [&] {
-    const auto stored = model->model.metadata().plain_limits();
-    if (!stored) return Failure::usage("The model has no stored threshold: give one, such as 0.3.");
-    *limits = {stored->threshold.value_or(nothing), stored->cutoff.value_or(nothing)};
-    return Failure{};
-  });
-}
-
 int uce_edge_predict(const uce_edge_model* model, const uce_edge_image* images, size_t count,
-                     const uce_edge_passes* passes, const uce_edge_limits* limits, uce_edge_answer* answers,
-                     float* probabilities, uce_edge_error* error) {
+                     const uce_edge_passes* passes, uce_edge_answer* answers, float* probabilities,
+                     uce_edge_error* error) {
   return guarded(error, [&] {
     Failure failure;
     const auto seeds = model->model.seeds(passes_of(passes), failure);
@@ -149,9 +133,8 @@ int uce_edge_predict(const uce_edge_model* model, const uce_edge_image* images, 
     const auto found = model->model.predict(views, seeds, failure);
     for (std::size_t i = 0; i < found.size(); ++i) {
       const uce_edge::Prediction& one = found[i];
-      const int reason = limits == nullptr ? UCE_EDGE_ACCEPTED : int(one.reason(limits_of(*limits)));
       answers[i] = {one.class_id,
-                    reason,
+                    std::int32_t(one.decision),
                     one.probabilities[std::size_t(one.class_id)],
                     one.uncertainty,
                     one.model_uncertainty,
@@ -164,16 +147,6 @@ int uce_edge_predict(const uce_edge_model* model, const uce_edge_image* images, 
       }
     }
     return failure;
-  });
-}
-
-void uce_edge_why(const uce_edge_answer* answer, const uce_edge_limits* limits, char* text, size_t size) {
-  uce_edge::Prediction prediction;
-  prediction.uncertainty = answer->uncertainty;
-  prediction.novelty = answer->novelty;
-  guarded(nullptr, [&] {
-    copy_text(prediction.why(limits_of(*limits)), text, size);
-    return Failure{};
   });
 }
 

@@ -18,6 +18,16 @@ struct Costs {
   bool runs_once() const { return 100 * macs_per_pass < macs_once; }
 };
 
+// What the output `decision` says of an image.
+enum class Decision { accept, uncertain, out_of_distribution, both };
+
+// What the output `decision` compares: needed where passes are split over several calls.
+struct Rule {
+  bool by_confidence = false;   // the score is 1 - confidence instead of the uncertainty
+  std::vector<float> limits;    // of the score, one for every class; empty accepts every score
+  std::optional<float> cutoff;  // of the novelty
+};
+
 namespace detail {
 
 // Image-passes that one call may hold, as in Python.
@@ -48,6 +58,7 @@ struct CallSize {
 // What the graph gives for the probabilities of these passes when one call draws them all.
 struct Summary {
   std::vector<float> probabilities;
+  std::size_t class_id = 0;
   float uncertainty = 0, model_uncertainty = 0, standard_error = 0, error_probability = 0;
 };
 
@@ -78,7 +89,9 @@ inline Summary summarise(const std::vector<float>& passes, std::size_t classes, 
   result.uncertainty = float(total);
   result.model_uncertainty = float(std::clamp(total - data, 0.0, 1.0));
   result.standard_error = float(std::min(spread, 1.0));
-  const float doubt = 1 - *std::max_element(result.probabilities.begin(), result.probabilities.end());
+  const auto& shares = result.probabilities;
+  result.class_id = std::size_t(std::max_element(shares.begin(), shares.end()) - shares.begin());
+  const float doubt = 1 - shares[result.class_id];
   if (error.empty()) {
     result.error_probability = doubt;
   } else {
@@ -87,6 +100,14 @@ inline Summary summarise(const std::vector<float>& passes, std::size_t classes, 
     result.error_probability = float(1 / (1 + std::exp(-logit)));
   }
   return result;
+}
+
+// The output `decision` for all passes together. A comparison with NaN is false, so NaN rejects.
+inline Decision decide(const Rule& rule, const Summary& answer, float novelty) {
+  const float score = rule.by_confidence ? 1 - answer.probabilities[answer.class_id] : answer.uncertainty;
+  const bool certain = rule.limits.empty() ? !std::isnan(score) : score <= rule.limits[answer.class_id];
+  const bool familiar = !rule.cutoff || novelty > *rule.cutoff;
+  return Decision((certain ? 0 : int(Decision::uncertain)) + (familiar ? 0 : int(Decision::out_of_distribution)));
 }
 
 }  // namespace detail

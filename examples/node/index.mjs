@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Classifies one raw image with a uce-edge model file and prints the answer as JSON.
 import { readFileSync, statSync } from 'node:fs';
-import { check, MAX_SAMPLES, MAX_SEED, Model, reasonToReject, UceEdgeError, why } from './uce_edge.mjs';
+import { check, isUncertain, MAX_SAMPLES, MAX_SEED, Model, REASONS, UceEdgeError } from './uce_edge.mjs';
 
 const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto], or node index.mjs MODEL.onnx --self-test';
 const HELP = `${USAGE}
@@ -11,7 +11,7 @@ Classifies one raw image and prints the answer as JSON.
   IMAGE.raw     height x width x channels bytes, rows from the top, not normalised
   --samples N   the number of passes, 1 to 4096; by default what the file says
   --seed S      which passes: S owns 4096*S to 4096*S+4095; by default 0
-  --reject T    reject an uncertainty above T, or with auto what the file itself rejects
+  --reject T    reject an uncertainty above T, or with auto apply the rule of the file
   --self-test   answer the probe images in the file, and compare with the answers it was published with
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`;
@@ -38,20 +38,17 @@ async function main(words) {
   if (files.length !== 2) throw new UceEdgeError(USAGE, 2);
   const asked = 'samples' in given ? check('samples', given.samples, 1, MAX_SAMPLES) : undefined;
   const seed = check('seed', given.seed ?? '0', 0, MAX_SEED);
-  let limits = null;
-  if ('reject' in given && given.reject !== 'auto') {
-    limits = { threshold: check('reject', given.reject, 0, 1, 'between 0 and 1, or auto', DECIMAL), cutoff: null };
-  }
+  const auto = given.reject === 'auto';
+  const threshold = 'reject' in given && !auto ? check('reject', given.reject, 0, 1, 'between 0 and 1, or auto', DECIMAL) : null;
 
   const model = await Model.load(files[0]);
   const seeds = model.seeds(asked, seed);
   const samples = seeds.length;
-  if (given.reject === 'auto') {
-    limits = model.limits;
-    if (!limits) throw new UceEdgeError(`${files[0]} has no stored threshold: give one, such as --reject 0.3.`, 2);
-    const { promised } = model;
-    if (promised && (promised.samples !== samples || promised.seed !== seed)) {
-      console.error("warning: the stored threshold's promise about the error holds for other passes than these.");
+  if (auto) {
+    const rule = model.about.rule ?? null;
+    if (!rule) throw new UceEdgeError(`${files[0]} has no stored reject rule: give a threshold, such as --reject 0.3.`, 2);
+    if (rule.promise && (rule.promise.samples !== samples || rule.promise.seed !== seed)) {
+      console.error('warning: the promise about the error holds for other passes than these.');
     }
   }
   const fitted = model.about.calibration?.samples ?? samples;
@@ -62,9 +59,9 @@ async function main(words) {
   const isFile = statSync(files[1], { throwIfNoEntry: false })?.isFile();
   if (!isFile) throw new UceEdgeError(`There is no image file ${files[1]}.`);
   const answer = await model.predict(readFileSync(files[1]), seeds);
-  const reason = limits && reasonToReject(answer, limits);
-  const decision = limits && (reason === null ? 'accept' : 'reject');
-  console.log(JSON.stringify({ ...answer, decision, reason, why: limits && why(answer, limits), samples, seed }));
+  const code = auto ? answer.decision : Number(threshold !== null && isUncertain(answer.uncertainty, threshold));
+  const decision = 'reject' in given ? (code === 0 ? 'accept' : 'reject') : null;
+  console.log(JSON.stringify({ ...answer, decision, reason: REASONS[code], samples, seed }));
 }
 
 main(process.argv.slice(2)).catch((error) => {

@@ -65,4 +65,13 @@ function errorAt(uncertainty, doubt, { error = null, confidence_error: ofConfide
   return 1 / (1 + Math.exp(-(a + b * Math.log(inside) - c * Math.log1p(-inside))));
 }
 
+/** The output `decision` for all passes together. A comparison with NaN is false, so NaN rejects. */
+export function decide({ score, limits, cutoff }, { probabilities, class_id, uncertainty, novelty }) {
+  const compared = score === 'confidence' ? Math.fround(1 - probabilities[class_id]) : uncertainty;
+  const limit = limits ? limits[limits.length === 1 ? 0 : class_id] : 2; // scores are at most 1
+  const uncertain = !(compared <= Math.fround(limit));
+  const outOfDistribution = (cutoff ?? null) !== null && !(novelty > Math.fround(cutoff));
+  return Number(uncertain) + 2 * Number(outOfDistribution);
+}
+
 const clip = (value) => Math.min(Math.max(value, 0), 1);

@@ -1,12 +1,11 @@
-// Runs a uce-edge model file (docs/contract.md, version 1) with onnxruntime-node.
+// Runs a uce-edge model file (docs/contract.md, version 2) with onnxruntime-node.
 import './telemetry.mjs'; // before onnxruntime-node, which reads it once
 import * as ort from 'onnxruntime-node';
 import { describe, MAX_SAMPLES, NUMBERS, OPTIONAL, OUTPUTS, passSeeds, refuse } from './contract.mjs';
-import { callSize, summarise } from './merge.mjs';
+import { callSize, decide, summarise } from './merge.mjs';
 import { allowedDifference, differenceFrom, probeImage } from './probe.mjs';
 
 export * from './contract.mjs';
-export * from './decision.mjs';
 export { to8Bits } from './range.mjs';
 
 /** A model file, ready to predict. */
@@ -36,22 +35,6 @@ export class Model {
 
   #breaks() {
     refuse(`${this.path} breaks the contract: its graph is not what its metadata says.`);
-  }
-
-  /** What the file itself rejects by: its rule, or else its threshold, on the confidence or by label where it has such; null without any. */
-  get limits() {
-    const { rule, doubt, per_class: classes } = this.about;
-    const cutoff = rule ? rule.foreign.cutoff : null;
-    if (classes) return { threshold: null, cutoff, doubt: null, perClass: classes.limits.map(({ threshold }) => threshold) };
-    if (doubt) return { threshold: null, cutoff, doubt: doubt.threshold };
-    const threshold = this.promised?.threshold ?? null;
-    return threshold === null && cutoff === null ? null : { threshold, cutoff, doubt: null };
-  }
-
-  /** What these limits are of, with the passes that its promise holds for; null when there is none. */
-  get promised() {
-    const { reject, rule, doubt, per_class: classes } = this.about;
-    return classes ?? doubt ?? (rule ? rule.uncertain : reject) ?? null;
   }
 
   /**
@@ -86,7 +69,8 @@ export class Model {
    * Classify one image: raw pixels as bytes, rows from the top, channels last, not normalised.
    *
    * A call of ONNX Runtime holds 32 passes at most, or as many as the file's costs allow, and what is split is merged:
-   * memory stays flat. `novelty` and `novelty_score` are null for a file that cannot tell what is foreign.
+   * memory stays flat. `decision` is that of the rule in the file: an index of `REASONS`, 0 for an accepted image.
+   * `novelty` and `novelty_score` are null for a file that does not have them.
    */
   async predict(bytes, seeds) {
     const { height, width, channels, dtype } = this.about.image;
@@ -109,7 +93,7 @@ export class Model {
   /** All passes in one call. */
   async #whole(image, seeds) {
     const values = await this.#run(image, seeds, this.outputs);
-    const numbers = [...NUMBERS, ...OPTIONAL].map((name) => [name, values[name]?.data[0] ?? null]);
+    const numbers = [...NUMBERS, 'decision', ...OPTIONAL].map((name) => [name, values[name]?.data[0] ?? null]);
     return this.#answer(Array.from(values.probabilities.data), values.class_id.data[0], Object.fromEntries(numbers));
   }
 
@@ -127,7 +111,8 @@ export class Model {
       for (const name of asked) optional[name] = values[name].data[0];
     }
     const { probabilities, class_id, ...numbers } = summarise(passes, this.about);
-    return this.#answer(probabilities, class_id, { ...numbers, ...optional });
+    const decision = decide(this.about.rule ?? {}, { probabilities, class_id, ...numbers, ...optional });
+    return this.#answer(probabilities, class_id, { ...numbers, decision, ...optional });
   }
 
   #answer(probabilities, class_id, numbers) {

@@ -135,7 +135,7 @@ def images(dataset: Dataset) -> dict[str, np.ndarray]:
 
 
 def stripes(dataset: Dataset) -> np.ndarray:
-    """A picture that is both uncertain and foreign."""
+    """A picture that is both uncertain and out of distribution."""
     rows = np.arange(dataset.image_shape[0]) % 2 * 255
     return np.broadcast_to(rows[:, None, None], dataset.image_shape).astype(np.uint8)
 
@@ -203,7 +203,7 @@ def write_rules(folder: Path) -> None:
     assert gate is not None
     answers = model.predict(np.stack(list(shown.values())))
     middle = {
-        score: float(np.median(RejectRule(score).scores(answers.uncertainty, answers.probabilities)))
+        score: float(np.sort(RejectRule(score).scores(answers.uncertainty, answers.probabilities))[3:5].mean())
         for score in RuleScore
     }
     by_class = tuple(0.5 if index % 2 else -1.0 for index in range(len(model.classes)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.port_cases import GATED, MODEL, Port, answer, refusal
+from helpers.port_cases import GATED, MODEL, Port, answer, refusal, variant
 from uce_edge import Model
 from uce_edge.metadata import Metadata
 
@@ -47,5 +47,6 @@ class ProbeTests:
         said = refusal(port, path, "--self-test")
         assert said.startswith(f"{path} answers its own probe images otherwise than when it was published: by 0.0")
 
-    def test_a_file_without_them_says_so(self, port: Port) -> None:
-        assert refusal(port, MODEL, "--self-test").startswith(f"{MODEL} has no probe images")
+    def test_a_file_without_them_says_so(self, port: Port, tmp_path: Path) -> None:
+        file = variant(tmp_path, lambda about: about.update(probe=[]))
+        assert refusal(port, file, "--self-test").startswith(f"{file} has no probe images")

@@ -1,5 +1,4 @@
-// Prints what the header says of the contract as JSON. The arguments are pairs of an uncertainty and a threshold; after
-// the word "foreign", of a novelty and a cutoff.
+// Prints the contract of the header as JSON. The arguments are pairs of an uncertainty and a threshold.
 
 #include <cstdlib>
 #include <iostream>
@@ -33,27 +32,14 @@ int main(int count, char** values) {
   list("outputs", quoted(uce_edge::outputs));
   list("optional", quoted(uce_edge::optional_outputs));
   list("inference", quoted(uce_edge::inferences));
-  list("score", quoted(uce_edge::scores));
   list("reasons", quoted(uce_edge::reasons));
-  Words accepted, foreign;
-  bool novelty = false;
+  Words accepted;
   for (int i = 1; i + 1 < count; i += 2) {
-    if (std::string(values[i]) == "foreign") {
-      novelty = true;
-      ++i;
-    }
-    const auto value = static_cast<float>(std::strtod(values[i], nullptr));
-    const auto limit = static_cast<float>(std::strtod(values[i + 1], nullptr));
     uce_edge::Prediction prediction;
-    if (novelty) {
-      prediction.novelty = value;
-      foreign.push_back(prediction.reason({{}, limit}) == uce_edge::Reason::foreign ? "true" : "false");
-    } else {
-      prediction.uncertainty = value;
-      accepted.push_back(prediction.rejected(limit) ? "false" : "true");
-    }
+    prediction.uncertainty = static_cast<float>(std::strtod(values[i], nullptr));
+    const auto threshold = static_cast<float>(std::strtod(values[i + 1], nullptr));
+    accepted.push_back(prediction.is_uncertain(threshold) ? "false" : "true");
   }
   list("accepted", accepted);
-  list("foreign", foreign);
   std::cout << "}\n";
 }

@@ -68,8 +68,8 @@ int main(int count, char **words) {
 
   /* The same pixels, however they lie. */
   image.pixels = pixels;
-  CHECK(uce_edge_predict(model, &image, 1, NULL, NULL, &plain, NULL, &error) == UCE_EDGE_OK);
-  CHECK(plain.reason == UCE_EDGE_ACCEPTED);
+  CHECK(uce_edge_predict(model, &image, 1, NULL, &plain, NULL, &error) == UCE_EDGE_OK);
+  CHECK(plain.decision == UCE_EDGE_ACCEPT);
   memset(gaps, 77, sizeof gaps);
   for (i = 0; i < 8; ++i) {
     memcpy(gaps + i * 20, pixels + i * 8, 8);
@@ -77,11 +77,11 @@ int main(int count, char **words) {
   }
   image.pixels = gaps;
   image.stride = 20;
-  CHECK(uce_edge_predict(model, &image, 1, NULL, NULL, &answer, NULL, &error) == UCE_EDGE_OK);
+  CHECK(uce_edge_predict(model, &image, 1, NULL, &answer, NULL, &error) == UCE_EDGE_OK);
   CHECK(same(&plain, &answer, 0));
   image.pixels = reversed + 56;
   image.stride = -8;
-  CHECK(uce_edge_predict(model, &image, 1, NULL, NULL, &answer, NULL, &error) == UCE_EDGE_OK);
+  CHECK(uce_edge_predict(model, &image, 1, NULL, &answer, NULL, &error) == UCE_EDGE_OK);
   CHECK(same(&plain, &answer, 0));
 
   /* More images than one call takes, one after the other in memory and not. */
@@ -94,29 +94,29 @@ int main(int count, char **words) {
     images[i].stride = 0;
   }
   passes.samples = 5;
-  CHECK(uce_edge_predict(model, images, MANY, &passes, NULL, answers, NULL, &error) == UCE_EDGE_OK);
+  CHECK(uce_edge_predict(model, images, MANY, &passes, answers, NULL, &error) == UCE_EDGE_OK);
   for (i = 0; i < MANY; i += 7) {
-    CHECK(uce_edge_predict(model, &images[i], 1, &passes, NULL, &answer, NULL, &error) == UCE_EDGE_OK);
+    CHECK(uce_edge_predict(model, &images[i], 1, &passes, &answer, NULL, &error) == UCE_EDGE_OK);
     CHECK(same(&answers[i], &answer, 1e-6));
   }
   for (i = 0; i < MANY; ++i) images[i].pixels = pixels + (MANY - 1 - i) * 64;
   answer = answers[3];
-  CHECK(uce_edge_predict(model, images, MANY, &passes, NULL, answers, NULL, &error) == UCE_EDGE_OK);
+  CHECK(uce_edge_predict(model, images, MANY, &passes, answers, NULL, &error) == UCE_EDGE_OK);
   CHECK(same(&answers[MANY - 4], &answer, 1e-6));
-  CHECK(uce_edge_predict(model, images, 0, &passes, NULL, answers, NULL, &error) == UCE_EDGE_OK);
+  CHECK(uce_edge_predict(model, images, 0, &passes, answers, NULL, &error) == UCE_EDGE_OK);
 
   /* What is refused. */
   image.stride = 7;
-  CHECK(uce_edge_predict(model, &image, 1, NULL, NULL, &answer, NULL, &error) == UCE_EDGE_USAGE);
+  CHECK(uce_edge_predict(model, &image, 1, NULL, &answer, NULL, &error) == UCE_EDGE_USAGE);
   CHECK(says("Expected `stride` to be at least the 8 bytes of a row, but got 7."));
   image.pixels = NULL;
-  CHECK(uce_edge_predict(model, &image, 1, NULL, NULL, &answer, NULL, &error) == UCE_EDGE_USAGE);
+  CHECK(uce_edge_predict(model, &image, 1, NULL, &answer, NULL, &error) == UCE_EDGE_USAGE);
   passes.seed = 4096;
-  CHECK(uce_edge_predict(model, images, 1, &passes, NULL, &answer, NULL, &error) == UCE_EDGE_USAGE);
+  CHECK(uce_edge_predict(model, images, 1, &passes, &answer, NULL, &error) == UCE_EDGE_USAGE);
   CHECK(says("Expected `seed` to be between 0 and 4095, but got 4096."));
   passes.samples = -1;
-  CHECK(uce_edge_predict(model, images, 1, &passes, NULL, &answer, NULL, NULL) == UCE_EDGE_USAGE);
-  CHECK(uce_edge_self_test(model, NULL, &error) == UCE_EDGE_FAILED && says("has no probe images"));
+  CHECK(uce_edge_predict(model, images, 1, &passes, &answer, NULL, NULL) == UCE_EDGE_USAGE);
+  CHECK(uce_edge_self_test(model, NULL, &error) == UCE_EDGE_OK);
   uce_edge_free(model);
 
   CHECK(uce_edge_load(NULL, NULL, &refused, &error) == UCE_EDGE_USAGE && refused == NULL);

@@ -19,7 +19,7 @@ struct Image {
 #[derive(Default)]
 struct Answer {
     class_id: i32,
-    reason: i32,
+    decision: i32,
     confidence: f32,
     uncertainty: f32,
     model_uncertainty: f32,
@@ -34,7 +34,7 @@ enum Model {}
 extern "C" {
     fn uce_edge_load(path: *const c_char, options: *const c_void, model: *mut *mut Model, error: *mut Error) -> c_int;
     fn uce_edge_predict(
-        model: *const Model, images: *const Image, count: usize, passes: *const c_void, limits: *const c_void,
+        model: *const Model, images: *const Image, count: usize, passes: *const c_void,
         answers: *mut Answer, probabilities: *mut f32, error: *mut Error,
     ) -> c_int;
     fn uce_edge_class_name(model: *const Model, class_id: i32) -> *const c_char;
@@ -56,7 +56,7 @@ fn main() {
         let image = Image { pixels: pixels.as_ptr().cast(), stride: 0 };
         let mut answer = Answer::default();
         let code = uce_edge_predict(
-            model, &image, 1, ptr::null(), ptr::null(), &mut answer, ptr::null_mut(), &mut error,
+            model, &image, 1, ptr::null(), &mut answer, ptr::null_mut(), &mut error,
         );
         assert_eq!(code, 0);
         let label = CStr::from_ptr(uce_edge_class_name(model, answer.class_id)).to_str().unwrap();

@@ -7,12 +7,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import GOLDEN
 from helpers.cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
-from helpers.port_cases import CASES, IMAGE, MODEL, Port, check_novelty, check_numbers, command
+from helpers.port_cases import CASES, IMAGE, MODEL, Port, check_novelty, check_numbers, command, decision_of
+from PIL import Image
+from typer.testing import CliRunner
 
 from uce_edge import contract
+from uce_edge.cli import app
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I", CPP)
 
@@ -30,7 +34,8 @@ def _requests() -> dict[tuple[str, int, int], list[dict[str, Any]]]:
     """The golden cases that one call can answer together."""
     found: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
     for case in CASES:
-        key = (case["model"], len(case["seeds"]), case["seeds"][0] // contract.MAX_SAMPLES)
+        seed = case["seeds"][0] // contract.MAX_SAMPLES if case["seeds"] else 0
+        key = (case["model"], len(case["seeds"]), seed)
         found.setdefault(key, []).append(case)
     return found
 
@@ -53,8 +58,7 @@ def test_every_golden_is_answered_as_python_does(
         wanted = {name: output["values"] for name, output in case["outputs"].items()}
         check_numbers(said, wanted)
         check_novelty(said, wanted)
-        assert (said["label"], said["decision"]) == (case["label"], case["decision"])
-        assert said["reason"] == case.get("reason", "uncertain" if case["decision"] == "reject" else None)
+        assert (said["label"], said["decision"], said["reason"]) == (case["label"], decision_of(case), case["reason"])
 
 
 def test_the_interface_needs_no_exceptions(build: Path, without_exceptions: list[object]) -> None:
@@ -72,6 +76,30 @@ def test_rows_with_gaps_many_images_and_options_of_a_session(build: Path, withou
     program = compiled("c", build / "embedded", *STRICT, "-isystem", HEADERS, source, *without_exceptions)
     said = command(program)(MODEL, IMAGE, ORT_DISABLE_TELEMETRY="1")
     assert (said.returncode, said.stdout, said.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.filterwarnings("ignore::uce_edge.errors.UceEdgeWarning")  # some cases have other passes on purpose
+def test_a_program_that_knows_only_the_decision_agrees_with_predict(build: Path, tmp_path: Path) -> None:
+    """By every golden: with the plain C API of ONNX Runtime, and with `uce-edge predict --reject auto`."""
+    library = build / "lib" / "libonnxruntime.so.1"
+    words = (CPP / "decision.c", library, f"-Wl,-rpath,{library.parent}")
+    program = command(compiled("c", build / "decision", *STRICT, "-isystem", HEADERS, *words))
+    for case in CASES:
+        said = program(GOLDEN / case["model"], GOLDEN / case["image"], *case["seeds"], ORT_DISABLE_TELEMETRY="1")
+        assert (said.stdout, said.stderr) == (f"{case['decision']}\n", ""), (case["model"], case["image"])
+    for (model, samples, seed), cases in _requests().items():
+        if model == "digits-rule-none.onnx":  # has no rule to apply
+            continue
+        pictures = [tmp_path / f"{Path(case['image']).stem}.png" for case in cases]
+        for picture, case in zip(pictures, cases, strict=True):
+            pixels = np.frombuffer((GOLDEN / case["image"]).read_bytes(), np.uint8).reshape(8, 8)
+            Image.fromarray(pixels).save(picture)
+        passes = ["--samples", str(samples), "--seed", str(seed)] if samples else []
+        asked = ["predict", *map(str, pictures), "--model", str(GOLDEN / model), "--reject", "auto", "--json", *passes]
+        done = CliRunner().invoke(app, asked)
+        assert done.exit_code == 0, done.output
+        answers = json.loads(done.stdout)
+        assert [answer["reason"] for answer in answers] == [case["reason"] for case in cases]
 
 
 def test_a_provider_that_is_not_there_is_an_error(build: Path) -> None:

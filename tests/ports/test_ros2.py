@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
 from helpers.pictures import no_photos
-from helpers.port_cases import GATED, check_novelty, from_the_future, not_a_number, variant
+from helpers.port_cases import GATED, case_id, check_novelty, decision_of, from_the_future, not_a_number, variant
 from PIL import Image
 
 from uce_edge import Model
@@ -96,16 +96,16 @@ def test_data_may_be_any_buffer(kind: Callable[[bytes], Any]) -> None:
     np.testing.assert_array_equal(pixels(image), golden("digit-0.raw"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['model']}-{case['image']}-{case['seeds'][0]}")
+@pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_every_golden_is_answered_as_python_does(models: dict[str, Model], case: dict[str, Any]) -> None:
-    model, samples, seed = models[case["model"]], len(case["seeds"]), case["seeds"][0] // 4096
-    reject = "auto" if "cutoff" in case else case["threshold"]
+    model = models[case["model"]]
+    samples, seed = (len(case["seeds"]), case["seeds"][0] // 4096) if case["seeds"] else (1, 0)
+    reject = 1 if model.metadata.rule is None else "auto"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UceEdgeWarning)  # some cases have other passes than the fitted ones
         said = Classifier(model, samples, seed, reject).answer(message(golden(case["image"]), "mono8", 5))
     assert said.error is None
-    assert said.decision == case["decision"]
-    assert said.reason == (case.get("reason", "uncertain" if case["decision"] == "reject" else None) or "")
+    assert (said.decision, said.reason) == (decision_of(case), case["reason"] or "")
     assert said.hypotheses[0][0] == case["label"]
     assert [score for _, score in said.hypotheses] == sorted((score for _, score in said.hypotheses), reverse=True)
     wanted = {name: output["values"] for name, output in case["outputs"].items()}
@@ -157,10 +157,10 @@ def test_an_uncertainty_that_is_not_a_number_is_never_accepted(tmp_path: Path) -
     assert "not a number" in str(found.error)
 
 
-def test_a_novelty_that_is_not_a_number_is_foreign(tmp_path: Path) -> None:
+def test_a_novelty_that_is_not_a_number_is_out_of_distribution(tmp_path: Path) -> None:
     broken = Model(variant(tmp_path, graph=lambda graph: not_a_number(graph, "novelty.weights"), source=GATED), "cpu")
     said = Classifier(broken, 25).answer(message(golden("digit-0.raw"), "mono8"))
-    assert (said.decision, said.reason) == ("reject", "foreign")
+    assert (said.decision, said.reason) == ("reject", "out-of-distribution")
 
 
 @pytest.mark.parametrize("kind", BUNDLED)
@@ -169,7 +169,7 @@ def test_the_bundled_file_rejects_what_is_no_photo_and_not_all_photos(kind: str)
     classifier = Classifier(model, model.metadata.samples)
     for what, frames in no_photos().items():
         said = classifier.answer(message(frames[0], "rgb8"))
-        assert (said.decision, said.reason in ("foreign", "both")) == ("reject", True), what
+        assert (said.decision, said.reason in ("out-of-distribution", "both")) == ("reject", True), what
         assert said.why.startswith("unlike anything it was calibrated on")
     photos = [np.asarray(Image.open(path).convert("RGB")) for path in (ROOT / "examples" / "images").glob("*.png")]
     assert "accept" in {classifier.answer(message(photo, "rgb8")).decision for photo in photos}
@@ -206,10 +206,9 @@ def test_a_wrong_request_is_refused_before_the_first_image(models: dict[str, Mod
         Classifier(models["digits-mc.onnx"], 25, -1, 0.3)
 
 
-def test_auto_needs_a_stored_threshold(tmp_path: Path) -> None:
-    model = Model(variant(tmp_path, lambda document: document.update(reject=None)), "cpu", threads=1)
-    with pytest.raises(UsageError, match="no stored threshold"):
-        Classifier(model, 25)
+def test_auto_needs_a_stored_rule(models: dict[str, Model]) -> None:
+    with pytest.raises(UsageError, match="no stored"):
+        Classifier(models["digits-rule-none.onnx"], 1)
 
 
 def test_the_package_is_described_once_in_each_of_its_two_files() -> None:
@@ -304,7 +303,7 @@ def test_the_node_says_why_an_image_is_rejected(node: ModuleType) -> None:
     names = ("digit-0", "two-digits", "black", "stripes")
     for name in names:
         running.on_image(message(golden(f"{name}.raw"), "mono8"))
-    assert [said.data for said in running.topics["~/reason"].said] == ["", "uncertain", "foreign", "both"]
+    assert [said.data for said in running.topics["~/reason"].said] == ["", "uncertain", "out-of-distribution", "both"]
     assert [said.data for said in running.topics["~/decision"].said] == ["accept", *["reject"] * 3]
     assert running.log.said[-2] == "reject: unlike anything it was calibrated on"
     wanted = {case["image"]: case["outputs"] for case in CASES if case["model"] == GATED.name}
@@ -313,7 +312,7 @@ def test_the_node_says_why_an_image_is_rejected(node: ModuleType) -> None:
         assert published == pytest.approx([wanted[f"{name}.raw"][topic]["values"][0] for name in names], rel=1e-5)
 
 
-def test_a_file_that_cannot_tell_what_is_foreign_has_no_topic_for_it(node: ModuleType) -> None:
+def test_a_file_without_novelty_has_no_topic_for_it(node: ModuleType) -> None:
     running = node.UceEdgeNode()
     running.on_image(message(golden("noise.raw"), "mono8"))
     assert running.topics["~/reason"].said[0].data == "uncertain"
@@ -348,12 +347,12 @@ def test_the_stored_threshold_warns_when_its_promise_does_not_hold(models: dict[
 
 
 def test_a_node_does_not_start_with_another_contract(node: ModuleType, tmp_path: Path) -> None:
-    FakeNode.given["model"] = str(variant(tmp_path, lambda document: document.update(contract=2)))
+    FakeNode.given["model"] = str(variant(tmp_path, lambda document: document.update(contract=3)))
     with pytest.raises(SystemExit) as stop:
         node.main()
     assert stop.value.code == 1
     [said] = sys.modules["rclpy"].logger.said
-    assert "follows model contract 2" in said
+    assert "follows model contract 3" in said
 
 
 @pytest.mark.parametrize(

@@ -156,28 +156,18 @@ def test_an_image_is_not_taken_while_a_setting_is_wrong(golden_page: Callable[[s
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (damaged("model.json", edited(contract=2)), "follows contract 2, and this page reads contract 1"),
+        (damaged("model.json", edited(contract=3)), "follows contract 3, and this page reads contract 2"),
+        (damaged("model.json", edited(contract=1)), "Convert it: uce-edge export old.onnx --out new.onnx"),
         (damaged("model.json", edited(noise="input")), "takes its noise as inputs"),
         (damaged("model.json", edited(samples=0)), "its samples are 0"),
-        (damaged("model.json", edited(reject={"threshold": 5})), "its threshold is not between 0 and 1"),
-        (damaged("model.json", edited(rule={})), "its rule needs the output novelty"),
-        (
-            damaged("model.json", edited(rule=RULE | {"score": "energy"}, outputs=["novelty"])),
-            "its rule compares energy",
-        ),
-        (
-            damaged("model.json", edited(rule={"foreign": {"cutoff": 1}}, outputs=["novelty"])),
-            "its cutoff is not strictly between 0 and 1",
-        ),
-        (
-            damaged("model.json", edited(rule={"foreign": {"cutoff": 0.1, "confidence": 0.9}}, outputs=["novelty"])),
-            "its level is not strictly between 0 and 1",
-        ),
-        (damaged("model.json", edited(rule=RULE, outputs=["novelty"])), "which is not contract 1"),
+        (damaged("model.json", edited(rule=RULE)), "its rule needs the output novelty"),
+        (damaged("model.json", edited(rule=RULE | {"score": "energy"})), "its rule compares energy"),
+        (damaged("model.json", edited(rule=RULE | {"limits": [0, 1]})), "its rule has not one limit for every class"),
+        (damaged("model.json", edited(rule=RULE, outputs=["novelty"])), "which is not contract 2"),
         (damaged("model.json", lambda data: data[:100]), "model.json is damaged"),
         (damaged("model.json", lambda data: b"{}"), "follows contract null"),
         (damaged("model.json", edited(image=ABOUT["image"] | {"height": 9})), "of another model than model.json"),
-        (damaged("model.json", edited(inference="deterministic")), "which is not contract 1"),
+        (damaged("model.json", edited(inference="deterministic")), "which is not contract 2"),
         (damaged("model.onnx", lambda data: data[:-1] + b"x"), "its checksum is not the one the server tells"),
         (damaged("model.onnx", lambda data: data[:5000], drop_digest=True), "The model does not load"),
         (lambda page: page.route("**/model.onnx", lambda route: route.abort()), "the server does not answer"),
@@ -185,13 +175,12 @@ def test_an_image_is_not_taken_while_a_setting_is_wrong(golden_page: Callable[[s
     ],
     ids=[
         "contract",
+        "contract-1",
         "noise",
         "samples",
-        "threshold",
         "no-novelty",
         "score",
-        "cutoff",
-        "level",
+        "limits",
         "outputs",
         "json",
         "empty",
@@ -241,11 +230,10 @@ def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit]) -
     page.wait_for_selector("#answer[data-state=accept]")
     assert "Accepted: " in page.inner_text("#headline")
     assert page.locator("#spoken").inner_text().startswith("Accepted: ")
-    page.focus("#own-threshold")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#own-threshold", state="hidden")
-    assert page.evaluate("document.activeElement.id") == "threshold"
-    assert float(page.input_value("#threshold")) == ABOUT["reject"]["threshold"]
+    page.focus("#own-rule")
+    page.keyboard.press("Space")
+    page.wait_for_selector("#answer[data-state=reject]")
+    assert page.is_checked("#own-rule")
 
 
 def test_everything_has_a_name_for_those_who_listen(golden_page: Callable[[str], Visit]) -> None:
@@ -280,7 +268,7 @@ def test_a_phone_in_the_dark_needs_no_sideways_scrolling(visit: Callable[..., Vi
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 21, 27)"
     assert page.evaluate("getComputedStyle(document.querySelector('.fresh')).animationName") == "none"
     low = "nodes => nodes.filter((n) => n.offsetParent && n.getBoundingClientRect().height < 24).map((n) => n.id)"
-    assert page.eval_on_selector_all("button, select, input:not(#file, #live), .button", low) == []
+    assert page.eval_on_selector_all("button, select, input:not(#file, #live, #own-rule), .button", low) == []
 
 
 def test_the_camera_gives_pictures_until_it_is_closed(visit: Callable[..., Visit]) -> None:

@@ -1,11 +1,12 @@
 """Files of contract 1: one rule is made of their four keys."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import GOLDEN
+from conftest import GOLDEN, Call
 
 from uce_edge import contract
 from uce_edge.contract import RuleScore
@@ -92,3 +93,16 @@ def test_a_file_of_contract_1_decides_by_the_numpy_reference() -> None:
     said = model.predict(images.reshape(2, 8, 8, 1), reject="auto")
     (limit,) = model.metadata.rule.limits or ()
     assert [decision == "accept" for decision in said.decisions] == (said.uncertainty <= np.float32(limit)).tolist()
+
+
+def test_export_converts_a_file(tmp_path: Path, call: Call) -> None:
+    new = tmp_path / "new.onnx"
+    said = call("export", OLD, "--out", new)
+    assert (said.code, new.with_suffix(".json").exists()) == (0, True), said.err
+    before, after = Model(OLD, "cpu"), Model(new, "cpu")
+    assert (before.metadata.contract, after.metadata.contract) == (1, 2)
+    assert after.metadata.rule == before.metadata.rule
+    images = np.stack([np.frombuffer(path.read_bytes(), np.uint8).reshape(8, 8, 1) for path in GOLDEN.glob("*.raw")])
+    ours, theirs = (model.predict(images, reject="auto") for model in (before, after))
+    assert ours.reasons == theirs.reasons
+    np.testing.assert_array_equal(ours.probabilities, theirs.probabilities)

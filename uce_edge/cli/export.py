@@ -25,7 +25,8 @@ def export(
         typer.Argument(
             metavar="[RUN]...",
             help="The folder of a training run. Default: the newest run under runs/. Several runs become one ensemble. "
-            "With --triton, --hub or --ort, also a model file made by this program.",
+            "With --out, --triton, --hub or --ort, also a model file made by this program: --out converts it to the "
+            "present model contract.",
             show_default=False,
         ),
     ] = None,
@@ -213,13 +214,15 @@ def export(
     Example: uce-edge export --from a.onnx b.onnx c.onnx --data labelled/ --out ensemble.onnx
 
     Example: uce-edge export digits.onnx --triton models/
+
+    Example: uce-edge export old.onnx --out new.onnx
     """
     show_log()
     runs = runs or []
     forms = export_formats.Forms(ort, triton, hub)
     forms.check()
     if source is None and untrained is None and export_formats.is_file(runs):
-        export_formats.package(context, runs, forms)
+        export_formats.package(context, runs, forms, out)
         return
     reading = export_source.Reading(
         classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group, range_, novelty_level

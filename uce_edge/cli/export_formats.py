@@ -57,9 +57,9 @@ def is_file(runs: list[Path]) -> bool:
     return any(path.suffix == ".onnx" and not path.is_dir() for path in runs)
 
 
-def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
-    """Write other forms of a model file that is there."""
-    taken = {"runs", "ort", "triton", "hub"}
+def package(context: typer.Context, given: list[Path], forms: Forms, out: Path | None) -> None:
+    """Write other forms of a finished model file, or convert it to the present contract."""
+    taken = {"runs", "out", "ort", "triton", "hub"}
     others = [
         f"--{name.replace('_', '-')}"
         for name in context.params
@@ -69,13 +69,30 @@ def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
     if len(given) > 1 or others:
         what = f"{', '.join(others)} cannot change it" if others else "only one can be given"
         raise UsageError(
-            f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} with --triton DIR, "
-            f"--hub DIR or --ort alone. To read it as any other classifier: uce-edge export --from {first}"
+            f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} with --out FILE, "
+            "--triton DIR, --hub DIR or --ort alone. To read it as any other classifier: "
+            f"uce-edge export --from {first}"
         )
-    if forms == Forms():
+    if forms == Forms() and out is None:
         raise UsageError(
-            f"{first} is taken as a finished model file. Choose what to write with --triton DIR, --hub DIR or --ort. "
+            f"{first} is taken as a finished model file. Choose what to write with --triton DIR, --hub DIR or --ort; "
+            "--out FILE converts it to the present contract. "
             f"To read it as any other classifier: uce-edge export --from {first}"
         )
     need_onnx("Writing another form of a file")
-    forms.write(given[0])
+    if out is not None:
+        _convert(given[0], out)
+    forms.write(out or given[0])
+
+
+def _convert(source: Path, out: Path) -> None:
+    import onnx_ir as ir
+
+    from uce_edge.contract import VERSION
+    from uce_edge.runtime.model import Model
+    from uce_edge_export.publish.draft import publish
+
+    metadata = Model(source, "cpu").metadata
+    with publish(ir.load(source), metadata, out):
+        pass
+    say(f"Wrote {out}: model contract {VERSION}, from contract {metadata.contract}.")

@@ -139,7 +139,8 @@ class RejectRule(Record):
 
         limits = np.asarray((NO_LIMIT,) if self.limits is None else self.limits, np.float32)
         own = limits[probabilities.argmax(-1) if self.by_class else 0]
-        rejected = (~within(self.scores(uncertainty, probabilities), own)).astype(np.int32)
+        certain = within(self.scores(uncertainty, probabilities), own) & (probabilities.sum(-1) > 0)
+        rejected: npt.NDArray[np.int32] = (~certain).astype(np.int32)
         if self.cutoff is not None:
             assert novelty is not None  # metadata with a cutoff and without this output is refused
             rejected += 2 * is_out_of_distribution(novelty, self.cutoff).astype(np.int32)

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import Model
-from uce_edge.contract import check_threshold
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
+from uce_edge.rejection.rule import check_threshold
 
 ENCODINGS = {
     "rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "mono8": (0,), "mono16": (0,),
@@ -41,7 +41,7 @@ class Answer:
     decision: str
     """accept, reject or error; a robot acts on accept alone."""
     reason: str = ""
-    """uncertain, foreign or both, for what is rejected; empty for anything else."""
+    """uncertain, out-of-distribution or both for a rejected image; otherwise empty."""
     why: str = ""
     """What the decision rests on, in words that follow it; empty for an error."""
     uncertainty: float | None = None
@@ -97,7 +97,7 @@ class Classifier:
         """Check the request by answering a black image, which also makes the first real one fast.
 
         Raises:
-            UceEdgeError: The request is wrong, or the file has no stored threshold for `reject` auto.
+            UceEdgeError: The request is wrong, or the file has no stored rule for `reject` auto.
         """
         self._model = model
         self._request: dict[str, Any] = {"samples": samples, "seed": seed, "reject": parse_reject(reject)}

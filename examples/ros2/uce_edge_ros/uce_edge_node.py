@@ -45,7 +45,7 @@ class UceEdgeNode(Node):
         )
         self._classification = self._publisher(Classification, "classification")
         self._uncertainty = self._publisher(Float32, "uncertainty")
-        # A file that cannot tell what is foreign has no novelty, and so no topic that would stay silent.
+        # A file without novelty has no topic that would stay silent.
         names = [name for name in ("novelty", "novelty_score") if name in model.metadata.outputs]
         self._optional = {name: self._publisher(Float32, name) for name in names}
         self._reason = self._publisher(String, "reason")

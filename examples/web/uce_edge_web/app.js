@@ -1,7 +1,7 @@
 // The page: an image comes in, passes are drawn, the answer is shown.
 
 import { Camera } from "./camera.js";
-import { reasonToReject, Refusal } from "./contract.js";
+import { decide, Refusal } from "./contract.js";
 import { Controls } from "./controls.js";
 import { openEngine } from "./engine.js";
 import { fetchModel } from "./model.js";
@@ -79,7 +79,7 @@ async function openDevice() {
 async function run() {
   controls.describe();
   const seeds = controls.seeds();
-  const limits = controls.limits();
+  const rule = controls.rule();
   if (!state.pixels || !state.engine) return;
   const mine = ++state.run;
   const { source } = state;
@@ -88,7 +88,7 @@ async function run() {
     for await (const answer of draw(state.engine, state.pixels, seeds, controls.seed)) {
       if (mine !== state.run) return;
       state.answer = { ...answer, source };
-      showAnswer(state.answer, controls.validLimits ?? limits, state.earlier);
+      showAnswer(state.answer, controls.validRule ?? rule, state.earlier);
       await nextFrame();
       if (mine !== state.run) return;
     }
@@ -109,24 +109,24 @@ function finish() {
 
 /** Everything that need not follow a slider while it moves. */
 function settle() {
-  const limits = controls.limits();
+  const rule = controls.rule();
   const { answer } = state;
   if (!answer?.complete) return;
   // A camera that runs all the time is spoken of only when the outcome changes.
-  const outcome = `${answer.summary.classId} ${reasonToReject(answer.summary, limits)}`;
-  if (!element("live").checked || outcome !== state.spoken) speak(answer, limits);
+  const outcome = `${answer.summary.classId} ${decide(rule, answer.summary)}`;
+  if (!element("live").checked || outcome !== state.spoken) speak(answer, rule);
   state.spoken = outcome;
   URL.revokeObjectURL(element("save").href);
-  const text = JSON.stringify(asDocument(answer, limits));
+  const text = JSON.stringify(asDocument(answer, rule));
   element("save").href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   if (element("record").open) fillTable(answer);
 }
 
-/** Applies the threshold to the passes that are there. */
+/** Applies the rule to the passes that are there. */
 function judge() {
   controls.describe();
-  const limits = controls.limits();
-  if (state.answer) showAnswer(state.answer, limits, earlierOf(state.answer));
+  const rule = controls.rule();
+  if (state.answer) showAnswer(state.answer, rule, earlierOf(state.answer));
 }
 
 /** The runs before this one. */
@@ -162,7 +162,7 @@ async function takeBitmap(bitmap, source) {
 function take(pixels, bitmap, source) {
   const { image } = state.model.metadata;
   controls.seeds(); // wrong settings are told while image and answer still belong together
-  controls.limits();
+  controls.rule();
   state.pixels = pixels;
   state.source = source;
   paint(element("seen"), pixels, image);
@@ -260,8 +260,8 @@ let width = 0;
 new ResizeObserver(([{ contentRect }]) => {
   if (contentRect.width === width) return; // charts are drawn for a width, and answers change the height
   width = contentRect.width;
-  const limits = state.answer && controls.validLimits;
-  if (limits) showAnswer(state.answer, limits, earlierOf(state.answer));
+  const rule = state.answer && controls.validRule;
+  if (rule) showAnswer(state.answer, rule, earlierOf(state.answer));
 }).observe(element("answer"));
 
 attempt(start);

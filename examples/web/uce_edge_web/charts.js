@@ -1,6 +1,5 @@
 // The drawings of an answer.
 
-import { accepts } from "./contract.js";
 import { entropy, running } from "./statistics.js";
 import { axes, dots, drawing, line, svg, text } from "./svg.js";
 import { decimal, milliseconds, percent } from "./words.js";
@@ -14,16 +13,17 @@ export function ranked(probabilities, count) {
 }
 
 /** The uncertainty between 0 and 1 with its standard error, and the threshold; a root scale shows small values too. */
-export function drawGauge(container, summary, threshold, deterministic) {
-  const label = `Uncertainty ${decimal(summary.uncertainty)}, threshold ${decimal(threshold)}, on a scale from 0 to 1.`;
+export function drawGauge(container, summary, threshold, deterministic, accepted) {
+  const compared = threshold === null ? "" : `, threshold ${decimal(threshold)}`;
+  const label = `Uncertainty ${decimal(summary.uncertainty)}${compared}, on a scale from 0 to 1.`;
   const chart = drawing(container, 82, label);
   const { node, width } = chart;
   const x = (value) => 10 + Math.sqrt(value) * (width - 20);
   const [top, bottom] = [30, 52];
-  const certain = accepts(summary.uncertainty, threshold);
+  const end = Math.max(0, threshold ?? 1);
   node.append(
-    svg("rect", { x: x(0), y: top, width: x(threshold) - x(0), height: bottom - top, class: "zone accept" }),
-    svg("rect", { x: x(threshold), y: top, width: x(1) - x(threshold), height: bottom - top, class: "zone reject" }),
+    svg("rect", { x: x(0), y: top, width: x(end) - x(0), height: bottom - top, class: "zone accept" }),
+    svg("rect", { x: x(end), y: top, width: x(1) - x(end), height: bottom - top, class: "zone reject" }),
   );
   const marks = width < 420 ? [0, 0.05, 0.25, 0.5, 1] : [0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1];
   for (const value of marks) {
@@ -38,11 +38,12 @@ export function drawGauge(container, summary, threshold, deterministic) {
   }
   const at = x(uncertainty);
   node.append(svg("path", { d: `M${at} ${top - 3}V${bottom + 3}`, class: "needle" }));
-  node.append(svg("path", { d: `M${at - 6} ${top - 11}h12l-6 9z`, class: `pointer ${certain ? "good" : "bad"}` }));
-  node.append(svg("line", { x1: x(threshold), x2: x(threshold), y1: top - 6, y2: bottom + 5, class: "threshold" }));
-  const left = x(threshold) > width - 130;
+  node.append(svg("path", { d: `M${at - 6} ${top - 11}h12l-6 9z`, class: `pointer ${accepted ? "good" : "bad"}` }));
+  if (threshold === null) return;
+  node.append(svg("line", { x1: x(end), x2: x(end), y1: top - 6, y2: bottom + 5, class: "threshold" }));
+  const left = x(end) > width - 130;
   const side = { class: "label", "text-anchor": left ? "end" : "start" };
-  node.append(text(x(threshold) + (left ? -5 : 5), 12, `reject above ${decimal(threshold)}`, side));
+  node.append(text(x(end) + (left ? -5 : 5), 12, `reject above ${decimal(threshold)}`, side));
 }
 
 /** Bars of the most probable classes, as a list that can be read aloud. */
@@ -105,8 +106,8 @@ export function drawRunning(container, passes, { classes, members }, threshold, 
   const last = points.at(-1);
   const spread = (point) => (point.n > 1 ? point.standardError : 0);
   const most = Math.max(...points.map((point) => point.uncertainty + spread(point)));
-  const yTop = Math.min(1, Math.max(1.25 * threshold, 1.1 * most, 0.01)) || 0.01;
-  const label = `Uncertainty after ${last.n} of ${samples} passes: ${decimal(last.uncertainty)}, threshold ${decimal(threshold)}.`;
+  const yTop = Math.min(1, Math.max(1.25 * (threshold ?? 0), 1.1 * most, 0.01)) || 0.01;
+  const label = `Uncertainty after ${last.n} of ${samples} passes: ${decimal(last.uncertainty)}${threshold === null ? "" : `, threshold ${decimal(threshold)}`}.`;
   const chart = drawing(container, 210, label);
   const { x, y, right } = axes(chart, { xTop: Math.max(samples, 2), yTop, xName: "passes", yName: "uncertainty" });
   const upper = points.map((p) => [x(p.n), y(Math.min(yTop, p.uncertainty + spread(p)))]);
@@ -114,7 +115,7 @@ export function drawRunning(container, passes, { classes, members }, threshold, 
   if (points.length > 1) chart.node.append(line([...upper, ...lower.reverse()], { class: "band c1" }));
   chart.node.append(line(points.map((p) => [x(p.n), y(p.uncertainty)]), { class: "line c1" }));
   chart.node.append(dots([[x(last.n), y(last.uncertainty)]], { class: "dots big c1" }));
-  if (threshold <= yTop) {
+  if (threshold !== null && threshold >= 0 && threshold <= yTop) {
     chart.node.append(svg("line", { x1: x(0), x2: right, y1: y(threshold), y2: y(threshold), class: "threshold" }));
     chart.node.append(text(right, y(threshold) - 5, "reject above", { class: "note", "text-anchor": "end" }));
   }

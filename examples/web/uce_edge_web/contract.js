@@ -1,19 +1,19 @@
-// The model contract, version 1: what a model file must promise, and which passes may be asked for.
+// The model contract, version 2: what a model file must promise, and which passes may be asked for.
 
-export const VERSION = 1;
+export const VERSION = 2;
 export const MAX_SAMPLES = 4096;
 export const MAX_SEED = 4095;
 /** What every file has. A file may have more outputs, and its description more keys: they are ignored. */
 export const OUTPUTS = [
   "probabilities", "class_id", "uncertainty", "model_uncertainty", "standard_error", "error_probability",
-  "pass_probabilities", "logits",
+  "pass_probabilities", "logits", "decision",
 ];
 /** What a file is asked for when its description lists it. */
 export const OPTIONAL = ["novelty", "novelty_score"];
-/** What a stored rule may compare with its threshold. */
-export const SCORES = ["uncertainty"];
-/** Why an answer is rejected. */
-export const REASONS = ["uncertain", "foreign", "both"];
+/** What a stored rule may compare with its limits. */
+export const SCORES = ["uncertainty", "confidence"];
+/** Why an image is rejected, by the output `decision`; null where it is accepted. */
+export const REASONS = [null, "uncertain", "out-of-distribution", "both"];
 export const REQUIRED = ["classes", "image", "inference", "samples"];
 export const INFERENCE = ["mc", "moments", "deterministic"];
 const AGAIN = "Export the model again: uce-edge export";
@@ -41,17 +41,17 @@ export function readMetadata(text) {
   if (document?.contract !== VERSION) {
     throw new Refusal(
       `The model follows contract ${JSON.stringify(document?.contract ?? null)}, and this page reads contract ` +
-        `${VERSION}. ${AGAIN}, or use the page of the uce-edge that wrote it.`,
+        `${VERSION}. ${document?.contract === 1 ? "Convert it: uce-edge export old.onnx --out new.onnx" : AGAIN}`,
     );
   }
   const missing = REQUIRED.filter((key) => !(key in document));
   if (missing.length) throw new Refusal(`model.json lacks ${missing.join(", ")}. ${AGAIN}`);
   const wrong = firstWrong(document);
   if (wrong) throw new Refusal(`model.json cannot be used: ${wrong}. ${AGAIN}`);
-  return { calibration: {}, costs: {}, outputs: [], reject: null, rule: null, held_out: null, members: 1, ...document };
+  return { calibration: {}, costs: {}, outputs: [], rule: null, held_out: null, members: 1, ...document };
 }
 
-function firstWrong({ classes, image, inference, samples, members = 1, noise, outputs = [], reject, rule }) {
+function firstWrong({ classes, image, inference, samples, members = 1, noise, outputs = [], rule }) {
   if (!Array.isArray(classes) || classes.length < 2) return "it has no list of classes";
   if (!["height", "width"].every((key) => Number.isInteger(image?.[key]) && image[key] > 0)) {
     return "the size of its image is unknown";
@@ -63,31 +63,19 @@ function firstWrong({ classes, image, inference, samples, members = 1, noise, ou
   if (!(Number.isInteger(members) && members >= 1)) return `its members are ${members}`;
   if (noise === "input") return "it takes its noise as inputs, for experiments";
   if (!Array.isArray(outputs)) return "its outputs are no list";
-  return wrongThreshold(reject) ?? wrongRule(rule, outputs);
+  return wrongRule(rule, outputs, classes);
 }
 
-/** What is wrong with a stored threshold; null for a good one, and where there is none. */
-function wrongThreshold(stored) {
-  const value = (stored ?? { threshold: 0 }).threshold;
-  return typeof value === "number" && value >= 0 && value <= 1 ? null : "its threshold is not between 0 and 1";
-}
-
-function wrongRule(rule, outputs) {
+/** What is wrong with the stored rule; null for a good one, and where there is none. */
+function wrongRule(rule, outputs, classes) {
   if ((rule ?? null) === null) return null;
-  if (!outputs.includes("novelty")) return "its rule needs the output novelty";
-  if (!SCORES.includes(rule.score ?? SCORES[0])) return `its rule compares ${rule.score}`;
-  for (const key of ["cutoff", "level", "confidence"]) {
-    const value = rule.foreign?.[key];
-    if (!(typeof value === "number" && value > 0 && value < 1)) return `its ${key} is not strictly between 0 and 1`;
-  }
-  return wrongThreshold(rule.uncertain);
+  if (!SCORES.includes(rule.score)) return `its rule compares ${rule.score}`;
+  if (rule.limits && ![1, classes.length].includes(rule.limits.length)) return "its rule has not one limit for every class";
+  return (rule.cutoff ?? null) !== null && !outputs.includes("novelty") ? "its rule needs the output novelty" : null;
 }
 
 /** The optional outputs of a file that are known here. */
 export const optionalOutputs = ({ outputs }) => OPTIONAL.filter((name) => outputs.includes(name));
-
-/** The stored threshold, or null: of the rule, where foreign images are rejected, too; else that of the uncertainty alone. */
-export const ownThreshold = ({ reject, rule }, cutoff) => (cutoff === null ? reject : rule.uncertain) ?? null;
 
 /** Whether the graph has the input `seeds`: a deterministic one does not, nor one whose passes are baked in. */
 export function takesSeeds({ inference, baked }) {
@@ -126,22 +114,21 @@ export function passSeeds(samples, seed) {
   return Int32Array.from({ length: samples }, (_, index) => MAX_SAMPLES * seed + index);
 }
 
-/** Whether an answer may be used: float32 on both sides, and NaN is never accepted. */
-export function accepts(uncertainty, threshold) {
-  return Math.fround(uncertainty) <= Math.fround(threshold);
-}
+/** The limit of a class on the score of a rule; null where every score is accepted. */
+export const limitOf = ({ limits }, classId) => (limits ? limits[limits.length === 1 ? 0 : classId] : null);
 
-/** Whether an image is unlike those of the calibration: float32 on both sides; NaN and null are foreign. */
-export function isForeign(novelty, cutoff) {
-  return !(Math.fround(novelty ?? 0) > Math.fround(cutoff));
-}
+/** The rule of a threshold of one's own, which is about the uncertainty alone. */
+export const ruleOf = (threshold) => ({ score: "uncertainty", limits: [threshold], cutoff: null });
 
-/** Why an answer may not be used; null when it may. A cutoff that is null compares nothing. */
-export function reasonToReject({ uncertainty, novelty }, { threshold, cutoff }) {
-  const uncertain = !accepts(uncertainty, threshold);
-  const foreign = cutoff !== null && isForeign(novelty, cutoff);
-  if (uncertain && foreign) return "both";
-  return uncertain ? "uncertain" : foreign ? "foreign" : null;
+/**
+ * The output `decision` for all passes together, an index of `REASONS`. It is computed here because the page draws a few
+ * passes at a time. A comparison with NaN is false, so NaN rejects.
+ */
+export function decide(rule, { uncertainty, confidence, novelty, classId }) {
+  const score = rule.score === "confidence" ? Math.fround(1 - confidence) : uncertainty;
+  const uncertain = !(Math.fround(score) <= Math.fround(limitOf(rule, classId) ?? 2)); // scores are at most 1
+  const cutoff = rule.cutoff ?? null;
+  return Number(uncertain) + 2 * Number(cutoff !== null && !(Math.fround(novelty) > Math.fround(cutoff)));
 }
 
 export function checkThreshold(threshold) {

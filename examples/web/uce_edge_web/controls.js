@@ -1,7 +1,7 @@
 // The settings: a number and a slider for the same value, checked before anything runs.
 
-import { checkThreshold, MAX_SAMPLES, ownThreshold, passSeeds, takesSeeds } from "./contract.js";
-import { aboutGate, aboutSamples, aboutThreshold, decimal } from "./words.js";
+import { checkThreshold, limitOf, MAX_SAMPLES, passSeeds, ruleOf, takesSeeds } from "./contract.js";
+import { aboutRule, aboutSamples, aboutThreshold, decimal } from "./words.js";
 
 const DEFAULT_THRESHOLD = 0.3;
 const element = (id) => document.getElementById(id);
@@ -10,19 +10,16 @@ export class Controls {
   constructor({ onPasses, onThreshold, onThresholdSettled, onDevice }) {
     this.metadata = null;
     this.pair("samples", () => onPasses());
-    this.pair("threshold", () => onThreshold(), () => onThresholdSettled());
-    element("gate").addEventListener("change", () => {
+    this.pair("threshold", () => {
+      element("own-rule").checked = false;
+      onThreshold();
+    }, () => onThresholdSettled());
+    element("own-rule").addEventListener("change", () => {
       onThreshold();
       onThresholdSettled();
     });
     element("seed").addEventListener("change", () => onPasses());
     element("device").addEventListener("change", () => onDevice());
-    element("own-threshold").addEventListener("click", () => {
-      this.write("threshold", ownThreshold(this.metadata, this.cutoff).threshold);
-      onThreshold();
-      onThresholdSettled();
-      element("threshold").focus(); // the button hides itself
-    });
   }
 
   /** A number field and its slider. Passes run when a value is settled; a threshold is applied while it moves. */
@@ -44,10 +41,10 @@ export class Controls {
   /** Takes over what the model says of itself. */
   use(metadata) {
     this.metadata = metadata;
-    element("gate-setting").hidden = !metadata.rule;
-    element("gate-note").textContent = metadata.rule ? aboutGate(metadata.rule) : "";
-    // A rule without a threshold turns nothing away for its uncertainty.
-    this.write("threshold", ownThreshold(metadata, this.cutoff)?.threshold ?? (metadata.rule ? 1 : DEFAULT_THRESHOLD));
+    const { rule } = metadata;
+    element("own-rule-setting").hidden = !rule;
+    element("own-rule").checked = Boolean(rule);
+    this.write("threshold", (rule?.score === "uncertainty" && rule.limits?.length === 1 && limitOf(rule, 0)) || DEFAULT_THRESHOLD);
     element("samples-slider").max = Math.min(MAX_SAMPLES, Math.max(256, 2 * metadata.samples));
     this.write("samples", metadata.inference === "deterministic" ? 1 : metadata.samples);
     this.describe();
@@ -82,22 +79,16 @@ export class Controls {
     return this.checked(["samples", "seed"], () => passSeeds(this.samples, this.seed));
   }
 
-  /** What the novelty must be above; null when foreign images are not rejected. */
-  get cutoff() {
-    const { rule } = this.metadata;
-    return rule && element("gate").checked ? rule.foreign.cutoff : null;
-  }
-
-  /** What an answer is compared with; marks and refuses a threshold out of range. */
-  limits() {
-    const threshold = this.checked(["threshold"], () => checkThreshold(element("threshold").valueAsNumber));
-    return { threshold, cutoff: this.cutoff };
+  /** The rule to apply: that of the model, or the threshold, which is marked and refused out of range. */
+  rule() {
+    if (element("own-rule").checked) return this.metadata.rule;
+    return ruleOf(this.checked(["threshold"], () => checkThreshold(element("threshold").valueAsNumber)));
   }
 
   /** The same, or null while the threshold is out of range. */
-  get validLimits() {
+  get validRule() {
     const threshold = element("threshold").valueAsNumber;
-    return threshold >= 0 && threshold <= 1 ? { threshold, cutoff: this.cutoff } : null;
+    return element("own-rule").checked || (threshold >= 0 && threshold <= 1) ? this.rule() : null;
   }
 
   checked(ids, read) {
@@ -114,11 +105,12 @@ export class Controls {
   /** Says below each setting what it means for this model. */
   describe() {
     const { metadata, samples, seed } = this;
-    const limits = this.validLimits;
+    const own = element("own-rule").checked;
+    const threshold = element("threshold").valueAsNumber;
+    const valid = threshold >= 0 && threshold <= 1;
     element("samples-note").textContent = samples >= 1 ? aboutSamples(metadata, samples) : "";
-    element("threshold-note").textContent = limits ? aboutThreshold(metadata, limits, samples, seed) : "";
-    element("threshold-slider").setAttribute("aria-valuetext", limits ? decimal(limits.threshold) : "");
-    const own = ownThreshold(metadata, this.cutoff);
-    element("own-threshold").hidden = own === null || limits?.threshold === own.threshold;
+    element("own-rule-note").textContent = metadata.rule ? aboutRule(metadata.rule, samples, seed) : "";
+    element("threshold-note").textContent = valid && !own ? aboutThreshold(metadata, threshold) : "";
+    element("threshold-slider").setAttribute("aria-valuetext", valid ? decimal(threshold) : "");
   }
 }

@@ -1,9 +1,9 @@
 // Shows an answer, while its passes come and when it is complete.
 
 import { drawGauge, drawLatency, drawPasses, drawRunning, listBars, ranked } from "./charts.js";
-import { reasonToReject } from "./contract.js";
+import { decide, limitOf, REASONS } from "./contract.js";
 import { entropy } from "./statistics.js";
-import { count, decimal, explanation, isForeignBy, milliseconds, odds, percent, standardError, verdict } from "./words.js";
+import { count, decimal, explanation, isOutOfDistribution, milliseconds, odds, percent, standardError, verdict } from "./words.js";
 
 const MOST_BARS = 10;
 const element = (id) => document.getElementById(id);
@@ -14,13 +14,13 @@ function put(id, value, shown) {
   element(id).dataset.value = value;
 }
 
-/** Everything about an answer: `answer` as `draw` gives it, and what it is compared with. */
-export function showAnswer(answer, limits, earlier) {
+/** Everything about an answer: `answer` as `draw` gives it, and the rule to apply. */
+export function showAnswer(answer, rule, earlier) {
   const { summary, metadata, samples, complete } = answer;
   const deterministic = metadata.inference === "deterministic";
   const label = metadata.classes[summary.classId];
-  const reason = reasonToReject(summary, limits);
-  const { threshold } = limits;
+  const reason = REASONS[decide(rule, summary)];
+  const threshold = drawnLimit(rule, summary);
 
   element("placeholder").hidden = true;
   for (const id of ["answered", "charts", "record"]) element(id).hidden = false;
@@ -39,20 +39,20 @@ export function showAnswer(answer, limits, earlier) {
   element("progress").textContent = complete
     ? `${count(samples, "pass")}, seed ${answer.seed}`
     : `${summary.samples} of ${count(samples, "pass")}`;
-  element("reason").textContent = explanation(summary, limits, label, deterministic);
+  element("reason").textContent = explanation(summary, rule, label, deterministic);
   put("confidence", summary.confidence, `${percent(summary.confidence)} for ${label}`);
   put("uncertainty", summary.uncertainty, decimal(summary.uncertainty));
   put("standard-error", summary.standardError, standardError(summary, deterministic));
   put("model-uncertainty", summary.modelUncertainty, deterministic && metadata.members === 1 ? "none: one pass" : decimal(summary.modelUncertainty));
   // The map to the error was fitted on familiar images.
-  const supposed = isForeignBy(reason) ? " if it were familiar" : "";
+  const supposed = isOutOfDistribution(reason) ? " if it were familiar" : "";
   put("error-probability", summary.errorProbability, `${percent(summary.errorProbability)}${supposed}`);
   element("novelty-view").hidden = summary.novelty === null;
   if (summary.novelty !== null) {
     put("novelty", summary.novelty, Number.isNaN(summary.novelty) ? "not a number" : percent(summary.novelty));
     put("novelty-score", summary.noveltyScore, `distance ${summary.noveltyScore?.toPrecision(3)}`);
   }
-  drawGauge(element("gauge"), summary, threshold, deterministic);
+  drawGauge(element("gauge"), summary, threshold, deterministic, reason === null);
 
   listBars(element("bars"), summary.probabilities, metadata.classes, MOST_BARS);
   const more = metadata.classes.length - MOST_BARS;
@@ -66,6 +66,9 @@ export function showAnswer(answer, limits, earlier) {
     (earlier.length ? " Rings are earlier runs." : "");
 }
 
+/** The limit on the uncertainty, for the drawings; null for a rule without one. */
+const drawnLimit = (rule, { classId }) => (rule.score === "uncertainty" ? limitOf(rule, classId) : null);
+
 /** Back to the empty page. */
 export function hideAnswer() {
   element("placeholder").hidden = false;
@@ -74,14 +77,16 @@ export function hideAnswer() {
 }
 
 /** The complete answer as one sentence for those who listen. */
-export function speak({ summary, metadata, samples }, limits) {
+export function speak({ summary, metadata, samples }, rule) {
   const label = metadata.classes[summary.classId];
-  const reason = reasonToReject(summary, limits);
-  const rejected = isForeignBy(reason) ? verdict(reason, label) : "Rejected";
+  const reason = REASONS[decide(rule, summary)];
+  const rejected = isOutOfDistribution(reason) ? verdict(reason, label) : "Rejected";
   const outcome = reason === null ? verdict(reason, label) : `${rejected}. Best guess ${label}`;
   const sure = `confidence ${percent(summary.confidence)}, uncertainty ${decimal(summary.uncertainty)}`;
-  const wrong = isForeignBy(reason) ? "" : ` expected to be wrong ${odds(summary.errorProbability)},`;
-  element("spoken").textContent = `${outcome}, ${sure}, threshold ${decimal(limits.threshold)},${wrong} ${count(samples, "pass")}.`;
+  const limit = drawnLimit(rule, summary);
+  const compared = limit === null ? "" : ` threshold ${decimal(limit)},`;
+  const wrong = isOutOfDistribution(reason) ? "" : ` expected to be wrong ${odds(summary.errorProbability)},`;
+  element("spoken").textContent = `${outcome}, ${sure},${compared}${wrong} ${count(samples, "pass")}.`;
 }
 
 /** The passes as a table; made only when it is looked at. */
@@ -107,9 +112,9 @@ export function fillTable({ passes, seeds, summary, metadata }) {
 }
 
 /** The complete answer as a document; the names are those of the contract and of `uce-edge predict --json`. */
-export function asDocument({ source, passes, seeds, seed, summary, metadata, steps, device }, limits) {
+export function asDocument({ source, passes, seeds, seed, summary, metadata, steps, device }, rule) {
   const size = metadata.classes.length;
-  const reason = reasonToReject(summary, limits);
+  const reason = REASONS[decide(rule, summary)];
   return {
     path: source,
     label: metadata.classes[summary.classId],
@@ -121,8 +126,8 @@ export function asDocument({ source, passes, seeds, seed, summary, metadata, ste
     error_probability: summary.errorProbability,
     novelty: summary.novelty,
     novelty_score: summary.noveltyScore,
-    threshold: limits.threshold,
-    cutoff: limits.cutoff,
+    threshold: drawnLimit(rule, summary),
+    cutoff: rule.cutoff ?? null,
     decision: reason === null ? "accept" : "reject",
     reason,
     samples: summary.samples,

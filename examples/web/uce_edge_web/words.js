@@ -1,6 +1,6 @@
 // How numbers are written, and what an answer means, in words.
 
-import { ownThreshold, reasonToReject } from "./contract.js";
+import { decide, limitOf, REASONS } from "./contract.js";
 
 /** A share as percent, never rounded to a certainty that was not measured. */
 export function percent(value, digits = 1) {
@@ -43,23 +43,25 @@ export function standardError({ samples, standardError: error }, deterministic) 
 /** What became of an answer, for its headline. */
 export function verdict(reason, label) {
   if (reason === null) return `Accepted: ${label}`;
-  return isForeignBy(reason) ? "Rejected: unlike anything it was calibrated on" : "Rejected: the model does not know";
+  return isOutOfDistribution(reason) ? "Rejected: unlike anything it was calibrated on" : "Rejected: the model does not know";
 }
 
 /** Why an image is accepted or rejected. */
-export function explanation(summary, limits, label, deterministic) {
+export function explanation(summary, rule, label, deterministic) {
   const { uncertainty, standardError: error, modelUncertainty, samples } = summary;
-  const { threshold, cutoff } = limits;
-  const reason = reasonToReject(summary, limits);
+  const reason = REASONS[decide(rule, summary)];
   const uncertain = reason === "uncertain" || reason === "both";
-  const measured = `its uncertainty, ${decimal(uncertainty)}, is ${uncertain ? "above" : "not above"} the threshold, ${decimal(threshold)}`;
+  const threshold = rule.score === "uncertainty" ? limitOf(rule, summary.classId) : null;
+  const measured = comparison(summary, rule, label, uncertain);
   const sentences = [];
-  if (isForeignBy(reason)) {
-    sentences.push(`${shareAsFar(summary.novelty)}, and what has ${percent(cutoff)} or less is foreign.`);
-    sentences.push(uncertain ? `Besides, ${measured}.` : `But for that, it would be ${label}: ${measured}.`);
+  if (isOutOfDistribution(reason)) {
+    sentences.push(`${shareAsFar(summary.novelty)}, and at ${percent(rule.cutoff)} or less an image is out of distribution.`);
+    if (measured) sentences.push(uncertain ? `Besides, ${measured}.` : `But for that, it would be ${label}: ${measured}.`);
   } else {
-    const familiar = cutoff === null ? "" : `The image is like what the model was calibrated on, ${uncertain ? "but" : "and"} `;
-    sentences.push(familiar ? `${familiar}${measured}.` : `${measured[0].toUpperCase()}${measured.slice(1)}.`);
+    const link = uncertain ? ", but " : ", and ";
+    const familiar = (rule.cutoff ?? null) === null ? "" : "The image is like what the model was calibrated on";
+    const sentence = familiar && measured ? `${familiar}${link}${measured}` : familiar || measured;
+    if (sentence) sentences.push(`${sentence[0].toUpperCase()}${sentence.slice(1)}.`);
   }
   if (reason === "uncertain") {
     sentences.push(`The best guess, ${label}, would be wrong ${odds(summary.errorProbability)}.`);
@@ -74,8 +76,8 @@ export function explanation(summary, limits, label, deterministic) {
   } else if (reason === null) {
     sentences.push(`An answer like this one is wrong ${odds(summary.errorProbability)}.`);
   }
-  if (!deterministic && samples > 1 && Math.abs(uncertainty - threshold) < 2 * error) {
-    sentences.push("The threshold is within two standard errors: more passes may decide otherwise.");
+  if (!deterministic && samples > 1 && threshold !== null && Math.abs(uncertainty - threshold) < 2 * error) {
+    sentences.push("The threshold is within two standard errors: more passes may change the decision.");
   }
   return sentences.join(" ");
 }
@@ -87,36 +89,48 @@ function shareAsFar(novelty) {
   return `${share} of the images that the model was calibrated on are as far away`;
 }
 
-export const isForeignBy = (reason) => reason === "foreign" || reason === "both";
+export const isOutOfDistribution = (reason) => reason === "out-of-distribution" || reason === "both";
 
-/** What the gate against foreign images keeps. */
-export function aboutGate({ foreign }) {
-  return (
-    `Images unlike anything it was calibrated on. At most ${atMost(foreign.level)} of the images that are like those are ` +
-    `rejected as well, with ${percent(foreign.confidence, 0)} confidence.`
-  );
+/** The score beside its limit; empty where the rule has none. */
+function comparison(summary, rule, label, uncertain) {
+  const limit = limitOf(rule, summary.classId);
+  if (limit === null) return uncertain ? "its uncertainty is not a number" : "";
+  if (limit < 0) return `everything with the label ${label} is rejected`;
+  const whose = rule.limits.length > 1 ? ` for ${label}` : "";
+  if (rule.score === "confidence") {
+    return `its confidence, ${percent(summary.confidence)}, is ${uncertain ? "below" : "at least"} the limit${whose}, ${percent(1 - limit)}`;
+  }
+  return `its uncertainty, ${decimal(summary.uncertainty)}, is ${uncertain ? "above" : "not above"} the threshold${whose}, ${decimal(limit)}`;
 }
 
-/** What is known of a threshold from images that nothing was fitted on. */
-export function aboutThreshold(metadata, { threshold, cutoff }, samples, seed) {
-  const own = ownThreshold(metadata, cutoff);
-  if (own && threshold === own.threshold) {
-    const promise =
-      own.target_error == null
-        ? ""
-        : ` at most ${atMost(own.target_error)} of the accepted images are wrong, with ${percent(own.confidence, 0)} confidence`;
-    if (samples === own.samples && seed === own.seed) return promise ? `The model's own threshold:${promise}.` : "The model's own threshold.";
-    return `The model's own threshold. Its promise holds for ${count(own.samples, "pass")} and seed ${own.seed} only.`;
+/** What the rule of the model promises. */
+export function aboutRule({ gate, promise }, samples, seed) {
+  const sentences = [];
+  if (gate) {
+    sentences.push(
+      `It rejects out-of-distribution images, and with them at most ${atMost(gate.level)} of the images like those of the ` +
+        `calibration, with ${percent(gate.confidence, 0)} confidence.`,
+    );
   }
+  if (promise && (samples !== promise.samples || seed !== promise.seed)) {
+    sentences.push(`Its promise about the error holds for ${count(promise.samples, "pass")} and seed ${promise.seed} only.`);
+  } else if (promise?.target_error != null) {
+    const sure = percent(promise.confidence, 0);
+    sentences.push(`At most ${atMost(promise.target_error)} of the accepted images are wrong, with ${sure} confidence.`);
+  }
+  return sentences.join(" ");
+}
+
+/** The held-out images that a threshold accepts, and how many of them are wrong. */
+export function aboutThreshold(metadata, threshold) {
   const counted = metadata.held_out;
-  if (!counted) return own ? "" : "This model has no threshold of its own.";
+  if (!counted) return metadata.rule ? "" : "This model has no rule of its own.";
   const images = counted.accepted.at(-1);
   const step = Math.floor(threshold * 100 + 1e-9);
   const accepted = counted.accepted[step];
-  const alone = cutoff === null ? "" : " by the uncertainty alone";
   if (!accepted) return `Accepts none of ${count(images, "held-out image")}.`;
   return (
-    `Of ${count(images, "held-out image")}, ${(step / 100).toFixed(2)} accepts ${percent(accepted / images)}${alone}, ` +
+    `Of ${count(images, "held-out image")}, ${(step / 100).toFixed(2)} accepts ${percent(accepted / images)}, ` +
     `and ${percent(counted.errors[step] / accepted)} of these are wrong.`
   );
 }

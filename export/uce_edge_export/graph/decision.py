@@ -12,7 +12,6 @@ from uce_edge.contract import DECISION, RuleScore
 from uce_edge.metadata import Metadata
 from uce_edge.rejection.rule import NO_CUTOFF, NO_LIMIT, Code, RejectRule
 from uce_edge_export.graph.builder import Builder
-from uce_edge_export.transform.feature_extraction import extend
 
 PREFIX = "decision."
 """Of the names of all initializers of the rule."""
@@ -26,7 +25,10 @@ def emit(g: Builder, uncertainty: ir.Value, p: ir.Value, class_id: ir.Value, cla
     by_confidence = g.constant(values[contract.BY_CONFIDENCE], contract.BY_CONFIDENCE)
     score = g.Where(by_confidence, doubt, uncertainty)
     limit = g.Gather(g.constant(values[contract.LIMITS], contract.LIMITS), class_id, axis=0)
-    return _rejected(g, g.LessOrEqual(score, limit))
+    # A runtime may clip an uncertainty of NaN to 0 or 1; the probabilities stay NaN, and so does their sum.
+    zero, total = g.constant(np.float32(0)), g.ReduceSum(p, g.constant(np.array([-1])), keepdims=0)
+    is_number = g.And(g.Less(zero, total), g.Greater(total, zero))
+    return _rejected(g, g.And(g.LessOrEqual(score, limit), is_number))
 
 
 def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
@@ -34,7 +36,7 @@ def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
     index, uncertain = _output(graph)
     uncertain.name = _UNCERTAIN
     cutoff = g.constant(_constants(RejectRule(), 1)[contract.CUTOFF], contract.CUTOFF)
-    outside = g.Mul(_rejected(g, g.Greater(novelty, cutoff)), g.constant(np.int32(Code.OUT_OF_DISTRIBUTION)))
+    outside = g.Mul(_rejected(g, g.Less(cutoff, novelty)), g.constant(np.int32(Code.OUT_OF_DISTRIBUTION)))
     graph.outputs[index] = describe_output(g.Add(uncertain, outside))
 
 
@@ -52,6 +54,8 @@ def detach_novelty(graph: ir.Graph) -> None:
 
 def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     """A graph of contract 1 as one of contract 2; another one is left as it is."""
+    from uce_edge_export.transform.feature_extraction import extend  # imports the graph, which imports this module
+
     graph = model.graph
     outputs = {str(value.name): value for value in graph.outputs}
     if DECISION not in outputs:
@@ -92,7 +96,7 @@ def _constants(rule: RejectRule, classes: int) -> "dict[str, np.ndarray]":
 
 
 def _rejected(g: Builder, accepted: ir.Value) -> ir.Value:
-    """1 - accepted, as int32: a comparison with NaN is false, so NaN rejects."""
+    """1 - accepted, as int32. A comparison with NaN is false, but for Greater in OpenVINO and Less in MNN."""
     return g.Sub(g.constant(np.int32(1)), g.Cast(accepted, to=ir.DataType.INT32))
 
 
