@@ -143,7 +143,9 @@ def test_the_camera_loop_acts_on_what_is_accepted_alone(tmp_path: Path, capsys: 
         elif answer.decision == "accept":
             assert told == answer.prediction.label
         else:
-            assert told == ("ask: uncertain" if answer.prediction.reason == "uncertain" else "stop: out-of-distribution")
+            assert told == (
+                "ask: uncertain" if answer.prediction.reason == "uncertain" else "stop: out-of-distribution"
+            )
     assert "stop: unreadable" in said.out
     assert "--usual" in said.err  # the file stores no usual answers, and nobody named usual frames
     assert camera_loop.main([str(tmp_path), "--model", str(GOLDEN / "digits-ensemble.onnx")]) == 0
