@@ -64,7 +64,7 @@ def write_card(boxed: Boxed) -> None:
 
 
 def _compared(boxed: Boxed) -> Found:
-    """Compare all files on test and out-of-distribution images, under their own names."""
+    """All files on the test images and on foreign ones; under a file's own name, because pages show names."""
     with tempfile.TemporaryDirectory() as folder:
         rivals = [RIVALS / f"{name}.onnx" for name in boxed.rivals]
         paths = [*rivals, *map(boxed.file, boxed.kinds)]
@@ -102,22 +102,22 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         "**Limits.**\n\n" + "\n".join(f"- {line}" for line in boxed.limits),
         "**How it was chosen and measured.**\n\n" + "\n".join(f"- {line}" for line in boxed.remarks),
         "## How good its answers are",
-        "In brackets is a 95 % interval. *In italics* is the value of a perfectly calibrated model with the same "
-        "probabilities. The verdict uses T-UCE: UCE compares an entropy with an error rate, is not 0 even then, and "
-        "can be smaller for an overconfident model.",
+        "In brackets stands a 95 % interval. *In italics* stands what a perfectly calibrated model with the same "
+        "probabilities would score. T-UCE judges the uncertainty: UCE compares an entropy with an error rate, is not 0 "
+        "even then, and can be smaller for an overconfident model.",
         _table(["", *own], [[title, *(_scored(name, one) for one in own.values())] for name, title in SHOWN.items()]),
-        "## What the uncertainty costs and gains",
+        "## What the uncertainty costs and buys",
         _rivals(boxed, files, compared),
         "## What it promises (`--reject auto`)",
         "A promise is about images drawn like the held-out ones, with 95 % confidence, and about all accepted images "
         f"together. The measured shares are of the test images: {boxed.tested}.",
         _promises(own, metadata),
         "## What it should reject",
-        "None of these images has a class of the model. `far` has the generated kinds that no choice was based on "
+        "None of these images has a class of the model. `far` holds the kinds of made images that no choice looks at "
         f"({', '.join((*synthetic_ood.JUDGE, synthetic_ood.SHUFFLED))}; [novelty](novelty.md)).",
-        _out_of_distribution(own),
+        _foreign(own),
         f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
-        "Each cell has the share that `--reject auto` accepts, and the share of these that is wrong.",
+        "Each cell says which share `--reject auto` accepts, and which share of these is wrong.",
         _damage(damage),
         *(_aims(boxed, own[boxed.kinds[0]], damage) if boxed.aims else ()),
         f"**Licence.** {boxed.licence}",
@@ -159,12 +159,12 @@ def _rivals(boxed: Boxed, files: dict[str, Found], compared: Found) -> str:
         cells += [str(one["price"]["passes"]), times, "" if macs is None else f"{macs / 1e6:.0f} M"]
         cells.append(f"{one['price']['file_mb']:.2f}")
         rows.append([called, *cells])
-    near = files[reference]["evaluation"]["ood"][0]["name"]
-    head = ["file", *(SHOWN[name] for name in JUDGED), f"AUROC of {near}, both", "passes",
+    foreign = files[reference]["evaluation"]["ood"][0]["name"]
+    head = ["file", *(SHOWN[name] for name in JUDGED), f"AUROC of {foreign}, both gates", "passes",
             f"time of one image, {compared['threads']} threads, best / median", "MACs", "MB"]  # fmt: skip
     lead = (
-        f"Times are multiples of the first row's. In brackets is the paired 95 % interval of the difference to the "
-        f"first row: an interval that contains 0 is a tie. {_said(boxed, compared['verdict'])}"
+        f"Times are multiples of the first row's. In brackets stands the paired 95 % interval of the difference to the "
+        f"first row: an interval that holds 0 is a tie. {_said(boxed, compared['verdict'])}"
     )
     return f"{lead}\n\n{_table(head, rows)}"
 
@@ -175,7 +175,7 @@ def _gap(metric: str, difference: Found) -> str:
 
 
 def _best(outside: Found) -> Found:
-    """The detection of out-of-distribution images by the last score."""
+    """How foreign images are told by all that the file has."""
     return next(outside["detection"][name] for name in reversed(SCORES) if name in outside["detection"])  # type: ignore[no-any-return]
 
 
@@ -186,15 +186,15 @@ def _promises(own: dict[Inference, Found], metadata: Metadata) -> str:
         promised = metadata.promise
         target = None if promised is None else promised.target_error
         rows.append([
-            str(kind), percent(gated["level"]), percent(gated["own_rejected"], 2), gated["accepts"],
+            str(kind), percent(gated["level"]), percent(gated["foreign"], 2), f"{gated['threshold']:.4f}",
             percent(target), percent(gated["coverage"]), percent(gated["error"], 2),
         ])  # fmt: skip
-    head = ["", "familiar images rejected as out-of-distribution, at most", "measured", "accepted if",
-            "error of the accepted, at most", "accepted", "error of these"]  # fmt: skip
+    head = ["", "familiar images that it may call foreign", "it does", "threshold", "error of the accepted, at most",
+            "accepted", "error of these"]  # fmt: skip
     return _table(head, rows)
 
 
-def _out_of_distribution(own: dict[Inference, Found]) -> str:
+def _foreign(own: dict[Inference, Found]) -> str:
     rows = []
     for kind, one in own.items():
         for outside in one["evaluation"]["ood"]:
@@ -231,7 +231,7 @@ def _damage(shift: Found) -> str:
 
 
 def _aims(boxed: Boxed, one: Found, damage: Found) -> list[str]:
-    """The targets, and what the default file reached."""
+    """What was aimed at, and what the default file reached."""
     evaluation, outside = one["evaluation"], {ood["name"]: ood for ood in one["evaluation"]["ood"]}
     near, (accepted, wrong) = outside[boxed.foreign[0]], _together(damage["curves"].values(), "gated_")
     accuracy, nll = (evaluation["metrics"][name]["value"] for name in ("accuracy", "nll"))
@@ -249,8 +249,8 @@ def _aims(boxed: Boxed, one: Found, damage: Found) -> list[str]:
         [aim.what, aim.told, told, "yes" if aim.met(value) else "no"]
         for aim, (value, told) in zip(boxed.aims, reached, strict=True)
     ]
-    head = ["", "target", "reached", "met"]
-    return ["## Targets", f"`{boxed.kinds[0]}`, by the tables above:", _table(head, rows)]
+    head = ["", "aim", "reached", "met"]
+    return ["## What was aimed at", f"`{boxed.kinds[0]}`, by the tables above:", _table(head, rows)]
 
 
 def _kept(one: Found) -> str:

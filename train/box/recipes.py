@@ -101,7 +101,7 @@ _CIFAR10 = Boxed(
     limits=(
         "It knows ten kinds of things in photos of 32x32 pixels. Larger photos are shrunk to that.",
         "It has no class for people, plants, food or furniture, and rejects only a part of them.",
-        "It rarely rejects an unknown thing that looks like a known one.",
+        "An unknown thing that looks like a known one is rarely foreign to it.",
         "On damaged images its uncertainty rises less than its error.",
         "Its promises hold for images drawn like CIFAR-10's, with the stored passes and seed.",
         "It is not for decisions about people, and not for safety.",
@@ -149,7 +149,7 @@ _PNEUMONIA = Boxed(
         "uce-edge export "
         + " ".join(f"runs/pneumonia/member-{member}" for member in range(_MEMBERS))
         + " --inference deterministic --out build/box/members.onnx",
-        f"uce-edge calibrate build/box/members.onnx --data {HELD_OUT} --target-error 0.02 --novelty-level 0.03 "
+        f"uce-edge calibrate build/box/members.onnx --data {HELD_OUT} --target-error 0.02 --foreign 0.03 "
         f"--out {_FILES}/pneumonia-deterministic.onnx",
         "uce-edge export runs/pneumonia/member-0 --inference deterministic --out build/box/one-member.onnx",
     ),
