@@ -116,10 +116,11 @@ LIVE = """# What you can try
 
 The program made each of these while this site was built.
 
-- <a href="live/demo/index.html">The model in the box, in your browser</a>. Drop an image or use the camera. Nothing
+- <a href="live/demo/index.html">The bundled model in your browser</a>. Drop an image or use the camera. Nothing
   leaves your machine. Made by `uce-edge web`.
-- <a href="live/report.html">A report</a> of a small model of digits: what its numbers are worth on its own images, on
-  foreign ones and on damaged ones. Made by `uce-edge evaluate --data digits --ood far --corrupt --report report.html`.
-- <a href="live/compare.html">A comparison</a> of five files: which posterior wins on these images? Made by
+- <a href="live/report.html">A report</a> of a small model of digits: its metrics on its own images, on
+  out-of-distribution images and on damaged images. Made by
+  `uce-edge evaluate --data digits --ood far --corrupt --report report.html`.
+- <a href="live/compare.html">A comparison</a> of five files: which posterior is best on these images? Made by
   `uce-edge compare a.onnx b.onnx ... --data digits --report compare.html`.
 """

@@ -225,7 +225,7 @@ def rows(taken: dict[str, list[float]]) -> list[str]:
 
 PAGE = """# Benchmarks
 
-What does uncertainty cost, beside the same network without it?
+This page measures the cost of uncertainty: every time is compared with the same network without noise.
 
 Written by `make bench` (`benchmarks/speed/page.py`) on {machine}; Python {python}, {versions}.
 Images are 32x32, weights are random. The engines took turns in one run, each in a process of its own. Compare the
@@ -256,18 +256,6 @@ conversion out of ONNX Runtime's blocked layout and back. Each of these steps re
 take a quarter of the time of ResNet-20, which has few channels. The deterministic file computes ReLU and residual sums
 inside its convolutions.
 
-These changes were tried and not kept:
-
-- Entering the blocked layout through an identity, a 1x1 depthwise convolution or a 1x1 pooling of the noise. Sum,
-  residual sum and ReLU then fuse into convolutions, and the square stays blocked. This saves three passes over memory
-  and 3 to 4 % of the time here, but runtimes without that layout, such as WebAssembly, would pay for one more
-  convolution.
-- Calls of 5, 9 or 13 passes, which fit in the cache: slower on ResNet-20, no difference on ResNet-34. Calls of 3 passes
-  are slower on ResNet-34.
-- Adding the residual to mu first.
-- Table rows of 128 or 512 numbers.
-- ONNX Runtime's parallel execution mode, which takes 1.8 times the time.
-
 ## One pass: moments, 100 draws
 
 The baseline is the deterministic network on one image. "faster" compares with {n} passes with factored sigma.
@@ -280,22 +268,6 @@ Apart from the convolutions, a ReLU takes 8 to 10 small nodes and a ReLU6 takes 
 ResNet-20, whose layers are small, has a higher ratio than larger networks. They take three fifths of the time of the
 network like MobileNetV2, whose convolutions are cheap for the size of its maps. Its depthwise layers gain nothing from
 factored sigma.
-
-These changes were tried and not kept:
-
-- A k x k layer straight to one channel, or a 1x1 layer to one channel before it: slower than a product with a row. ONNX
-  Runtime makes 16 channels of one.
-- a = sqrt(m^2 + c v) for the mean of a ReLU: only four nodes, but its tail falls too slowly, and uncertainties moved
-  1.5 times as far.
-- For a ReLU6, the difference of two ReLUs: 19 nodes instead of 12 to 14, and 5.3 times the deterministic network
-  instead of 4.1 times in a trial. Clipping by the two ends of the uniform distribution: as many nodes. Three points of
-  the same probability: a node less, and answers that are further from those of passes.
-- For a ReLU6, the rule of the nearer of its two kinks alone: a quarter fewer nodes, and the same answers while the
-  noise is small beside the range of 6. Where it is not, the variance has no bound: a network with random weights failed
-  the check of its export.
-- Two 1x1 layers to one channel, for the variance and for the squared mean, instead of a product and a sum over all
-  channels: no difference on the network like MobileNetV2, 2 to 5 % slower on the ResNets. As two products with a row
-  they are faster, and used.
 
 ## Memory and the price of a pass
 
@@ -313,11 +285,8 @@ Loading {first}:
 
 Loading time does not go to squaring the weights. It goes to the optimisation of some 400 nodes, against 90 of the
 deterministic file, and to planning their memory. For the plan ONNX Runtime must know which values are equally large.
-The file tells it by using one name for the leading dimension of everything that is sampled. Without that name, planning
-took two thirds of the time. Without a plan (`enable_mem_reuse = False`) ResNet-20 loads a fifth faster and answers as
-fast. This is not used: the peak memory of ResNet-34 grew by 7 % in one of two runs. Switching off the optimisations
-that find nothing saves a tenth of an exact file's time and a fifth of a factored one's, but their names change with
-ONNX Runtime. Where loading counts, use `.ort`.
+The file declares it by using one name for the leading dimension of everything that is sampled. Without that name,
+planning took two thirds of the time. Where loading time matters, use `.ort`.
 
 Cold start of ResNet-8 at N = {n}, from the shell command to its end:
 
@@ -334,8 +303,7 @@ A step of training on 128 images, beside the same step without noise. Each kind 
 {steps}
 
 The map of one channel is marked as having its channels last. It is the same memory, but oneDNN takes many times as long
-for the gradient of a convolution the other way round. Computing the noise in parts of the batch that fit into the
-cache, or in memory that is used again, did not help.
+for the gradient of a convolution the other way round.
 
 ## Folders
 
@@ -349,15 +317,54 @@ of the two halves one after the other:
 
 Decoding and the model share the cores, so neither half can hide behind the other. In the last column, 1.00 is a
 processor that never pauses. Pillow's draft mode, which decodes a JPEG at half its size, is not used: its pixels differ
-from those of a full image that is resized, and what a file promises depends on the pixels.
+from those of a full image that is resized, and the promises of a file depend on the pixels.
 
-## What was aimed at
+## Targets
 
 Multiples are of the same network without noise, and the best of this run:
 
-| | aim | reached | met |
+| | target | reached | met |
 | --- | --- | --- | --- |
 {aims}
+
+## Tried and not kept
+
+**Passes.**
+
+- Entering the blocked layout through an identity, a 1x1 depthwise convolution or a 1x1 pooling of the noise. Sum,
+  residual sum and ReLU then fuse into convolutions, and the square stays blocked. This saves three passes over memory
+  and 3 to 4 % of the time here, but runtimes without that layout, such as WebAssembly, would pay for one more
+  convolution.
+- Calls of 5, 9 or 13 passes, which fit in the cache: slower on ResNet-20, no difference on ResNet-34. Calls of 3 passes
+  are slower on ResNet-34.
+- Adding the residual to mu first.
+- Table rows of 128 or 512 numbers.
+- ONNX Runtime's parallel execution mode, which takes 1.8 times the time.
+
+**Moments.**
+
+- A k x k layer straight to one channel, or a 1x1 layer to one channel before it: slower than a product with a row. ONNX
+  Runtime makes 16 channels of one.
+- a = sqrt(m^2 + c v) for the mean of a ReLU: only four nodes, but its tail falls too slowly, and uncertainties moved
+  1.5 times as far.
+- For a ReLU6, the difference of two ReLUs: 19 nodes instead of 12 to 14, and 5.3 times the deterministic network
+  instead of 4.1 times in a trial. Clipping by the two ends of the uniform distribution: as many nodes. Three points of
+  the same probability: a node less, and answers that are further from those of passes.
+- For a ReLU6, the rule of the nearer of its two kinks alone: a quarter fewer nodes, and the same answers while the
+  noise is small beside the range of 6. Where it is not, the variance has no bound: a network with random weights failed
+  the check of its export.
+- Two 1x1 layers to one channel, for the variance and for the squared mean, instead of a product and a sum over all
+  channels: no difference on the network like MobileNetV2, 2 to 5 % slower on the ResNets. As two products with a row
+  they are faster, and used.
+
+**Loading.**
+
+- Without a memory plan (`enable_mem_reuse = False`) ResNet-20 loads a fifth faster and answers as fast, but the peak
+  memory of ResNet-34 grew by 7 % in one of two runs.
+- Switching off the optimisations that find nothing saves a tenth of an exact file's time and a fifth of a factored
+  one's, but their names change with ONNX Runtime.
+
+**Training.** Computing the noise in parts of the batch that fit into the cache, or in reused memory, did not help.
 """
 
 if __name__ == "__main__":

@@ -196,8 +196,8 @@ def stop_early(name: str, model: Model, images: np.ndarray) -> list[str]:
         return np.where(rejected, -1, said.class_ids)
 
     def row(what: str, said: Prediction) -> str:
-        otherwise = outcome(said) != outcome(everything)
-        text = f"| {name} | {what} | {said.drawn.mean():.1f} | {otherwise.mean():.2%} | {otherwise[near].mean():.1%} |"
+        changed = outcome(said) != outcome(everything)
+        text = f"| {name} | {what} | {said.drawn.mean():.1f} | {changed.mean():.2%} | {changed[near].mean():.1%} |"
         print(text, flush=True)
         return text
 
@@ -225,10 +225,10 @@ ADAPTIVE = """## Passes until it is settled
 
 `--adaptive E` stops drawing passes for an image once more passes would change its outcome with a probability of at most
 E. The outcome is that the image is rejected, or accepted with a certain label. The table has {images} test images, a
-threshold of {threshold} and at most {most} passes. "otherwise" is the share of images whose outcome differs from that
+threshold of {threshold} and at most {most} passes. "changed" is the share of images whose outcome differs from that
 of all {most} passes. "near" is the same share among the tenth of the images that are nearest to the threshold.
 
-| network | passes | mean passes | otherwise | near |
+| network | passes | mean passes | changed | near |
 | --- | --- | --- | --- | --- |
 {rows}
 

@@ -1,4 +1,4 @@
-"""Which training helps against foreign and damaged images? Writes its part of docs/novelty.md.
+"""Training against out-of-distribution and damaged images; writes its part of docs/novelty.md.
 
     python benchmarks/studies/novelty_study.py plain=RUN NAME=RUN ... "NAME, second seed=RUN"
 
@@ -157,7 +157,7 @@ def own_row(row: Measured, plain: Measured) -> str:
             cell += f" ({unit * difference.low:+.{digits}f} to {unit * difference.high:+.{digits}f})"
         cells.append(cell)
     gated = row.gated
-    both = "– | –" if gated is None else f"{percent(gated.foreign)} | {pair(gated.coverage, gated.error)}"
+    both = "– | –" if gated is None else f"{percent(gated.own_rejected)} | {pair(gated.coverage, gated.error)}"
     return f"| {row.name} | {' | '.join(cells)} | {both} |"
 
 
@@ -242,25 +242,26 @@ CIFAR-100 that are not reported below:
 
 **Own test images** (5,000). In brackets, the interval of the difference to the first row on the same images.
 
-| recipe | accuracy | NLL | AURC | turned away as foreign | accepted by both gates / wrong of these |
+| recipe | accuracy | NLL | AURC | rejected as out-of-distribution | accepted by both / wrong of these |
 | --- | --- | --- | --- | --- | --- |
 {{own}}
 
-**Foreign images, AUROC in %**: uncertainty / novelty / both. {REPORTED_ON:,} images of CIFAR-100 and of MNIST, 800 far
-images (single colours, gratings, checkerboards, text) and 200 of noise.
+**Out-of-distribution images, AUROC in %**: uncertainty / novelty / both. {REPORTED_ON:,} images of CIFAR-100
+and of MNIST, 800 far images (single colours, gratings, checkerboards, text) and 200 of noise.
 
 | recipe | {NEAR} (near) | {FAR} | {NOISE} | {DIGITS} |
 | --- | --- | --- | --- | --- |
 {{auroc}}
 
-**Foreign images, accepted**: by the uncertainty alone / by both gates, with the thresholds that promise 10 % error.
+**Out-of-distribution images, accepted**: by the uncertainty alone / by both, with the thresholds that promise 10 %
+error.
 
 | recipe | {NEAR} (near) | {FAR} | {NOISE} | {DIGITS} |
 | --- | --- | --- | --- | --- |
 {{accepted}}
 
 **Damage** of {DAMAGED} own images, five severities together: accuracy; accepted / wrong of these by the uncertainty
-alone; the same by both gates. No recipe was trained with the first four kinds.
+alone; the same by both. No recipe was trained with the first four kinds.
 
 | recipe | {FOUR}: accuracy | uncertainty | both | {SOME}: accuracy | uncertainty | both |
 | --- | --- | --- | --- | --- | --- | --- |

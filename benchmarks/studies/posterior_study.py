@@ -193,7 +193,7 @@ QUESTIONS = {
     "nll": "the best probabilities",
     "aurc": "the best order to reject in",
     "coverage": "to accept most at the promised error",
-    "foreign": "to tell foreign images",
+    "foreign": "to detect out-of-distribution images",
 }
 
 
@@ -216,7 +216,7 @@ def taken(columns: dict[str, dict[str, str]]) -> str:
     rows = [[wish, *(columns[data].get(wish, "") for data in datasets)] for wish in wishes]
     return (
         f"## {TAKE}\n\n{table(['you want', *datasets], rows)}\n\nOf the files that tie for best (the paired 95 % "
-        "interval holds 0), the table names the cheapest. In brackets stand its price as a multiple of the reference, "
+        "interval contains 0), the table names the cheapest. In brackets are its price as a multiple of the reference, "
         "and how many tie."
     )
 
@@ -297,7 +297,7 @@ def differences(found: dict[str, Any]) -> str:
 
 
 def foreign(found: dict[str, Any], at: int, called: str) -> str:
-    """How foreign images are told, and what of them is accepted."""
+    """The detection and the accepted share of out-of-distribution images."""
     rows = []
     for one in found["files"]:
         outside = one["evaluation"]["ood"][at]
@@ -306,7 +306,7 @@ def foreign(found: dict[str, Any], at: int, called: str) -> str:
         shares = [percent(value) for value in (*areas, outside["accepted"], outside["gated"])]
         rows.append([Path(one["name"]).stem, shares[0], gap("auroc", told), *shares[1:]])
     head = ["file", "AUROC: entropy", "less the reference", "novelty", "both", "accepted", "with the gate"]
-    return f"Foreign images, {called}:\n\n" + table(head, rows)
+    return f"Out-of-distribution images, {called}:\n\n" + table(head, rows)
 
 
 def costs(found: dict[str, Any]) -> str:

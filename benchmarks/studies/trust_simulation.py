@@ -167,9 +167,13 @@ def separations(images: int, draws: int) -> Iterator[Cell]:
         own, foreign = scores(images, (0, 0)), scores(images // 8, distances)
         found = [intervals.separation(*pair) for pair in zip(own, foreign, strict=True)]
         told = {
-            "AUROC of foreign images": inside(found[0].interval(), known[0][0]),
-            "AUROC of foreign images, difference": inside(found[1].less(found[0]), known[1][0] - known[0][0]),
-            "FPR at 95 % of foreign images": inside(intervals.accepted_at_95(own[0], foreign[0]), known[0][1]),
+            "AUROC of out-of-distribution images": inside(found[0].interval(), known[0][0]),
+            "AUROC of out-of-distribution images, difference": inside(
+                found[1].less(found[0]), known[1][0] - known[0][0]
+            ),
+            "FPR at 95 % of out-of-distribution images": inside(
+                intervals.accepted_at_95(own[0], foreign[0]), known[0][1]
+            ),
         }
         for what, hit in told.items():
             hits.setdefault(what, []).append(hit)

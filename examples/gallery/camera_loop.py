@@ -1,11 +1,11 @@
-"""A camera loop for a robot that acts only on what it knows.
+"""A camera loop for a robot that acts only on accepted frames.
 
 python examples/gallery/camera_loop.py                         # a synthetic camera; its lens gets dirty on the way
 python examples/gallery/camera_loop.py recorded/ --fps 30      # a folder of images, 30 a second
 python examples/gallery/camera_loop.py 0 --usual usual-day/    # a camera, or a video file, by OpenCV
 
-stdout has one line per frame: a label to act on, "stop: foreign", or "ask: uncertain". stderr has the monitor's alarm
-and, at the end or after Ctrl-C, the latency and the dropped frames.
+stdout has one line per frame: a label to act on, "stop: out-of-distribution", or "ask: uncertain". stderr has the
+monitor's alarm and, at the end or after Ctrl-C, the latency and the dropped frames.
 """
 
 import argparse
@@ -34,7 +34,7 @@ Pictures = Generator[ImageLike, None, None]
 Pixels = npt.NDArray[np.uint8]
 
 PICTURES = Path(__file__).resolve().parent.parent / "images"
-USUAL = 200  # frames that say what is usual: the monitor needs as many at least
+USUAL = 200  # frames of the reference: the monitor needs at least as many
 DEMO = 400  # frames of the synthetic camera
 REMEMBERED = 10_000  # latencies: the robot may run for months
 
@@ -47,8 +47,8 @@ def action(prediction: uce_edge.ImagePrediction) -> str:
     if not math.isfinite(prediction.uncertainty):
         return "stop: no answer"
     match prediction.reason:
-        case Reason.FOREIGN | Reason.BOTH:  # the uncertainty means nothing for what the model has never seen
-            return "stop: foreign"
+        case Reason.OUT_OF_DISTRIBUTION | Reason.BOTH:  # there, the uncertainty means nothing
+            return "stop: out-of-distribution"
         case Reason.UNCERTAIN:
             return "ask: uncertain"
     return prediction.label
@@ -163,7 +163,7 @@ class Camera:
                         self.dropped += self._newest is not None
                         self._newest = number, picture
                         self._changed.notify_all()
-        except Exception as error:  # told by the thread that takes the frames
+        except Exception as error:  # raised again by the thread that takes the frames
             self._error = error
         finally:
             with self._changed:

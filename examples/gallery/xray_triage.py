@@ -1,4 +1,4 @@
-"""Triage of a folder of X-rays: what the model knows is answered, and the rest goes to a radiologist.
+"""Triage of a folder of X-rays: rejected images go to a radiologist.
 
 python examples/gallery/xray_triage.py incoming/ --out triage/                      # the bundled model `pneumonia`
 python examples/gallery/xray_triage.py incoming/ --out triage/ --model xray.onnx    # one of your own
@@ -7,7 +7,7 @@ It writes worklist.csv (what a radiologist must read comes first, the most uncer
 accepted beside rejected) and decisions.jsonl (an audit log whose lines are chained by hashes). At the end, every logged
 decision is computed again. stdout has the work list, stderr a summary.
 
-This is an example of software, and no medical device.
+This is an example of software, not a medical device.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from uce_edge.runtime.answers import Request
 
 MODEL = "pneumonia"
 ASKED = Request(reject="auto")
-"""The rule that the file stores: it keeps the promised error, and turns away what is foreign."""
+"""The stored rule: it keeps the promised error, and rejects out-of-distribution images."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Row:
     to: str
     """accepted, or radiologist."""
     label: str = ""
-    """Empty for a radiologist, who should not be led by an answer that the model itself does not trust."""
+    """Empty for a radiologist, so that an answer that the model does not trust influences no one."""
     probability: str = ""
     uncertainty: str = ""
     reason: str = ""
-    """Why a radiologist must look: unreadable, foreign, uncertain, or both of the latter."""
+    """Why a radiologist must look: unreadable, out-of-distribution, uncertain, or both of the latter."""
     why: str = ""
     """The same in words."""
 
     @classmethod
     def of(cls, answer: uce_edge.Answer) -> "Row":
-        """What becomes of an image."""
+        """The row of an answer."""
         prediction = answer.prediction
         if prediction is None:
             return cls(answer.path, "radiologist", reason="unreadable", why=str(answer.error))
@@ -64,9 +64,10 @@ class Row:
 
 
 def urgency(answer: uce_edge.Answer) -> tuple[int, float]:
-    """Where an image stands: unreadable ones first, then the rejected, then the accepted; the uncertain ones on top.
+    """Sort key: unreadable images, then rejected, then accepted ones.
 
-    A foreign image may look certain, so the uncertainty alone would put it below accepted ones.
+    The most uncertain come first in each group. An out-of-distribution image may look certain, so the uncertainty alone
+    would put it below accepted ones.
     """
     if answer.prediction is None:
         return 0, 0.0
@@ -74,13 +75,13 @@ def urgency(answer: uce_edge.Answer) -> tuple[int, float]:
 
 
 def triage(model: uce_edge.Model, images: Iterable[str], log: Path) -> tuple[list[uce_edge.Answer], str]:
-    """Answer every image; a decision is on the disk before the next image is read.
+    """Answer every image; log each decision before the next image.
 
     Returns:
         The answers in the order of the work list, and the hash of the log's last line.
     """
     answers = []
-    with closing(Audit(log, Path(model.path), model.provider, ASKED)) as audit:
+    with closing(Audit(log, model, ASKED)) as audit:
         for answer in model.answers(images, reject=ASKED.reject, keep=True):
             audit.add(answer)
             answers.append(replace(answer, content=None))  # the log has its hash; thousands of files fill the memory
@@ -88,7 +89,7 @@ def triage(model: uce_edge.Model, images: Iterable[str], log: Path) -> tuple[lis
 
 
 def write_list(rows: Sequence[Row], path: Path) -> None:
-    """The work list as CSV: all of it, or the old one stays."""
+    """Write the work list as CSV, atomically."""
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(field.name for field in fields(Row))
@@ -96,7 +97,7 @@ def write_list(rows: Sequence[Row], path: Path) -> None:
 
 
 def check(log: Path, images: Path, model: Path) -> bool:
-    """Compute every logged decision again; tells what is not as it was logged."""
+    """Compute every logged decision again, and report differences."""
     outcomes: Counter[Outcome] = Counter()
     for finding in replay(log, images, ModelFiles([model])):
         outcomes[finding.outcome] += 1
@@ -107,7 +108,7 @@ def check(log: Path, images: Path, model: Path) -> bool:
 
 
 def load(name: str) -> uce_edge.Model:
-    """The model; says what there is when it is not there."""
+    """Load the model; the error lists what is bundled."""
     try:
         return uce_edge.load(name)
     except uce_edge.ModelFileError:
@@ -120,12 +121,12 @@ def load(name: str) -> uce_edge.Model:
 
 
 def say(text: str) -> None:
-    """Tell a person."""
+    """Print a message on stderr."""
     print(text, file=sys.stderr)
 
 
 def run(folder: Path, out: Path, name: str) -> int:
-    """The whole way; gives the exit code."""
+    """Triage a folder; return the exit code."""
     if not folder.is_dir():
         raise uce_edge.UsageError(f"There is no folder {folder}. Name the folder of the X-rays.")
     if out.resolve() == folder.resolve():
@@ -136,8 +137,8 @@ def run(folder: Path, out: Path, name: str) -> int:
     rows = [Row.of(answer) for answer in answers]
     write_list(rows, table)
     for row in rows:
-        told = f"{row.label} {row.probability}" if row.to == "accepted" else row.reason
-        print(f"{row.path}\t{row.to}\t{told}")
+        result = f"{row.label} {row.probability}" if row.to == "accepted" else row.reason
+        print(f"{row.path}\t{row.to}\t{result}")
     written = [table, log]
     if any(answer.ok for answer in answers):
         save_sheet(answers, sheet)
@@ -163,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        say("Stopped by Ctrl-C. What was decided is in the log.")
+        say("Stopped by Ctrl-C. All decisions so far are in the log.")
         return 130
 
 

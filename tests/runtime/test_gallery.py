@@ -78,9 +78,9 @@ def test_the_notebook_splits_the_uncertainty_in_two_parts_that_add_up(ran: Any) 
     assert len(axis.patches) == 2 * 17
 
 
-def test_the_notebook_shows_foreign_images_rejected_with_the_reason(ran: Any) -> None:
-    assert {str(image.reason) for image in ran.names["foreign"]} <= {"foreign", "both"}
-    lines = ran.printed["foreign"].splitlines()
+def test_the_notebook_shows_ood_images_rejected_with_the_reason(ran: Any) -> None:
+    assert {str(image.reason) for image in ran.names["ood"]} <= {"out-of-distribution", "both"}
+    lines = ran.printed["ood"].splitlines()
     assert [line.split(":")[0] for line in lines] == ["white noise", "solid blue"]
     assert all("unlike anything it was calibrated on" in line for line in lines)
 
@@ -118,8 +118,8 @@ def test_the_camera_loop_prints_a_line_per_frame_and_raises_an_alarm_when_the_le
     lines = [line.split(maxsplit=1) for line in said.out.splitlines()]
     assert [int(number) for number, _ in lines] == list(range(1, 401))
     told = {what for _, what in lines}
-    assert {"stop: foreign", "ask: uncertain"} < told
-    assert told - {"stop: foreign", "ask: uncertain"} <= set(models.load(device="cpu").classes)
+    assert {"stop: out-of-distribution", "ask: uncertain"} < told
+    assert told - {"stop: out-of-distribution", "ask: uncertain"} <= set(models.load(device="cpu").classes)
     alarm = re.search(r"ALARM at image (\d+)", said.err)
     assert alarm is not None
     assert 200 < int(alarm[1]) <= 400  # the lens gets dirty at frame 200
@@ -143,7 +143,9 @@ def test_the_camera_loop_acts_on_what_is_accepted_alone(tmp_path: Path, capsys: 
         elif answer.decision == "accept":
             assert told == answer.prediction.label
         else:
-            assert told == ("ask: uncertain" if answer.prediction.reason == "uncertain" else "stop: foreign")
+            assert told == (
+                "ask: uncertain" if answer.prediction.reason == "uncertain" else "stop: out-of-distribution"
+            )
     assert "stop: unreadable" in said.out
     assert "--usual" in said.err  # the file stores no usual answers, and nobody named usual frames
     assert camera_loop.main([str(tmp_path), "--model", str(GOLDEN / "digits-ensemble.onnx")]) == 0
@@ -266,7 +268,7 @@ def test_the_triage_writes_a_work_list_a_sheet_and_a_log_that_replays(
     assert [Path(row["path"]).name for row in rows][:2] == ["torn.png", "odd.png"]
     assert [row["to"] for row in rows] == ["radiologist"] * 2 + ["accepted"] * 3
     assert rows[0]["reason"] == "unreadable"
-    assert rows[1]["reason"] in ("uncertain", "foreign", "both")
+    assert rows[1]["reason"] in ("uncertain", "out-of-distribution", "both")
     assert rows[1]["why"] != rows[1]["label"] == ""
     assert all(row["label"].isdigit() and 0.5 < float(row["probability"]) <= 1 for row in rows[2:])
     for part in (rows[1:2], rows[2:]):
@@ -282,7 +284,7 @@ def test_the_triage_writes_a_work_list_a_sheet_and_a_log_that_replays(
     assert said.err.strip().endswith(f"elsewhere: {log[-1]['line_sha256']}")
 
 
-def test_a_foreign_image_that_looks_certain_comes_before_accepted_ones(
+def test_an_ood_image_that_looks_certain_comes_before_accepted_ones(
     incoming: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from uce_edge.datasets.synthetic_ood import CHOICE, far
@@ -291,7 +293,7 @@ def test_a_foreign_image_that_looks_certain_comes_before_accepted_ones(
     strange = far(model.metadata.image, CHOICE, each=3).images
     reasons = model.predict(strange, reject="auto")
     sly = min(
-        (i for i, reason in enumerate(reasons.reasons or []) if reason == "foreign"),
+        (i for i, reason in enumerate(reasons.reasons or []) if reason == "out-of-distribution"),
         key=lambda i: float(reasons.uncertainty[i]),
     )
     Image.fromarray(strange[sly][..., 0]).save(incoming / "sly.png")
