@@ -57,8 +57,10 @@ __getattr__, __dir__ = lazy_exports.names(
             "ErrorPromise",
             "Guarantee",
             "HeldOut",
+            "NoveltyGuarantee",
             "NoveltyPromise",
             "Promise",
         ),
+        "uce_edge.rejection.rule": ("RejectRule",),
     },
 )
