@@ -364,16 +364,19 @@ class Metadata(Record):
         if KEY not in properties:
             raise ModelFileError(
                 f"{source} is an ONNX file, but not a uce-edge model (it has no metadata under {KEY!r}). "
-                f"Make one of it with: uce-edge export --from {source}"
+                f"Make one of it with: uce-edge export --from {source}",
+                "metadata.missing",
             )
         try:
             document = parse(properties[KEY])
             cls._check_version(document, source)
             return cls.from_document(contract_1.convert(document) if document["contract"] == 1 else document)
         except DocumentError as error:
-            raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}") from None
+            raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}", "metadata.damaged") from None
         except RecordError as error:
-            raise ModelFileError(f"{source} has metadata this version cannot read. {error.told(_AGAIN)}") from None
+            raise ModelFileError(
+                f"{source} has metadata this version cannot read. {error.told(_AGAIN)}", "metadata.damaged"
+            ) from None
 
     @classmethod
     def _check_version(cls, document: dict[str, Any], source: str) -> None:
@@ -382,8 +385,9 @@ class Metadata(Record):
         if type(version) is not int or version not in (1, VERSION):  # true is 1 to Python alone
             raise ModelFileError(
                 f"{source} follows model contract {version!r}, and this version of uce-edge reads 1 and {VERSION}. "
-                "Export the model again, or install the uce-edge that wrote it."
+                "Export the model again, or install the uce-edge that wrote it.",
+                "metadata.version",
             )
         missing = [key for key in cls.REQUIRED if key not in document]
         if missing:
-            raise ModelFileError(f"{source} lacks the metadata {', '.join(missing)}. {_AGAIN}")
+            raise ModelFileError(f"{source} lacks the metadata {', '.join(missing)}. {_AGAIN}", "metadata.incomplete")

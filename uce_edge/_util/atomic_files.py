@@ -30,11 +30,13 @@ def writable_folder(folder: str | Path, option: str = "--out") -> None:
             pass
     except FileExistsError:
         raise UceEdgeError(
-            f"Cannot write to {folder}: it is a file, not a folder. Choose a folder with {_named(option)}."
+            f"Cannot write to {folder}: it is a file, not a folder. Choose a folder with {_named(option)}.",
+            "folder.unwritable",
         ) from None
     except OSError as error:
         raise UceEdgeError(
-            f"Cannot write to {folder}: {error.strerror}. Choose another place with {_named(option)}."
+            f"Cannot write to {folder}: {error.strerror}. Choose another place with {_named(option)}.",
+            "folder.unwritable",
         ) from None
 
 
@@ -56,7 +58,7 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
         temporary = _reserve(target)
     except OSError as error:
         raise UceEdgeError(
-            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}."
+            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}.", "file.unwritable"
         ) from None
     _remove_abandoned(target.parent.absolute())
     try:
@@ -129,11 +131,12 @@ def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
     except BlockingIOError:
         raise UceEdgeError(
             f"Another process is writing {target}, which only one process may do. "
-            f"Choose another place with {_named(option)}."
+            f"Choose another place with {_named(option)}.",
+            "file.locked",
         ) from None
     except OSError as error:
         raise UceEdgeError(
-            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}."
+            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}.", "file.unwritable"
         ) from None
     try:
         yield
@@ -214,7 +217,9 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _refused(target: Path, error: OSError) -> UceEdgeError:
-    return UceEdgeError(f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact.")
+    return UceEdgeError(
+        f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact.", "file.unwritable"
+    )
 
 
 def _reserve(target: Path) -> Path:

@@ -117,14 +117,14 @@ class Audit:
         except OSError:
             os.close(file)
             raise UceEdgeError(
-                f"Another process is writing the log {self._path}, which only one process may do. {_NAME}"
+                f"Another process is writing the log {self._path}, which only one process may do. {_NAME}", "log.locked"
             ) from None
         flush_folder(self._path.parent)
         return file
 
     def _check_is_regular(self, mode: int) -> None:
         if not stat.S_ISREG(mode):
-            raise UceEdgeError(f"{self._path} is not a regular file, so it cannot be a log. {_NAME}")
+            raise UceEdgeError(f"{self._path} is not a regular file, so it cannot be a log. {_NAME}", "log.not-a-log")
 
     def _append(self, line: bytes) -> None:
         """All of a line on the disk, or nothing of it."""
@@ -189,10 +189,10 @@ class Audit:
         return number, hash_chain.digest(text)
 
     def _foreign(self) -> UceEdgeError:
-        return UceEdgeError(f"{self._path} exists, but it is not a log of decisions. {_NAME}")
+        return UceEdgeError(f"{self._path} exists, but it is not a log of decisions. {_NAME}", "log.not-a-log")
 
     def _failed(self, error: OSError) -> UceEdgeError:
-        return UceEdgeError(f"Cannot write the log {self._path}: {error.strerror or error}. {_NAME}")
+        return UceEdgeError(f"Cannot write the log {self._path}: {error.strerror or error}. {_NAME}", "log.unwritable")
 
 
 def _told(asked: Request) -> dict[str, Any]:

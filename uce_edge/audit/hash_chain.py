@@ -148,7 +148,9 @@ def read(files: Iterable[Path]) -> Iterator[Line]:
         try:
             lines = file.open("rb")
         except OSError as error:
-            raise UceEdgeError(f"Cannot read the log {file}: {error.strerror}. Check its permissions.") from None
+            raise UceEdgeError(
+                f"Cannot read the log {file}: {error.strerror}. Check its permissions.", "log.unreadable"
+            ) from None
         with lines:
             for number, text in enumerate(_lines(lines), 1):
                 line = _judged(file, number, text.rstrip(b"\r\n"), before)

@@ -83,13 +83,15 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
         )
     files = hash_chain.segments(log)
     if not files:
-        raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.")
+        raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.", "log.missing")
     at_hand = _Models(models)
     by_hash, names = _index(images, files)
     every = hash_chain.read(files)
     first = next(every, None)
     if first is None:
-        raise UceEdgeError(f"The log {log} is empty, so it has no decision to compute again. Restore it from a copy.")
+        raise UceEdgeError(
+            f"The log {log} is empty, so it has no decision to compute again. Restore it from a copy.", "log.empty"
+        )
     every = itertools.chain([first], every)
     while lines := list(itertools.islice(every, CHUNK)):
         findings: dict[int, Finding] = {}

@@ -68,7 +68,7 @@ def start(module: str, job: Job) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UceEdgeError(f"The measurement failed: {reason}")
+        raise UceEdgeError(f"The measurement failed: {reason}", "measurement.failed")
     return done.stdout
 
 

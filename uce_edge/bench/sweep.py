@@ -144,7 +144,7 @@ def _tried(engine: Engine, job: Job, folder: Path) -> _Run:
     """
     for package in engine.needs:
         if importlib.util.find_spec(package) is None:
-            raise UceEdgeError(f"{package} is not installed: {engine.install}")
+            raise UceEdgeError(f"{package} is not installed: {engine.install}", "part.missing")
     if engine.maker is not None:
         job = replace(job, path=str(folder / f"{engine.name}.onnx"))
         start(engine.maker, job)

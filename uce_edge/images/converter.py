@@ -103,12 +103,16 @@ class View:
         applied = given or (UNIT if is_float else FULL)
         extent = self._extent(applied)
         if not np.isfinite(extent[:2]).all():
-            raise ImageError(f"{self._name} has pixels that are not finite numbers. Replace NaN and infinity first.")
+            raise ImageError(
+                f"{self._name} has pixels that are not finite numbers. Replace NaN and infinity first.",
+                "image.not-finite",
+            )
         if given is None and spec.dtype == "uint8" and not applied.low <= extent.low <= extent.high <= applied.high:
             raise ImageError(
                 f"{self._name} has {'float' if is_float else '32-bit'} pixels from {extent.low:g} to {extent.high:g}, "
                 f"and only 0 to {applied.high} has a defined brightness. Scale them, save the image with 8 or 16 bits, "
-                "or train the model with --range LOW..HIGH."
+                "or train the model with --range LOW..HIGH.",
+                "image.range",
             )
         if spec.range is not None or (spec.dtype == "uint8" and not self._display.windowed):
             self.note = extent.note(self._name, applied, stored=spec.range is not None)
@@ -130,7 +134,7 @@ class View:
         except ImageError:
             raise
         except Exception as error:
-            raise ImageError(damage(self._name, error)) from None
+            raise damage(self._name, error) from None
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
@@ -207,8 +211,12 @@ def _values(image: Image.Image) -> Pixels:
     return values
 
 
-def damage(name: str, error: Exception) -> str:
-    """What is said of a file that cannot be decoded."""
+def damage(name: str, error: Exception) -> ImageError:
+    """The error about a file that cannot be decoded."""
     if "truncated" in str(error).lower():
-        return f"{name} is truncated: its data ends before the image does. Copy or download it again."
-    return f"{name} cannot be decoded ({error}). Copy or download it again, or save it as PNG."
+        return ImageError(
+            f"{name} is truncated: its data ends before the image does. Copy or download it again.", "image.truncated"
+        )
+    return ImageError(
+        f"{name} cannot be decoded ({error}). Copy or download it again, or save it as PNG.", "image.damaged"
+    )

@@ -35,7 +35,9 @@ def list_images(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if is_image(path)]
     except OSError as error:
-        raise ImageError(f"The folder {folder} cannot be watched: {error.strerror}. Check its name.") from None
+        raise ImageError(
+            f"The folder {folder} cannot be watched: {error.strerror}. Check its name.", "folder.unreadable"
+        ) from None
 
 
 def _states(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -59,12 +59,14 @@ def collect(paths: Iterable[str]) -> list[str]:
             names = sorted(entry.name for entry in Path(path).iterdir() if is_image(entry))
         except OSError as error:
             raise ImageError(
-                f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it."
+                f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it.",
+                "folder.unreadable",
             ) from None
         if not names:
             raise ImageError(
                 f"The folder {path} has no images ({', '.join(SUFFIXES)}); its subfolders are not searched. "
-                "Name a folder with images in it, or the files themselves."
+                "Name a folder with images in it, or the files themselves.",
+                "folder.empty",
             )
         files.extend(str(Path(path) / name) for name in names)
     return files
@@ -79,7 +81,8 @@ def _matching(pattern: str) -> list[str]:
     names = sorted(name for name in glob.iglob(pattern, recursive=True) if is_image(Path(name)))  # noqa: PTH207 - absolute ones, too
     if not names:
         raise ImageError(
-            f"No image matches {pattern} ({', '.join(SUFFIXES)}). Check the pattern and the folder you are in."
+            f"No image matches {pattern} ({', '.join(SUFFIXES)}). Check the pattern and the folder you are in.",
+            "folder.empty",
         )
     return names
 
@@ -217,7 +220,9 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
         blocks = islice(iter(lambda: stream.read(_BLOCK), b""), MAX_FILE // _BLOCK + 1)
         content = b"".join(blocks)
     if content is None or len(content) > MAX_FILE:
-        raise ImageError(f"{name} has more than {MAX_FILE >> 30} GiB, which no image needs. Check that it is one.")
+        raise ImageError(
+            f"{name} has more than {MAX_FILE >> 30} GiB, which no image needs. Check that it is one.", "image.too-large"
+        )
     return content
 
 
@@ -231,13 +236,19 @@ def _opened(given: str | Path) -> Iterator[BinaryIO]:
             yield file if file.seekable() else io.BytesIO(read_stream(file, str(path)))
     except FileNotFoundError:
         if _is_address(str(given)):
-            raise ImageError(_download_first(str(given))) from None
-        raise ImageError(f"{path} does not exist. Check its spelling and the folder you are in.") from None
+            raise ImageError(_download_first(str(given)), "image.address") from None
+        raise ImageError(
+            f"{path} does not exist. Check its spelling and the folder you are in.", "image.missing"
+        ) from None
     except (OSError, ValueError) as error:
         if _is_folder(path):
-            raise ImageError(f"{path} is a folder, where one image file is needed. Name a file in it.") from None
+            raise ImageError(
+                f"{path} is a folder, where one image file is needed. Name a file in it.", "image.folder"
+            ) from None
         reason = getattr(error, "strerror", None) or error
-        raise ImageError(f"{path} cannot be read: {reason}. Check its name and permissions.") from None
+        raise ImageError(
+            f"{path} cannot be read: {reason}. Check its name and permissions.", "image.unreadable"
+        ) from None
 
 
 def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
@@ -282,17 +293,19 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image | medical.Opened:
     except Image.DecompressionBombError as error:
         size = re.search(r"\d+", str(error))
         raise ImageError(
-            memory_budget.too_large(name, int(size[0]) if size else memory_budget.MAX_PIXELS, memory_budget.MAX_PIXELS)
+            memory_budget.too_large(name, int(size[0]) if size else memory_budget.MAX_PIXELS, memory_budget.MAX_PIXELS),
+            "image.too-large",
         ) from None
     except UnidentifiedImageError:
         if stream.seek(0, io.SEEK_END) == 0:
-            raise ImageError(f"{name} is empty (0 bytes). Copy or download it again.") from None
+            raise ImageError(f"{name} is empty (0 bytes). Copy or download it again.", "image.empty") from None
         raise ImageError(
             f"{name} is not an image that can be read ({', '.join(FORMATS)}), or its header is damaged. "
-            "Check that it opens in an image viewer, and save it as PNG."
+            "Check that it opens in an image viewer, and save it as PNG.",
+            "image.unknown-format",
         ) from None
     except Exception as error:  # plugins raise whatever their parsing ran into
-        raise ImageError(damage(name, error)) from None
+        raise damage(name, error) from None
 
 
 def _prepared(image: Image.Image | medical.Opened, spec: ImageSpec, name: str, note: Callable[[str], None]) -> Pixels:

@@ -59,17 +59,21 @@ def taken(image: Sized, name: str) -> Iterator[None]:
     if held > MAX_BYTES // 2:
         raise ImageError(
             f"{name} lies across a volume of {held / 1e6:.0f} MB, and at most {MAX_BYTES // 2_000_000} are read for "
-            "one slice. Choose slices across the last axis."
+            "one slice. Choose slices across the last axis.",
+            "image.too-large",
         )
     limit = min(MAX_PIXELS, (MAX_BYTES - held) // each)
     if width * height > limit:
-        raise ImageError(too_large(name, width * height, limit))
+        raise ImageError(too_large(name, width * height, limit), "image.too-large")
     if max(width, height) > MAX_SIDE:
         raise ImageError(
-            f"{name} is {width} x {height} pixels, and at most {MAX_SIDE} on a side are read. Make it smaller first."
+            f"{name} is {width} x {height} pixels, and at most {MAX_SIDE} on a side are read. Make it smaller first.",
+            "image.too-large",
         )
     if width * height == 0:
-        raise ImageError(f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.")
+        raise ImageError(
+            f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.", "image.no-pixels"
+        )
     needed = width * height * each + held
     with _change:
         _change.wait_for(lambda: _held + needed <= MAX_BYTES)

@@ -82,10 +82,11 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
     if not _is_file(signature):
         raise IntegrityError(
             f"{model} has no signature: there is no {signature}. Its maker writes one with: uce-edge sign {model} "
-            "--key private.pem"
+            "--key private.pem",
+            "signature.missing",
         )
     if signature.stat().st_size > _LARGEST:
-        raise IntegrityError(f"{signature} is too large for a signature. Do not use {model}.")
+        raise IntegrityError(f"{signature} is too large for a signature. Do not use {model}.", "signature.invalid")
     try:
         verifier = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
     except Exception as error:
@@ -97,7 +98,8 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             names = " and ".join(path.name for path in contents)
             raise IntegrityError(
-                f"{signature} is not a signature of {names} by the owner of {public_key} ({reason}). Do not use them."
+                f"{signature} is not a signature of {names} by the owner of {public_key} ({reason}). Do not use them.",
+                "signature.invalid",
             ) from None
     return {path: of_file(content) for path, content in contents.items()}
 
@@ -120,7 +122,8 @@ def _need_key(key: Path, kind: str) -> None:
     if not _is_file(key):
         raise UsageError(
             f"There is no key {key}. Make a pair with: openssl ecparam -name prime256v1 -genkey -noout -out "
-            "private.pem && openssl ec -in private.pem -pubout -out public.pem"
+            "private.pem && openssl ec -in private.pem -pubout -out public.pem",
+            "key.missing",
         )
     if key.stat().st_size > _LARGEST:
         raise _unusable(key, kind, ValueError("it is too large"))
@@ -129,7 +132,8 @@ def _need_key(key: Path, kind: str) -> None:
 def _unusable(key: Path, kind: str, error: Exception) -> UceEdgeError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return UsageError(
-        f"{key} is not a {kind} elliptic-curve key without a password, as PEM ({reason}). See docs/reliability.md"
+        f"{key} is not a {kind} elliptic-curve key without a password, as PEM ({reason}). See docs/reliability.md",
+        "key.unusable",
     )
 
 

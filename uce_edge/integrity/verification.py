@@ -35,16 +35,22 @@ def read(path: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null byte in its name
         raise ModelFileError(
             f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
-            "model of your own with: uce-edge export"
+            "model of your own with: uce-edge export",
+            "model.missing",
         ) from None
     except IsADirectoryError:
         raise ModelFileError(
-            f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
+            f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}",
+            "model.folder",
         ) from None
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from None
+        raise ModelFileError(
+            f"{path} cannot be read: {error.strerror}. Check its name and permissions.", "model.unreadable"
+        ) from None
     if status.st_size > _LARGEST:
-        raise ModelFileError(f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export")
+        raise ModelFileError(
+            f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export", "model.too-large"
+        )
     return content
 
 
@@ -61,7 +67,9 @@ def read_again(path: Path, sha256: str) -> bytes:
     """
     content = read(path)
     if of_file(content) != sha256:
-        raise IntegrityError(f"{path} was replaced while it was used. Start again with a file that does not change.")
+        raise IntegrityError(
+            f"{path} was replaced while it was used. Start again with a file that does not change.", "model.replaced"
+        )
     return content
 
 
@@ -88,7 +96,8 @@ def check(path: Path, content: bytes, *, verify: bool = True) -> Digests | None:
         return _check_onnx(path, content) if verify else None
     except protobuf.ExternalDataError:
         raise ModelFileError(
-            f"{path} keeps weights in other files, but a model must be one file. Export it again: uce-edge export"
+            f"{path} keeps weights in other files, but a model must be one file. Export it again: uce-edge export",
+            "model.external-data",
         ) from None
     except protobuf.WireError as error:
         raise not_loadable(str(path), str(error)) from None
@@ -116,7 +125,9 @@ def check_description(path: Path, metadata: Metadata) -> str | None:
     description, text = path.with_suffix(".json"), found[0]
     described = Metadata.from_properties({KEY: text.decode()}, str(description))
     if replace(described, digests=None) != replace(metadata, digests=None):
-        raise IntegrityError(f"{description} describes another model than {path}. {_rewrite(path)}")
+        raise IntegrityError(
+            f"{description} describes another model than {path}. {_rewrite(path)}", "description.mismatch"
+        )
     return of_file(text)
 
 
@@ -144,18 +155,21 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
     if not documents:
         return None  # not one of ours, which the reader of the metadata says
     if len(documents) > 1:
-        raise IntegrityError(f"{path} was changed: it has its metadata twice. {_remedy()}")
+        raise IntegrityError(f"{path} was changed: it has its metadata twice. {_remedy()}", "digest.mismatch")
     try:
         digests = _read(documents[0], str(path), _remedy())
     except (DocumentError, RecordError):
         return None  # whoever reads the metadata refuses it by name
     if digests is None:
         if any(key == MARK for key, _ in entries):
-            raise IntegrityError(f"{path} was changed after it was published: its digests are gone. {_remedy()}")
+            raise IntegrityError(
+                f"{path} was changed after it was published: its digests are gone. {_remedy()}", "digest.missing"
+            )
         return None
     if of_model(fields) != digests.graph:
         raise IntegrityError(
-            f"{path} was changed after it was published: its graph does not match its digest. {_remedy()}"
+            f"{path} was changed after it was published: its graph does not match its digest. {_remedy()}",
+            "digest.mismatch",
         )
     return digests
 
@@ -168,7 +182,8 @@ def _check_ort(path: Path, content: bytes) -> Digests | None:
     if digests.ort != of_file(content):
         raise IntegrityError(
             f"{path} is not the file that {path.with_suffix('.json')} describes: it was changed, or belongs to another "
-            f"export. {_remedy()}"
+            f"export. {_remedy()}",
+            "digest.mismatch",
         )
     return digests
 
@@ -184,7 +199,8 @@ def _read(text: str, source: str, remedy: str) -> Digests | None:
     digests = Digests.from_document(found) if isinstance(found, dict) else None
     if digests is not None and of_document(text, digests.metadata) != digests.metadata:
         raise IntegrityError(
-            f"{source} was changed after it was published: its metadata does not match its digest. {remedy}"
+            f"{source} was changed after it was published: its metadata does not match its digest. {remedy}",
+            "digest.mismatch",
         )
     return digests
 

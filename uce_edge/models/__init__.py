@@ -77,7 +77,8 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
         if inference is not None:
             raise UsageError(
                 f"A file has the inference it was exported with: {argument('inference')} goes without "
-                f"{argument('model', path)}."
+                f"{argument('model', path)}.",
+                "argument.inference",
             )
         return path
     if path.name in names():
@@ -86,7 +87,8 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
         return path  # whoever opens it says what to do with a training run
     raise ModelFileError(
         f"There is no model file {model}, and no bundled model of that name: there are {', '.join(names())}. "
-        "Check its spelling; one of your own is made with: uce-edge export"
+        "Check its spelling; one of your own is made with: uce-edge export",
+        "model.missing",
     )
 
 

@@ -22,7 +22,8 @@ def check(session: Any, metadata: Metadata, source: str) -> None:
     if metadata.noise is NoiseKind.INPUT:
         raise ModelFileError(
             f"{source} takes its noise as graph inputs, for experiments with onnxruntime itself. "
-            "Export a model to predict with: uce-edge export --noise table"
+            "Export a model to predict with: uce-edge export --noise table",
+            "model.noise-inputs",
         )
     inputs = {value.name: value for value in session.get_inputs()}
     given = {value.name: value for value in session.get_outputs()}
@@ -31,7 +32,8 @@ def check(session: Any, metadata: Metadata, source: str) -> None:
     if inputs.keys() != wanted or not {output.name for output in outputs} <= given.keys():
         raise ModelFileError(
             f"{source} has inputs {sorted(inputs)} and outputs {sorted(given)}, which is not contract "
-            f"{metadata.contract}. Export it again: uce-edge export"
+            f"{metadata.contract}. Export it again: uce-edge export",
+            "model.graph",
         )
     spec, pixels = metadata.image, inputs[contract.IMAGE]
     promised = {contract.IMAGE: [_TYPES.get(spec.dtype), spec.height, spec.width, spec.channels]}
@@ -47,5 +49,6 @@ def check(session: Any, metadata: Metadata, source: str) -> None:
         if values != kept[name]:
             raise ModelFileError(
                 f"{source} is damaged: its metadata promises {values} of `{name}` (type; height, width, channels or "
-                f"classes, members), and its graph has {kept[name]}. Export it again: uce-edge export"
+                f"classes, members), and its graph has {kept[name]}. Export it again: uce-edge export",
+                "model.graph",
             )

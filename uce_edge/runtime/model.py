@@ -121,7 +121,7 @@ class Model:
             graph_check.check(self._session, self.metadata, self.path)
         except UnicodeDecodeError:  # ONNX Runtime decodes a text when it is asked for
             raise ModelFileError(
-                f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export"
+                f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export", "model.damaged"
             ) from None
         self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
 
@@ -143,7 +143,8 @@ class Model:
             return
         if device is not Device.AUTO:
             raise UceEdgeError(
-                f"{found.sentence(self.path)} Update its driver, or run with {argument('device', 'cpu')}."
+                f"{found.sentence(self.path)} Update its driver, or run with {argument('device', 'cpu')}.",
+                "device.untrusted",
             )
         warnings.warn(f"{found.sentence(self.path)} Running on the CPU.", DeviceWarning, stacklevel=3)
         self._open(content, Device.CPU, spin, max_memory)
@@ -310,7 +311,8 @@ class Model:
         if stored is None:
             raise UsageError(
                 f"{self.path} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a "
-                "promise about the error: uce-edge calibrate --target-error 0.05"
+                "promise about the error: uce-edge calibrate --target-error 0.05",
+                "model.no-rule",
             )
         return stored
 

@@ -138,7 +138,8 @@ def open_session(
         raise UceEdgeError(
             f"{argument('device', device)} needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of "
             f"ONNX Runtime, and {installed()} is installed. "
-            f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
+            f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}",
+            "device.missing",
         )
     try:
         session = _load(ort, model, name, [*wanted.providers, CPU], options)
@@ -150,7 +151,8 @@ def open_session(
     if device is not Device.AUTO:
         raise UceEdgeError(
             f"{argument('device', device)} was asked for, but ONNX Runtime could not start {wanted.name} "
-            f"({wanted.missing}). Run with {argument('device', 'cpu')}, or {wanted.libraries}"
+            f"({wanted.missing}). Run with {argument('device', 'cpu')}, or {wanted.libraries}",
+            "device.unusable",
         )
     warnings.warn(f"{wanted.name} is not usable here; running on the CPU", DeviceWarning, stacklevel=3)
     return session
@@ -183,7 +185,7 @@ def not_loadable(name: str, reason: str) -> ModelFileError:
     """What is said of a file that is not a model."""
     weights = Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
     remedy = "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
-    return ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}")
+    return ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}", "model.unloadable")
 
 
 def installed() -> str:

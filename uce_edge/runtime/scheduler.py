@@ -89,7 +89,8 @@ class Calls:
         if not self._metadata.takes_seeds or self._rows_per_call > self._rows:
             raise UsageError(
                 f"{self._source} computes an image in one call, so there is nothing to stop early: "
-                f"leave {argument('adaptive')} out."
+                f"leave {argument('adaptive')} out.",
+                "model.single-call",
             )
         starts = range(0, len(batch), self._rows)
         parts = [self._settled(batch[i : i + self._rows], seeds, applied, error) for i in starts]
@@ -183,7 +184,8 @@ class Calls:
             reason = str(error).splitlines()[0]
             raise ModelFileError(
                 f"{self._source} cannot be run ({reason}). If the memory is full, lower {argument('max_memory')}; "
-                "otherwise the file is damaged: copy or export it again."
+                "otherwise the file is damaged: copy or export it again.",
+                "model.failed",
             ) from None
 
     def _images_per_call(self, samples: int) -> int:

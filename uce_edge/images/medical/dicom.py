@@ -47,7 +47,8 @@ class Dicom(Opened):
             if self._syntax == _DEFLATED:
                 raise ImageError(
                     f"{name} is a deflated DICOM file, which may grow without a bound when it is read. "
-                    "Save it uncompressed, for instance with dcmtk's dcmconv +te."
+                    "Save it uncompressed, for instance with dcmtk's dcmconv +te.",
+                    "image.unsupported",
                 )
             try:
                 self._data = pydicom.dcmread(self._stream, stop_before_pixels=True, force=True)
@@ -73,7 +74,8 @@ class Dicom(Opened):
         if "Rows" not in data or "Columns" not in data:
             raise ImageError(
                 f"{name} has no pixels: it is a DICOM file about something else, such as a report or a directory, or "
-                "none at all. Name the image files."
+                "none at all. Name the image files.",
+                "image.no-pixels",
             )
         self.size = (int(data.Columns), int(data.Rows))
         self._colours = str(data.get("PhotometricInterpretation", "MONOCHROME2")).strip().upper()
@@ -84,17 +86,21 @@ class Dicom(Opened):
             known = ", ".join(_GRAY + _COLOURS)
             raise ImageError(
                 f"{name} has the photometric interpretation {self._colours}, and only {known} are read. Convert it to "
-                "RGB or MONOCHROME2."
+                "RGB or MONOCHROME2.",
+                "image.unsupported",
             )
         if samples != (1 if self.gray or self._colours == "PALETTE COLOR" else 3):
             raise ImageError(
-                f"{name} has {samples} samples per pixel, which {self._colours} cannot have. Save it again."
+                f"{name} has {samples} samples per pixel, which {self._colours} cannot have. Save it again.",
+                "image.damaged",
             )
         frames = int(data.get("NumberOfFrames") or 1)
         if part.slice is not None or part.volume:
-            raise ImageError(f"{name} is a DICOM file: name a frame by its number, as in study.dcm#3.")
+            raise ImageError(f"{name} is a DICOM file: name a frame by its number, as in study.dcm#3.", "image.part")
         if part.frame is not None and not 1 <= part.frame <= frames:
-            raise ImageError(f"{name} is not there: the file has {frames} frames, which count from 1.")
+            raise ImageError(
+                f"{name} is not there: the file has {frames} frames, which count from 1.", "image.part-missing"
+            )
         return frames
 
     def _stored(self) -> npt.NDArray[Any]:
@@ -108,20 +114,24 @@ class Dicom(Opened):
         except NotImplementedError:
             raise ImageError(
                 f"{self._name} is stored as {uid.name or 'nothing known'}, which is not read. Save it uncompressed, "
-                "for instance with dcmtk's dcmconv +te."
+                "for instance with dcmtk's dcmconv +te.",
+                "image.unsupported",
             ) from None
         if not decoder.is_available:
             package = _CODECS.get(self._syntax.rpartition(".")[2], _OTHER_CODEC)
             raise ImageError(
                 f"{self._name} is compressed with {uid.name}, which no installed package decodes. "
-                f"Run: pip install {package}"
+                f"Run: pip install {package}",
+                "part.missing",
             )
         if uid.is_encapsulated:
             self._check_inside()
         self._stream.seek(0)
         array: npt.NDArray[Any] = pixel_array(self._stream, index=self._frame)
         if array.shape[:2] != self.size[::-1]:
-            raise ImageError(f"{self._name} has other pixels inside than its header says. Copy or save it again.")
+            raise ImageError(
+                f"{self._name} has other pixels inside than its header says. Copy or save it again.", "image.damaged"
+            )
         return array
 
     def _check_inside(self) -> None:
@@ -133,14 +143,17 @@ class Dicom(Opened):
         _array_common(self._stream, [])
         frame = get_frame(self._stream, self._frame, number_of_frames=self._frames)
         if frame.startswith(_JP2) and not _boxes_end(frame):
-            raise ImageError(f"{self._name} has a damaged JPEG 2000 picture inside. Copy or save it again.")
+            raise ImageError(
+                f"{self._name} has a damaged JPEG 2000 picture inside. Copy or save it again.", "image.damaged"
+            )
         if self._syntax not in _PILLOW:
             return
         with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as inside:
             if inside.size != self.size:
                 raise ImageError(
                     f"{self._name} has a picture of {inside.width} x {inside.height} pixels inside, and its header "
-                    f"says {self.size[0]} x {self.size[1]}. Copy or save it again."
+                    f"says {self.size[0]} x {self.size[1]}. Copy or save it again.",
+                    "image.damaged",
                 )
 
     def _coloured(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -181,7 +194,10 @@ class Dicom(Opened):
             return _looked_up(stored, self._data.ModalityLUTSequence[0])
         slope, intercept = self._number("RescaleSlope", 1.0), self._number("RescaleIntercept", 0.0)
         if slope == 0:
-            raise ImageError(f"{self._name} has a rescale slope of 0, which makes all pixels the same. Save it again.")
+            raise ImageError(
+                f"{self._name} has a rescale slope of 0, which makes all pixels the same. Save it again.",
+                "image.damaged",
+            )
         values = stored.astype(np.float32)
         values *= np.float32(slope)
         values += np.float32(intercept)

@@ -93,7 +93,9 @@ def part_of(name: str) -> Part:
     given = {axis: int(number) for axis, number in pairs}
     axes = [axis for axis, _ in pairs if axis != "t"]
     if len(given) != len(pairs) or len(axes) > 1:
-        raise ImageError(f"{name} names more than one slice. Name one across x, y or z: {found[1]}#z=40, or #z=40,t=2.")
+        raise ImageError(
+            f"{name} names more than one slice. Name one across x, y or z: {found[1]}#z=40, or #z=40,t=2.", "image.part"
+        )
     return Part(axis=(axes or ["z"])[0], slice=given[axes[0]] if axes else None, volume=given.get("t", 0))
 
 

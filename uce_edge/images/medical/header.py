@@ -68,7 +68,7 @@ def need(package: str, what: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise ImageError(str(MissingPartError(what, package, "medical"))) from None
+        raise ImageError(str(MissingPartError(what, package, "medical")), "part.missing") from None
 
 
 @contextmanager
@@ -82,7 +82,9 @@ def told(name: str) -> Iterator[None]:
     except ImageError:
         raise
     except MemoryError:
-        raise ImageError(f"{name} asks for more memory than there is. Copy it again, or make it smaller.") from None
+        raise ImageError(
+            f"{name} asks for more memory than there is. Copy it again, or make it smaller.", "image.too-large"
+        ) from None
     except Exception as error:
         words = " ".join(str(error).split()) or type(error).__name__
-        raise ImageError(damage(name, ValueError(words[:200]))) from None
+        raise damage(name, ValueError(words[:200])) from None

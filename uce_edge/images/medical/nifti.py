@@ -70,13 +70,16 @@ class Nifti(Opened):
         with told(self._name):
             values = np.asarray(self._volume.dataobj[self._index])
             if values.dtype.kind not in "iuf" or values.ndim != 2:
-                raise ImageError(f"{self._name} has {values.dtype} values, and only numbers make an image. Convert it.")
+                raise ImageError(
+                    f"{self._name} has {values.dtype} values, and only numbers make an image. Convert it.",
+                    "image.unsupported",
+                )
             image = self._upright(values)
             return Image.fromarray(np.ascontiguousarray(image, np.float32)), self._display(values)
 
     def _check(self, part: Part) -> None:
         if part.frame is not None:
-            raise ImageError(f"{self._name} is a NIfTI file: name a slice, as in volume.nii.gz#z=40.")
+            raise ImageError(f"{self._name} is a NIfTI file: name a slice, as in volume.nii.gz#z=40.", "image.part")
 
     def _is_second(self) -> bool:
         head = self._stream.read(8)
@@ -87,19 +90,26 @@ class Nifti(Opened):
         """Find the slice in the volume as it is stored."""
         shape = self._volume.shape
         if not 2 <= len(shape) <= 4 or (len(shape) > 3 and not part.volume < shape[3]) or min(shape) < 1:
-            raise ImageError(f"{self._name} has the shape {list(shape)}, which has no such slice. Check its number.")
+            raise ImageError(
+                f"{self._name} has the shape {list(shape)}, which has no such slice. Check its number.",
+                "image.part-missing",
+            )
         turned = [*self._turn]
         axis = _AXES.index(part.axis)
         self._stored = next((place for place, (to, _) in enumerate(turned) if to == axis), -1)
         if len(shape) == 2:
             self._stored, count = -1, 1
         elif self._stored < 0:
-            raise ImageError(f"{self._name} does not say where its axes point. Save it with an affine.")
+            raise ImageError(
+                f"{self._name} does not say where its axes point. Save it with an affine.", "image.unsupported"
+            )
         else:
             count = int(shape[self._stored])
         wanted = count // 2 if part.slice is None else part.slice
         if not 0 <= wanted < count:
-            raise ImageError(f"{self._name} is not there: the volume has {count} slices, which count from 0.")
+            raise ImageError(
+                f"{self._name} is not there: the volume has {count} slices, which count from 0.", "image.part-missing"
+            )
         backwards = self._stored >= 0 and turned[self._stored][1] < 0
         index: list[Any] = [slice(None)] * min(len(shape), 3)
         if self._stored >= 0:
