@@ -13,7 +13,8 @@ from uce_edge import __version__
 from uce_edge._util.atomic_files import flush_folder, lock
 from uce_edge.audit import hash_chain
 from uce_edge.errors import UceEdgeError, UceEdgeWarning
-from uce_edge.runtime.answers import Answer, Request
+from uce_edge.runtime.answers import Answer
+from uce_edge.runtime.request import Request
 
 if TYPE_CHECKING:
     from uce_edge.runtime.model import Model

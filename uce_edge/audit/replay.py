@@ -16,8 +16,9 @@ from uce_edge.audit.model_files import ModelFiles, sha256
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, argument, expected
 from uce_edge.images import medical
 from uce_edge.rejection.rule import Reason
-from uce_edge.runtime.answers import CHUNK, FIELDS, Request
+from uce_edge.runtime.answers import CHUNK, FIELDS, each_answer
 from uce_edge.runtime.model import Model
+from uce_edge.runtime.request import Request
 
 TOLERANCE = 1e-4
 """How far a number may be from the logged one: processors round otherwise, and no decision hangs on it."""
@@ -100,9 +101,13 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
             found = _cannot(line, at_hand, by_hash, names)
             if isinstance(found, Finding):
                 findings[place] = found
+                continue
+            try:
+                key = (line.document["model_sha256"], _request(line.document))
+            except UsageError as error:
+                findings[place] = _impossible(line, error)
             else:
-                document = line.document
-                jobs.setdefault((document["model_sha256"], _request(document)), []).append((place, line, found))
+                jobs.setdefault(key, []).append((place, line, found))
         for (digest, request), job in jobs.items():
             findings |= _computed(at_hand.get(digest, ""), request, job, tolerance)
         yield from (findings[place] for place in sorted(findings))
@@ -189,20 +194,15 @@ def _request(document: dict[str, Any]) -> Request:
 def _computed(
     model: Model | None, request: Request, job: list[tuple[int, Line, Path]], tolerance: float
 ) -> dict[int, Finding]:
-    """What a model says now of images that were asked about in one way."""
+    """Compare the predictions for images of one request with the logged ones."""
     assert model is not None
     paths = [path for _, _, path in job]
-    asked = (request.samples, request.seed, request.reject, request.adaptive)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UceEdgeWarning)  # of passes and promises: told when it was logged
-            answers = list(model.answers(paths, *asked, top=request.top))
+            warnings.simplefilter("ignore", UceEdgeWarning)  # about passes and promises: shown when it was logged
+            answers = list(each_answer(model, paths, model.plan(request)))
     except UceEdgeError as error:
-        why = f"the logged request is impossible: {error}"
-        return {
-            place: Finding(Outcome.EDITED, line.file.name, line.number, _path(line.document), why)
-            for place, line, _ in job
-        }
+        return {place: _impossible(line, error) for place, line, _ in job}
     findings = {}
     for (place, line, _), answer in zip(job, answers, strict=True):
         document = line.document
@@ -210,6 +210,11 @@ def _computed(
         outcome = Outcome.DIFFERS if wrong else Outcome.SAME
         findings[place] = Finding(outcome, line.file.name, line.number, _path(document), ", ".join(wrong))
     return findings
+
+
+def _impossible(line: Line, error: UceEdgeError) -> Finding:
+    why = f"the logged request is impossible: {error}"
+    return Finding(Outcome.EDITED, line.file.name, line.number, _path(line.document), why)
 
 
 def _differences(logged: dict[str, Any], now: dict[str, Any], tolerance: float) -> list[str]:

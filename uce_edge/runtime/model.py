@@ -12,7 +12,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract, models
-from uce_edge._util.field_rules import Positive, checked
 from uce_edge._util.prefetch import cores
 from uce_edge.contract import Precision
 from uce_edge.errors import (
@@ -21,8 +20,6 @@ from uce_edge.errors import (
     IntegrityWarning,
     ModelFileError,
     UceEdgeError,
-    UceEdgeWarning,
-    UsageError,
     argument,
     expected,
 )
@@ -32,25 +29,18 @@ from uce_edge.integrity import verification
 from uce_edge.integrity.digests import of_file
 from uce_edge.integrity.self_test import Pattern, SelfTest
 from uce_edge.metadata import Metadata
-from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule, asked
+from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule
 from uce_edge.runtime import graph_check
-from uce_edge.runtime.answers import Answer, Request, each_answer
+from uce_edge.runtime.answers import Answer, each_answer
 from uce_edge.runtime.prediction import ImageLike, ImagePrediction, Prediction
 from uce_edge.runtime.providers import CPU, Device, open_session
+from uce_edge.runtime.request import GuaranteeWarning, Plan, Request, SamplesWarning, resolve, rule_of, seeds_of
 from uce_edge.runtime.scheduler import Calls, check_memory
 from uce_edge.runtime.session import Runner
 
 _LOG = logging.getLogger(__name__)
 
 __all__ = ["GuaranteeWarning", "Model", "SamplesWarning"]
-
-
-class SamplesWarning(UceEdgeWarning):
-    """A prediction uses another number of passes than the calibration was fitted at."""
-
-
-class GuaranteeWarning(UceEdgeWarning):
-    """A stored threshold is used with another number of passes or seed than it was found with."""
 
 
 class Model:
@@ -165,7 +155,7 @@ class Model:
     def answer_probe(self, pattern: Pattern, samples: int) -> dict[str, list[float]]:
         """What the graph gives for a probe image, by output."""
         pixels = probe.image(pattern, self.metadata.image)
-        values = self._calls.run(pixels[None], self._seeds(samples, 0))
+        values = self._calls.run(pixels[None], np.array(contract.pass_seeds(samples, 0), np.int32))
         return {name: [float(str(x)) for x in values[name].ravel()] for name in probe.COMPARED if name in values}
 
     @property
@@ -224,27 +214,31 @@ class Model:
             The predictions, or for one image its prediction: `predict("a.png").label`. An image's answer does not
             depend on the others in the batch.
         """
+        plan = self.plan(Request(samples, seed, reject, adaptive))
         if isinstance(images, str | Path | bytes | Image.Image):
-            return self.predict([images], samples, seed, reject, adaptive)[0]
-        samples = self._samples(samples)
-        seeds = self._seeds(samples, seed)
-        if reject == "auto":
-            self._check_promise(samples, seed, adaptive is not None)
-        applied = self.reject_rule(reject)
-        self._announce(samples, adaptive is not None)
+            return self.predict_planned([images], plan)[0]
+        return self.predict_planned(images, plan)
+
+    def predict_planned(self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], plan: Plan) -> Prediction:
+        """Classify a batch of images by a resolved request.
+
+        Args:
+            images: As in `predict`.
+            plan: From `plan`.
+        """
         images = images if isinstance(images, np.ndarray) else list(images)
-        batch = self._as_batch(images)
-        if adaptive is None:
-            values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
+        batch, seeds, rule = self._as_batch(images), np.array(plan.seeds, np.int32), plan.rule
+        if plan.request.adaptive is None:
+            values, drawn = self._calls.run(batch, seeds), np.full(len(batch), plan.samples, np.int32)
         else:
-            values, drawn = self._calls.run_until_settled(batch, seeds, applied, adaptive)
+            values, drawn = self._calls.run_until_settled(batch, seeds, rule, plan.request.adaptive)
         numbers: dict[str, Any] = {name: values.get(name) for name in contract.NUMBERS}
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
-        if applied.decides:
+        if rule.decides:
             codes = values[contract.DECISION]
-            if reject != "auto":
-                codes = applied.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
+            if plan.request.reject != "auto":
+                codes = rule.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
             reasons = [REASONS[code] for code in codes]
             decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
         return Prediction(
@@ -252,11 +246,11 @@ class Model:
             labels=[self.classes[index] for index in values[contract.CLASS_ID]],
             probabilities=values[contract.PROBABILITIES],
             decisions=decisions,
-            samples=len(seeds),
+            samples=plan.samples,
             drawn=drawn,
-            seed=int(seed),
+            seed=int(plan.request.seed),
             reasons=reasons,
-            rule=applied,
+            rule=rule,
             classes=self.classes,
             sources=images,
             **numbers,
@@ -295,26 +289,15 @@ class Model:
         """
         if isinstance(paths, str | bytes | Path):
             raise ImageError(expected("`paths`", "a sequence of paths", paths, "Use: answers([path])"))
-        # A wrong request is told now, and not when the first answer is taken.
-        self._seeds(self._samples(samples), seed)
-        self.reject_rule(reject)
-        if adaptive is not None:
-            contract.check_adaptive(adaptive)
-        top = checked("top", Positive, top, "Leave it out for 3")
-        return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
+        return each_answer(self, paths, self.plan(Request(samples, seed, reject, adaptive, top, keep)))
+
+    def plan(self, request: Request) -> Plan:
+        """Resolve a request for this file, for any number of batches; warns once."""
+        return resolve(request, self.metadata, self.path)
 
     def reject_rule(self, reject: Rejecting) -> RejectRule:
-        """The rule that a request stands for; "auto" is the rule of the file."""
-        if reject != "auto":
-            return asked(reject)
-        stored = self.metadata.rule
-        if stored is None:
-            raise UsageError(
-                f"{self.path} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a "
-                "promise about the error: uce-edge calibrate --target-error 0.05",
-                "model.no-rule",
-            )
-        return stored
+        """The rule of a request; "auto" is the rule of the file."""
+        return rule_of(reject, self.metadata, self.path)
 
     def threshold(self, reject: Rejecting) -> float | None:
         """The threshold on the uncertainty; None for a rule that has another score, or one limit per class."""
@@ -324,8 +307,7 @@ class Model:
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
     ) -> npt.NDArray[np.float32]:
         """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
-        seeds = self._seeds(self._samples(samples), seed)
-        return self._calls.passes(contract.LOGITS, self._as_batch(images), seeds)
+        return self._calls.passes(contract.LOGITS, self._as_batch(images), self.seeds(samples, seed))
 
     def outputs(
         self, images: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], names: Sequence[str]
@@ -347,49 +329,8 @@ class Model:
         return {name: passes[name] if name in passes else values[name] for name in names}
 
     def seeds(self, samples: int | None = None, seed: int = 0) -> npt.NDArray[np.int32]:
-        """The passes that `samples` and `seed` of `predict` stand for."""
-        return self._seeds(self._samples(samples), seed)
-
-    def _samples(self, samples: int | None) -> int:
-        """The number of passes that a request means; None is the file's own."""
-        stored = self.metadata.samples
-        if samples is not None and samples != stored and not self.metadata.takes_seeds:
-            kind = "model with its passes baked in" if self.metadata.baked else "deterministic model"
-            raise UsageError(
-                expected(
-                    "`samples`", f"{stored} for a {kind}", samples, f"Leave {argument('samples')} out for this file"
-                )
-            )
-        return stored if samples is None else samples
-
-    def _seeds(self, samples: int, seed: int) -> npt.NDArray[np.int32]:
-        """The passes that a request means."""
-        if seed != 0 and self.metadata.baked:
-            rule = "0 for a model with its passes baked in"
-            raise UsageError(expected("`seed`", rule, seed, "Export it without --bake-samples"))
-        return np.array(contract.pass_seeds(samples, seed), np.int32)
-
-    def _check_promise(self, samples: int, seed: int, early: bool) -> None:
-        """Say when the stored threshold is used otherwise than it was found."""
-        stored = self.metadata.promise
-        if stored is not None and (early or (samples, seed) != (stored.samples, stored.seed)):
-            now = f"at most {samples}" if early else samples
-            warnings.warn(
-                f"the stored threshold was found with {stored.samples} samples and seed {stored.seed}: "
-                f"with {now} and seed {seed} its promise about the error does not hold",
-                GuaranteeWarning,
-                stacklevel=3,
-            )
-
-    def _announce(self, samples: int, early: bool) -> None:
-        fitted = self.metadata.calibration.samples
-        if fitted is not None and samples != fitted:
-            warnings.warn(
-                f"this model was calibrated at {fitted} samples and runs with {'at most ' if early else ''}{samples}: "
-                "its probabilities are a little off",
-                SamplesWarning,
-                stacklevel=3,
-            )
+        """The seeds of the passes for `samples` and `seed` of `predict`."""
+        return np.array(seeds_of(samples, seed, self.metadata), np.int32)
 
     def _as_batch(self, given: npt.NDArray[np.uint8] | Iterable[ImageLike]) -> npt.NDArray[np.uint8]:
         spec = self.metadata.image

@@ -16,9 +16,10 @@ from uce_edge._util.prefetch import done_ahead
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.images import loader
 from uce_edge.images.gray_survey import Notes
-from uce_edge.runtime.answers import AHEAD, CHUNK, Opened, Request, answered
+from uce_edge.runtime.answers import AHEAD, CHUNK, Opened, answered
 from uce_edge.runtime.model import Model
 from uce_edge.runtime.providers import Device, onnxruntime
+from uce_edge.runtime.request import Request
 from uce_edge.scale import cluster  # before Ray: sets what it reads when it is imported
 from uce_edge.scale.inputs import Block, Entry, blocks, fingerprint, read, sources
 from uce_edge.scale.parquet_parts import MODEL, Counts, Folder, Manifest
@@ -174,6 +175,7 @@ class _Score:
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
         if self._model.sha256 != job.manifest.model_sha256:
             raise UceEdgeError(f"{MODEL} in {job.out} was replaced while this job runs. Start the job again.")
+        self._plan = self._model.plan(job.request)
         self._threads = machines.cpus
         self._same = {
             "model_sha256": job.manifest.model_sha256,
@@ -196,7 +198,7 @@ class _Score:
             for chunk in chunks:
                 for image in chunk:
                     notes.add(*image.opened.notes)
-                answers = answered(self._model, [image.opened for image in chunk], self._job.request)
+                answers = answered(self._model, [image.opened for image in chunk], self._plan)
                 for image, answer in zip(chunk, answers, strict=True):
                     kind = image.kind if image.kind or answer.ok else "not finite"
                     rows.append(answer.as_dict() | {"sha256": image.digest, "error_kind": kind} | self._same)
