@@ -52,25 +52,28 @@ class UceEdgeError(Exception):
     def __init__(self, message: str = "", code: str | None = None, **fields: object) -> None:
         super().__init__(message)
         parts = message.fields if isinstance(message, Expectation) else {}
-        self.code = code or (f"argument.{parts['argument']}" if parts else self.default_code)
+        self.code = code or (f"argument.{noun(str(parts['argument']))}" if parts else self.default_code)
         self.fields = parts | fields
 
 
 class UsageError(UceEdgeError):
-    """The request itself is wrong; the command line exits with 2."""
+    """The request is wrong; the command line exits with 2."""
 
     exit_code = 2
     default_code = "usage"
 
 
 class ImageError(UceEdgeError):
-    """One image cannot be used. The other images of the request still get predictions."""
+    """One image cannot be used.
+
+    The other images of the request still get predictions.
+    """
 
     default_code = "image"
 
 
 class ModelFileError(UceEdgeError):
-    """A file is not a model that this version can run."""
+    """A file is not a model for this version."""
 
     default_code = "model"
 
@@ -82,11 +85,14 @@ class IntegrityError(ModelFileError):
 
 
 class UceEdgeWarning(UserWarning):
-    """The work continues, but differs from the request. The command line prints one line."""
+    """The work continues, but differs from the request.
+
+    The command line prints one line.
+    """
 
 
 class DeviceWarning(UceEdgeWarning):
-    """A model runs on the CPU because another device did not work."""
+    """A model runs on the CPU; another device failed."""
 
 
 class IntegrityWarning(UceEdgeWarning):
@@ -107,12 +113,15 @@ def expected(what: str, rule: str, value: object, remedy: str) -> Expectation:
         remedy: A correct value or command; `argument` spells it.
     """
     message = Expectation(f"Expected {what} to be {rule}, but got {_SHORT.repr(value)}. {remedy}")
-    message.fields = {"argument": noun(what), "rule": rule, "value": value, "remedy": remedy}
+    message.fields = {"argument": what.strip("`"), "rule": rule, "value": value, "remedy": remedy}
     return message
 
 
 def noun(phrase: str) -> str:
-    """The name in a phrase about an argument: "the `data` of x.npz" is about `data`."""
+    """The name in a phrase about an argument.
+
+    `data` in "the `data` of x.npz".
+    """
     found = _NOUN.match(phrase)
     return phrase.strip("`") if found is None else found[1]
 

@@ -1,4 +1,4 @@
-"""What a model file says of itself: one JSON document, as the contract describes it."""
+"""The metadata of a model file: one JSON document."""
 
 import base64
 import binascii
@@ -64,7 +64,10 @@ Rate = Annotated[float, strictly_between(0, 1)]
 
 @dataclass(frozen=True)
 class ImageSpec(Record):
-    """What the model takes as one image. `mean` and `std` apply to pixels divided by `scale`."""
+    """The image that a model takes.
+
+    `mean` and `std` apply to pixels divided by `scale`.
+    """
 
     height: Positive
     width: Positive
@@ -86,7 +89,7 @@ class ImageSpec(Record):
 
     @property
     def words(self) -> str:
-        """The size and type of an image in words; the same for two models that take the same images."""
+        """The size and type of an image, in words."""
         of = "" if self.range is None else f", gray values {self.range}"
         return f"{self.height} x {self.width} x {self.channels} {self.dtype}{of}"
 
@@ -104,7 +107,7 @@ class NoisyLayer(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationReport(Record):
-    """What a map changed on the images that it was fitted on."""
+    """The effect of a map on its fitting images."""
 
     images: Positive
     nll_of_chance: Annotated[float | None, OPTIONAL] = None
@@ -126,7 +129,7 @@ class CalibrationReport(Record):
 
 @dataclass(frozen=True)
 class Calibration(Record):
-    """The calibration map that is in the graph, and how it was fitted."""
+    """The calibration map in the graph, and its fit."""
 
     method: Method = Method.NONE
     parameters: dict[str, list[float] | list[list[float]]] = field(default_factory=dict)
@@ -174,7 +177,10 @@ class Costs(Record):
 
     @property
     def runs_once(self) -> bool:
-        """Whether a pass is hardly more than a draw, so that all of them belong into one run of the network."""
+        """Whether a pass costs hardly more than a draw.
+
+        One run of the network then gives all passes.
+        """
         return 100 * self.macs_per_pass < self.macs_once
 
     def macs(self, samples: int) -> int:
@@ -199,7 +205,7 @@ class LaplaceFit(Record):
 
 @dataclass(frozen=True)
 class StoredScore(Record):
-    """A metric on test images; what is not defined is None."""
+    """A metric on test images; undefined values are None."""
 
     value: float | None
     low: float | None = None
@@ -255,7 +261,10 @@ class Hashes(Record):
 
 @dataclass(frozen=True)
 class Metadata(Record):
-    """Everything that a model file stores about itself: one JSON document under the key `uce_edge`."""
+    """All metadata of a model file.
+
+    One JSON document under the key `uce_edge`.
+    """
 
     classes: ClassNames
     image: ImageSpec
@@ -328,11 +337,14 @@ class Metadata(Record):
         return None if stored is None else stored.promise
 
     def without_promises(self) -> "Metadata":
-        """The same without what was measured on the answers of a file whose answers change."""
+        """Drop everything measured on outputs that have changed."""
         return replace(self, rule=None, held_out=None, monitor=None, metrics={}, probe=())
 
     def to_properties(self) -> dict[str, str]:
-        """All key/value pairs written into the ONNX file, with the plain keys other tools read."""
+        """The key/value pairs of the ONNX file.
+
+        They include the plain keys that other tools read.
+        """
         properties = {
             KEY: self.to_json(),
             "names": json.dumps({str(i): name for i, name in enumerate(self.classes)}),
@@ -355,7 +367,7 @@ class Metadata(Record):
 
     @classmethod
     def from_properties(cls, properties: dict[str, str], source: str) -> "Metadata":
-        """Read the metadata of a model file, or say why it is not one of ours.
+        """Read the metadata of a model file.
 
         Args:
             properties: The custom metadata of the ONNX file.
@@ -375,12 +387,14 @@ class Metadata(Record):
             raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}", "metadata.damaged") from None
         except RecordError as error:
             raise ModelFileError(
-                f"{source} has metadata this version cannot read. {error.told(_AGAIN)}", "metadata.damaged"
+                f"{source} has metadata this version cannot read. {error.told(_AGAIN)}",
+                "metadata.damaged",
+                **error.fields | {"remedy": _AGAIN},
             ) from None
 
     @classmethod
     def _check_version(cls, document: dict[str, Any], source: str) -> None:
-        """Refuse another contract, and a document without what every version has."""
+        """Reject an unknown contract, or missing required keys."""
         version = document.get("contract")
         if type(version) is not int or version not in (1, VERSION):  # true is 1 to Python alone
             raise ModelFileError(

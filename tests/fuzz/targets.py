@@ -115,7 +115,7 @@ def _third_party() -> list[bytes]:
 
 def _rewired(corpus: Sequence[bytes], number: int, spared: Sequence[Sequence[range]]) -> bytes:
     import onnx
-    from onnx_files import rewired
+    from helpers.onnx_files import rewired
 
     dice = random.Random(number)
     if dice.random() < 0.2:

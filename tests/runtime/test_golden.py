@@ -10,7 +10,7 @@ from conftest import GOLDEN
 
 from uce_edge import Model, contract
 from uce_edge.errors import UceEdgeWarning
-from uce_edge.runtime.prediction import Reason
+from uce_edge.rejection.rule import Reason
 
 CASES = json.loads((GOLDEN / "cases.json").read_text())
 
@@ -36,7 +36,7 @@ def test_every_output_is_the_golden_one(sessions: dict[str, onnxruntime.Inferenc
 def _reference_images(model: str) -> int:
     """How many images the novelty of a file counts; 0 for a file without it."""
     rule = json.loads((GOLDEN / model).with_suffix(".json").read_text()).get("rule")
-    return 0 if rule is None else int(rule["foreign"]["images"])
+    return 0 if rule is None else int(rule["gate"]["images"])
 
 
 def test_the_goldens_decide_both_ways_with_every_file() -> None:

@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, by one process at a time, and read only where they have an end."""
+"""Atomic writes, locks, and reads of regular files."""
 
 import errno
 import functools
@@ -23,7 +23,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def writable_folder(folder: str | Path, option: str = "--out") -> None:
-    """Refuse early a folder that cannot be made or written to; `option` is as in `replacing`."""
+    """Check that a folder can be written to.
+
+    `option` is as in `replacing`.
+    """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -42,7 +45,9 @@ def writable_folder(folder: str | Path, option: str = "--out") -> None:
 
 @contextmanager
 def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
-    """Give a temporary path beside `target`; it takes the target's place only if the block succeeds.
+    """Replace a file atomically when the block succeeds.
+
+    The block writes to a temporary path beside the target.
 
     Args:
         target: The file to write.
@@ -77,7 +82,7 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
 
 
 def read_regular(path: str | Path, most: int | None = None) -> bytes:
-    """The content of a file. A pipe or a device is refused instead of waited for.
+    """Read a regular file; reject pipes and devices.
 
     Args:
         path: The file.
@@ -96,7 +101,9 @@ def read_regular(path: str | Path, most: int | None = None) -> bytes:
 
 
 def lock(file: int) -> None:
-    """Keep other processes out of an open file, where the system can; the lock ends with the process.
+    """Lock an open file until the process ends.
+
+    Systems without `flock` have no lock.
 
     Raises:
         BlockingIOError: Another process has it.
@@ -110,7 +117,7 @@ def lock(file: int) -> None:
 
 @contextmanager
 def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
-    """Keep other processes from replacing a file until the block ends.
+    """Lock a file that is read and replaced.
 
     What is replaced cannot carry a lock itself, so a file NAME.lock beside it does. It is removed at the end; one that
     a killed process left locks nobody out.
@@ -148,7 +155,10 @@ def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
 
 @contextmanager
 def removable(file: Path) -> Iterator[Callable[[], None]]:
-    """Give a function that takes a file away, if there is one; when the block fails after that, it comes back."""
+    """Give a function that removes a file.
+
+    When the block fails after that, the file comes back.
+    """
     aside, is_away = _reserve(file), False
 
     def remove() -> None:
@@ -172,7 +182,10 @@ def removable(file: Path) -> Iterator[Callable[[], None]]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk. Windows and some network drives cannot flush one."""
+    """Flush the names in a folder to disk.
+
+    Windows and some network drives cannot.
+    """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -192,7 +205,7 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _locked(path: Path) -> int:
-    """A file that is made if need be, and that this process alone has locked."""
+    """Create and lock a file."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     while True:
         file = os.open(path, flags, 0o666)
@@ -209,7 +222,7 @@ def _locked(path: Path) -> int:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Refuse a pipe or a device, whose name a file would take; a folder cannot be replaced anyway."""
+    """Reject a pipe or a device as a target."""
     with suppress(FileNotFoundError):
         mode = target.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -223,14 +236,17 @@ def _refused(target: Path, error: OSError) -> UceEdgeError:
 
 
 def _reserve(target: Path) -> Path:
-    """A new empty file in the same folder, with the permissions that the user's umask leaves to any other file."""
+    """Create an empty file in the same folder.
+
+    It has the permissions that the user's umask gives.
+    """
     temporary = target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{target.suffix}")
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return temporary
 
 
 def _publish(temporary: Path, target: Path) -> None:
-    """Rename, in an order that a power cut leaves either the old content or all of the new."""
+    """Flush and rename, safely against a power cut."""
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     temporary.replace(target)
@@ -238,7 +254,10 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 def _is_about(error: OSError, temporary: Path) -> bool:
-    """Whether an error is about writing this file: it names it, or the disk is full."""
+    """Whether an error is about writing this file.
+
+    It names the file, or the disk is full.
+    """
     named = {str(name) for name in (error.filename, error.filename2) if name is not None}
     return str(temporary) in named or (not named and error.errno in _FULL)
 

@@ -1,4 +1,4 @@
-"""What a field of a record may hold, read from its annotation: `Annotated[float, between(0, 1)]`."""
+"""Validate values by their annotation: `Annotated[float, between(0, 1)]`."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ class RecordError(UsageError):
         self.key, self.rule, self.value, self.remedy = key, rule, value, remedy
 
     def inside(self, place: str) -> "RecordError":
-        """The same, of a value that is a part of something else."""
+        """The same error, inside an outer field."""
         key = place + self.key if self.key[:1] in ("", "[") else f"{place}.{self.key}"
         return RecordError(key, self.rule, self.value, self.remedy)
 
@@ -35,7 +35,7 @@ class RecordError(UsageError):
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must satisfy beside its type; stands in `Annotated`."""
+    """A rule beside the type; used in `Annotated`."""
 
     words: str
     """They follow the words of the type: "a number" + "between 0 and 1"."""
@@ -76,7 +76,7 @@ NONE_AS_EMPTY = "none as empty"
 
 
 class Refused(Exception):
-    """A value is not what the annotation says; whoever knows its name says so."""
+    """A value does not fit its annotation."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,10 @@ def _integer(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    """An integer stays one, so that the document does not change; numpy's scalars become Python's."""
+    """A finite number; integers stay integers.
+
+    So the document does not change. Scalars of numpy become Python's.
+    """
     if type(value) is float and math.isfinite(value):  # nearly always: a map may have a million of them
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

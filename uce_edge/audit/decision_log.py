@@ -1,4 +1,7 @@
-"""A log of decisions that survives a power cut: one JSON line each, on the disk before the next image is read."""
+"""The audit log of decisions; it survives a power cut.
+
+One JSON line per decision, on disk before the next image is read.
+"""
 
 import hashlib
 import os
@@ -24,10 +27,12 @@ _CLOSED = -1
 
 
 class Audit:
-    """Appends to a file; lines that are there stay, and every line holds the one before it (see `hash_chain`)."""
+    """An append-only log with a hash chain."""
 
     def __init__(self, path: Path, model: "Model", asked: Request | None = None, max_bytes: int | None = None) -> None:
-        """Open the log. A last line that a power cut tore is removed: its decision was never told.
+        """Open the log.
+
+        A last line torn by a power cut is removed: its decision was never reported.
 
         Args:
             path: The file; it is made when it is not there.
@@ -53,7 +58,9 @@ class Audit:
             raise self._failed(error) from None
 
     def add(self, answer: Answer, asked: Request | None = None) -> None:
-        """Log one decision; the hash is that of the bytes that the answer has kept, null if they could not be read.
+        """Log one decision.
+
+        The hash is that of the answer's bytes, null if they could not be read.
 
         Args:
             answer: The decision.
@@ -91,7 +98,10 @@ class Audit:
             os.close(file)
 
     def _begin(self) -> None:
-        """Open the log and find its end; a file that is no log is left as it is."""
+        """Open the log and find its end.
+
+        A file that is not a log stays unchanged.
+        """
         self._file = self._open()
         try:
             self._size, self._line, self.last = self._end()
@@ -100,7 +110,10 @@ class Audit:
             raise
 
     def _open(self, more: int = 0) -> int:
-        """The file, locked. Neither a link is followed nor a pipe waited for: they are no logs."""
+        """Open and lock the file.
+
+        Links are not followed and pipes not waited for: they are no logs.
+        """
         with suppress(FileNotFoundError):
             self._check_is_regular(self._path.lstat().st_mode)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | more
@@ -128,7 +141,7 @@ class Audit:
             raise UceEdgeError(f"{self._path} is not a regular file, so it cannot be a log. {_NAME}", "log.not-a-log")
 
     def _append(self, line: bytes) -> None:
-        """All of a line on the disk, or nothing of it."""
+        """Write a whole line to disk, or nothing."""
         try:
             written = 0
             while written < len(line):
@@ -143,7 +156,10 @@ class Audit:
         self._size += len(line)
 
     def _rotate(self) -> None:
-        """Set the full file aside; its lock keeps others out until the new file has its own."""
+        """Rename the full file and start a new one.
+
+        The old lock holds until the new file has its own.
+        """
         if os.name == "nt":  # where nothing that is open can be renamed, and there is no lock
             self.close()
         try:
@@ -154,7 +170,7 @@ class Audit:
         self._file, self._size = file, 0
 
     def _end(self) -> tuple[int, int, str]:
-        """Size of the file, number and hash of the last line, once what a power cut tore is mended."""
+        """Size, last line number and last hash, after repair."""
         size = os.fstat(self._file).st_size
         with os.fdopen(os.dup(self._file), "rb") as file:
             whole, torn = hash_chain.ends(file)
@@ -176,7 +192,10 @@ class Audit:
         return size - len(torn), line, last
 
     def _numbered(self, text: bytes | None) -> tuple[int, str]:
-        """Number and hash of the last line, which may stand in a file that was set aside; 0 and nothing without one."""
+        """Number and hash of the last line.
+
+        It may be in an older file; 0 and an empty text without one.
+        """
         file, older = self._path, [path for path in hash_chain.segments(self._path) if path != self._path]
         while not text and older:
             file = older.pop()

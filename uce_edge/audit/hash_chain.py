@@ -1,4 +1,4 @@
-"""Lines of a log that hold each other: every line carries its own hash and that of the line before.
+"""A hash chain over the lines of a log.
 
 A line is one JSON object. Its last key, `line_sha256`, is the SHA-256 of the text before that key; `previous` is the
 `line_sha256` of the line before, and of the first line the SHA-256 of the model file. So an edited line is known by
@@ -64,13 +64,16 @@ def sealed(content: dict[str, Any]) -> bytes:
 
 
 def digest(text: bytes) -> str:
-    """What the next line shall carry: the hash that a line states, or that of all of it where it states none."""
+    """The hash that the next line refers to.
+
+    The one that a line states, or that of the whole line.
+    """
     match = _SEALED.fullmatch(text)
     return hashlib.sha256(text).hexdigest() if match is None else match[2].decode()
 
 
 def parsed(text: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line; None for what is none."""
+    """The JSON object of a line, or None."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):  # of bytes that are no UTF-8, too
@@ -79,7 +82,10 @@ def parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def segments(log: Path) -> list[Path]:
-    """The files of a log, the oldest first: NAME.000001.SUFFIX, ... and the one that is written to, if it is there."""
+    """The files of a log, the oldest first.
+
+    NAME.000001.SUFFIX, ..., and the current one, if it exists.
+    """
     numbered = _numbered(log)
     return [path for path in (*(numbered[number] for number in sorted(numbered)), log) if path.is_file()]
 
@@ -90,14 +96,16 @@ def next_segment(log: Path) -> Path:
 
 
 def _numbered(log: Path) -> dict[int, Path]:
-    """What has the name of a full file, by its number."""
+    """Full files by their number."""
     pattern = re.compile(re.escape(log.stem) + r"\.(\d{6,})" + re.escape(log.suffix))
     paths = log.parent.iterdir() if log.parent.is_dir() else ()
     return {int(match[1]): path for path in paths if (match := pattern.fullmatch(path.name))}
 
 
 def ends(file: BinaryIO) -> tuple[bytes | None, bytes]:
-    """The last whole line of a file without its end, if there is one, and what follows it: the start of a torn one.
+    """The last whole line, and a torn line behind it.
+
+    Both without line ends. Of a line longer than any record, only the end is read.
 
     Of what is longer than any record, only the end is read.
     """
@@ -112,20 +120,22 @@ def ends(file: BinaryIO) -> tuple[bytes | None, bytes]:
 
 
 def last_line(path: Path) -> bytes:
-    """The last line of a file without its end, be it whole or torn; nothing for an empty file."""
+    """The last line of a file, whole or torn."""
     with path.open("rb") as file:
         whole, torn = ends(file)
     return torn or whole or b""
 
 
 def is_record(text: bytes) -> bool:
-    """Whether a line is a decision that this package logged, in any version."""
+    """Whether a line is a logged decision, of any version."""
     document = parsed(text) or {}
     return all(isinstance(document.get(name), kind) for name, kind in _RECORD.items())
 
 
 def is_begun(text: bytes, number: int, previous: str | None) -> bool:
-    """Whether a text is the start of a record that a power cut tore; behind it, some disks leave NULs.
+    """Whether a text is the start of a torn record.
+
+    Some disks leave NULs behind it.
 
     Args:
         text: The text.
@@ -142,7 +152,10 @@ def is_begun(text: bytes, number: int, previous: str | None) -> bool:
 
 
 def read(files: Iterable[Path]) -> Iterator[Line]:
-    """Every line of a log with what the hashes say of it; the files in the order they were written."""
+    """Read every line of a log, with its seal.
+
+    The files come in the order of writing.
+    """
     before: Line | None = None
     for file in files:
         try:
@@ -159,7 +172,7 @@ def read(files: Iterable[Path]) -> Iterator[Line]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; of one that is longer than any record, only the start."""
+    """The lines of a file, cut at the longest record."""
     while text := file.readline(_LONGEST):
         rest = text
         while rest and not rest.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Compute logged decisions again, from the images and the stored seeds, and say which are not as they were logged."""
+"""Replay logged decisions, and report those that differ."""
 
 import itertools
 import warnings
@@ -70,7 +70,9 @@ class Finding:
 
 
 def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLERANCE) -> Iterator[Finding]:
-    """Every line of a log, its numbered files first, with what is known of it.
+    """Replay every line of a log.
+
+    Its numbered files come first.
 
     Args:
         log: The file that `--audit` named.
@@ -114,7 +116,7 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
 
 
 class _Models:
-    """Models by the hashes of their files, loaded when they are needed."""
+    """Models by file digest, loaded on first use."""
 
     def __init__(self, files: ModelFiles) -> None:
         self._files = files
@@ -130,7 +132,7 @@ class _Models:
 
 
 def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]]:
-    """The files of a folder by their hashes, and their names."""
+    """The files of a folder by digest, and their names."""
     if not folder.is_dir():
         raise UsageError(expected("`images`", "a folder", str(folder), f"Use: {argument('images', 'incoming/')}"))
     skipped = {path.resolve() for path in but}
@@ -143,7 +145,7 @@ def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]
 
 
 def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set[str]) -> Finding | Path:
-    """Where the image of a line lies, or why its decision is not computed again."""
+    """The image of a line, or why there is none."""
     document = line.document
     path = _path(document)
     place = (line.file.name, line.number, path)
@@ -170,19 +172,25 @@ def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set
 
 
 def _path(document: dict[str, Any]) -> str | None:
-    """What the image was called; None for what is no name."""
+    """The name of the image, or None."""
     path = document.get("path")
     return path if isinstance(path, str) else None
 
 
 def _part(document: dict[str, Any]) -> str | None:
-    """The frame or slice of the image; older logs have it in the name alone."""
+    """The frame or slice of the image.
+
+    Older logs have it in the name alone.
+    """
     part = document["part"] if "part" in document else (_path(document) or "").rpartition("#")[2]
     return part if isinstance(part, str) and medical.is_part(part) else None
 
 
 def _request(document: dict[str, Any]) -> Request:
-    """How the image was asked about; older logs tell it by the outcome."""
+    """The logged request.
+
+    Older logs imply it by the outcome.
+    """
     asked = document.get("asked")
     if not isinstance(asked, dict):
         reject = document.get("threshold") if document.get("cutoff") is None else "auto"
@@ -194,7 +202,7 @@ def _request(document: dict[str, Any]) -> Request:
 def _computed(
     model: Model | None, request: Request, job: list[tuple[int, Line, Path]], tolerance: float
 ) -> dict[int, Finding]:
-    """Compare the predictions for images of one request with the logged ones."""
+    """Predict again for one request, and compare."""
     assert model is not None
     paths = [path for _, _, path in job]
     try:

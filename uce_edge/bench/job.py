@@ -1,4 +1,4 @@
-"""What a worker is asked and what it answers: two records that cross from process to process as JSON."""
+"""Jobs and timings, passed between processes as JSON."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ class Timing:
 
 
 def start(module: str, job: Job) -> str:
-    """Run a module in a process of its own and give what it prints.
+    """Run a module in its own process; return its output.
 
     Raises:
         UceEdgeError: It failed, with the last line that it said.

@@ -1,4 +1,4 @@
-"""Measuring a model at every number of passes, beside its deterministic file and other engines."""
+"""Measure a model, its deterministic file and other engines."""
 
 import importlib.util
 import tempfile
@@ -41,7 +41,9 @@ def sweep(
     threads: int | None = None,
     rounds: int = ROUNDS,
 ) -> Report:
-    """Measure every N and every batch, each engine in a process of its own, taking turns.
+    """Measure every N and every batch.
+
+    Each engine runs in its own process; the engines take turns.
 
     Args:
         model: The file.
@@ -94,7 +96,7 @@ def side_by_side(
     threads: int | None = None,
     rounds: int = ROUNDS,
 ) -> dict[str, Measurement]:
-    """One image at every file's own number of passes, the files taking turns.
+    """Measure one image with several files, taking turns.
 
     Args:
         files: The files, by name.
@@ -125,7 +127,7 @@ def _take_turns(runs: Mapping[str, _Run], rounds: int, advance: Callable[[int], 
 
 
 def _prepared(engines: Sequence[Engine], job: Job, folder: Path) -> tuple[dict[str, _Run], dict[str, str]]:
-    """The engines that can run a job, and why the others cannot."""
+    """The usable engines, and reasons for skipping the others."""
     runs: dict[str, _Run] = {}
     skipped: dict[str, str] = {}
     for engine in engines:
@@ -137,7 +139,7 @@ def _prepared(engines: Sequence[Engine], job: Job, folder: Path) -> tuple[dict[s
 
 
 def _tried(engine: Engine, job: Job, folder: Path) -> _Run:
-    """An engine that has run the job once: it may not know the network or the file.
+    """Run a job once to check an engine.
 
     Raises:
         UceEdgeError: It cannot, and why.

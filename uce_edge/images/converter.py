@@ -1,4 +1,4 @@
-"""A decoded image as a person sees it, and as a model takes it, with little memory beside its pixels."""
+"""Convert a decoded image for a model, in little memory."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,7 +42,10 @@ Pixels = npt.NDArray[Any]
 
 
 class View:
-    """An image, upright. It is converted in strips, because whole copies of it would fill the memory."""
+    """An upright image.
+
+    It is converted in strips, because whole copies would fill the memory.
+    """
 
     def __init__(self, image: Image.Image, display: Display | None = None, *, name: str) -> None:
         """Decode all of it; a truncated file fails here.
@@ -64,7 +67,10 @@ class View:
         self.width, self.height = reversed(image.size) if self._turn in _ON_ITS_SIDE else image.size
 
     def resized(self, spec: ImageSpec, method: Image.Resampling) -> list[Image.Image]:
-        """What a model takes: one L or RGB image for uint8, one F image per channel for float32."""
+        """The image at the model's size.
+
+        One L or RGB image for uint8, one F image per channel for float32.
+        """
         with self._told():
             scale = self._scale(spec) if is_wide(self._image) else None
             narrow = [
@@ -76,7 +82,7 @@ class View:
             return [_resized(_stacked(parts), size, method) for parts in zip(*narrow, strict=True)]
 
     def survey(self) -> Survey:
-        """What its gray values are like, which must be of more than 8 bits."""
+        """Survey the gray values of more than 8 bits."""
         with self._told():
             step = max(1, self.width * self.height // _SURVEYED)
             parts = [_values(strip).ravel()[::step] for strip in self._strips()]
@@ -97,7 +103,10 @@ class View:
         return (top, 0, bottom, self.width) if self._turn in _ON_ITS_SIDE else (0, top, self.width, bottom)
 
     def _scale(self, spec: ImageSpec) -> "_Scale":
-        """How its gray values become those that a model takes; refuses those without a defined brightness."""
+        """The scaling of its gray values.
+
+        Values without a defined brightness are an error.
+        """
         is_float = self._image.mode == "F"
         given = spec.range or self._display.range
         applied = given or (UNIT if is_float else FULL)
@@ -120,7 +129,10 @@ class View:
         return _Scale(None if unchanged else applied, self._display.inverted)
 
     def _extent(self, applied: Range) -> Extent:
-        """The smallest and the largest of its gray values, NaN if there is one, and how many a range cuts off."""
+        """The extent of its gray values.
+
+        The smallest and the largest, NaN if there is one, and the share outside the range.
+        """
         strips = [(values.min(), values.max(), applied.outside(values)) for values in map(_values, self._strips())]
         lows, highs, outside = zip(*strips, strict=True)
         return Extent(float(np.min(lows)), float(np.max(highs)), sum(outside) / (self.width * self.height))
@@ -162,7 +174,7 @@ def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
 
 @dataclass(frozen=True)
 class _Scale:
-    """How gray values of more than 8 bits become those that a model takes."""
+    """The scaling of gray values of more than 8 bits."""
 
     range: Range | None
     """What becomes 0 and 255; None leaves them as they are."""
@@ -184,7 +196,10 @@ class _Scale:
 
 
 def _bands(image: Image.Image, spec: ImageSpec, scale: _Scale | None) -> list[Image.Image]:
-    """The image as one of L or RGB; for a float32 model as one of F per channel, whatever its depth."""
+    """The image as L or RGB.
+
+    For a float32 model, one F image per channel.
+    """
     image = _to_mode(image, spec) if scale is None else Image.fromarray(scale.of(_values(image), spec.dtype))
     return [image] if spec.dtype == "uint8" else [band.convert("F") for band in image.split()]
 

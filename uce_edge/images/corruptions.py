@@ -1,4 +1,4 @@
-"""Images as a worse camera, light or file would give them, in five severities: what does a model say of them?
+"""Corrupt images in five severities.
 
 | kind | parameter | 1 | 2 | 3 | 4 | 5 |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -12,7 +12,7 @@ INTERVAL = 0.3
 
 
 def arrivals(folder: str | Path) -> Iterator[list[str]]:
-    """Lists of the images that are in a folder and have not been given yet, by name, for ever.
+    """Yield lists of new images in a folder, forever.
 
     An image that is written anew is given again. Between two looks the list may be empty.
 
@@ -31,7 +31,7 @@ def arrivals(folder: str | Path) -> Iterator[list[str]]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The images in a folder, or why it cannot be watched."""
+    """List the images in a folder."""
     try:
         return [path for path in folder.iterdir() if is_image(path)]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Gray values of more than 8 bits: which of them becomes black, and which white."""
+"""Ranges of gray values: which are black and white."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,7 +21,10 @@ _REMEDY = "For example: --range 12bit, or --range -1000..400"
 
 @dataclass(frozen=True)
 class Range(Record):
-    """The raw values that become 0 and 255; what lies outside becomes one of them."""
+    """The raw values that become 0 and 255.
+
+    Values outside are clipped.
+    """
 
     low: float
     high: float
@@ -37,7 +40,10 @@ class Range(Record):
         return f"{self.low:g}..{self.high:g}"
 
     def shown(self, values: "Values") -> "Values":
-        """From 0 to 255, not rounded: in float64, (v - low) * 255 / (high - low), and then clipped."""
+        """Scale to 0..255, not rounded.
+
+        In float64, (v - low) * 255 / (high - low), then clipped.
+        """
         result = values.astype("float64")
         result -= self.low
         result *= 255

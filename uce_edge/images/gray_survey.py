@@ -1,4 +1,4 @@
-"""What the gray values of images are like, which range suits a model for them, and what is odd about one of them."""
+"""Survey gray values, and choose a range for a model."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ _ROBUST = slice(1, 1000)  # without a thousandth at each end, where dead pixels 
 
 
 class RangeWarning(UceEdgeWarning):
-    """The gray values of an image are hardly those that a model was trained for."""
+    """The gray values differ from those of the training images."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ class Extent(NamedTuple):
 
 
 class Notes:
-    """What was found odd about many images: the first is warned of at once, the others are counted."""
+    """Warnings about many images.
+
+    The first is shown at once, the others are counted.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -90,7 +93,7 @@ def warn(note: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The raw values of one image of more than 8 bits."""
+    """The raw values of one image."""
 
     quantiles: npt.NDArray[np.float64]
     whole: bool
@@ -100,7 +103,7 @@ class Survey:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any], *, windowed: bool) -> "Survey":
-        """Look at the values of an image, or enough of them."""
+        """Survey the values of an image, or a sample."""
         flat = values.ravel().astype(np.float64)
         flat = flat[np.isfinite(flat)]
         whole = values.dtype.kind in "iu" or bool((flat == np.rint(flat)).all() and flat.size and flat.max() > 1)
@@ -108,7 +111,7 @@ class Survey:
 
 
 class Decided(NamedTuple):
-    """A range for a model, and what to tell about it."""
+    """A range for a model, and its message."""
 
     range: Range | None = None
     words: str | None = None
@@ -119,7 +122,7 @@ UNDECIDED = Decided()
 
 
 def decide(choice: Choice, surveys: Iterable[Survey]) -> Decided:
-    """The range for a model, by images that it learns from.
+    """Choose the range for a model from training images.
 
     Args:
         choice: What the user asks for. `auto` rounds the smallest and the largest value, a thousandth of every image
@@ -154,7 +157,7 @@ def _by_images(seen: Sequence[Survey]) -> Decided:
 
 
 def _with_usual(chosen: Range, seen: Sequence[Survey]) -> Range:
-    """The range with the share of pixels that it usually cuts off."""
+    """Store the share of training pixels that the range clips."""
     shares = [chosen.outside(survey.quantiles) / len(_EVERY) for survey in seen]
     return replace(chosen, clipped=round(float(np.quantile(shares, 0.99)), 2)) if shares else chosen
 

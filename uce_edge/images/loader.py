@@ -1,4 +1,4 @@
-"""From what a user gives, a file, bytes, a Pillow image or an array, to the pixels a model takes."""
+"""Load images: from files, bytes, Pillow and arrays to pixels."""
 
 import glob
 import io
@@ -39,7 +39,7 @@ STDIN = "-"
 
 
 def collect(paths: Iterable[str]) -> list[str]:
-    """Expand folders to the images directly in them, and patterns to the images they match, by name.
+    """Expand folders and patterns to images, sorted by name.
 
     Everything else stays as it is. Missing files and `-` (standard input) are kept, so that each is reported or read in
     its turn. In a pattern, `**` is any number of folders.
@@ -73,7 +73,7 @@ def collect(paths: Iterable[str]) -> list[str]:
 
 
 def _is_pattern(path: str) -> bool:
-    """Whether a word is a pattern: a file may well have a bracket in its name."""
+    """Whether a word is a pattern, not a file's name."""
     return glob.has_magic(path) and not _is_address(path) and not os.path.lexists(path)
 
 
@@ -88,12 +88,12 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _is_address(text: str) -> bool:
-    """Whether a text is the address of something on a network."""
+    """Whether a text is a network address."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
 
 
 def _download_first(address: str) -> str:
-    """What to do about an address; nothing is ever fetched here."""
+    """How to download an address; nothing is fetched here."""
     name = address.partition("?")[0].rstrip("/").rpartition("/")[2] or "image"
     command = f"curl -L -o {shlex.quote(name)} {shlex.quote(address)}"
     if not address.lower().startswith(("http://", "https://", "ftp://")):
@@ -105,19 +105,22 @@ def _download_first(address: str) -> str:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file of a folder is meant: by its ending, or as DICOM without one; and not hidden."""
+    """Whether a file in a folder is an image.
+
+    By its suffix, or DICOM without one; hidden files are not.
+    """
     if path.name.startswith(".") or not path.is_file():
         return False
     return is_image_name(path.name) or medical.is_dicom(path)
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file is meant to be an image, by its ending."""
+    """Whether the suffix is that of an image."""
     return name.lower().endswith(SUFFIXES)
 
 
 def is_gray(path: Path) -> bool | None:
-    """Whether an image has no colours; None when it cannot be read."""
+    """Whether an image is gray; None if unreadable."""
     try:
         with _opened(path) as stream:
             image = _decode(stream, str(path))
@@ -127,7 +130,10 @@ def is_gray(path: Path) -> bool | None:
 
 
 def survey(path: str | Path) -> Survey | None:
-    """What the gray values of an image file are like; None for 8 bits, for colours, and when it cannot be read."""
+    """Survey the gray values of an image file.
+
+    None for 8 bits, for colours, and for a file that cannot be read.
+    """
     try:
         with _opened(Path(path)) as stream:
             image = _decode(stream, str(path))
@@ -146,7 +152,9 @@ def load(
     name: str = "The image data",
     note: Callable[[str], None] = gray_survey.warn,
 ) -> Pixels:
-    """Read one image file, or its bytes, and `prepare` it; of several frames or pages the first is used.
+    """Read one image file, or its bytes, and `prepare` it.
+
+    Of several frames or pages, the first is used.
 
     Of a DICOM file, `study.dcm#3` is the third frame; of a NIfTI volume, `volume.nii.gz#z=40` is a slice, and without
     such an ending the middle one is used.
@@ -171,7 +179,7 @@ def load(
 
 
 def read(path: str | Path) -> bytes:
-    """The content of a file, or what is wrong with it in one sentence."""
+    """Read a file."""
     with _opened(path) as stream:
         return read_stream(stream, str(path))
 
@@ -179,7 +187,7 @@ def read(path: str | Path) -> bytes:
 def picture(
     source: str | Path | bytes | Image.Image | Pixels, size: int, name: str | None = None, shown: Range | None = None
 ) -> Image.Image:
-    """An image as a person sees it: upright, RGB, on white, its longer side so many pixels.
+    """An image for display: upright, RGB, on white.
 
     Small images are enlarged without smoothing, so that their pixels show.
 
@@ -209,7 +217,7 @@ def _pictured(image: Image.Image | medical.Opened, size: int, name: str, shown: 
 
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:
-    """The content of a stream, unless it is longer than any image: it may have no end."""
+    """Read a stream, at most as long as an image."""
     content: bytes | None
     if stream.seekable():
         # As many bytes as there are: blocks that shrink to what was read leave holes in the memory.
@@ -228,7 +236,10 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
 
 @contextmanager
 def _opened(given: str | Path) -> Iterator[BinaryIO]:
-    """A file that can be rewound; of a frame or slice, the file that it is in."""
+    """Open a file for seeking.
+
+    Of a frame or slice, the file that contains it.
+    """
     path = medical.split(Path(given))[0]
     try:
         with path.open("rb") as file:
@@ -252,7 +263,9 @@ def _opened(given: str | Path) -> Iterator[BinaryIO]:
 
 
 def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
-    """Bring pixels into the model's shape, [height, width, channels], and dtype.
+    """Convert pixels to the model's shape and dtype.
+
+    The shape is [height, width, channels].
 
     Upright by EXIF, transparent parts on white, gray repeated or colour made gray, then resized.
     Gray of more than 8 bits is scaled from the range of the model to 0..255, if it has one. Otherwise, a uint8 model

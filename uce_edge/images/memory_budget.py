@@ -1,4 +1,4 @@
-"""The memory that images may take while they are decoded: of one file, and of all threads together."""
+"""Bound the memory of decoding, per file and per process."""
 
 import threading
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Sized(Protocol):
 
     @property
     def info(self) -> dict[Any, Any]:
-        """`progressive` for a JPEG of several scans; `held`, bytes that decoding holds beside the image."""
+        """`progressive` for JPEGs; `held`, bytes beside the image."""
 
 
 _change = threading.Condition()
@@ -43,7 +43,9 @@ _held = 0
 
 @contextmanager
 def taken(image: Sized, name: str) -> Iterator[None]:
-    """Inside the block there is room to decode an image; until there is, the thread waits for others.
+    """Reserve memory to decode an image.
+
+    The thread waits until other threads release enough.
 
     Args:
         image: An image that was opened, and not loaded.
@@ -87,5 +89,5 @@ def taken(image: Sized, name: str) -> Iterator[None]:
 
 
 def too_large(name: str, pixels: int, limit: int) -> str:
-    """What is said of an image that is refused for its size."""
+    """The message about an image that is too large."""
     return f"{name} has {pixels / 1e6:.0f} megapixels, and at most {limit / 1e6:.0f} are read. Make it smaller first."

@@ -1,4 +1,4 @@
-"""SHA-256 of what decides an answer: the graph, and what the file says of itself.
+"""SHA-256 digests of a graph and its metadata.
 
 They tell damage, a wrong copy and a careless edit. Who made a file is told by a signature alone, see
 `uce_edge.integrity.signing`.
@@ -36,7 +36,7 @@ class Digests(Record):
 
 
 def of_model(fields: Iterable[Field]) -> str:
-    """The digest of the fields of an ONNX file, whatever its document says."""
+    """The digest of an ONNX file without its metadata document."""
     state = hashlib.sha256()
     for field in fields:
         if field.entry is None or field.entry[0] != KEY:
@@ -45,7 +45,7 @@ def of_model(fields: Iterable[Field]) -> str:
 
 
 def of_document(text: str, own: str = "") -> str:
-    """The digest of a JSON text without the space between its tokens: of one line or of many, it is the same.
+    """The digest of a JSON text, ignoring space between tokens.
 
     Args:
         text: The document.

@@ -1,4 +1,4 @@
-"""As much of the format of an ONNX file as checking one needs, without the onnx package.
+"""A strict reader of ONNX files, without the onnx package.
 
 A file is one protobuf message: a sequence of fields, each a tag, for most of them a length, and the content. Parsers of
 protobuf forgive a lot: long forms of numbers, a message in several parts, fields that they do not know. What one parser
@@ -19,7 +19,10 @@ _MAX_TAG, _MAX_NUMBER = 2**32, 2**64
 
 @dataclass(frozen=True)
 class _Message:
-    """The fields of a message by number: the type of each, or the name of the message in it if it is read, too."""
+    """The known fields of a message, by number.
+
+    Each has a type, or the name of the message inside.
+    """
 
     once: dict[int, int | str]
     often: dict[int, int | str]
@@ -64,7 +67,10 @@ _MESSAGES = {
 
 
 class WireError(ValueError):
-    """A content is not an ONNX file; the message is a clause without a full stop."""
+    """The content is not an ONNX file.
+
+    The message is a clause without a full stop.
+    """
 
 
 class ExternalDataError(WireError):
@@ -83,7 +89,7 @@ class Field:
 
     @cached_property
     def entry(self) -> tuple[str, str] | None:
-        """Key and value, if this is a field of a model and an entry of its metadata.
+        """Key and value of a metadata entry, else None.
 
         Raises:
             WireError: It is damaged.
@@ -132,7 +138,10 @@ def _check(content: bytes, kind: str, at: int, end: int, depth: int) -> None:
 
 
 def _places(message: bytes | memoryview, kind: str, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of one message between two places: number, where it begins, where its content begins and ends."""
+    """The fields of one message, as offsets.
+
+    Number, start, start of the content, end.
+    """
     known, seen = _MESSAGES[kind], set[int]()
     while at < end:
         tag, start = _varint(message, at, end, _MAX_TAG)
@@ -175,7 +184,10 @@ def _varint(message: bytes | memoryview, at: int, end: int, limit: int = _MAX_NU
 
 
 def with_properties(content: bytes, values: Mapping[str, str]) -> bytes:
-    """A model with this metadata and no other, in this order and at its end; every other byte stays as it is."""
+    """Replace the metadata of a model.
+
+    It goes to the end, in this order; every other byte stays.
+    """
     kept = [field.raw for field in fields(memoryview(content)) if field.number != _METADATA_PROPS]
     return b"".join([*kept, *(_entry(key, value) for key, value in values.items())])
 

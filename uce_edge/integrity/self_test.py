@@ -1,4 +1,6 @@
-"""Synthetic images that travel with a file, with its answers to them: a device that answers otherwise is not trusted.
+"""A self-test: synthetic images with published outputs.
+
+A device that gives other outputs is rejected.
 
 The images are made by a rule, so that the file holds nobody's data and a reader in any language can make them.
 """
@@ -53,7 +55,7 @@ class Probe(Record):
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How far the answers to the probe images are from those that were published."""
+    """The largest difference from the published outputs."""
 
     images: int
     difference: float
@@ -63,7 +65,7 @@ class SelfTest:
 
     @property
     def passed(self) -> bool:
-        """Whether the answers are the same, but for rounding; false when one is not a number."""
+        """Whether the difference is rounding; false for NaN."""
         return self.difference <= self.allowed
 
     def sentence(self, source: str) -> str:

@@ -1,4 +1,4 @@
-"""Signatures of model files with the OpenSSF's model-signing: who made a file, and that nobody changed it since.
+"""Sign and verify model files with the OpenSSF's model-signing.
 
 A signature covers the files that belong together: the model, its description NAME.json, and NAME.ort, as far as they
 are there. It is a bundle of Sigstore, which `model_signing verify` reads, too.
@@ -64,7 +64,7 @@ def sign(model: Path, private_key: Path, checked: Mapping[Path, str]) -> Path:
 
 
 def verify(model: Path, public_key: Path) -> dict[Path, str]:
-    """Refuse a model file that the owner of a key did not sign.
+    """Reject a model file without a valid signature.
 
     Args:
         model: The file.
@@ -139,7 +139,10 @@ def _unusable(key: Path, kind: str, error: Exception) -> UceEdgeError:
 
 @contextmanager
 def _alone(contents: Mapping[Path, bytes]) -> Iterator[Path]:
-    """A folder with copies of these files and nothing else: what is signed is a folder."""
+    """A folder with copies of these files alone.
+
+    model-signing signs folders.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for path, content in contents.items():
             (Path(folder) / path.name).write_bytes(content)

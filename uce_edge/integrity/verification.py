@@ -1,4 +1,4 @@
-"""Whether a model file is, byte for byte, the one that was published."""
+"""Verify that a model file is the published one."""
 
 import os
 import stat
@@ -21,7 +21,9 @@ _LARGEST = 2**31 - 1
 
 
 def read(path: Path) -> bytes:
-    """Read a model file. What is checked, loaded and logged must be these bytes: the file may be replaced meanwhile.
+    """Read a model file once.
+
+    Check, load and log these bytes: the file may be replaced meanwhile.
 
     Raises:
         ModelFileError: There is no such file, it cannot be read, or it is too large for a model.
@@ -55,7 +57,7 @@ def read(path: Path) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe in its place is not waited for."""
+    """Open a file without waiting for a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -74,7 +76,7 @@ def read_again(path: Path, sha256: str) -> bytes:
 
 
 def check(path: Path, content: bytes, *, verify: bool = True) -> Digests | None:
-    """Refuse a file that is not the one that was published, before anybody runs it.
+    """Reject a file that differs from the published one.
 
     Args:
         path: A file, in ONNX or in ONNX Runtime's own format.
@@ -110,7 +112,9 @@ def is_ort(content: bytes) -> bool:
 
 
 def check_description(path: Path, metadata: Metadata) -> str | None:
-    """Refuse a description that is not that of the file beside it, such as one from an earlier export.
+    """Reject a description of another model.
+
+    Such as one from an earlier export.
 
     Args:
         path: The model file.
@@ -132,7 +136,9 @@ def check_description(path: Path, metadata: Metadata) -> str | None:
 
 
 def _description(path: Path) -> tuple[bytes, Digests] | None:
-    """The description beside a file, and its digests; None for none, an older one, or one beyond reading.
+    """The description beside a file, and its digests.
+
+    None for a missing, older or unreadable one.
 
     Raises:
         IntegrityError: It was changed.
@@ -189,7 +195,7 @@ def _check_ort(path: Path, content: bytes) -> Digests | None:
 
 
 def _read(text: str, source: str, remedy: str) -> Digests | None:
-    """The digests in a document that is as it was written; None for one without any.
+    """The digests in a document; None without any.
 
     Raises:
         DocumentError, RecordError: It cannot be read.

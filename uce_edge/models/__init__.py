@@ -1,4 +1,6 @@
-"""The bundled models: files called NAME-KIND.onnx in this folder, one for each kind of inference.
+"""The bundled models.
+
+A file NAME-KIND.onnx in this folder is a model for one kind of inference.
 
 `cifar10` knows ten kinds of things in photos; `pneumonia` reads chest X-rays. This project trained both. Their cards,
 `docs/model-card.md` and `docs/model-card-pneumonia.md`, say how each was made, how good it is and where it fails.
@@ -32,7 +34,7 @@ def names() -> tuple[str, ...]:
 
 
 def kinds(name: str) -> tuple[Inference, ...]:
-    """The kinds of inference that there are files for; the default comes first."""
+    """The kinds of inference of a model, the default first."""
     there = [kind for kind in Inference if _file(name, kind).is_file()]
     return tuple(sorted(there, key=lambda kind: kind is not DEFAULT))
 

@@ -39,7 +39,7 @@ FIELDS = (
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A prediction for one image, or an error; the other is None."""
+    """A prediction for one image, or an error."""
 
     path: str
     """The file; `-` is standard input."""
@@ -64,12 +64,12 @@ class Answer:
 
     @property
     def decision(self) -> Decision | None:
-        """Whether the prediction may be used; None without a threshold, and without a prediction."""
+        """The decision; None without a rule or a prediction."""
         return None if self.prediction is None else self.prediction.decision
 
     @property
     def why(self) -> str:
-        """The reason for the decision, to follow "reject:" or "accept:"; empty without one."""
+        """The reason for the decision, in words; empty without one."""
         return "" if self.prediction is None else self.prediction.why
 
     @property
@@ -87,7 +87,9 @@ class Answer:
         return answer_card(self)
 
     def as_row(self, top: int = 3) -> dict[str, Any]:
-        """One flat row, for tables; the second likeliest class is `label_2`.
+        """One flat row, for tables.
+
+        The second likeliest class is `label_2`, `probability_2`, and so on.
 
         Args:
             top: The number of likeliest classes with columns.
@@ -154,7 +156,9 @@ def answer_of(
     top: int = 3,
     content: bytes | None = None,
 ) -> Answer:
-    """The answer with a prediction; numbers that are not finite are an error.
+    """The answer for a prediction.
+
+    Numbers that are not finite are an error.
 
     Args:
         model: The model.
@@ -182,7 +186,7 @@ def refused(path: str, error: str, rule: RejectRule, content: bytes | None = Non
 
 
 class Opened(NamedTuple):
-    """A decoded image, or an error; one of them is empty."""
+    """A decoded image, or an error."""
 
     path: str
     pixels: Pixels | None

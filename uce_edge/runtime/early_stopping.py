@@ -28,7 +28,10 @@ _TINY = 1e-30
 
 
 def looks(most: int) -> list[int]:
-    """The numbers of passes after which one looks: 5, 10, ..., 50, then a quarter more each time, and the largest."""
+    """The numbers of passes after which images are checked.
+
+    They are 5, 10, ..., 50, then a quarter more each time, and the largest.
+    """
     counts, count = [], STEP
     while count < most:
         counts.append(count)
@@ -73,7 +76,10 @@ def settled(passes: npt.NDArray[np.float32], applied: RejectRule, error: float, 
 
 
 def student(tail: float, freedom: int) -> float:
-    """What Student's t exceeds with a small probability, by its expansion around the normal distribution."""
+    """The quantile of Student's t for a small tail.
+
+    An expansion around the normal distribution.
+    """
     from statistics import NormalDist  # 8 ms that most predictions need not pay
 
     z = -NormalDist().inv_cdf(tail)

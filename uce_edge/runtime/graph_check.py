@@ -1,4 +1,4 @@
-"""Whether a graph keeps what the metadata of its file promises."""
+"""Check a graph against the metadata of its file."""
 
 from typing import Any
 
@@ -12,7 +12,9 @@ _TYPES = {"uint8": "tensor(uint8)", "float32": "tensor(float)", "int32": "tensor
 
 
 def check(session: Any, metadata: Metadata, source: str) -> None:
-    """Refuse a file whose metadata promises what its graph does not keep; outputs that are not known are ignored.
+    """Reject a graph that does not match its metadata.
+
+    Unknown outputs are ignored.
 
     Args:
         session: From `open_session`.

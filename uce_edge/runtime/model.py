@@ -97,7 +97,7 @@ class Model:
         )  # fmt: skip
 
     def content(self) -> bytes:
-        """The bytes of the file, which must still be those that were checked and loaded.
+        """The bytes of the file, unchanged since it was loaded.
 
         Raises:
             IntegrityError: The file was replaced since.
@@ -127,7 +127,7 @@ class Model:
         warnings.warn(f"{self.path} {reason}", IntegrityWarning, stacklevel=3)
 
     def _trust_device(self, content: bytes, device: Device, spin: bool, max_memory: int | None) -> None:
-        """Use no device that answers the probe images otherwise than the processor did."""
+        """Reject a device that fails the self-test."""
         found = self.self_test()
         if found is None or found.passed:
             return
@@ -140,7 +140,7 @@ class Model:
         self._open(content, Device.CPU, spin, max_memory)
 
     def self_test(self) -> SelfTest | None:
-        """Compare the answers to the file's own probe images with those that it gave when it was published.
+        """Compare the outputs for probe images with published ones.
 
         Returns:
             The largest difference, and whether it is allowed; None for a file without probe images.
@@ -267,7 +267,9 @@ class Model:
         top: int = 3,
         keep: bool = False,
     ) -> Iterator[Answer]:
-        """Classify any number of files, one by one. A file that cannot be used gives an answer with an error.
+        """Classify any number of files, one by one.
+
+        A file that cannot be used gives an answer with an error.
 
         Args:
             paths: Image files; `-` is standard input. They are read as the answers are taken, 32 at a time.
@@ -292,27 +294,27 @@ class Model:
         return each_answer(self, paths, self.plan(Request(samples, seed, reject, adaptive, top, keep)))
 
     def plan(self, request: Request) -> Plan:
-        """Resolve a request for this file, for any number of batches; warns once."""
+        """Resolve a request for this file; warns once."""
         return resolve(request, self.metadata, self.path)
 
     def reject_rule(self, reject: Rejecting) -> RejectRule:
-        """The rule of a request; "auto" is the rule of the file."""
+        """The reject rule of a request."""
         return rule_of(reject, self.metadata, self.path)
 
     def threshold(self, reject: Rejecting) -> float | None:
-        """The threshold on the uncertainty; None for a rule that has another score, or one limit per class."""
+        """The threshold on the uncertainty, if the rule has one."""
         return self.reject_rule(reject).threshold
 
     def logits(
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
     ) -> npt.NDArray[np.float32]:
-        """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
+        """Raw logits [samples, batch, classes], before calibration."""
         return self._calls.passes(contract.LOGITS, self._as_batch(images), self.seeds(samples, seed))
 
     def outputs(
         self, images: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], names: Sequence[str]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Outputs of the graph as the contract names them, for any number of images and passes.
+        """Outputs of the graph, by name.
 
         Args:
             images: uint8 [batch, height, width, channels] of the model's size.
@@ -329,7 +331,7 @@ class Model:
         return {name: passes[name] if name in passes else values[name] for name in names}
 
     def seeds(self, samples: int | None = None, seed: int = 0) -> npt.NDArray[np.int32]:
-        """The seeds of the passes for `samples` and `seed` of `predict`."""
+        """The seeds that `samples` and `seed` mean."""
         return np.array(seeds_of(samples, seed, self.metadata), np.int32)
 
     def _as_batch(self, given: npt.NDArray[np.uint8] | Iterable[ImageLike]) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""What a model says of a batch of images, as values."""
+"""Predictions for one image and for a batch."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ class ImagePrediction:
 
     @property
     def why(self) -> str:
-        """The grounds of the decision, to follow "reject:" or "accept:"; empty without a decision."""
+        """The reason for the decision, in words; empty without one."""
         if self.decision is None:
             return ""
         return description.why(self.rule, self.class_id, self.label, self.reason)
@@ -87,7 +87,10 @@ class ImagePrediction:
         return tuple(ClassProbability(classes[index], _short(self.probabilities[index])) for index in order)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without the probabilities of all classes; the passes are called `samples` there."""
+        """Plain values for JSON.
+
+        The passes are called `samples`. The probabilities of all classes are left out.
+        """
         return {
             "label": self.label,
             "class_id": self.class_id,
@@ -102,7 +105,7 @@ class ImagePrediction:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Predictions for a batch; iterate for one image at a time."""
+    """Predictions for a batch; iterate for single images."""
 
     class_ids: npt.NDArray[np.int32]
     labels: list[str]
@@ -132,12 +135,12 @@ class Prediction:
 
     @property
     def paths(self) -> list[str | None]:
-        """The file of each image that was given as a path."""
+        """The file of each image given as a path."""
         return [image.path for image in self]
 
     @property
     def accepted(self) -> npt.NDArray[np.bool_]:
-        """Which images are accepted, as in `prediction[prediction.accepted]`; none where nothing was to be decided."""
+        """A mask of the accepted images: `prediction[prediction.accepted]`."""
         return np.array([decision is Decision.ACCEPT for decision in self.decisions], dtype=bool)
 
     def __len__(self) -> int:
@@ -155,7 +158,9 @@ class Prediction:
     def __getitem__(
         self, index: "int | np.integer[Any] | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
     ) -> "ImagePrediction | Prediction":
-        """One image by its number; several by a slice, numbers or a mask: `prediction[prediction.uncertainty < 0.1]`.
+        """Select one image by number, or several.
+
+        A slice, numbers or a mask selects several: `prediction[prediction.uncertainty < 0.1]`.
 
         Raises:
             IndexError: There is no such image, or a mask has another length.
@@ -203,7 +208,10 @@ class Prediction:
         return [(name, getattr(self, name)) for name in contract.NUMBERS]
 
     def to_pandas(self) -> "DataFrame":
-        """A table with one row per image: its path, if it has one, and the values of `ImagePrediction.as_dict`."""
+        """A table with one row per image.
+
+        Its columns are the path and the values of `ImagePrediction.as_dict`.
+        """
         from uce_edge.output.dataframe import to_pandas
 
         return to_pandas(self)
@@ -216,12 +224,12 @@ class Prediction:
 
 
 def _short(value: np.float32) -> float:
-    """The shortest decimal that is this float32, so that JSON shows 0.3 and not 0.30000001192092896."""
+    """The shortest decimal of a float32: 0.3, not 0.30000001192092896."""
     return float(str(value))
 
 
 class Summary(NamedTuple):
-    """What follows from the probabilities of all passes; the graph computes the same for one call."""
+    """Statistics of the passes, as the graph computes them."""
 
     probabilities: FloatArray
     uncertainty: FloatArray
@@ -230,7 +238,10 @@ class Summary(NamedTuple):
 
 
 def seed_averages(passes: FloatArray, members: int) -> FloatArray:
-    """What the members of an ensemble say together for every seed: [seeds * members, ...] -> [seeds, ...]."""
+    """The mean of the members for every seed.
+
+    [seeds * members, ...] becomes [seeds, ...].
+    """
     if members == 1:
         return passes
     averages: FloatArray = passes.reshape(-1, members, *passes.shape[1:]).mean(axis=1)
@@ -238,7 +249,7 @@ def seed_averages(passes: FloatArray, members: int) -> FloatArray:
 
 
 def summarise(passes: FloatArray, members: int = 1) -> Summary:
-    """Merge calibrated probabilities, for passes that were split over several calls.
+    """Merge the calibrated probabilities of split passes.
 
     Args:
         passes: [seeds * members, batch, classes], seed by seed.

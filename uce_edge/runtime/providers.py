@@ -1,4 +1,4 @@
-"""Choosing an ONNX Runtime execution provider, and being honest about the one obtained."""
+"""Open ONNX Runtime sessions on a device."""
 
 import warnings
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Device(StrEnum):
 
 @dataclass(frozen=True)
 class _Accelerator:
-    """What else than the CPU can run a file, and how one gets it."""
+    """An execution provider besides the CPU, and its installation."""
 
     name: str
     providers: tuple[str, ...]
@@ -77,7 +77,7 @@ _ACCELERATORS = {
 
 
 def onnxruntime() -> ModuleType:
-    """The installed ONNX Runtime without its telemetry, or the command that installs it."""
+    """Import ONNX Runtime with its telemetry off."""
     telemetry.switch_off()
     try:
         import onnxruntime
@@ -88,7 +88,7 @@ def onnxruntime() -> ModuleType:
 
 
 def silence_log() -> None:
-    """Keep ONNX Runtime's own log off stderr for good: for a program that tells all failures itself.
+    """Silence ONNX Runtime's own log for this process.
 
     A library leaves that log as it is: ONNX Runtime does not tell what level its user has chosen.
     """
@@ -182,7 +182,7 @@ def _load(ort: ModuleType, model: str | bytes, name: str, providers: list[str], 
 
 
 def not_loadable(name: str, reason: str) -> ModelFileError:
-    """What is said of a file that is not a model."""
+    """The error about a file that is not a model."""
     weights = Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
     remedy = "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
     return ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}", "model.unloadable")

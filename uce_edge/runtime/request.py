@@ -1,4 +1,4 @@
-"""A request for predictions: validated once, resolved once for a model file."""
+"""Requests: validated once, resolved once per model file."""
 
 import warnings
 from dataclasses import dataclass
@@ -21,12 +21,15 @@ class SamplesWarning(UceEdgeWarning):
 
 
 class GuaranteeWarning(UceEdgeWarning):
-    """The passes differ from those that the stored rule was found with."""
+    """The passes differ from those of the stored promise."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """How to predict; the first four fields are arguments of `Model.predict`."""
+    """How to predict.
+
+    The first four fields are arguments of `Model.predict`.
+    """
 
     samples: int | None = None
     seed: int = 0
@@ -48,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Plan:
-    """A request with the seeds and the reject rule that it means for one file."""
+    """A request with its seeds and reject rule."""
 
     request: Request
     seeds: range
@@ -61,7 +64,9 @@ class Plan:
 
 
 def resolve(request: Request, metadata: "Metadata", source: str) -> Plan:
-    """Resolve a request for a file, and warn where its calibration or promise does not hold.
+    """Resolve a request for a file.
+
+    Warns where its calibration or promise does not hold.
 
     Args:
         request: The request.
@@ -75,7 +80,10 @@ def resolve(request: Request, metadata: "Metadata", source: str) -> Plan:
 
 
 def seeds_of(samples: int | None, seed: int, metadata: "Metadata") -> range:
-    """The seeds of the passes; without `samples`, as many as the file stores."""
+    """The seeds of the passes.
+
+    Without `samples`, there are as many as the file stores.
+    """
     stored = metadata.samples
     if samples is not None and samples != stored and not metadata.takes_seeds:
         rule = f"{stored} for a {'model with its passes baked in' if metadata.baked else 'deterministic model'}"
@@ -88,7 +96,7 @@ def seeds_of(samples: int | None, seed: int, metadata: "Metadata") -> range:
 
 
 def rule_of(reject: Rejecting, metadata: "Metadata", source: str) -> RejectRule:
-    """The reject rule of a request; "auto" is the rule of the file."""
+    """The reject rule of a request for a file."""
     if reject != "auto":
         return asked(reject)
     if metadata.rule is None:

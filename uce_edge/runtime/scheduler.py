@@ -1,4 +1,7 @@
-"""The passes of a model file, split over as many calls as memory asks for and merged as the contract's table says."""
+"""Split passes over calls within a memory budget, and merge.
+
+The contract's table of outputs says how.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -40,7 +43,7 @@ def check_memory(max_memory: int | None) -> None:
 
 
 class Calls:
-    """A session that is asked for any number of images and passes."""
+    """Runs any number of images and passes."""
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Calls:
     def run_until_settled(
         self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
-        """As `run`, of those passes of each image that settle what becomes of it; and their number.
+        """As `run`, with early stopping; and the passes per image.
 
         Args:
             batch: The images.
@@ -97,7 +100,7 @@ class Calls:
         return self._decided(_joined([part for part, _ in parts])), np.concatenate([drawn for _, drawn in parts])
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
-        """An output with one entry per pass, [seeds * members, batch, classes]."""
+        """An output per pass, [seeds * members, batch, classes]."""
         return self._passes([self._named[name]], batch, seeds)[name]
 
     def _run(self, batch: Pixels, seeds: Seeds) -> Values:
@@ -137,7 +140,10 @@ class Calls:
         return computed | same, drawn
 
     def _decided(self, values: Values) -> Values:
-        """With the decision of the file's own rule, where the graph has not given it: by its numpy reference."""
+        """Add the decision of the file's rule, if missing.
+
+        The numpy reference computes it for split passes and for files of contract 1.
+        """
         if contract.DECISION in values:
             return values
         stored = self._metadata.rule or RejectRule()
@@ -145,7 +151,7 @@ class Calls:
         return values | {contract.DECISION: stored.decide(*needed)}
 
     def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
-        """What the graph would have given for the probabilities of these passes in one call."""
+        """Compute the outputs of one call from all passes."""
         summary = summarise(passes, self._metadata.members)
         confidence = summary.probabilities.max(-1)
         error = error_probability(self._metadata.calibration, confidence, summary.uncertainty).astype(np.float32)
@@ -164,7 +170,7 @@ class Calls:
         return _joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
 
     def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
-        """Outputs that need no computing to be merged, their passes split over calls."""
+        """Run passes split over calls; merge without computing."""
         step = self._passes_per_call(len(batch))
         chunks = [seeds[start : start + step] for start in range(0, len(seeds), step)]
         placed = self._runner.place(batch)
@@ -197,7 +203,10 @@ class Calls:
         return max(1, self._rows_per_call // images)
 
     def _drawn_rows(self, max_memory: int | None) -> int:
-        """Image-passes that one call may hold: more where a pass is hardly more than a draw, so that all are in one."""
+        """Image-passes that one call may hold.
+
+        More where a pass is hardly more than a draw, so that one call takes all of them.
+        """
         costs, each = self._metadata.costs, 1
         if costs is None or not costs.runs_once:
             return self._rows
@@ -223,5 +232,5 @@ class Calls:
 
 
 def _joined(parts: Sequence[Values]) -> Values:
-    """The outputs of several groups of images as those of all."""
+    """Join the outputs of several groups of images."""
     return {name: np.concatenate([part[name] for part in parts], axis=_AXES[name]) for name in parts[0]}

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT, Call
+from helpers.errors import raises
 from PIL import Image
 
 from uce_edge import UceEdgeError
@@ -164,7 +165,7 @@ def test_a_log_goes_on_in_numbered_files_with_one_chain(call: Call, images: Path
 def test_two_processes_do_not_write_one_log(images: Path) -> None:
     log = images.parent / "d.jsonl"
     first = Audit(log, Model(MODEL, "cpu"))
-    with pytest.raises(UceEdgeError, match="Another process is writing"):
+    with raises("log.locked"):
         Audit(log, Model(MODEL, "cpu"))
     first.close()
     Audit(log, Model(MODEL, "cpu")).close()
@@ -223,7 +224,7 @@ FOREIGN = {
 @pytest.mark.parametrize("what", FOREIGN)
 def test_a_file_of_somebody_else_is_not_continued(tmp_path: Path, what: str) -> None:
     (tmp_path / "notes").write_bytes(FOREIGN[what])
-    with pytest.raises(UceEdgeError, match="is not a log of decisions"):
+    with raises("log.not-a-log"):
         Audit(tmp_path / "notes", Model(MODEL, "cpu"))
     assert (tmp_path / "notes").read_bytes() == FOREIGN[what]
 
@@ -252,7 +253,7 @@ def test_what_is_no_regular_file_is_no_log(tmp_path: Path, log: Path, what: str)
     (tmp_path / "dangling").symlink_to(tmp_path / "new")
     (tmp_path / "folder").mkdir()
     before = log.read_bytes()
-    with pytest.raises(UceEdgeError, match="is not a regular file"):
+    with raises("log.not-a-log"):
         Audit(Path(os.devnull) if what == "device" else tmp_path / what, Model(MODEL, "cpu"))
     assert log.read_bytes() == before
     assert not (tmp_path / "new").exists()
@@ -282,11 +283,11 @@ def test_a_log_goes_on_after_a_failed_change_of_files(
 
     with monkeypatch.context() as failing:
         failing.setattr(Path, "rename", refuse)
-        with pytest.raises(UceEdgeError, match="No space left"):
+        with raises("log.unwritable"):
             audit.add(answers[1])
     with monkeypatch.context() as failing:
         failing.setattr(Audit, "_open", refuse)
-        with pytest.raises(UceEdgeError, match="No space left"):
+        with raises("log.unwritable"):
             audit.add(answers[1])
     audit.add(answers[2])
     audit.close()

@@ -1,4 +1,4 @@
-"""One frame of a DICOM file: stored values, the units they stand for, and the window to see them through."""
+"""Read one frame of a DICOM file."""
 
 import io
 import math
@@ -60,7 +60,7 @@ class Dicom(Opened):
             self.note = f"{name} has {self._frames} frames, of which the first is used; name another one as {name}#2"
 
     def decoded(self) -> tuple[Image.Image, Display | None]:
-        """The frame, decompressed, in the units that its values stand for."""
+        """The decompressed frame, in the units of the file."""
         with told(self._name):
             stored = self._stored()
             if not self.gray:
@@ -69,7 +69,7 @@ class Dicom(Opened):
             return Image.fromarray(np.ascontiguousarray(values, np.float32)), display
 
     def _checked(self, part: Part) -> int:
-        """How many frames there are; refuses a file without pixels, or whose colours are unknown."""
+        """Check the header and count the frames."""
         data, name = self._data, self._name
         if "Rows" not in data or "Columns" not in data:
             raise ImageError(
@@ -104,7 +104,7 @@ class Dicom(Opened):
         return frames
 
     def _stored(self) -> npt.NDArray[Any]:
-        """The frame as the file stores it; YBR colours as RGB."""
+        """The stored frame; YBR colours as RGB."""
         from pydicom.pixels import get_decoder, pixel_array
         from pydicom.uid import UID
 
@@ -135,7 +135,7 @@ class Dicom(Opened):
         return array
 
     def _check_inside(self) -> None:
-        """Refuse a compressed picture of another size than the header says, or without an end."""
+        """Check the size and the end of a compressed picture."""
         from pydicom.encaps import get_frame
         from pydicom.pixels.utils import _array_common
 
@@ -169,7 +169,7 @@ class Dicom(Opened):
         return np.floor(Range(0, 2**bits - 1).shown(stored) + 0.5).astype(np.uint8)
 
     def _shown(self, stored: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Display]:
-        """Gray values in the units of the file, and how they want to be shown."""
+        """Gray values in the file's units, and their display."""
         inverted = self._colours == "MONOCHROME1"
         values, full = self._rescaled(stored)
         tables = self._data.get("VOILUTSequence")
@@ -189,7 +189,7 @@ class Dicom(Opened):
         return values, Display(Range(centre - width / 2, centre + width / 2), True, inverted)
 
     def _rescaled(self, stored: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Range | None]:
-        """The values in the units that they stand for, and the range of all that there could be."""
+        """The values in their units, and their possible range."""
         if self._data.get("ModalityLUTSequence"):
             return _looked_up(stored, self._data.ModalityLUTSequence[0])
         slope, intercept = self._number("RescaleSlope", 1.0), self._number("RescaleIntercept", 0.0)
@@ -209,7 +209,7 @@ class Dicom(Opened):
         return values, Range(*ends)
 
     def _window(self) -> tuple[float, float, str] | None:
-        """Centre, width and function of the first window; None without one that can be looked through."""
+        """Centre, width and function of the first usable window."""
         function = str(self._found("VOILUTFunction") or "LINEAR").strip().upper()
         centre, width = self._number("WindowCenter", math.nan), self._number("WindowWidth", math.nan)
         least = 1 if function == "LINEAR" else 0
@@ -224,7 +224,7 @@ class Dicom(Opened):
         return float(first)
 
     def _found(self, keyword: str) -> Any:
-        """What holds for the frame: its own, that of all frames, or that of the file."""
+        """The value for the frame, all frames, or the file."""
         groups = [*self._group("PerFrameFunctionalGroupsSequence", self._frame)]
         groups += self._group("SharedFunctionalGroupsSequence", 0)
         for group in groups:
@@ -239,7 +239,10 @@ class Dicom(Opened):
 
 
 def _boxes_end(frame: bytes) -> bool:
-    """Whether the boxes of a JP2 file follow each other; pydicom would look at one of length 0 for ever."""
+    """Whether the boxes of a JP2 file end.
+
+    pydicom would loop forever on one of length 0.
+    """
     place = 12
     while place < len(frame):
         length = int.from_bytes(frame[place : place + 4], "big")
@@ -252,7 +255,10 @@ def _boxes_end(frame: bytes) -> bool:
 
 
 def _looked_up(values: npt.NDArray[Any], item: Any) -> tuple[npt.NDArray[Any], Range]:
-    """What a look-up table makes of values, and the range of what is in it; values beside it get its ends."""
+    """Apply a look-up table; also give its range.
+
+    Values beside the table get its ends.
+    """
     count, first, bits = (int(number) for number in item.LUTDescriptor)
     count, data = count or 65536, item.LUTData
     if isinstance(data, bytes):
@@ -265,7 +271,10 @@ def _looked_up(values: npt.NDArray[Any], item: Any) -> tuple[npt.NDArray[Any], R
 
 
 def _transfer_syntax(stream: BinaryIO) -> str:
-    """How the data set is stored: from the elements of group 2, which come first and are always written alike."""
+    """The transfer syntax, from the elements of group 2.
+
+    They come first and always have the same encoding.
+    """
     bounded = Bounded(stream)
     bounded.seek(128)
     found = "1.2.840.10008.1.2"  # the default of DICOM

@@ -1,4 +1,4 @@
-"""Which files are DICOM or NIfTI, and which frame or slice of one is meant."""
+"""Recognise DICOM and NIfTI, and parse frame and slice names."""
 
 import re
 import struct
@@ -26,7 +26,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """What is meant of a file with several images: `#3` is a frame of DICOM, `#z=40,t=2` a slice of NIfTI."""
+    """A part of a file with several images.
+
+    `#3` is a frame of DICOM, `#z=40,t=2` a slice of NIfTI.
+    """
 
     frame: int | None = None
     """From 1, as DICOM counts."""
@@ -44,7 +47,10 @@ class Part:
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file whose name has no ending, or ends in a number as DICOM's identifiers do, is DICOM."""
+    """Whether a file without an image suffix is DICOM.
+
+    DICOM names often have no suffix, or end in a number.
+    """
     if path.name.upper() == _INDEX or not (path.suffix == "" or path.suffix[1:].isdecimal()):
         return False
     try:
@@ -55,13 +61,19 @@ def is_dicom(path: Path) -> bool:
 
 
 def split(path: Path) -> tuple[Path, Part]:
-    """The file, and what is meant of it. A file whose own name has such an ending is that file."""
+    """Split a name into file and part.
+
+    A file whose own name ends like a part is that file.
+    """
     part = fragment(str(path))
     return (path, Part()) if part is None else (Path(str(path)[: -len(part) - 1]), part_of(str(path)))
 
 
 def fragment(name: str) -> str | None:
-    """The end of a name behind `#` that says which frame or slice is meant; None for the name of a file."""
+    """The part of a name behind `#`.
+
+    None for the name of a file.
+    """
     found = _SELECTION.fullmatch(name)
     try:
         itself = found is None or Path(name).exists()
@@ -100,7 +112,10 @@ def part_of(name: str) -> Part:
 
 
 def sniff(stream: BinaryIO, name: str = "") -> Kind | None:
-    """What a stream holds, by its first bytes or else by the ending of its name; it is rewound."""
+    """Recognise a stream by its first bytes, or its name.
+
+    The stream is rewound.
+    """
     head = stream.read(_HEAD)
     stream.seek(0)
     if head[128:132] == b"DICM":

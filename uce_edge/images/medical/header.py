@@ -1,4 +1,4 @@
-"""A medical file whose header was read, and whose pixels were not."""
+"""A medical file: header read, pixels not yet."""
 
 import io
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ __all__ = ["Bounded", "Opened", "need", "told"]
 
 
 class Opened(ABC):
-    """One frame or slice: what `memory_budget.taken` asks of an image, and then its pixels."""
+    """One frame or slice: its size, then its pixels."""
 
     size: tuple[int, int]
     """Width and height."""
@@ -30,11 +30,14 @@ class Opened(ABC):
 
     @abstractmethod
     def decoded(self) -> tuple[Image.Image, Display | None]:
-        """The pixels, and how gray ones of more than 8 bits want to be shown."""
+        """The pixels, and how gray values are displayed."""
 
 
 class Bounded(io.BufferedIOBase):
-    """A stream of which no read asks for more than there is: a damaged length would reserve gigabytes."""
+    """A stream whose reads are bounded by its size.
+
+    A damaged length would reserve gigabytes.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

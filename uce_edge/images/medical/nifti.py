@@ -1,4 +1,7 @@
-"""One slice of a NIfTI volume, in the units of the file, seen as an axial DICOM image is."""
+"""Read one slice of a NIfTI volume.
+
+It is shown as an axial DICOM image is.
+"""
 
 import gzip
 import logging
@@ -23,7 +26,7 @@ _mute = threading.local()
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside the block, this thread does not log what nibabel mends in a header: it is refused here, or harmless."""
+    """Mute nibabel's log in this thread."""
     log = logging.getLogger("nibabel.global")
     if not any(told is _is_heard for told in log.filters):
         log.addFilter(_is_heard)
@@ -136,7 +139,7 @@ class Nifti(Opened):
         return image[:: -1 if rows else 1, :: -1 if columns else 1]
 
     def _display(self, values: npt.NDArray[Any]) -> Display:
-        """The header's display range; else what its number type can hold, if its values are not scaled."""
+        """The header's display range, or that of its type."""
         low, high = (float(self._volume.header[key]) for key in ("cal_min", "cal_max"))
         if low < high < float("inf"):
             return Display(Range(low, high), windowed=True)
