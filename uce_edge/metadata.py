@@ -77,7 +77,7 @@ class ImageSpec(Record):
     mean: tuple[float, ...] = (0.0,)
     std: tuple[Annotated[float, ABOVE_ZERO], ...] = (1.0,)
     range: Annotated[Range | None, OPTIONAL] = None
-    """The raw gray values of more than 8 bits that become 0 and 255; None for those that a file's type can hold."""
+    """The raw gray values that become 0 and 255, of more than 8 bits; None for the range of the file's type."""
 
     REMEDY: ClassVar[str] = "docs/contract.md says what an image is."
 
@@ -157,7 +157,7 @@ class Calibration(Record):
 
     @property
     def temperature(self) -> float | None:
-        """What the logits are divided by, if they are."""
+        """The temperature, if there is one."""
         values = self.parameters.get("temperature", [None])
         return values[0] if isinstance(values[0], int | float) else None
 
@@ -167,13 +167,13 @@ class Costs(Record):
     """Multiply-accumulates for one image, and memory."""
 
     macs_once: Count
-    """What runs once per image, whatever N is."""
+    """Once per image, for any N."""
     macs_per_pass: Count
-    """What every pass adds."""
+    """Per pass."""
     bytes_per_pass: Annotated[Positive | None, OPTIONAL] = None
-    """About what one image-pass takes of memory; None where nobody counted."""
+    """The approximate memory of one image-pass; None if not measured."""
     bytes_per_draw: Annotated[Positive | None, OPTIONAL] = None
-    """About what one more pass takes of an image whose network runs once; None where nobody counted."""
+    """The approximate memory of one more pass when the network runs once; None if not measured."""
 
     @property
     def runs_once(self) -> bool:
@@ -184,7 +184,7 @@ class Costs(Record):
         return 100 * self.macs_per_pass < self.macs_once
 
     def macs(self, samples: int) -> int:
-        """Of one image at so many passes."""
+        """The total of one image with so many passes."""
         return self.macs_once + samples * self.macs_per_pass
 
 
@@ -196,9 +196,9 @@ class LaplaceFit(Record):
     prior_from: str
     """A `contract.PriorFrom`, or one of a later version."""
     images: Positive
-    """Those that the curvature is of."""
+    """The number of images for the curvature."""
     nll: float
-    """On images that it has not seen, with draws at a temperature of their own."""
+    """On held-out images, with draws at their own temperature."""
     nll_without: float
     """The same without draws."""
 
@@ -213,7 +213,7 @@ class StoredScore(Record):
     high: float | None = None
     """The upper end."""
     twin: float | None = None
-    """What a perfectly calibrated model with the same probabilities scores."""
+    """The score of a perfectly calibrated model with the same probabilities."""
 
 
 @dataclass(frozen=True)
@@ -242,12 +242,12 @@ class Sketch(Record):
 
 @dataclass(frozen=True)
 class Hashes(Record):
-    """SHA-256 of what made a file."""
+    """SHA-256 of the sources of a file."""
 
     calibration_data: Annotated[str | None, OPTIONAL] = None
     """The images of the last calibration, when that was not the run's own."""
     source: Annotated[str | None, OPTIONAL] = None
-    """The third-party file it was made of."""
+    """The third-party source file."""
     splits: Annotated[dict[str, str], OPTIONAL] = field(default_factory=dict)
     """The parts of the run's dataset, by name."""
     weights: Annotated[str | None, OPTIONAL] = None
@@ -291,29 +291,29 @@ class Metadata(Record):
     layers: tuple[NoisyLayer, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
     rule: Annotated[RejectRule | None, OPTIONAL] = None
-    """What `--reject auto` applies, and the output `decision` gives; None for a file that stores no rule."""
+    """The rule of `--reject auto` and of the output `decision`; None if the file stores none."""
     held_out: HeldOut | None = None
-    """What thresholds do to images that nothing was fitted on."""
+    """The effect of thresholds on held-out images."""
     monitor: Annotated[StoredReference | None, OPTIONAL] = None
-    """What the model says of images like those it was calibrated on, for the monitor to compare with."""
+    """The reference of the drift monitor: outputs for images like the calibration images."""
     costs: Annotated[Costs | None, NONE_AS_EMPTY] = None
     metrics: dict[str, StoredScore] = field(default_factory=dict)
     """Scores on test images, by name."""
     card: dict[str, Any] = field(default_factory=dict)
-    """What a user should know before using the model: data, commands, limits, licence."""
+    """The model card: data, commands, limits, licence."""
     trained_on: Annotated[Sketch | None, NONE_AS_EMPTY] = None
-    """Fingerprints of the training images, so that nobody calibrates on them."""
+    """Fingerprints of the training images, to detect calibration on them."""
     seen: Annotated[tuple[str, ...], OPTIONAL] = ()
-    """What training did to its images or mixed into them, by name: an evaluation reports it apart."""
+    """Augmentations and added images of training, by name; an evaluation reports them separately."""
     group: Annotated[str | None, OPTIONAL] = None
-    """What grouped the images of the run, so that no group was in two splits: a column, or a pattern."""
+    """The column or pattern that grouped the images, so that no group is in two splits."""
     hashes: Hashes = field(default_factory=Hashes)
     tools: dict[str, str] = field(default_factory=dict)
     """The versions that made the file."""
     probe: Annotated[tuple[Probe, ...], OPTIONAL] = ()
-    """Synthetic images and what the file answered to them when it was published."""
+    """The self-test: synthetic images and their published outputs."""
     digests: Annotated[Digests | None, OPTIONAL] = None
-    """What was published; None in a file from before there were digests."""
+    """The published digests; None in older files."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
 
@@ -387,7 +387,7 @@ class Metadata(Record):
             raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}", "metadata.damaged") from None
         except RecordError as error:
             raise ModelFileError(
-                f"{source} has metadata this version cannot read. {error.told(_AGAIN)}",
+                f"{source} has metadata this version cannot read. {error.message(_AGAIN)}",
                 "metadata.damaged",
                 **error.fields | {"remedy": _AGAIN},
             ) from None

@@ -16,6 +16,7 @@ from conftest import GOLDEN
 
 from uce_edge import Model, contract
 from uce_edge.contract import Per
+from uce_edge.integrity.digests import MARK
 
 CASES = json.loads((GOLDEN / "cases.json").read_text())
 CONTRACT = json.loads((GOLDEN / "contract.json").read_text())
@@ -75,9 +76,13 @@ def variant(
     model = onnx.load(source)
     entry = next(item for item in model.metadata_props if item.key == contract.KEY)
     metadata = json.loads(entry.value)
+    metadata.pop("digests", None)  # a changed file has none
     document(metadata)
     graph(model.graph)
     entry.value = json.dumps(metadata)
+    entries = [item for item in model.metadata_props if item.key != MARK]
+    del model.metadata_props[:]
+    model.metadata_props.extend(entries)
     onnx.save(model, folder / "variant.onnx")
     (folder / "variant.json").write_text(json.dumps(metadata))
     return folder / "variant.onnx"
@@ -98,7 +103,7 @@ def from_the_future(folder: Path) -> Path:
 
     def add_keys(document: dict[str, Any]) -> None:
         document.update(minor=7, outputs=["from_the_future"], unknown=[{}, [], True, -1e-3, None])
-        for part in (document["image"], document["calibration"], document["reject"], document["costs"]):
+        for part in (document["image"], document["calibration"], document["rule"], document["costs"]):
             part["unknown"] = {"of": "minor 7"}
         for layer in document["layers"]:
             layer["unknown"] = "of minor 7"

@@ -21,7 +21,7 @@ from uce_edge.runtime.providers import Device, open_session
 from uce_edge.runtime.scheduler import Calls
 from uce_edge.runtime.session import Runner
 
-BRIGHTNESS = Output("brightness", Per.IMAGE, Merge.SAME, optional_since=2)
+BRIGHTNESS = Output("brightness", Per.IMAGE, Merge.SAME, required=False)
 """A ninth output: per image, and the same whatever the passes are."""
 TABLE = (*contract.OUTPUTS, BRIGHTNESS)
 SEEDS = np.arange(100, dtype=np.int32)
@@ -160,11 +160,6 @@ def test_a_file_of_the_version_before_the_minors_answers_to_the_bit(rng: np.rand
     del graph[contract.PASS_PROBABILITIES]
     for name, value in graph.items():
         np.testing.assert_array_equal(getattr(prediction, name), value, err_msg=name)
-
-
-def test_the_description_of_an_old_file_is_written_as_it_was() -> None:
-    properties = open_session(str(OLD), Device.CPU).get_modelmeta().custom_metadata_map
-    assert Metadata.from_properties(properties, OLD.name).to_json() == properties[contract.KEY]
 
 
 def test_a_new_file_says_its_minor_version(digits: Digits) -> None:

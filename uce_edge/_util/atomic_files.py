@@ -17,7 +17,7 @@ from uce_edge.errors import UceEdgeError, argument
 _PREFIX = ".uce-edge-"
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{16}(\..*)?")
 _ABANDONED_AFTER = 24 * 3600
-"""Seconds without a write after which a temporary file belongs to a process that was killed."""
+"""Seconds after which an unchanged temporary file is left over from a killed process."""
 _IRREGULAR = "it is not a regular file"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -51,10 +51,10 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
 
     Args:
         target: The file to write.
-        option: What names another place, as the command line spells it.
+        option: The command-line option for another place.
 
     Raises:
-        UceEdgeError: The file cannot be written. What else goes wrong inside the block is passed on as it is.
+        UceEdgeError: The file cannot be written. Other errors of the block pass unchanged.
     """
     target = Path(target)
     try:
@@ -106,7 +106,7 @@ def lock(file: int) -> None:
     Systems without `flock` have no lock.
 
     Raises:
-        BlockingIOError: Another process has it.
+        BlockingIOError: Another process holds the lock.
     """
     try:
         import fcntl
@@ -120,11 +120,11 @@ def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
     """Lock a file that is read and replaced.
 
     What is replaced cannot carry a lock itself, so a file NAME.lock beside it does. It is removed at the end; one that
-    a killed process left locks nobody out.
+    a killed process left does not lock.
 
     Args:
         target: The file that is read and replaced.
-        option: What names another place, as the command line spells it.
+        option: The command-line option for another place.
 
     Raises:
         UceEdgeError: Another process is writing it, or the folder cannot be written to.
@@ -149,7 +149,7 @@ def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):
-            beside.unlink()  # while it is locked: whoever waits for it finds that it is gone
+            beside.unlink()  # while it is locked: a waiting process sees that it is gone
         os.close(file)
 
 
@@ -200,7 +200,7 @@ def _named(option: str) -> str:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for whoever writes to a pipe."""
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -213,7 +213,7 @@ def _locked(path: Path) -> int:
             lock(file)
             if os.path.samestat(os.fstat(file), path.stat()):
                 return file
-        except FileNotFoundError:  # its owner removed it in between, as samestat may find, too
+        except FileNotFoundError:  # its owner removed it meanwhile
             pass
         except BaseException:
             os.close(file)
@@ -264,7 +264,7 @@ def _is_about(error: OSError, temporary: Path) -> bool:
 
 @functools.cache  # once a process: a folder may take thousands of files
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left in a folder."""
+    """Remove temporary files of killed processes."""
     with suppress(OSError):
         for path in folder.iterdir():
             if _TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_AFTER:

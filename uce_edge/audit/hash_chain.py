@@ -1,9 +1,9 @@
 """A hash chain over the lines of a log.
 
-A line is one JSON object. Its last key, `line_sha256`, is the SHA-256 of the text before that key; `previous` is the
-`line_sha256` of the line before, and of the first line the SHA-256 of the model file. So an edited line is known by
-itself, and a line that was taken out, put in or moved by its neighbours. What was cut off the end shows only against a
-hash that was kept elsewhere.
+A line is one JSON object. Its last key, `line_sha256`, is the SHA-256 of the text before that key. `previous` is the
+`line_sha256` of the line before; in the first line it is the SHA-256 of the model file. So an edited line does not match
+its own hash, and a removed, inserted or moved line does not match its neighbours. Lines cut off the end show only
+against a hash stored elsewhere.
 """
 
 import hashlib
@@ -20,22 +20,22 @@ from uce_edge.errors import UceEdgeError
 
 _SEALED = re.compile(rb'(\{.*), "line_sha256": "([0-9a-f]{64})"\}', re.DOTALL)
 _TAIL = 1 << 16  # bytes that are read at once, from the end
-_LONGEST = 1 << 24  # bytes of a line: no record of ours has as many
+_LONGEST = 1 << 24  # longer than any record, in bytes
 _RECORD = {"model_sha256": str, "uce_edge": str, "path": str, "status": str}
 _FIRST = b'{"line": '
 _HEX = re.compile(rb"[0-9a-f]*")
 
 
 class Seal(StrEnum):
-    """What the hashes say of a line."""
+    """The result of checking the hashes of a line."""
 
     INTACT = "intact"
     UNSEALED = "unsealed"
-    """It has no hash, and no line before it has one: an older version wrote it."""
+    """It has no hash, nor has any line before it: an older version wrote it."""
     EDITED = "edited"
-    """Its text is not the one that was hashed."""
+    """Its text does not match its hash."""
     GAP = "gap"
-    """It is as it was, but does not follow the line before it: lines were removed, put in or moved."""
+    """It matches its hash, but not the line before: lines were removed, inserted or moved."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Line:
     """Without the line's end."""
     seal: Seal
     absent: int = 0
-    """How many lines are missing before it, where the numbers tell."""
+    """The number of lines missing before it, if known."""
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """What it says; empty for what is no JSON object."""
+        """Its JSON object, or an empty one."""
         return parsed(self.text) or {}
 
 
@@ -91,7 +91,7 @@ def segments(log: Path) -> list[Path]:
 
 
 def next_segment(log: Path) -> Path:
-    """The name that a full file gets."""
+    """The name for a full file."""
     return log.with_name(f"{log.stem}.{max(_numbered(log), default=0) + 1:06d}{log.suffix}")
 
 
@@ -140,14 +140,14 @@ def is_begun(text: bytes, number: int, previous: str | None) -> bool:
     Args:
         text: The text.
         number: The number that the record would have.
-        previous: The hash of the record before it; None for the first of all, which names any model.
+        previous: The hash of the record before it; None for the first record, which has that of any model.
     """
     text, head, after = text.rstrip(b"\0"), f'{{"line": {number}, "previous": "'.encode(), b'", "time": "'
     if not text.startswith(head):
-        # Without a record before it, a bracket alone may begin anything.
+        # Without a record before it, a bracket alone proves nothing.
         return head.startswith(text) and (previous is not None or len(text) >= len(_FIRST))
-    named, rest = text[len(head) : len(head) + 64], text[len(head) + 64 :]
-    is_hash = _HEX.fullmatch(named) is not None if previous is None else previous.encode().startswith(named)
+    prefix, rest = text[len(head) : len(head) + 64], text[len(head) + 64 :]
+    is_hash = _HEX.fullmatch(prefix) is not None if previous is None else previous.encode().startswith(prefix)
     return is_hash and (rest.startswith(after) or after.startswith(rest))
 
 
@@ -192,7 +192,7 @@ def _judged(file: Path, number: int, text: bytes, before: Line | None) -> Line:
         return Line(file, number, text, Seal.INTACT)
     absent = _number(document) - 1 - (0 if before is None else _number(before.document))
     if before is not None and before.seal is Seal.EDITED and absent <= 0:
-        return Line(file, number, text, Seal.INTACT)  # the line before is to blame, and is told
+        return Line(file, number, text, Seal.INTACT)  # the line before is reported
     return Line(file, number, text, Seal.GAP, max(0, absent))
 
 

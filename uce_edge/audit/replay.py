@@ -11,6 +11,7 @@ from typing import Any
 
 from uce_edge import contract
 from uce_edge.audit import hash_chain
+from uce_edge.audit.decision_log import REPLAYED
 from uce_edge.audit.hash_chain import Line, Seal
 from uce_edge.audit.model_files import ModelFiles, sha256
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, argument, expected
@@ -21,42 +22,41 @@ from uce_edge.runtime.model import Model
 from uce_edge.runtime.request import Request
 
 TOLERANCE = 1e-4
-"""How far a number may be from the logged one: processors round otherwise, and no decision hangs on it."""
+"""The tolerance for numbers, because processors round differently."""
 
 _CLOSE = ("confidence", *contract.NUMBERS)
 _EXACT = ("status", *(name for name in FIELDS if name not in (*_CLOSE, "top")))
 _RENAMED = {"foreign": Reason.OUT_OF_DISTRIBUTION}
 """Reasons as older versions logged them."""
-_ASKED = ("samples", "seed", "reject", "adaptive", "top")
 
 
 class Outcome(StrEnum):
-    """What became of a logged decision."""
+    """The result of replaying a logged decision."""
 
     SAME = "same"
-    """The image and the model give it again."""
+    """The replay gives the same decision."""
     DIFFERS = "differs"
-    """They give another one."""
+    """The replay gives another decision."""
     MISSING = "missing"
-    """The image is not there, or lines of the log are gone before this one."""
+    """The image is missing, or lines of the log before this one are."""
     EDITED = "edited"
-    """The line is not the one that was written."""
+    """The line was changed after it was written."""
     UNCHECKED = "unchecked"
-    """It cannot be computed again: the image could not be read then either, or the model is not at hand."""
+    """It cannot be replayed: the image was unreadable when logged, or the model is missing."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of one line."""
+    """The result for one line."""
 
     outcome: Outcome
     file: str
     line: int
     """Of the line in its file, from 1."""
     path: str | None
-    """The image, as it was called."""
+    """The logged name of the image."""
     why: str = ""
-    """What is wrong, in words."""
+    """The problem, in words."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -78,7 +78,7 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
         log: The file that `--audit` named.
         images: A folder with the images, under any names: they are found by their hashes.
         models: The model files.
-        tolerance: How far a number may be from the logged one, relative for those above 1.
+        tolerance: The tolerance for numbers, relative above 1.
     """
     if not 0 <= tolerance < 1:
         raise UsageError(
@@ -87,7 +87,7 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
     files = hash_chain.segments(log)
     if not files:
         raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.", "log.missing")
-    at_hand = _Models(models)
+    loaded = _Models(models)
     by_hash, names = _index(images, files)
     every = hash_chain.read(files)
     first = next(every, None)
@@ -100,7 +100,7 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
         findings: dict[int, Finding] = {}
         jobs: dict[tuple[str, Request], list[tuple[int, Line, Path]]] = {}
         for place, line in enumerate(lines):
-            found = _cannot(line, at_hand, by_hash, names)
+            found = _cannot(line, loaded, by_hash, names)
             if isinstance(found, Finding):
                 findings[place] = found
                 continue
@@ -111,7 +111,7 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
             else:
                 jobs.setdefault(key, []).append((place, line, found))
         for (digest, request), job in jobs.items():
-            findings |= _computed(at_hand.get(digest, ""), request, job, tolerance)
+            findings |= _computed(loaded.get(digest, ""), request, job, tolerance)
         yield from (findings[place] for place in sorted(findings))
 
 
@@ -125,9 +125,9 @@ class _Models:
     def get(self, digest: str, logged: str) -> Model | None:
         path = self._files.find(digest, logged)
         if path is not None and digest not in self._loaded:
-            loaded = Model(path, "cpu")
-            if loaded.sha256 == digest:  # not replaced since it was found
-                self._loaded[digest] = loaded
+            model = Model(path, "cpu")
+            if model.sha256 == digest:  # not replaced since
+                self._loaded[digest] = model
         return self._loaded.get(digest)
 
 
@@ -139,7 +139,7 @@ def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.resolve() not in skipped]
     by_hash = {}
     for path in files:
-        with suppress(OSError):  # what cannot be read is missing
+        with suppress(OSError):  # unreadable files are missing
             by_hash[sha256(path)] = path
     return by_hash, {path.name for path in files}
 
@@ -191,11 +191,13 @@ def _request(document: dict[str, Any]) -> Request:
 
     Older logs imply it by the outcome.
     """
-    asked = document.get("asked")
-    if not isinstance(asked, dict):
+    logged = document.get("asked")
+    if not isinstance(logged, dict):
         reject = document.get("threshold") if document.get("cutoff") is None else "auto"
-        asked = {"samples": document.get("samples"), "seed": document.get("seed") or 0, "reject": reject}
-    values: dict[str, Any] = {name: asked[name] for name in _ASKED if isinstance(asked.get(name), int | float | str)}
+        logged = {"samples": document.get("samples"), "seed": document.get("seed") or 0, "reject": reject}
+    values: dict[str, Any] = {
+        name: logged[name] for name in REPLAYED if isinstance(logged.get(name), int | float | str)
+    }
     return Request(**values)
 
 
@@ -226,7 +228,7 @@ def _impossible(line: Line, error: UceEdgeError) -> Finding:
 
 
 def _differences(logged: dict[str, Any], now: dict[str, Any], tolerance: float) -> list[str]:
-    """What is told otherwise, with both values."""
+    """The values that differ, logged and now."""
     logged = logged | {"reason": _RENAMED.get(str(logged.get("reason")), logged.get("reason"))}
     names = [name for name in _EXACT if logged.get(name) != now[name]]
     names += [name for name in _CLOSE if not _is_close(logged.get(name), now[name], tolerance)]

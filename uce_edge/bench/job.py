@@ -44,14 +44,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a worker measured."""
+    """The measurements of a worker."""
 
     seconds: list[float]
     """Of single calls, after a warm-up."""
     peak_mb: float | None
-    """Peak resident memory of the process; None where the system does not tell."""
+    """Peak resident memory of the process; None if unknown."""
     provider: str
-    """What ran it."""
+    """The execution provider."""
 
     def to_json(self) -> str:
         """As a worker prints it."""
@@ -62,7 +62,7 @@ def start(module: str, job: Job) -> str:
     """Run a module in its own process; return its output.
 
     Raises:
-        UceEdgeError: It failed, with the last line that it said.
+        UceEdgeError: It failed; the message has its last line.
     """
     command = [sys.executable, "-P", "-m", module, job.to_json()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -73,5 +73,5 @@ def start(module: str, job: Job) -> str:
 
 
 def timed(worker: str, job: Job) -> Timing:
-    """What a worker measures, in a process of its own."""
+    """Run a worker in its own process."""
     return Timing(**json.loads(start(worker, job)))

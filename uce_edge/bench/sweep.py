@@ -24,7 +24,7 @@ _MODEL, _BASELINE = "", "baseline"  # beside the names of engines
 
 
 class _Run(NamedTuple):
-    """A worker and what it is asked."""
+    """A worker and its job."""
 
     worker: str
     job: Job
@@ -117,7 +117,7 @@ def side_by_side(
 
 
 def _take_turns(runs: Mapping[str, _Run], rounds: int, advance: Callable[[int], None]) -> dict[str, list[Timing]]:
-    """What every run measured in every round."""
+    """The timings of every run in every round."""
     timings: dict[str, list[Timing]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -142,7 +142,7 @@ def _tried(engine: Engine, job: Job, folder: Path) -> _Run:
     """Run a job once to check an engine.
 
     Raises:
-        UceEdgeError: It cannot, and why.
+        UceEdgeError: It cannot run the job.
     """
     for package in engine.needs:
         if importlib.util.find_spec(package) is None:

@@ -18,7 +18,7 @@ from uce_edge.metadata import ImageSpec
 __all__ = ["Pixels", "View", "damage", "is_wide"]
 
 BACKGROUND = "white"
-"""What shows through transparent pixels: the paper a browser and a print put behind them."""
+"""The colour behind transparent pixels, as in browsers and prints."""
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {
@@ -35,7 +35,7 @@ _ON_ITS_SIDE = {_UPRIGHT[number] for number in (5, 6, 7, 8)}
 _FROM_THE_END = {_UPRIGHT[number] for number in (3, 4, 7, 8)}
 """The upright image begins where the stored one ends."""
 _STRIP = 4_000_000  # pixels that are converted at a time
-_SURVEYED = 100_000  # of a whole image, pixels that tell what its values are like
+_SURVEYED = 100_000  # pixels of a whole image to survey
 _BLOCK = 500_000  # of these, pixels that are scaled at a time, in float64
 
 Pixels = npt.NDArray[Any]
@@ -52,16 +52,15 @@ class View:
 
         Args:
             image: The image.
-            display: How its gray values want to be shown, where the file says so.
-            name: What messages call it.
+            display: How its gray values are displayed, if the file says so.
+            name: The name of the image in messages.
         """
         self._image, self._name = image, name
         self._display = display or Display(None)
         self.note: str | None = None
-        """What is odd about its gray values, once it was resized."""
-        with self._told():
-            # Not at a fraction of the size, as Pillow's draft mode does for JPEGs: its pixels are others, and so are
-            # the answers (docs/contract.md).
+        """A warning about its gray values, set by `resized`."""
+        with self._reported():
+            # Not Pillow's draft mode for JPEGs, which gives other pixels and so other answers (docs/contract.md).
             image.load()
         self._turn = _orientation(image)
         self.width, self.height = reversed(image.size) if self._turn in _ON_ITS_SIDE else image.size
@@ -71,7 +70,7 @@ class View:
 
         One L or RGB image for uint8, one F image per channel for float32.
         """
-        with self._told():
+        with self._reported():
             scale = self._scale(spec) if is_wide(self._image) else None
             narrow = [
                 [_resized(band, (spec.width, band.height), method) for band in _bands(strip, spec, scale)]
@@ -83,7 +82,7 @@ class View:
 
     def survey(self) -> Survey:
         """Survey the gray values of more than 8 bits."""
-        with self._told():
+        with self._reported():
             step = max(1, self.width * self.height // _SURVEYED)
             parts = [_values(strip).ravel()[::step] for strip in self._strips()]
             return Survey.of(np.concatenate(parts), windowed=self._display.windowed)
@@ -138,8 +137,8 @@ class View:
         return Extent(float(np.min(lows)), float(np.max(highs)), sum(outside) / (self.width * self.height))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Plugins raise whatever their parsing ran into: one sentence instead."""
+    def _reported(self) -> Iterator[None]:
+        """Turn any exception of a plugin into an `ImageError`."""
         try:
             with silenced():
                 yield
@@ -150,15 +149,15 @@ class View:
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
-    # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails on odd tags nobody needs here.
+    # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails on unrelated tags.
     try:
         return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # an unreadable EXIF block says nothing, and viewers show the image as stored
+    except Exception:  # viewers show an image with an unreadable EXIF block as stored
         return None
 
 
 def _resized(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
-    return image if image.size == size else image.resize(size, method)  # which copies even what has the size already
+    return image if image.size == size else image.resize(size, method)  # `resize` always copies
 
 
 def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
@@ -177,14 +176,14 @@ class _Scale:
     """The scaling of gray values of more than 8 bits."""
 
     range: Range | None
-    """What becomes 0 and 255; None leaves them as they are."""
+    """The values that become 0 and 255; None leaves all unchanged."""
     inverted: bool
 
     def of(self, values: Pixels, dtype: str) -> Pixels:
         """The values, scaled; block by block, because float64 takes room."""
         if self.range is None:
             return values.astype(np.float32)
-        if self.range is UNIT and dtype == "uint8":  # as ever, to the bit: float32, and halves to the even number
+        if self.range is UNIT and dtype == "uint8":  # to the bit as in earlier versions: float32, halves to even
             return np.rint(values * np.float32(255)).astype(np.uint8)
         flat, scaled = values.ravel(), np.empty(values.size, dtype)
         for start in range(0, values.size, _BLOCK):
@@ -209,7 +208,7 @@ def _to_mode(image: Image.Image, spec: ImageSpec) -> Image.Image:
         top = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", top.size, BACKGROUND), top)
     mode = "L" if spec.channels == 1 else "RGB"
-    return image if image.mode == mode else image.convert(mode)  # which copies even what has the mode already
+    return image if image.mode == mode else image.convert(mode)  # `convert` always copies
 
 
 def is_wide(image: Image.Image) -> bool:

@@ -18,7 +18,7 @@ from PIL import _imaging
 
 __all__ = ["silenced"]
 
-_MODULES = re.compile(r"(PIL|pydicom|nibabel|uce_edge\.(images|view|medical))\b")
+_MODULES = re.compile(r"(PIL|pydicom|nibabel|uce_edge\.images)\b")
 _FILTER = ("ignore", None, Warning, _MODULES, 0)
 _lock = threading.Lock()
 _decoding = 0

@@ -8,16 +8,16 @@ from uce_edge.errors import ImageError
 from uce_edge.images.loader import is_image
 
 INTERVAL = 0.3
-"""Seconds between two looks. A file is taken when it has not changed for one of them: nobody is writing to it."""
+"""Seconds between two checks. A file that did not change between them is complete."""
 
 
 def arrivals(folder: str | Path) -> Iterator[list[str]]:
     """Yield lists of new images in a folder, forever.
 
-    An image that is written anew is given again. Between two looks the list may be empty.
+    An image that is written again is listed again. A list may be empty.
 
     Raises:
-        ImageError: The folder is not there, or not any more.
+        ImageError: The folder does not exist, or was removed.
     """
     given: dict[Path, tuple[int, int]] = {}
     before: dict[Path, tuple[int, int]] = {}

@@ -31,7 +31,7 @@ SUFFIXES = (
 _GRAY = {"1", "L", "LA", "I", "I;16", "F"}
 
 MAX_FILE = 1 << 30
-"""Bytes of a file that is read as a whole: the largest image without compression is smaller."""
+"""The largest file in bytes; the largest uncompressed image is smaller."""
 
 _BLOCK = 1 << 20
 
@@ -41,8 +41,8 @@ STDIN = "-"
 def collect(paths: Iterable[str]) -> list[str]:
     """Expand folders and patterns to images, sorted by name.
 
-    Everything else stays as it is. Missing files and `-` (standard input) are kept, so that each is reported or read in
-    its turn. In a pattern, `**` is any number of folders.
+    Other words stay as they are. Missing files and `-` (standard input) stay too: each is reported or read in turn.
+    In a pattern, `**` is any number of folders.
 
     Raises:
         ImageError: A folder or pattern has no images, or a folder cannot be listed.
@@ -161,12 +161,12 @@ def load(
 
     Args:
         source: A path, or the content of a file.
-        spec: What the model takes.
-        name: What messages call bytes; an ending like those counts.
-        note: Is told what is odd about it: gray values far from those of the model, or other frames.
+        spec: The image that the model takes.
+        name: The name of bytes in messages; it may end in a part like those.
+        note: Receives warnings: gray values far from those of the model, or other frames.
 
     Raises:
-        ImageError: Whatever is wrong with it, in one sentence with the remedy.
+        ImageError: The image cannot be used.
     """
     if isinstance(source, bytes):
         return _prepared(_decode(io.BytesIO(source), name), spec, name, note)
@@ -194,8 +194,8 @@ def picture(
     Args:
         source: A path, or the content of a file.
         size: Pixels of the longer side.
-        name: What bytes are called, as in `load`.
-        shown: The gray values that a model takes for black and white, if it says so.
+        name: The name of bytes, as in `load`.
+        shown: The gray values that the model shows as black and white, if it stores them.
     """
     if isinstance(source, bytes):
         name = name or "The image data"
@@ -220,7 +220,7 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
     """Read a stream, at most as long as an image."""
     content: bytes | None
     if stream.seekable():
-        # As many bytes as there are: blocks that shrink to what was read leave holes in the memory.
+        # The exact size: blocks that shrink after reading fragment the memory.
         size = stream.seek(0, io.SEEK_END)
         stream.seek(0)
         content = stream.read(size) if size <= MAX_FILE else None
@@ -275,7 +275,7 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
     Args:
         image: A Pillow image (its current frame), or uint8 [h, w], [h, w, 1], [h, w, 3] or [h, w, 4]; or uint16
             [h, w] or [h, w, 1].
-        spec: What the model takes.
+        spec: The image that the model takes.
 
     Raises:
         ImageError: The pixels cannot be read, or their range is not defined.
@@ -290,7 +290,7 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # such as a name that is too long: the loader reports it
+    except OSError:  # such as a name that is too long, which the loader reports
         return False
 
 
@@ -317,7 +317,7 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image | medical.Opened:
             "Check that it opens in an image viewer, and save it as PNG.",
             "image.unknown-format",
         ) from None
-    except Exception as error:  # plugins raise whatever their parsing ran into
+    except Exception as error:  # plugins raise any exception
         raise damage(name, error) from None
 
 
@@ -325,9 +325,9 @@ def _prepared(image: Image.Image | medical.Opened, spec: ImageSpec, name: str, n
     with memory_budget.taken(image, name):
         view = _view(image, name)
         bands = view.resized(spec, Image.Resampling.BILINEAR)
-    for said in (image.note if isinstance(image, medical.Opened) else None, view.note):
-        if said is not None:
-            note(said)
+    for message in (image.note if isinstance(image, medical.Opened) else None, view.note):
+        if message is not None:
+            note(message)
     pixels = np.dstack([np.asarray(band) for band in bands])
     return pixels if pixels.shape[2] == spec.channels else np.repeat(pixels, spec.channels, axis=2)
 

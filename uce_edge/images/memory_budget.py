@@ -10,11 +10,11 @@ from uce_edge.errors import ImageError
 __all__ = ["MAX_PIXELS", "taken", "too_large"]
 
 MAX_PIXELS = 100_000_000
-"""Larger images are refused from their header; a phone makes 12 to 50 megapixels, a scan of A4 35."""
+"""Larger images are rejected by their header. Phones have 12 to 50 megapixels, a scan of A4 35."""
 MAX_SIDE = 65_535
 """As in JPEG. An image of 1 x 100,000,000 pixels would be made wider before it is made lower."""
 MAX_BYTES = 800_000_000
-"""What decoding may hold. A file of a few kilobytes can ask for gigabytes."""
+"""The most that decoding may hold: a small file may need gigabytes."""
 
 # Bytes per pixel, measured: Pillow's own image has up to 4, and some decoders hold it several times.
 _PLAIN, _PROGRESSIVE = 5, 13
@@ -49,10 +49,10 @@ def taken(image: Sized, name: str) -> Iterator[None]:
 
     Args:
         image: An image that was opened, and not loaded.
-        name: What messages call it.
+        name: The name of the image in messages.
 
     Raises:
-        ImageError: It is larger than may be, or has no pixels.
+        ImageError: It is too large, or has no pixels.
     """
     global _held  # noqa: PLW0603 (the memory is the process's)
     width, height = image.size

@@ -1,7 +1,7 @@
 """Sign and verify model files with the OpenSSF's model-signing.
 
-A signature covers the files that belong together: the model, its description NAME.json, and NAME.ort, as far as they
-are there. It is a bundle of Sigstore, which `model_signing verify` reads, too.
+A signature covers the model, its description NAME.json, and NAME.ort, as far as they exist. It is a Sigstore bundle,
+which `model_signing verify` also reads.
 """
 
 import os
@@ -18,19 +18,19 @@ from uce_edge.integrity.verification import read, read_again
 
 _COVERED = (".onnx", ".json", ".ort")
 _LARGEST = 2**20
-"""Bytes of a key or a signature, which have some thousands."""
+"""The largest key or signature in bytes; they have some thousands."""
 
 
 def signature_of(model: Path) -> Path:
-    """Where the signature of a file lies."""
+    """The path of a file's signature."""
     return model.with_suffix(".sig")
 
 
 def covered(model: Path) -> list[Path]:
-    """The files that a signature is about.
+    """The files that a signature covers.
 
     Raises:
-        UsageError: The file itself would not be one of them.
+        UsageError: It does not cover the file itself.
     """
     if model.suffix not in (".onnx", ".ort"):
         rule = "a file name ending in .onnx or .ort, which a signature covers"
@@ -43,7 +43,7 @@ def sign(model: Path, private_key: Path, checked: Mapping[Path, str]) -> Path:
 
     Args:
         model: The file.
-        checked: SHA-256 of the files that were checked: no others are signed in their place.
+        checked: SHA-256 of the checked files: no other content is signed.
         private_key: An elliptic-curve key (P-256, P-384 or P-521) as PEM, without a password.
 
     Returns:
@@ -74,7 +74,7 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
         The files that were signed, and the SHA-256 of each.
 
     Raises:
-        IntegrityError: There is no signature, or another one.
+        IntegrityError: The signature is missing or invalid.
     """
     verifying = _package().verifying
     contents, signature = {path: read(path) for path in covered(model)}, signature_of(model)
@@ -94,7 +94,7 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
     with _alone(contents) as folder:
         try:
             verifier.verify(folder, signature)
-        except Exception as error:  # of the key, of the bundle, of the files: each has its own class
+        except Exception as error:  # each failure has its own class
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             names = " and ".join(path.name for path in contents)
             raise IntegrityError(

@@ -15,9 +15,9 @@ from uce_edge.metadata import Metadata
 from uce_edge.runtime.providers import not_loadable
 
 _ORT = slice(4, 8), b"ORTM"
-"""Where a file says that it is in ONNX Runtime's own format."""
+"""The mark of ONNX Runtime's own format."""
 _LARGEST = 2**31 - 1
-"""Bytes of a file in either format."""
+"""The largest file in bytes, in either format."""
 
 
 def read(path: Path) -> bytes:
@@ -26,7 +26,7 @@ def read(path: Path) -> bytes:
     Check, load and log these bytes: the file may be replaced meanwhile.
 
     Raises:
-        ModelFileError: There is no such file, it cannot be read, or it is too large for a model.
+        ModelFileError: The file does not exist, cannot be read, or is too large.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -62,10 +62,10 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def read_again(path: Path, sha256: str) -> bytes:
-    """Read a model file whose bytes were checked before.
+    """Read a checked model file again.
 
     Raises:
-        IntegrityError: They are others by now.
+        IntegrityError: The file has changed since.
     """
     content = read(path)
     if of_file(content) != sha256:
@@ -81,15 +81,15 @@ def check(path: Path, content: bytes, *, verify: bool = True) -> Digests | None:
     Args:
         path: A file, in ONNX or in ONNX Runtime's own format.
         content: Its bytes, from `read`.
-        verify: Whether to compare digests. A model in several files is refused in any case.
+        verify: Whether to compare digests. A model in several files is always rejected.
 
     Returns:
-        The digests that the file was found to have; None when it has none, or when they were not compared. For a file
-        in ONNX Runtime's own format they lie in the description beside it.
+        The digests that match; None when there are none, or when they were not compared. For a file in ONNX Runtime's
+        own format they are in the description beside it.
 
     Raises:
-        IntegrityError: It is another file.
-        ModelFileError: It is not an ONNX file, or keeps weights in other files.
+        IntegrityError: The digests do not match.
+        ModelFileError: It is not an ONNX file, or has weights in other files.
     """
     if is_ort(content):
         return _check_ort(path, content) if verify else None
@@ -118,7 +118,7 @@ def check_description(path: Path, metadata: Metadata) -> str | None:
 
     Args:
         path: The model file.
-        metadata: What it says of itself.
+        metadata: The metadata in the file.
 
     Returns:
         The SHA-256 of the description; None where there is none with digests.
@@ -159,13 +159,13 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
     entries = [field.entry for field in fields if field.entry is not None]
     documents = [value for key, value in entries if key == KEY]
     if not documents:
-        return None  # not one of ours, which the reader of the metadata says
+        return None  # not a uce-edge model, which reading the metadata reports
     if len(documents) > 1:
         raise IntegrityError(f"{path} was changed: it has its metadata twice. {_remedy()}", "digest.mismatch")
     try:
         digests = _read(documents[0], str(path), _remedy())
     except (DocumentError, RecordError):
-        return None  # whoever reads the metadata refuses it by name
+        return None  # reading the metadata reports it
     if digests is None:
         if any(key == MARK for key, _ in entries):
             raise IntegrityError(

@@ -61,14 +61,14 @@ def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Pat
 
 
 def find(model: "str | Path | None", inference: Inference | None = None) -> Path:
-    """The file that a user means.
+    """Find the file of a model.
 
     Args:
         model: A path; or the name of a bundled model, unless there is a file of that name; None for the default.
         inference: Which file of a bundled model.
 
     Raises:
-        UsageError: A kind of inference was asked of a file, or there is no such kind.
+        UsageError: A file was given with a kind of inference, or the kind does not exist.
         ModelFileError: A word is neither a file nor a name.
     """
     if model is None:
@@ -86,7 +86,7 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
     if path.name in names():
         return bundled(inference, path.name)
     if os.path.isdir(path):  # noqa: PTH112
-        return path  # whoever opens it says what to do with a training run
+        return path  # opening it reports how to export a training run
     raise ModelFileError(
         f"There is no model file {model}, and no bundled model of that name: there are {', '.join(names())}. "
         "Check its spelling; one of your own is made with: uce-edge export",

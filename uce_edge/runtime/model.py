@@ -84,13 +84,13 @@ class Model:
         check_memory(max_memory)
         content = verification.read(Path(path))
         self.sha256 = of_file(content)
-        """Of the bytes that were checked and loaded, whatever the file holds by now."""
+        """The digest of the bytes that were checked and loaded; the file may have changed since."""
         self.digests = verification.check(Path(path), content, verify=verify)
-        """Those of the file that was published, which this one was found to be; None where nobody could tell."""
+        """The published digests that this file matches; None for a file without digests."""
         self._open(content, device, spin, max_memory)
-        self._announce_unverified(verify)
+        self._warn_unverified(verify)
         if verify and self.provider != CPU:
-            self._trust_device(content, Device(device), spin, max_memory)
+            self._check_device(content, Device(device), spin, max_memory)
         _LOG.info(
             "Loaded %s (%s, %d passes) in %.2f s; it runs on %s with %s threads.", self.path, self.metadata.inference,
             self.metadata.samples, time.monotonic() - started, self.provider, threads or cores(),
@@ -109,14 +109,14 @@ class Model:
         try:
             self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
             graph_check.check(self._session, self.metadata, self.path)
-        except UnicodeDecodeError:  # ONNX Runtime decodes a text when it is asked for
+        except UnicodeDecodeError:  # ONNX Runtime decodes a text on first access
             raise ModelFileError(
                 f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export", "model.damaged"
             ) from None
         self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
 
-    def _announce_unverified(self, verify: bool) -> None:
-        """Say when nobody compared a file that could be compared."""
+    def _warn_unverified(self, verify: bool) -> None:
+        """Warn when a file was not verified."""
         if not verify:
             reason = "was loaded without a check that it is the file that was published"
         elif self.metadata.digests is not None and self.digests is None:
@@ -126,7 +126,7 @@ class Model:
             return
         warnings.warn(f"{self.path} {reason}", IntegrityWarning, stacklevel=3)
 
-    def _trust_device(self, content: bytes, device: Device, spin: bool, max_memory: int | None) -> None:
+    def _check_device(self, content: bytes, device: Device, spin: bool, max_memory: int | None) -> None:
         """Reject a device that fails the self-test."""
         found = self.self_test()
         if found is None or found.passed:
@@ -149,18 +149,18 @@ class Model:
         if not stored:
             return None
         exact = self.provider == CPU and self.metadata.precision is Precision.FP32
-        answered = [self.answer_probe(one.pattern, one.samples) for one in stored]
-        return probe.compare(stored, answered, self.provider, exact=exact)
+        outputs = [self.answer_probe(one.pattern, one.samples) for one in stored]
+        return probe.compare(stored, outputs, self.provider, exact=exact)
 
     def answer_probe(self, pattern: Pattern, samples: int) -> dict[str, list[float]]:
-        """What the graph gives for a probe image, by output."""
+        """The outputs for a probe image, by name."""
         pixels = probe.image(pattern, self.metadata.image)
         values = self._calls.run(pixels[None], np.array(contract.pass_seeds(samples, 0), np.int32))
         return {name: [float(str(x)) for x in values[name].ravel()] for name in probe.COMPARED if name in values}
 
     @property
     def provider(self) -> str:
-        """The execution provider the model really runs on."""
+        """The execution provider that runs the model."""
         return str(self._session.get_providers()[0])
 
     @property
@@ -204,8 +204,8 @@ class Model:
                 image.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Seed of the passes, 0 to 4095. The same seed gives the same answer.
-            reject: Reject images whose uncertainty is above this threshold. "auto" applies what the file stores: its
-                rule, which may also reject out-of-distribution images.
+            reject: Reject images whose uncertainty is above this threshold. "auto" applies the rule of the file, which
+                may also reject out-of-distribution images.
             adaptive: Stop drawing passes as soon as the outcome of an image is clear: rejected, or accepted with its
                 label. This is the largest probability, per image, that all passes would give another outcome. None
                 draws all passes.

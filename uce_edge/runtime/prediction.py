@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float32]
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | Image.Image
-"""What a user gives as one image."""
+"""One image: a path, encoded bytes, pixels or a Pillow image."""
 
 
 class ClassProbability(NamedTuple):
@@ -42,21 +42,21 @@ class ImagePrediction:
     error_probability: float
     decision: Decision | None
     passes: int
-    """The passes that the image took: fewer than were asked for, where they were drawn adaptively."""
+    """The passes of the image; fewer than requested with early stopping."""
     seed: int
     probabilities: FloatArray
     novelty: float | None = None
-    """A p-value: how like the calibration images it is. None for a file without this output."""
+    """A p-value, small for an out-of-distribution image. None for a file without this output."""
     novelty_score: float | None = None
-    """Its distance from the calibration images; None for a file without this output."""
+    """The distance from the calibration images; None for a file without this output."""
     reason: Reason | None = None
-    """Why it is rejected; None for what is not."""
+    """Why it is rejected; None if it is not."""
     rule: RejectRule = field(default=RejectRule(), repr=False)
-    """What the decision applied."""
+    """The rule of the decision."""
     classes: Sequence[str] = field(default=(), repr=False)
     """The class names, in the order of the probabilities."""
     source: ImageLike | None = field(default=None, repr=False)
-    """The image as it was given."""
+    """The image as given."""
 
     @property
     def path(self) -> str | None:
@@ -65,7 +65,7 @@ class ImagePrediction:
 
     @property
     def out_of_distribution(self) -> bool:
-        """Whether it is rejected as unlike the calibration images."""
+        """Whether it is rejected as out of distribution."""
         return self.reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH)
 
     @property
@@ -116,22 +116,22 @@ class Prediction:
     error_probability: FloatArray
     decisions: list[Decision | None]
     samples: int
-    """The passes that were asked for."""
+    """The requested passes."""
     drawn: npt.NDArray[np.int32]
-    """The passes that each image took."""
+    """The passes of each image."""
     seed: int
     novelty: FloatArray | None = None
-    """As in `ImagePrediction`; None for a file that cannot tell, like the next."""
+    """As in `ImagePrediction`; None for a file without this output, like the next."""
     novelty_score: FloatArray | None = None
     reasons: list[Reason | None] | None = None
-    """Why an image is rejected; None where nothing was to be decided."""
+    """Why each image is rejected; None without a rule."""
 
     rule: RejectRule = field(default=RejectRule(), repr=False)
-    """What the decisions applied."""
+    """The rule of the decisions."""
     classes: Sequence[str] = field(default=(), repr=False)
     """The class names, in the order of the probabilities."""
     sources: Sequence[ImageLike | None] | npt.NDArray[np.uint8] | None = field(default=None, repr=False)
-    """The images as they were given."""
+    """The images as given."""
 
     @property
     def paths(self) -> list[str | None]:
@@ -165,7 +165,7 @@ class Prediction:
         Raises:
             IndexError: There is no such image, or a mask has another length.
         """
-        if isinstance(index, bool | np.bool_):  # such as a comparison of a whole list
+        if isinstance(index, bool | np.bool_):  # such as the comparison of a whole list
             raise IndexError("Expected a number, a slice, numbers or a mask with one value per image, but got a bool.")
         if isinstance(index, int | np.integer):
             return self._image(range(len(self))[index])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
 
 _USER = 5
-"""The stack level of whoever called `Model.predict` or `Model.answers`."""
+"""The stack level of the caller of `Model.predict` or `Model.answers`."""
 
 
 class SamplesWarning(UceEdgeWarning):

@@ -20,16 +20,14 @@ from uce_edge.runtime import early_stopping
 from uce_edge.runtime.prediction import seed_averages, summarise
 from uce_edge.runtime.session import Runner
 
-# One call holds this many image-passes at most: more make none of them faster.
+# More image-passes in one call are not faster.
 _ROWS_PER_CALL = 32
 MAX_MEMORY = 256
-"""Megabytes that the values of one call may take, about, unless told otherwise; the network itself comes on top."""
-# A file whose passes are hardly more than draws computes an image once, and then holds this many probabilities at most.
+"""Default megabytes for the values of one call; the network itself needs more."""
+# The most probabilities in one call of a file whose passes are hardly more than draws.
 _DRAWN_PER_CALL = 2**20
 
 _Megabytes = Annotated[int, Rule("of at least 1 MB", lambda value: value >= 1)] | None
-
-_AXES = {output.name: output.dimensions.index("batch") for output in contract.OUTPUTS}
 
 Pixels = npt.NDArray[np.uint8]
 Seeds = npt.NDArray[np.int32]
@@ -38,7 +36,7 @@ Values = dict[str, npt.NDArray[Any]]
 
 
 def check_memory(max_memory: int | None) -> None:
-    """Refuse a memory budget of less than 1 MB."""
+    """Reject a memory budget below 1 MB."""
     checked("max_memory", _Megabytes, max_memory, f"Leave it out for {MAX_MEMORY}")
 
 
@@ -57,10 +55,10 @@ class Calls:
 
         Args:
             runner: The session.
-            metadata: What its file says of itself.
-            source: The file's name, for messages.
+            metadata: The metadata of its file.
+            source: The name of the file, for messages.
             max_memory: Megabytes, as in `Model`.
-            table: The outputs that are known; those that the file has are asked for.
+            table: The known outputs; those that the file has are requested.
         """
         check_memory(max_memory)
         self._runner, self._metadata, self._source = runner, metadata, source
@@ -68,6 +66,7 @@ class Calls:
         self._per_image = [output for output in outputs if output.per is Per.IMAGE]
         self._same = [output for output in outputs if output.merge is Merge.SAME]
         self._named = {output.name: output for output in outputs}
+        self._axes = {output.name: output.dimensions.index("batch") for output in outputs}
         self._rows = self._affordable_rows(max_memory)
         self._rows_per_call = self._drawn_rows(max_memory)
 
@@ -75,20 +74,19 @@ class Calls:
         """All outputs that have one entry per image."""
         step = self._images_per_call(len(seeds))
         parts = [self._run(batch[i : i + step], seeds) for i in range(0, len(batch), step)]
-        return self._decided(_joined(parts))
+        return self._decided(self._joined(parts))
 
     def run_until_settled(
-        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
+        self, batch: Pixels, seeds: Seeds, rule: RejectRule, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
         """As `run`, with early stopping; and the passes per image.
 
         Args:
             batch: The images.
             seeds: The passes to draw at most.
-            applied: The reject rule that the answers will meet; without limits only the label counts.
-            error: The probability of another outcome than that of all passes, as in `uce_edge.runtime.early_stopping`.
+            rule: The reject rule; without limits only the label counts.
+            error: The probability that all passes would give another outcome, as in `early_stopping`.
         """
-        contract.check_adaptive(error)
         if not self._metadata.takes_seeds or self._rows_per_call > self._rows:
             raise UsageError(
                 f"{self._source} computes an image in one call, so there is nothing to stop early: "
@@ -96,8 +94,8 @@ class Calls:
                 "model.single-call",
             )
         starts = range(0, len(batch), self._rows)
-        parts = [self._settled(batch[i : i + self._rows], seeds, applied, error) for i in starts]
-        return self._decided(_joined([part for part, _ in parts])), np.concatenate([drawn for _, drawn in parts])
+        parts = [self._settled(batch[i : i + self._rows], seeds, rule, error) for i in starts]
+        return self._decided(self._joined([part for part, _ in parts])), np.concatenate([drawn for _, drawn in parts])
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
         """An output per pass, [seeds * members, batch, classes]."""
@@ -112,7 +110,7 @@ class Calls:
         return values | self._computed(passes)
 
     def _settled(
-        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
+        self, batch: Pixels, seeds: Seeds, rule: RejectRule, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
         drawn = np.zeros(len(batch), np.int32)
         settled: list[tuple[npt.NDArray[np.intp], Values]] = []
@@ -120,15 +118,15 @@ class Calls:
         same: Values = {}
         members, taken = self._metadata.members, 0
         for count in early_stopping.looks(len(seeds)):
-            wanted = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
-            fresh = self._passes(wanted, batch[open_images], seeds[taken:count])
+            outputs = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
+            fresh = self._passes(outputs, batch[open_images], seeds[taken:count])
             taken = count
             passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
             same |= fresh
             last = count == len(seeds)
             done = np.full(len(open_images), True)
-            if not last:  # members are no draws: what varies is what they say together
-                done = early_stopping.settled(seed_averages(passes, members), applied, error, len(seeds))
+            if not last:  # members are no draws: their mean varies from seed to seed
+                done = early_stopping.settled(seed_averages(passes, members), rule, error, len(seeds))
             if done.any():
                 settled.append((open_images[done], self._computed(passes[:, done])))
             drawn[open_images[done]] = count
@@ -167,7 +165,7 @@ class Calls:
     def _passes(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
         """As `_split`, for any number of images."""
         step = self._images_per_call(len(seeds))
-        return _joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
+        return self._joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
 
     def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
         """Run passes split over calls; merge without computing."""
@@ -212,7 +210,7 @@ class Calls:
             return self._rows
         if costs.bytes_per_draw is not None:
             each = costs.bytes_per_draw
-        elif self._metadata.inference is Inference.MC:  # an older file: what a draw takes is not known
+        elif self._metadata.inference is Inference.MC:  # an older file without the cost of a draw
             return self._rows
         affordable = (max_memory or MAX_MEMORY) * 2**20 // each
         return max(
@@ -230,7 +228,6 @@ class Calls:
             raise UsageError(expected("`max_memory`", rule, max_memory, "Give it more, or export a smaller network"))
         return min(max(rows, 1), _ROWS_PER_CALL)
 
-
-def _joined(parts: Sequence[Values]) -> Values:
-    """Join the outputs of several groups of images."""
-    return {name: np.concatenate([part[name] for part in parts], axis=_AXES[name]) for name in parts[0]}
+    def _joined(self, parts: Sequence[Values]) -> Values:
+        """Join the outputs of several groups of images."""
+        return {name: np.concatenate([part[name] for part in parts], axis=self._axes[name]) for name in parts[0]}

@@ -16,7 +16,7 @@ class Runner:
 
         Args:
             session: From `open_session`.
-            device: "cuda" or "cpu" to bind inputs there; None for what the session's provider needs.
+            device: "cuda" or "cpu" to bind inputs there; None for the device of the session's provider.
         """
         self.session = session
         on_card = session.get_providers()[0] in ("CUDAExecutionProvider", "TensorrtExecutionProvider")

@@ -173,7 +173,7 @@ def test_two_processes_do_not_write_one_log(images: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="no such lock there")
 def test_many_writers_in_turn_leave_one_chain(tmp_path: Path) -> None:
-    log, refused = tmp_path / "d.jsonl", Answer("x", None, "nothing", None)
+    log, refused = tmp_path / "d.jsonl", Answer("x", None, "nothing")
 
     def write(_: int) -> int:
         written = 0

@@ -13,7 +13,7 @@ from uce_edge.errors import ImageError
 from uce_edge.images.gray_range import Range
 from uce_edge.images.gray_survey import Display
 from uce_edge.images.medical.file_type import Part
-from uce_edge.images.medical.header import Bounded, Opened, need, told
+from uce_edge.images.medical.header import Bounded, Opened, need, reported
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _PILLOW = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51, 90, 91)}  # what Pillow decodes for pydicom
@@ -42,7 +42,7 @@ class Dicom(Opened):
         pydicom = need("pydicom", "Reading DICOM")
         self._stream, self._name = Bounded(stream), name
         self.info: dict[str, Any] = {}
-        with told(name):
+        with reported(name):
             self._syntax = _transfer_syntax(stream)
             if self._syntax == _DEFLATED:
                 raise ImageError(
@@ -61,7 +61,7 @@ class Dicom(Opened):
 
     def decoded(self) -> tuple[Image.Image, Display | None]:
         """The decompressed frame, in the units of the file."""
-        with told(self._name):
+        with reported(self._name):
             stored = self._stored()
             if not self.gray:
                 return Image.fromarray(self._coloured(stored)), None

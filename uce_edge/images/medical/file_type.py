@@ -13,12 +13,12 @@ from uce_edge.errors import ImageError
 __all__ = ["Kind", "Part", "fragment", "is_dicom", "is_part", "part_of", "sniff", "split"]
 
 _INDEX = "DICOMDIR"  # a table of contents, without pixels
-_HEAD = 544  # bytes that tell which it is
+_HEAD = 544  # bytes that identify the format
 _SELECTION = re.compile(r"(.+)#(\d{1,9}|[xyzt]=\d{1,9}(?:,[xyzt]=\d{1,9})*)", re.DOTALL | re.ASCII)
 
 
 class Kind(StrEnum):
-    """What a medical file is."""
+    """The format of a medical file."""
 
     DICOM = "DICOM"
     NIFTI = "NIfTI"
@@ -42,7 +42,7 @@ class Part:
 
     @property
     def chosen(self) -> bool:
-        """Whether somebody named one."""
+        """Whether a part was named."""
         return self != Part()
 
 
@@ -77,7 +77,7 @@ def fragment(name: str) -> str | None:
     found = _SELECTION.fullmatch(name)
     try:
         itself = found is None or Path(name).exists()
-    except OSError:  # such as a name that is too long: whoever opens it says so
+    except OSError:  # such as a name that is too long, which opening reports
         itself = True
     return None if found is None or itself else found[2]
 
@@ -91,7 +91,7 @@ def is_part(text: str) -> bool:
 
 
 def part_of(name: str) -> Part:
-    """What a name says after `#`.
+    """Parse the part of a name after `#`.
 
     Raises:
         ImageError: It names one axis twice, or two axes.

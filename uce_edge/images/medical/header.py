@@ -13,7 +13,7 @@ from uce_edge.errors import ImageError, MissingPartError
 from uce_edge.images.decoder_warnings import silenced
 from uce_edge.images.gray_survey import Display
 
-__all__ = ["Bounded", "Opened", "need", "told"]
+__all__ = ["Bounded", "Opened", "need", "reported"]
 
 
 class Opened(ABC):
@@ -26,7 +26,7 @@ class Opened(ABC):
     gray: bool
     """Whether it has no colours."""
     note: str | None = None
-    """What a user should know, such as how many others there are."""
+    """A message for the user, such as the number of frames."""
 
     @abstractmethod
     def decoded(self) -> tuple[Image.Image, Display | None]:
@@ -45,7 +45,7 @@ class Bounded(io.BufferedIOBase):
         stream.seek(0)
 
     def read(self, size: int | None = -1) -> bytes:
-        """So many bytes, or all that follow."""
+        """Read so many bytes, or all that follow."""
         left = max(0, self._size - self._stream.tell())
         return self._stream.read(left if size is None or size < 0 else min(size, left))
 
@@ -67,7 +67,7 @@ class Bounded(io.BufferedIOBase):
 
 
 def need(package: str, what: str) -> Any:
-    """An optional package, or how to install it."""
+    """Import an optional package."""
     try:
         return import_module(package)
     except ImportError:
@@ -75,8 +75,8 @@ def need(package: str, what: str) -> Any:
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
-    """Packages raise whatever their parsing ran into: one sentence instead."""
+def reported(name: str) -> Iterator[None]:
+    """Turn any exception of a package into an `ImageError`."""
     from uce_edge.images.converter import damage
 
     try:

@@ -18,7 +18,7 @@ from uce_edge.errors import ImageError
 from uce_edge.images.gray_range import Range
 from uce_edge.images.gray_survey import Display
 from uce_edge.images.medical.file_type import Part
-from uce_edge.images.medical.header import Bounded, Opened, need, told
+from uce_edge.images.medical.header import Bounded, Opened, need, reported
 
 _AXES = "xyz"
 _mute = threading.local()
@@ -28,7 +28,7 @@ _mute = threading.local()
 def _quiet() -> Iterator[None]:
     """Mute nibabel's log in this thread."""
     log = logging.getLogger("nibabel.global")
-    if not any(told is _is_heard for told in log.filters):
+    if _is_heard not in log.filters:
         log.addFilter(_is_heard)
     _mute.on = True
     try:
@@ -55,7 +55,7 @@ class Nifti(Opened):
         """Read the header; the arguments are those of `open_`."""
         nibabel = need("nibabel", "Reading NIfTI")
         self._name, self.gray = name, True
-        with told(name):
+        with reported(name):
             zipped = stream.read(2) == b"\x1f\x8b"
             stream.seek(0)
             bounded: Any = Bounded(stream)
@@ -70,7 +70,7 @@ class Nifti(Opened):
 
     def decoded(self) -> tuple[Image.Image, Display | None]:
         """The slice, scaled as the header says."""
-        with told(self._name):
+        with reported(self._name):
             values = np.asarray(self._volume.dataobj[self._index])
             if values.dtype.kind not in "iuf" or values.ndim != 2:
                 raise ImageError(
