@@ -34,7 +34,7 @@ from uce_edge.contract import (
     Precision,
     Sigma,
 )
-from uce_edge.errors import ModelFileError
+from uce_edge.errors import ModelFileError, expected
 from uce_edge.images.gray_range import Range
 from uce_edge.integrity.digests import MARK, Digests, of_document
 from uce_edge.integrity.self_test import Probe
@@ -386,10 +386,9 @@ class Metadata(Record):
         except DocumentError as error:
             raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}", "metadata.damaged") from None
         except RecordError as error:
+            message = expected(f"`{error.key}`", error.rule, error.value, _AGAIN)
             raise ModelFileError(
-                f"{source} has metadata this version cannot read. {error.message(_AGAIN)}",
-                "metadata.damaged",
-                **error.fields | {"remedy": _AGAIN},
+                f"{source} has metadata this version cannot read. {message}", "metadata.damaged", **message.fields
             ) from None
 
     @classmethod

@@ -117,7 +117,7 @@ class Run(Record):
         except (OSError, DocumentError) as error:
             raise UceEdgeError(f"{path} cannot be read ({error}). {again}") from None
         except RecordError as error:
-            raise UceEdgeError(f"{path} cannot be read. {error.message(again)}") from None
+            raise UceEdgeError(f"{path} cannot be read. {error.told(again)}") from None
 
 
 def save_weights(model: nn.Module, folder: str | Path) -> None:

@@ -28,7 +28,7 @@ class RecordError(UsageError):
         key = place + self.key if self.key[:1] in ("", "[") else f"{place}.{self.key}"
         return RecordError(key, self.rule, self.value, self.remedy)
 
-    def message(self, remedy: str) -> str:
+    def told(self, remedy: str) -> str:
         """The message with another remedy."""
         return expected(f"`{self.key}`", self.rule, self.value, remedy)
 

@@ -1,8 +1,8 @@
 """A hash chain over the lines of a log.
 
 A line is one JSON object. Its last key, `line_sha256`, is the SHA-256 of the text before that key. `previous` is the
-`line_sha256` of the line before; in the first line it is the SHA-256 of the model file. So an edited line does not match
-its own hash, and a removed, inserted or moved line does not match its neighbours. Lines cut off the end show only
+`line_sha256` of the line before; in the first line it is the SHA-256 of the model file. So an edited line does not
+match its own hash, and a removed, inserted or moved line does not match its neighbours. Lines cut off the end show only
 against a hash stored elsewhere.
 """
 

@@ -108,7 +108,7 @@ class Monitor:
         except DocumentError as error:
             raise UceEdgeError(f"{path} is no state of a monitor ({error}). {remedy}") from None
         except RecordError as error:
-            raise UceEdgeError(f"{path} is no state of a monitor. {error.message(remedy)}") from None
+            raise UceEdgeError(f"{path} is no state of a monitor. {error.told(remedy)}") from None
         if any(len(track.bets) != betting.BETS for track in state.tracks.values()):
             raise UceEdgeError(f"{path} is the state of another version's monitor. {remedy}")
         return cls(state)
