@@ -12,7 +12,7 @@ from scipy.stats import t
 
 from uce_edge.contract import RuleScore
 from uce_edge.errors import UsageError
-from uce_edge.rejection.rule import RejectRule, asked
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime import early_stopping
 from uce_edge.runtime.model import Model, SamplesWarning
 from uce_edge.runtime.prediction import Summary, summarise
@@ -47,7 +47,7 @@ def outcome(summary: Summary, rule: RejectRule) -> np.ndarray:
 @pytest.mark.parametrize("spread", [0.4, 0.8, 1.5])
 @pytest.mark.parametrize("error", [0.2, 0.05])
 @pytest.mark.parametrize(
-    "rule", [asked(0.3), RejectRule(RuleScore.CONFIDENCE, (0.3,))], ids=["uncertainty", "confidence"]
+    "rule", [RejectRule(limits=(0.3,)), RejectRule(RuleScore.CONFIDENCE, (0.3,))], ids=["uncertainty", "confidence"]
 )
 def test_stopping_early_hardly_ever_changes_an_outcome_near_the_threshold_too(
     rng: np.random.Generator, rule: RejectRule, error: float, spread: float
@@ -74,18 +74,23 @@ def test_stopping_early_hardly_ever_changes_an_outcome_near_the_threshold_too(
 
 def test_a_smaller_error_settles_less(rng: np.random.Generator) -> None:
     passes = draw(rng, 1000, 10)
-    settled = [early_stopping.settled(passes, asked(0.3), error, 100).sum() for error in (5e-324, 1e-300, 0.01, 0.1)]
+    settled = [
+        early_stopping.settled(passes, RejectRule(limits=(0.3,)), error, 100).sum()
+        for error in (5e-324, 1e-300, 0.01, 0.1)
+    ]
     assert settled == sorted(settled)
     assert 0 == settled[0] == settled[1] < settled[2] < settled[3]
 
 
 def test_all_passes_settle_everything(rng: np.random.Generator) -> None:
-    assert early_stopping.settled(draw(rng, 100, 25), asked(0.3), 0.01, 25).all()
+    assert early_stopping.settled(draw(rng, 100, 25), RejectRule(limits=(0.3,)), 0.01, 25).all()
 
 
 def test_a_label_alone_needs_no_threshold(rng: np.random.Generator) -> None:
     passes = draw(rng, 500, 16)
-    label, with_threshold = (early_stopping.settled(passes, limits, 0.1, 100) for limits in (RejectRule(), asked(0.3)))
+    label, with_threshold = (
+        early_stopping.settled(passes, limits, 0.1, 100) for limits in (RejectRule(), RejectRule(limits=(0.3,)))
+    )
     accepted = summarise(passes).uncertainty <= 0.3
     assert (label | ~with_threshold)[accepted].all()  # what is accepted needs its label, too
     assert (~label & with_threshold)[~accepted].any()  # what is rejected does not

@@ -16,7 +16,7 @@ from uce_edge import Model, contract
 from uce_edge.contract import Inference, Merge, Output, Per
 from uce_edge.errors import ModelFileError
 from uce_edge.metadata import Metadata
-from uce_edge.rejection.rule import asked
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.providers import Device, open_session
 from uce_edge.runtime.scheduler import Calls
 from uce_edge.runtime.session import Runner
@@ -65,7 +65,7 @@ def test_an_output_that_is_the_same_in_every_call_needs_no_more_than_a_line_of_t
 
 
 def test_it_also_comes_with_passes_that_stop_early(bright: Path, images: np.ndarray) -> None:
-    values, drawn = calls(bright).run_until_settled(images, SEEDS, asked(0.3), 0.1)
+    values, drawn = calls(bright).run_until_settled(images, SEEDS, RejectRule(limits=(0.3,)), 0.1)
     assert len(set(drawn)) > 1
     np.testing.assert_allclose(values["brightness"], images.mean((1, 2, 3)), rtol=1e-6)
 

@@ -102,7 +102,7 @@ def test_one_worker_reads_decodes_and_stores_a_block(
     """Without Ray; from files that are read by many threads, a list, and Parquet."""
     import pyarrow as pa
 
-    from uce_edge.runtime.request import Request
+    from uce_edge.runtime.answers import Request
     from uce_edge.scale import ray_job
 
     files = sorted(photos.iterdir())
@@ -128,7 +128,7 @@ def test_one_worker_reads_decodes_and_stores_a_block(
 
 def test_a_model_that_was_replaced_in_the_folder_is_not_used(photos: Path, tmp_path: Path) -> None:
     from uce_edge import UceEdgeError
-    from uce_edge.runtime.request import Request
+    from uce_edge.runtime.answers import Request
     from uce_edge.scale import ray_job
 
     with ray_job.opened(str(photos), MODEL, str(tmp_path / "out"), Request(), BLOCK) as job:

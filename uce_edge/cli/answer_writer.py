@@ -16,9 +16,8 @@ from uce_edge.cli.predict_outputs import Destinations
 from uce_edge.errors import UsageError
 
 if TYPE_CHECKING:
-    from uce_edge.runtime.answers import Answer
+    from uce_edge.runtime.answers import Answer, Request
     from uce_edge.runtime.model import Model
-    from uce_edge.runtime.request import Request
 
 
 class Form(StrEnum):
@@ -138,6 +137,11 @@ class Writer:
         self._log = log
         self._saved = 0
         self._shown: list[Answer] = []
+
+    @property
+    def needs_content(self) -> bool:
+        """Whether an answer must come with the bytes that it is about."""
+        return self._save is not None or self._audit is not None
 
     def __enter__(self) -> Self:
         return self

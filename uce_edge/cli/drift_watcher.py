@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 from uce_edge.cli.messages import alarm, quote, say
 
 if TYPE_CHECKING:
-    from uce_edge.runtime.answers import Answer
+    from uce_edge.runtime.answers import Answer, Request
     from uce_edge.runtime.model import Model
-    from uce_edge.runtime.request import Request
 
 
 class Watcher:

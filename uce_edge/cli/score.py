@@ -69,7 +69,7 @@ def score(
     model = check_request(model, samples, seed, inference)
     need_ray()
     from uce_edge._util.progress import progress
-    from uce_edge.runtime.request import Request
+    from uce_edge.runtime.answers import Request
     from uce_edge.scale.parquet_parts import Counts
     from uce_edge.scale.ray_job import Machines, opened
 

@@ -10,9 +10,8 @@ from uce_edge.errors import UsageError
 from uce_edge.monitor.monitor import Monitor
 
 if TYPE_CHECKING:
-    from uce_edge.runtime.answers import Answer
+    from uce_edge.runtime.answers import Answer, Request
     from uce_edge.runtime.model import Model
-    from uce_edge.runtime.request import Request
 
 _INTERVAL = 1.0
 """Seconds between two writes of the state, at least: a killed process forgets the answers of the last one."""

@@ -21,10 +21,12 @@ from uce_edge.images.medical import fragment
 from uce_edge.metadata import ImageSpec
 from uce_edge.rejection.rule import COLUMNS, Decision, RejectRule
 from uce_edge.runtime.prediction import ClassProbability, ImagePrediction
-from uce_edge.runtime.request import Plan
+from uce_edge.runtime.request import Plan, Request
 
 if TYPE_CHECKING:
     from uce_edge.runtime.model import Model
+
+__all__ = ["AHEAD", "CHUNK", "FIELDS", "Answer", "Opened", "Request", "answer_of", "answered", "each_answer", "refused"]
 
 CHUNK = 32
 """The largest batch."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uce_edge import contract
 from uce_edge._util.field_rules import Positive, checked
 from uce_edge.errors import UceEdgeWarning, UsageError, argument, expected
-from uce_edge.rejection.rule import Rejecting, RejectRule, asked, check_threshold
+from uce_edge.rejection.rule import Rejecting, RejectRule, check_threshold
 
 if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
@@ -98,7 +98,7 @@ def seeds_of(samples: int | None, seed: int, metadata: "Metadata") -> range:
 def rule_of(reject: Rejecting, metadata: "Metadata", source: str) -> RejectRule:
     """The reject rule of a request for a file."""
     if reject != "auto":
-        return asked(reject)
+        return RejectRule(limits=None if reject is None else (check_threshold(reject),))
     if metadata.rule is None:
         raise UsageError(
             f"{source} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a promise "

@@ -16,10 +16,9 @@ from uce_edge._util.prefetch import done_ahead
 from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.images import loader
 from uce_edge.images.gray_survey import Notes
-from uce_edge.runtime.answers import AHEAD, CHUNK, Opened, answered
+from uce_edge.runtime.answers import AHEAD, CHUNK, Opened, Request, answered
 from uce_edge.runtime.model import Model
 from uce_edge.runtime.providers import Device, onnxruntime
-from uce_edge.runtime.request import Request
 from uce_edge.scale import cluster  # before Ray: sets what it reads when it is imported
 from uce_edge.scale.inputs import Block, Entry, blocks, fingerprint, read, sources
 from uce_edge.scale.parquet_parts import MODEL, Counts, Folder, Manifest
@@ -175,13 +174,13 @@ class _Score:
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
         if self._model.sha256 != job.manifest.model_sha256:
             raise UceEdgeError(f"{MODEL} in {job.out} was replaced while this job runs. Start the job again.")
-        self._plan = self._model.plan(job.request)
         self._threads = machines.cpus
         self._same = {
             "model_sha256": job.manifest.model_sha256,
             "uce_edge": __version__,
             "onnxruntime": str(onnxruntime().__version__),
         }
+        self._plan = self._model.plan(job.request)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         block = Block.from_json(row["block"])

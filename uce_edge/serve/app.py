@@ -20,7 +20,7 @@ from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.images import loader
 from uce_edge.metadata import ImageSpec
 from uce_edge.runtime.answers import Answer, refused
-from uce_edge.runtime.request import Request as Asked
+from uce_edge.runtime.answers import Request as Asked
 from uce_edge.serve import protocol
 from uce_edge.serve.access import LIVE, Guard, HostNames
 from uce_edge.serve.drift_monitor import Watching

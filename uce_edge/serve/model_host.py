@@ -13,9 +13,8 @@ from uce_edge import contract
 from uce_edge.contract import Per
 from uce_edge.errors import UsageError, expected
 from uce_edge.rejection.rule import check_threshold
-from uce_edge.runtime.answers import Answer, answer_of
+from uce_edge.runtime.answers import Answer, Request, answer_of
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.request import Request
 from uce_edge.serve.prometheus_metrics import Gauges
 from uce_edge.serve.protocol import DATATYPES, InferRequest
 from uce_edge.serve.request_batching import Batcher, Pixels, split
