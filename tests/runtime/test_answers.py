@@ -62,9 +62,9 @@ def test_a_file_that_cannot_be_used_is_an_answer_among_the_others(model: Model, 
 
 def test_the_document_of_an_answer_is_what_the_command_line_prints(model: Model, files: list[Path], call: Call) -> None:
     answers = model.answers(files[:2], reject=0.3, top=2)
-    said = call("predict", "--model", model.path, *files[:2], "--reject", 0.3, "--top", 2, "--json")
+    printed = call("predict", "--model", model.path, *files[:2], "--reject", 0.3, "--top", 2, "--json")
     usable, unusable = documents = [answer.as_dict() for answer in answers]
-    assert json.loads(said.out) == documents
+    assert json.loads(printed.out) == documents
     assert list(usable) == list(unusable)
     assert {name for name, value in unusable.items() if value is not None} == {"path", "status", "threshold", "error"}
     assert len(usable["top"]) == 2

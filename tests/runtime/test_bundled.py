@@ -45,10 +45,10 @@ def test_its_description_lies_beside_it_for_runtimes_that_read_no_metadata(path:
 
 
 def test_the_first_line_of_the_readme(call: Call) -> None:
-    said = call("predict", IMAGES / "ship.png", "--reject", "0.3")
-    assert said.code == 0
-    assert said.out.splitlines()[1].split()[0] == "ship"
-    assert "accept: its uncertainty is at most 0.3" in said.out
+    printed = call("predict", IMAGES / "ship.png", "--reject", "0.3")
+    assert printed.code == 0
+    assert printed.out.splitlines()[1].split()[0] == "ship"
+    assert "accept: its uncertainty is at most 0.3" in printed.out
 
 
 @pytest.mark.parametrize("kind", BUNDLED)
@@ -105,9 +105,9 @@ def test_its_own_photos_are_familiar(kind: str) -> None:
 
 def test_a_person_is_told_why(call: Call, tmp_path: Path) -> None:
     Image.fromarray(no_photos()["white noise"][0]).save(tmp_path / "noise.png")
-    said = call("predict", tmp_path / "noise.png", IMAGES, "--reject", "auto")
-    assert said.code == 0
-    (line,) = (line for line in said.out.splitlines() if "noise.png" in line)
+    printed = call("predict", tmp_path / "noise.png", IMAGES, "--reject", "auto")
+    assert printed.code == 0
+    (line,) = (line for line in printed.out.splitlines() if "noise.png" in line)
     assert "reject: unlike anything it was calibrated on" in line
 
 
@@ -121,9 +121,9 @@ def test_of_its_own_test_images_about_one_in_a_hundred_is_lost() -> None:
 
 @pytest.mark.skipif("UCE_EDGE_DATA" not in os.environ, reason="needs CIFAR-10 under UCE_EDGE_DATA")
 def test_the_card_tells_the_truth(call: Call) -> None:
-    said = call("evaluate", "--data", "cifar10", "--no-latency", "--json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)["metrics"]
+    printed = call("evaluate", "--data", "cifar10", "--no-latency", "--json")
+    assert printed.code == 0, printed.err
+    found = json.loads(printed.out)["metrics"]
     for name, score in Model(bundled(), "cpu").metadata.metrics.items():
         assert found[name]["value"] == pytest.approx(score.value, abs=1e-4)
 
@@ -132,9 +132,9 @@ XRAYS = sorted((ROOT / "examples" / "xrays").glob("*.png"))
 
 
 def test_the_xray_model_reads_xrays_and_no_photos(call: Call) -> None:
-    said = call("predict", "--model", "pneumonia", *XRAYS, IMAGES / "cat.png", "--reject", "auto", "--json")
-    assert said.code == 0, said.err
-    answers = json.loads(said.out)
+    printed = call("predict", "--model", "pneumonia", *XRAYS, IMAGES / "cat.png", "--reject", "auto", "--json")
+    assert printed.code == 0, printed.err
+    answers = json.loads(printed.out)
     right = [answer["label"] == path.stem.rpartition("-")[0] for answer, path in zip(answers, XRAYS, strict=False)]
     assert sum(right) >= 5
     assert answers[-1]["reason"] in ("out-of-distribution", "both")

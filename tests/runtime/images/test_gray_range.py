@@ -77,9 +77,9 @@ def test_many_pixels_outside_of_the_range_are_announced_unless_training_images_h
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loader.prepare(values, ImageSpec(64, 64, 1, range=Range(0, 4095, usual)))
-    said = [str(one.message) for one in caught]
-    assert bool(said) == (usual == 0.0)
-    assert not said or "33% of its pixels lie outside of the model's range 0..4095" in said[0]
+    warned = [str(one.message) for one in caught]
+    assert bool(warned) == (usual == 0.0)
+    assert not warned or "33% of its pixels lie outside of the model's range 0..4095" in warned[0]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_many_odd_images_are_one_warning_and_a_count(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         splits.load(str(folder), size=(16, 16))
-    said = [str(one.message) for one in caught]
-    assert len(said) == 2
-    assert "small part" in said[0]
-    assert "the last warning also holds for 11 other images" in said[1]
+    warned = [str(one.message) for one in caught]
+    assert len(warned) == 2
+    assert "small part" in warned[0]
+    assert "the last warning also holds for 11 other images" in warned[1]

@@ -373,10 +373,10 @@ def test_many_odd_files_are_warned_of_once_and_counted(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         answers = list(model.answers(loader.collect([str(tmp_path)])))
     assert all(answer.ok for answer in answers)
-    said = [str(one.message) for one in caught if one.category is RangeWarning]
-    assert len(said) == 2
-    assert "2 frames" in said[0]
-    assert "2 other images" in said[1]
+    warned = [str(one.message) for one in caught if one.category is RangeWarning]
+    assert len(warned) == 2
+    assert "2 frames" in warned[0]
+    assert "2 other images" in warned[1]
 
 
 def test_a_frame_is_logged_and_computed_again(call: Call, tmp_path: Path) -> None:
@@ -385,8 +385,8 @@ def test_a_frame_is_logged_and_computed_again(call: Call, tmp_path: Path) -> Non
     path.write_bytes(dicom(np.stack([VALUES, VALUES[::-1], VALUES // 2])))
     model, log = GOLDEN / "digits-mc.onnx", tmp_path / "log.jsonl"
     frames = (f"{path}#2", f"{path}#3")
-    said = call("predict", "--model", model, *frames, "--reject", 0.3, "--audit", log, "--save", tmp_path)
-    assert said.code == 0, said.err
+    printed = call("predict", "--model", model, *frames, "--reject", 0.3, "--audit", log, "--save", tmp_path)
+    assert printed.code == 0, printed.err
     assert {file.name for file in tmp_path.glob("*.png")} == {"cine.png", "cine-2.png"}
     again = call("replay", log, "--images", path.parent, "--model", model)
     assert again.code == 0, again.out + again.err

@@ -151,7 +151,7 @@ def test_without_the_check_most_of_them_would_answer(published: Path, tmp_path: 
     (tmp_path / "m.onnx").write_bytes(changed)
     with raises("digest.mismatch"):
         Model(tmp_path / "m.onnx", "cpu")
-    with pytest.warns(IntegrityWarning, match=r"m\.onnx was loaded without a check that it is the file that was"):
+    with pytest.warns(IntegrityWarning, match="without a check"):
         careless = Model(tmp_path / "m.onnx", "cpu", verify=False)
     assert careless.digests is None
 
@@ -201,9 +201,9 @@ def test_a_file_that_describes_itself_twice_is_refused(published: Path, tmp_path
 def test_an_older_file_loads_and_says_that_it_has_none(call: Call) -> None:
     assert Model(OLD, "cpu").digests is None
     assert "none: the file was written before digests existed" in call("info", OLD).out
-    said = call("verify", OLD)
-    assert (said.code, said.out) == (1, "")
-    assert "has no digests" in said.err
+    printed = call("verify", OLD)
+    assert (printed.code, printed.out) == (1, "")
+    assert "has no digests" in printed.err
 
 
 def test_weights_in_another_file_are_refused(published: Path, tmp_path: Path) -> None:
@@ -233,18 +233,19 @@ def test_a_description_of_another_model_is_noticed(copied: Path, call: Call) -> 
     earlier = Model(resealed(copied, copied.with_name("earlier.onnx"), samples=24), "cpu").metadata
     assert earlier.digests.graph == Model(copied, "cpu").digests.graph
     copied.with_suffix(".json").write_text(earlier.to_json(indent=2))
-    said = call("verify", copied)
-    assert said.code == 1
-    assert f"{copied.with_suffix('.json')} describes another model than {copied}" in said.err
+    assert call("verify", copied).code == 1
+    with raises("description.mismatch"):
+        verification.check_description(copied, Model(copied, "cpu").metadata)
 
 
 def test_an_edited_description_is_noticed(copied: Path, call: Call) -> None:
     description = copied.with_suffix(".json")
     description.write_text(description.read_text().replace('"samples": 25', '"samples": 26'))
-    said = call("verify", copied)
-    assert said.code == 1
-    assert f"{description} was changed after it was published" in said.err
-    assert f"uce-edge info {copied} --json > {description}" in said.err
+    printed = call("verify", copied)
+    assert printed.code == 1
+    assert f"uce-edge info {copied} --json > {description}" in printed.err
+    with raises("digest.mismatch"):
+        verification.check_description(copied, Model(copied, "cpu").metadata)
 
 
 def test_an_ort_file_is_compared_with_its_description(copied: Path, call: Call) -> None:
@@ -261,7 +262,7 @@ def test_an_ort_file_is_compared_with_its_description(copied: Path, call: Call) 
                 Model(converted, "cpu")
     converted.write_bytes(content)
     copied.with_suffix(".json").unlink()
-    with pytest.warns(IntegrityWarning, match=r"m\.ort cannot be checked: its digest lies in .*m\.json"):
+    with pytest.warns(IntegrityWarning, match="cannot be checked"):
         Model(converted, "cpu")
 
 
@@ -281,11 +282,11 @@ def test_the_probe_images_are_made_by_the_rule_of_the_contract(published: Path) 
 
 
 def test_verify_tells_what_it_compared(copied: Path, call: Call) -> None:
-    said = call("verify", copied)
-    assert (said.code, said.err) == (0, "")
+    printed = call("verify", copied)
+    assert (printed.code, printed.err) == (0, "")
     digests = Model(copied, "cpu").digests
     for word in (digests.graph, digests.metadata, "that of this file", "2 images answered as published"):
-        assert word in said.out
+        assert word in printed.out
     found = json.loads(call("verify", copied, "--json").out)
     assert found["digests"] == digests.to_document() | {"ort": None}
     assert found["self_test"]["difference"] <= found["self_test"]["allowed"]
@@ -301,12 +302,12 @@ def wrong_probe(path: Path, out: Path) -> Path:
 
 def test_another_answer_to_a_probe_is_noticed(published: Path, tmp_path: Path, call: Call) -> None:
     path = wrong_probe(published, tmp_path / "m.onnx")
-    said = call("verify", path)
-    assert said.code == 1
-    assert (
-        "answers its own probe images otherwise than when it was published: by 0.05, and rounding explains" in said.err
-    )
-    assert not Model(path, "cpu").self_test().passed  # on the processor it is tested when somebody asks
+    printed = call("verify", path)
+    assert printed.code == 1
+    assert "probe images" in printed.err
+    found = Model(path, "cpu").self_test()  # on the CPU, only on request
+    assert not found.passed
+    assert found.difference == pytest.approx(0.05, abs=1e-3)
 
 
 def test_a_device_that_answers_otherwise_is_not_used(
@@ -447,8 +448,8 @@ def test_nested_graphs_are_refused_with_a_sentence(tmp_path: Path, call: Call, d
     out = tmp_path / "out.onnx"
     for words in (["info", path], ["verify", path], ["predict", image, "--model", path],
                   ["export", "--from", path, "--data", "digits", "--out", out]):  # fmt: skip
-        said = call(*words)
-        assert said.code == 1
-        assert said.err.splitlines()[-1].startswith("error: ")
-        assert "Traceback" not in said.err
+        printed = call(*words)
+        assert printed.code == 1
+        assert printed.err.splitlines()[-1].startswith("error: ")
+        assert "Traceback" not in printed.err
     assert not out.exists()
