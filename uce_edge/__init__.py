@@ -1,4 +1,4 @@
-"""Calibrated uncertainty for the edge: run a Bayesian image classifier from one ONNX file."""
+"""Run a Bayesian image classifier from one ONNX file."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The model contract, version 2: names, choices and limits of a uce-edge `.onnx` file.
+"""The model contract, version 2: names, choices and limits.
 
 This module is the one place that spells them; exporter, runtime and tools import from here.
 """
@@ -49,7 +49,7 @@ class Per(StrEnum):
 
 
 class Merge(StrEnum):
-    """How the passes of several calls give what one call with all of them gives."""
+    """How to merge an output over several calls."""
 
     COMPUTED = "computed"
     """Computed anew from the pass probabilities of all calls."""
@@ -83,7 +83,10 @@ class Output:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """The names of its dimensions; `samples` counts seeds times members, and members alone without seeds."""
+        """The names of its dimensions.
+
+        `samples` counts seeds times members, and members alone without seeds.
+        """
         samples = ("samples",) if self.per is Per.PASS else ()
         return (*samples, "batch", *(("classes",) if self.by_class else ()))
 
@@ -162,7 +165,10 @@ class PriorFrom(StrEnum):
 
 
 class Precision(StrEnum):
-    """The numbers that the network computes with; noise and calibration are float32 always."""
+    """The number format of the network.
+
+    Noise and calibration are always float32.
+    """
 
     FP32 = "fp32"
     """float32."""
@@ -194,7 +200,7 @@ class NoiseKind(StrEnum):
 
     @property
     def written(self) -> "NoiseKind":
-        """What a file that is written by this version has when this kind was asked for."""
+        """The kind that this version writes for it."""
         return NoiseKind.TABLE_2 if self.replays else self
 
 
@@ -225,7 +231,7 @@ class Sigma(StrEnum):
 
 
 class RuleScore(StrEnum):
-    """What the reject rule of a file compares with its limits."""
+    """The score that a reject rule compares."""
 
     UNCERTAINTY = "uncertainty"
     """The output of that name."""
@@ -252,7 +258,10 @@ _Probability = Annotated[float, strictly_between(0, 1)]
 
 
 def pass_seeds(samples: int, seed: int) -> range:
-    """The seeds that `--samples N --seed S` stands for: the first N of the 4096 passes that S owns."""
+    """The seeds of `--samples N --seed S`.
+
+    The first N of the 4096 passes that S owns.
+    """
     samples = checked("samples", _Samples, samples, f"25 is a good start: {argument('samples', 25)}")
     first = MAX_SAMPLES * checked("seed", _Seed, seed, f"Any fixed value will do: {argument('seed', 0)}")
     return range(first, first + samples)

@@ -1,4 +1,4 @@
-"""Files of contract 1: their keys about rejection, as contract 2 has them.
+"""Convert the rejection keys of contract 1 to contract 2.
 
 Contract 1 had four keys, of which one was applied: `per_class`, else `doubt`, else the threshold of `rule`, else
 `reject`. The cutoff of `rule` applied to all of them.
@@ -98,7 +98,7 @@ class _Keys(Record):
 
 
 def convert(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a contract 1 file with the keys of contract 2.
+    """Convert the metadata of a contract 1 file.
 
     Raises:
         RecordError: A key about rejection is damaged.

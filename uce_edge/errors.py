@@ -1,5 +1,6 @@
-"""What a user is told when something cannot be done, or is done otherwise; and the exit code that goes with it."""
+"""Errors and warnings, their codes and exit codes."""
 
+import re
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,12 @@ __all__ = [
     "argument",
     "expected",
     "naming_options",
+    "noun",
 ]
 
-# A message shows a value, not a megabyte of it.
+_NOUN = re.compile(r"(?:the )?`?([A-Za-z_][\w.-]*)")
+
+# A message shows the start of a large value.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 200
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 20
@@ -35,11 +39,11 @@ class Expectation(str):
 
 
 class UceEdgeError(Exception):
-    """The work failed for a reason the user can understand; the command line exits with 1.
+    """The work failed; the command line exits with 1.
 
     Attributes:
-        code: What failed, for programs and tests: `image.unreadable`. Messages may change, codes do not.
-        fields: What the message names, by field.
+        code: The reason, for programs and tests: `image.unreadable`. Messages may change, codes do not.
+        fields: The values in the message, by name.
     """
 
     exit_code = 1
@@ -48,63 +52,78 @@ class UceEdgeError(Exception):
     def __init__(self, message: str = "", code: str | None = None, **fields: object) -> None:
         super().__init__(message)
         parts = message.fields if isinstance(message, Expectation) else {}
-        self.code = code or (f"argument.{parts['argument']}" if parts else self.default_code)
+        self.code = code or (f"argument.{noun(str(parts['argument']))}" if parts else self.default_code)
         self.fields = parts | fields
 
 
 class UsageError(UceEdgeError):
-    """The request itself is wrong; the command line exits with 2."""
+    """The request is wrong; the command line exits with 2."""
 
     exit_code = 2
     default_code = "usage"
 
 
 class ImageError(UceEdgeError):
-    """One image cannot be used. The other images of the same request are still answered."""
+    """One image cannot be used.
+
+    The other images of the request still get predictions.
+    """
 
     default_code = "image"
 
 
 class ModelFileError(UceEdgeError):
-    """A file is not a model this version can run."""
+    """A file is not a model for this version."""
 
     default_code = "model"
 
 
 class IntegrityError(ModelFileError):
-    """A file is not the one that was published."""
+    """A file differs from the published one."""
 
     default_code = "integrity"
 
 
 class UceEdgeWarning(UserWarning):
-    """The work continues, but differs from what the user may expect. The command line prints one line on stderr."""
+    """The work continues, but differs from the request.
+
+    The command line prints one line.
+    """
 
 
 class DeviceWarning(UceEdgeWarning):
-    """A model runs on the CPU because another device did not work."""
+    """A model runs on the CPU; another device failed."""
 
 
 class IntegrityWarning(UceEdgeWarning):
-    """A file was not compared with what was published."""
+    """A file was not compared with its published digests."""
 
 
 class TelemetryWarning(UceEdgeWarning):
-    """ONNX Runtime was imported before this package could switch its telemetry off."""
+    """ONNX Runtime was imported before its telemetry was off."""
 
 
 def expected(what: str, rule: str, value: object, remedy: str) -> Expectation:
-    """The one shape of a message about an argument: its name, the rule, the value and the way out.
+    """A message about an argument: name, rule, value and remedy.
 
     Args:
-        what: The name, as in `samples`.
-        rule: What its value must be.
-        value: What it is.
-        remedy: What to write instead, which `argument` spells.
+        what: The name in backticks, or a phrase: "the classes of data.npz".
+        rule: The rule for its value.
+        value: The value.
+        remedy: A correct value or command; `argument` spells it.
     """
     message = Expectation(f"Expected {what} to be {rule}, but got {_SHORT.repr(value)}. {remedy}")
     message.fields = {"argument": what.strip("`"), "rule": rule, "value": value, "remedy": remedy}
     return message
+
+
+def noun(phrase: str) -> str:
+    """The name in a phrase about an argument.
+
+    `data` in "the `data` of x.npz".
+    """
+    found = _NOUN.match(phrase)
+    return phrase.strip("`") if found is None else found[1]
 
 
 _options_are_named = False
@@ -112,8 +131,8 @@ _options_are_named = False
 
 @contextmanager
 def naming_options(named: bool = True) -> Iterator[None]:
-    """Inside the block, messages name the options of the command line instead of Python's arguments."""
-    global _options_are_named  # noqa: PLW0603 - all threads of a program talk to the same person
+    """Name command-line options instead of Python arguments in messages."""
+    global _options_are_named  # noqa: PLW0603 - one program has one kind of user
     before, _options_are_named = _options_are_named, named
     try:
         yield
@@ -122,14 +141,16 @@ def naming_options(named: bool = True) -> Iterator[None]:
 
 
 def argument(name: str, value: object = None) -> str:
-    """An argument as whoever reads the message writes it: `samples=25` in Python, `--samples 25` on the command line.
+    """Spell an argument for Python or for the command line.
+
+    `samples=25` in Python is `--samples 25` on the command line; `verify=False` is `--no-verify`.
 
     Args:
-        name: As Python spells it.
-        value: What to give it; None names the argument alone. False is a switch on the command line: `--no-verify`.
+        name: The name in Python.
+        value: Its value; None names the argument alone.
     """
     if not _options_are_named:
-        shown = repr(str(value)) if isinstance(value, str) else repr(value)  # an enum's member is its text
+        shown = repr(str(value)) if isinstance(value, str) else repr(value)  # enum members print as text
         return f"{name}=" if value is None else f"{name}={shown}"
     option = name.replace("_", "-")
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What a model file says of itself: one JSON document, as the contract describes it."""
+"""The metadata of a model file: one JSON document."""
 
 import base64
 import binascii
@@ -34,7 +34,7 @@ from uce_edge.contract import (
     Precision,
     Sigma,
 )
-from uce_edge.errors import ModelFileError
+from uce_edge.errors import ModelFileError, expected
 from uce_edge.images.gray_range import Range
 from uce_edge.integrity.digests import MARK, Digests, of_document
 from uce_edge.integrity.self_test import Probe
@@ -64,7 +64,10 @@ Rate = Annotated[float, strictly_between(0, 1)]
 
 @dataclass(frozen=True)
 class ImageSpec(Record):
-    """What the model takes as one image. `mean` and `std` apply to pixels divided by `scale`."""
+    """The image that a model takes.
+
+    `mean` and `std` apply to pixels divided by `scale`.
+    """
 
     height: Positive
     width: Positive
@@ -74,7 +77,7 @@ class ImageSpec(Record):
     mean: tuple[float, ...] = (0.0,)
     std: tuple[Annotated[float, ABOVE_ZERO], ...] = (1.0,)
     range: Annotated[Range | None, OPTIONAL] = None
-    """The raw gray values of more than 8 bits that become 0 and 255; None for those that a file's type can hold."""
+    """The raw gray values that become 0 and 255, of more than 8 bits; None for the range of the file's type."""
 
     REMEDY: ClassVar[str] = "docs/contract.md says what an image is."
 
@@ -86,7 +89,7 @@ class ImageSpec(Record):
 
     @property
     def words(self) -> str:
-        """The size and type of an image in words; the same for two models that take the same images."""
+        """The size and type of an image, in words."""
         of = "" if self.range is None else f", gray values {self.range}"
         return f"{self.height} x {self.width} x {self.channels} {self.dtype}{of}"
 
@@ -104,7 +107,7 @@ class NoisyLayer(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationReport(Record):
-    """What a map changed on the images that it was fitted on."""
+    """The effect of a map on its fitting images."""
 
     images: Positive
     nll_of_chance: Annotated[float | None, OPTIONAL] = None
@@ -126,7 +129,7 @@ class CalibrationReport(Record):
 
 @dataclass(frozen=True)
 class Calibration(Record):
-    """The calibration map that is in the graph, and how it was fitted."""
+    """The calibration map in the graph, and its fit."""
 
     method: Method = Method.NONE
     parameters: dict[str, list[float] | list[list[float]]] = field(default_factory=dict)
@@ -154,7 +157,7 @@ class Calibration(Record):
 
     @property
     def temperature(self) -> float | None:
-        """What the logits are divided by, if they are."""
+        """The temperature, if there is one."""
         values = self.parameters.get("temperature", [None])
         return values[0] if isinstance(values[0], int | float) else None
 
@@ -164,21 +167,24 @@ class Costs(Record):
     """Multiply-accumulates for one image, and memory."""
 
     macs_once: Count
-    """What runs once per image, whatever N is."""
+    """Once per image, for any N."""
     macs_per_pass: Count
-    """What every pass adds."""
+    """Per pass."""
     bytes_per_pass: Annotated[Positive | None, OPTIONAL] = None
-    """About what one image-pass takes of memory; None where nobody counted."""
+    """The approximate memory of one image-pass; None if not measured."""
     bytes_per_draw: Annotated[Positive | None, OPTIONAL] = None
-    """About what one more pass takes of an image whose network runs once; None where nobody counted."""
+    """The approximate memory of one more pass when the network runs once; None if not measured."""
 
     @property
     def runs_once(self) -> bool:
-        """Whether a pass is hardly more than a draw, so that all of them belong into one run of the network."""
+        """Whether a pass costs hardly more than a draw.
+
+        One run of the network then gives all passes.
+        """
         return 100 * self.macs_per_pass < self.macs_once
 
     def macs(self, samples: int) -> int:
-        """Of one image at so many passes."""
+        """The total of one image with so many passes."""
         return self.macs_once + samples * self.macs_per_pass
 
 
@@ -190,16 +196,16 @@ class LaplaceFit(Record):
     prior_from: str
     """A `contract.PriorFrom`, or one of a later version."""
     images: Positive
-    """Those that the curvature is of."""
+    """The number of images for the curvature."""
     nll: float
-    """On images that it has not seen, with draws at a temperature of their own."""
+    """On held-out images, with draws at their own temperature."""
     nll_without: float
     """The same without draws."""
 
 
 @dataclass(frozen=True)
 class StoredScore(Record):
-    """A metric on test images; what is not defined is None."""
+    """A metric on test images; undefined values are None."""
 
     value: float | None
     low: float | None = None
@@ -207,7 +213,7 @@ class StoredScore(Record):
     high: float | None = None
     """The upper end."""
     twin: float | None = None
-    """What a perfectly calibrated model with the same probabilities scores."""
+    """The score of a perfectly calibrated model with the same probabilities."""
 
 
 @dataclass(frozen=True)
@@ -236,12 +242,12 @@ class Sketch(Record):
 
 @dataclass(frozen=True)
 class Hashes(Record):
-    """SHA-256 of what made a file."""
+    """SHA-256 of the sources of a file."""
 
     calibration_data: Annotated[str | None, OPTIONAL] = None
     """The images of the last calibration, when that was not the run's own."""
     source: Annotated[str | None, OPTIONAL] = None
-    """The third-party file it was made of."""
+    """The third-party source file."""
     splits: Annotated[dict[str, str], OPTIONAL] = field(default_factory=dict)
     """The parts of the run's dataset, by name."""
     weights: Annotated[str | None, OPTIONAL] = None
@@ -255,7 +261,10 @@ class Hashes(Record):
 
 @dataclass(frozen=True)
 class Metadata(Record):
-    """Everything that a model file stores about itself: one JSON document under the key `uce_edge`."""
+    """All metadata of a model file.
+
+    One JSON document under the key `uce_edge`.
+    """
 
     classes: ClassNames
     image: ImageSpec
@@ -282,29 +291,29 @@ class Metadata(Record):
     layers: tuple[NoisyLayer, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
     rule: Annotated[RejectRule | None, OPTIONAL] = None
-    """What `--reject auto` applies, and the output `decision` gives; None for a file that stores no rule."""
+    """The rule of `--reject auto` and of the output `decision`; None if the file stores none."""
     held_out: HeldOut | None = None
-    """What thresholds do to images that nothing was fitted on."""
+    """The effect of thresholds on held-out images."""
     monitor: Annotated[StoredReference | None, OPTIONAL] = None
-    """What the model says of images like those it was calibrated on, for the monitor to compare with."""
+    """The reference of the drift monitor: outputs for images like the calibration images."""
     costs: Annotated[Costs | None, NONE_AS_EMPTY] = None
     metrics: dict[str, StoredScore] = field(default_factory=dict)
     """Scores on test images, by name."""
     card: dict[str, Any] = field(default_factory=dict)
-    """What a user should know before using the model: data, commands, limits, licence."""
+    """The model card: data, commands, limits, licence."""
     trained_on: Annotated[Sketch | None, NONE_AS_EMPTY] = None
-    """Fingerprints of the training images, so that nobody calibrates on them."""
+    """Fingerprints of the training images, to detect calibration on them."""
     seen: Annotated[tuple[str, ...], OPTIONAL] = ()
-    """What training did to its images or mixed into them, by name: an evaluation reports it apart."""
+    """Augmentations and added images of training, by name; an evaluation reports them separately."""
     group: Annotated[str | None, OPTIONAL] = None
-    """What grouped the images of the run, so that no group was in two splits: a column, or a pattern."""
+    """The column or pattern that grouped the images, so that no group is in two splits."""
     hashes: Hashes = field(default_factory=Hashes)
     tools: dict[str, str] = field(default_factory=dict)
     """The versions that made the file."""
     probe: Annotated[tuple[Probe, ...], OPTIONAL] = ()
-    """Synthetic images and what the file answered to them when it was published."""
+    """The self-test: synthetic images and their published outputs."""
     digests: Annotated[Digests | None, OPTIONAL] = None
-    """What was published; None in a file from before there were digests."""
+    """The published digests; None in older files."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("contract", "classes", "image", "inference", "samples")
 
@@ -328,11 +337,14 @@ class Metadata(Record):
         return None if stored is None else stored.promise
 
     def without_promises(self) -> "Metadata":
-        """The same without what was measured on the answers of a file whose answers change."""
+        """Drop everything measured on outputs that have changed."""
         return replace(self, rule=None, held_out=None, monitor=None, metrics={}, probe=())
 
     def to_properties(self) -> dict[str, str]:
-        """All key/value pairs written into the ONNX file, with the plain keys other tools read."""
+        """The key/value pairs of the ONNX file.
+
+        They include the plain keys that other tools read.
+        """
         properties = {
             KEY: self.to_json(),
             "names": json.dumps({str(i): name for i, name in enumerate(self.classes)}),
@@ -355,7 +367,7 @@ class Metadata(Record):
 
     @classmethod
     def from_properties(cls, properties: dict[str, str], source: str) -> "Metadata":
-        """Read the metadata of a model file, or say why it is not one of ours.
+        """Read the metadata of a model file.
 
         Args:
             properties: The custom metadata of the ONNX file.
@@ -364,26 +376,31 @@ class Metadata(Record):
         if KEY not in properties:
             raise ModelFileError(
                 f"{source} is an ONNX file, but not a uce-edge model (it has no metadata under {KEY!r}). "
-                f"Make one of it with: uce-edge export --from {source}"
+                f"Make one of it with: uce-edge export --from {source}",
+                "metadata.missing",
             )
         try:
             document = parse(properties[KEY])
             cls._check_version(document, source)
             return cls.from_document(contract_1.convert(document) if document["contract"] == 1 else document)
         except DocumentError as error:
-            raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}") from None
+            raise ModelFileError(f"{source} has damaged metadata ({error}). {_AGAIN}", "metadata.damaged") from None
         except RecordError as error:
-            raise ModelFileError(f"{source} has metadata this version cannot read. {error.told(_AGAIN)}") from None
+            message = expected(f"`{error.key}`", error.rule, error.value, _AGAIN)
+            raise ModelFileError(
+                f"{source} has metadata this version cannot read. {message}", "metadata.damaged", **message.fields
+            ) from None
 
     @classmethod
     def _check_version(cls, document: dict[str, Any], source: str) -> None:
-        """Refuse another contract, and a document without what every version has."""
+        """Reject an unknown contract, or missing required keys."""
         version = document.get("contract")
         if type(version) is not int or version not in (1, VERSION):  # true is 1 to Python alone
             raise ModelFileError(
                 f"{source} follows model contract {version!r}, and this version of uce-edge reads 1 and {VERSION}. "
-                "Export the model again, or install the uce-edge that wrote it."
+                "Export the model again, or install the uce-edge that wrote it.",
+                "metadata.version",
             )
         missing = [key for key in cls.REQUIRED if key not in document]
         if missing:
-            raise ModelFileError(f"{source} lacks the metadata {', '.join(missing)}. {_AGAIN}")
+            raise ModelFileError(f"{source} lacks the metadata {', '.join(missing)}. {_AGAIN}", "metadata.incomplete")

@@ -115,7 +115,7 @@ def _third_party() -> list[bytes]:
 
 def _rewired(corpus: Sequence[bytes], number: int, spared: Sequence[Sequence[range]]) -> bytes:
     import onnx
-    from onnx_files import rewired
+    from helpers.onnx_files import rewired
 
     dice = random.Random(number)
     if dice.random() < 0.2:
@@ -200,7 +200,7 @@ def _logs() -> list[bytes]:
     """As they are written, and as older versions wrote them: without hashes, which let nothing else be tried."""
     from uce_edge import Model
     from uce_edge.audit.decision_log import Audit
-    from uce_edge.runtime.answers import Request
+    from uce_edge.runtime.request import Request
 
     with tempfile.TemporaryDirectory() as folder:
         image, log = Path(folder) / "image.pgm", Path(folder) / "log.jsonl"

@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from damage import damaged
 from google.protobuf.message import DecodeError
-from onnx_files import misspelt, small_model, tensors
+from helpers.onnx_files import misspelt, small_model, tensors
 
 from uce_edge.integrity import protobuf
 from uce_edge.integrity.protobuf import WireError

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from conftest import GOLDEN, Call, Digits
 from helpers import port_cases
+from helpers.errors import raises
 from PIL import Image
 
 import uce_edge
@@ -61,9 +62,9 @@ def test_a_file_that_cannot_be_used_is_an_answer_among_the_others(model: Model, 
 
 def test_the_document_of_an_answer_is_what_the_command_line_prints(model: Model, files: list[Path], call: Call) -> None:
     answers = model.answers(files[:2], reject=0.3, top=2)
-    said = call("predict", "--model", model.path, *files[:2], "--reject", 0.3, "--top", 2, "--json")
+    printed = call("predict", "--model", model.path, *files[:2], "--reject", 0.3, "--top", 2, "--json")
     usable, unusable = documents = [answer.as_dict() for answer in answers]
-    assert json.loads(said.out) == documents
+    assert json.loads(printed.out) == documents
     assert list(usable) == list(unusable)
     assert {name for name, value in unusable.items() if value is not None} == {"path", "status", "threshold", "error"}
     assert len(usable["top"]) == 2
@@ -97,40 +98,34 @@ def test_numbers_that_are_not_finite_are_an_error_and_not_an_answer(
     model = damaged(name, tmp_path)
     [answer] = model.answers(files[:1], reject=1.0)
     assert (answer.ok, answer.decision) == (False, None)
-    assert str(answer.error).startswith(f"{files[0]} has no answer: {model.path} gives numbers that are not finite")
-    assert "export it again" in str(answer.error)
+    assert str(files[0]) in str(answer.error)
+    assert "not finite" in str(answer.error)
     json.dumps(answer.as_dict(), allow_nan=False)
     # An array has room for NaN, and nothing that is not a number is accepted.
-    said = model.predict(files[:1], reject=1.0)
-    assert np.isnan(said.error_probability).all()
+    prediction = model.predict(files[:1], reject=1.0)
+    assert np.isnan(prediction.error_probability).all()
     if name == "calibration.temperature":
-        assert np.isnan(said.uncertainty).all()
-        assert said.decisions == [Decision.REJECT]
+        assert np.isnan(prediction.uncertainty).all()
+        assert prediction.decisions == [Decision.REJECT]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"samples": 0}, "`samples` to be an integer between 1 and 4096, but got 0"),
-        ({"seed": -1}, "`seed` to be an integer between 0 and 4095, but got -1"),
-        ({"reject": 1.5}, "`reject` to be a number between 0 and 1, but got 1.5"),
-        ({"adaptive": 1.0}, "`adaptive` to be a number strictly between 0 and 1, but got 1.0"),
-        ({"top": 0}, "`top` to be an integer of at least 1, but got 0"),
-    ],
+    ("name", "value"), [("samples", 0), ("seed", -1), ("reject", 1.5), ("adaptive", 1.0), ("top", 0)]
 )
-def test_a_wrong_request_is_told_before_the_first_answer(model: Model, options: dict[str, float], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        model.answers(["missing.png"], **options)  # type: ignore[arg-type]
+def test_a_wrong_request_is_an_error_before_the_first_answer(model: Model, name: str, value: float) -> None:
+    with raises(f"argument.{name}", UsageError) as caught:
+        model.answers(["missing.png"], **{name: value})  # type: ignore[arg-type]
+    assert caught.value.fields["value"] == value
 
 
-def test_a_threshold_that_is_not_stored_is_told_before_the_first_answer(digits: Digits) -> None:
-    with pytest.raises(UsageError, match="has no stored threshold"):
+def test_a_rule_that_is_not_stored_is_an_error_before_the_first_answer(digits: Digits) -> None:
+    with raises("model.no-rule"):
         Model(digits.model, "cpu").answers([], reject="auto")
 
 
 @pytest.mark.parametrize("path", ["digit.png", Path("digit.png"), b"png"])
 def test_one_path_is_not_taken_for_many(model: Model, path: object) -> None:
-    with pytest.raises(ImageError, match=r"`paths` to be a sequence of paths.* Use: answers\(\[path\]\)"):
+    with raises("argument.paths", ImageError):
         model.answers(path)  # type: ignore[arg-type]
 
 

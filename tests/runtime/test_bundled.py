@@ -14,7 +14,7 @@ from uce_edge import Model
 from uce_edge.datasets import splits
 from uce_edge.integrity.verification import check_description
 from uce_edge.models import BUNDLED, DEFAULT, bundled, files
-from uce_edge.runtime.prediction import Reason
+from uce_edge.rejection.rule import Reason
 
 IMAGES = ROOT / "examples" / "images"
 OWN = sorted(path for path in IMAGES.glob("*.png") if not path.name.startswith("other-"))
@@ -27,7 +27,7 @@ def test_both_files_are_small_and_cheap() -> None:
     for kind in BUNDLED:
         model = Model(bundled(kind), "cpu")
         assert model.metadata.inference is kind
-        assert model.metadata.reject is not None
+        assert model.metadata.promise is not None
         assert model.metadata.calibration.method == "temperature"
         # Two products for every deterministic one, but for the first layer: a pass without noise costs half. The gate
         # of an mc file takes one pass without noise.
@@ -45,10 +45,10 @@ def test_its_description_lies_beside_it_for_runtimes_that_read_no_metadata(path:
 
 
 def test_the_first_line_of_the_readme(call: Call) -> None:
-    said = call("predict", IMAGES / "ship.png", "--reject", "0.3")
-    assert said.code == 0
-    assert said.out.splitlines()[1].split()[0] == "ship"
-    assert "accept: its uncertainty is at most 0.3" in said.out
+    printed = call("predict", IMAGES / "ship.png", "--reject", "0.3")
+    assert printed.code == 0
+    assert printed.out.splitlines()[1].split()[0] == "ship"
+    assert "accept: its uncertainty is at most 0.3" in printed.out
 
 
 @pytest.mark.parametrize("kind", BUNDLED)
@@ -85,44 +85,45 @@ def test_the_default_is_one_of_both(call: Call) -> None:
 
 @pytest.mark.parametrize("kind", BUNDLED)
 @pytest.mark.parametrize("what", no_photos())
-def test_what_is_no_photo_is_rejected_as_foreign(kind: str, what: str) -> None:
-    said = Model(bundled(kind), "cpu").predict(no_photos()[what], reject="auto")
-    assert set(said.reasons or ()) <= {Reason.FOREIGN, Reason.BOTH}
+def test_what_is_no_photo_is_rejected_as_out_of_distribution(kind: str, what: str) -> None:
+    prediction = Model(bundled(kind), "cpu").predict(no_photos()[what], reject="auto")
+    assert set(prediction.reasons or ()) <= {Reason.OUT_OF_DISTRIBUTION, Reason.BOTH}
 
 
 @pytest.mark.parametrize("kind", BUNDLED)
 def test_its_own_photos_are_familiar(kind: str) -> None:
     model = Model(bundled(kind), "cpu")
-    said = model.predict(OWN, reject="auto")
-    assert sum(reason in (Reason.FOREIGN, Reason.BOTH) for reason in said.reasons or ()) <= 1
+    prediction = model.predict(OWN, reject="auto")
+    assert sum(reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH) for reason in prediction.reasons or ()) <= 1
     rule = model.metadata.rule
     assert rule is not None
-    assert (rule.foreign.level, rule.foreign.confidence, rule.foreign.images) == (0.01, 0.95, 2500)
-    assert rule.uncertain is not None
-    assert rule.uncertain.target_error == 0.05
+    assert rule.gate is not None
+    assert (rule.gate.level, rule.gate.confidence, rule.gate.images) == (0.01, 0.95, 2500)
+    assert rule.promise is not None
+    assert rule.promise.target_error == 0.05
 
 
 def test_a_person_is_told_why(call: Call, tmp_path: Path) -> None:
     Image.fromarray(no_photos()["white noise"][0]).save(tmp_path / "noise.png")
-    said = call("predict", tmp_path / "noise.png", IMAGES, "--reject", "auto")
-    assert said.code == 0
-    (line,) = (line for line in said.out.splitlines() if "noise.png" in line)
+    printed = call("predict", tmp_path / "noise.png", IMAGES, "--reject", "auto")
+    assert printed.code == 0
+    (line,) = (line for line in printed.out.splitlines() if "noise.png" in line)
     assert "reject: unlike anything it was calibrated on" in line
 
 
 @pytest.mark.skipif("UCE_EDGE_DATA" not in os.environ, reason="needs CIFAR-10 under UCE_EDGE_DATA")
 def test_of_its_own_test_images_about_one_in_a_hundred_is_lost() -> None:
     model = Model(bundled(), "cpu")
-    said = model.predict(splits.load("cifar10").splits["test"].images, reject="auto")
-    foreign = [reason in (Reason.FOREIGN, Reason.BOTH) for reason in said.reasons or ()]
-    assert 0.002 < np.mean(foreign) < 0.013
+    prediction = model.predict(splits.load("cifar10").splits["test"].images, reject="auto")
+    rejected = [reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH) for reason in prediction.reasons or ()]
+    assert 0.002 < np.mean(rejected) < 0.013
 
 
 @pytest.mark.skipif("UCE_EDGE_DATA" not in os.environ, reason="needs CIFAR-10 under UCE_EDGE_DATA")
 def test_the_card_tells_the_truth(call: Call) -> None:
-    said = call("evaluate", "--data", "cifar10", "--no-latency", "--json")
-    assert said.code == 0, said.err
-    found = json.loads(said.out)["metrics"]
+    printed = call("evaluate", "--data", "cifar10", "--no-latency", "--json")
+    assert printed.code == 0, printed.err
+    found = json.loads(printed.out)["metrics"]
     for name, score in Model(bundled(), "cpu").metadata.metrics.items():
         assert found[name]["value"] == pytest.approx(score.value, abs=1e-4)
 
@@ -131,15 +132,15 @@ XRAYS = sorted((ROOT / "examples" / "xrays").glob("*.png"))
 
 
 def test_the_xray_model_reads_xrays_and_no_photos(call: Call) -> None:
-    said = call("predict", "--model", "pneumonia", *XRAYS, IMAGES / "cat.png", "--reject", "auto", "--json")
-    assert said.code == 0, said.err
-    answers = json.loads(said.out)
+    printed = call("predict", "--model", "pneumonia", *XRAYS, IMAGES / "cat.png", "--reject", "auto", "--json")
+    assert printed.code == 0, printed.err
+    answers = json.loads(printed.out)
     right = [answer["label"] == path.stem.rpartition("-")[0] for answer, path in zip(answers, XRAYS, strict=False)]
     assert sum(right) >= 5
-    assert answers[-1]["reason"] in ("foreign", "both")
+    assert answers[-1]["reason"] in ("out-of-distribution", "both")
 
 
-def test_a_foreign_image_has_no_odds_and_a_file_without_noise_no_spread(call: Call) -> None:
+def test_an_ood_image_has_no_odds_and_a_file_without_noise_no_spread(call: Call) -> None:
     photo, xray = ROOT / "examples" / "images" / "cat.png", ROOT / "examples" / "xrays" / "pneumonia-1.png"
     asked = ("predict", "--model", "pneumonia", "--reject", "auto")
     of_photo, of_xray = (call(*asked, path).out for path in (photo, xray))
@@ -162,7 +163,7 @@ def test_the_xray_model_has_a_card_and_a_licence(call: Call) -> None:
 
 
 @pytest.mark.parametrize("what", no_photos())
-def test_what_is_no_xray_is_rejected_as_foreign(what: str) -> None:
+def test_what_is_no_xray_is_rejected_as_out_of_distribution(what: str) -> None:
     gray = no_photos()[what][:, 2:30, 2:30, :1]
-    said = Model(bundled(name="pneumonia"), "cpu").predict(gray, reject="auto")
-    assert set(said.reasons or ()) <= {Reason.FOREIGN, Reason.BOTH}
+    prediction = Model(bundled(name="pneumonia"), "cpu").predict(gray, reject="auto")
+    assert set(prediction.reasons or ()) <= {Reason.OUT_OF_DISTRIBUTION, Reason.BOTH}

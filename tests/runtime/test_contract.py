@@ -1,4 +1,4 @@
-"""The contract: its rules, each in one place, and the page and the golden that tell them to others."""
+"""The contract: its comparisons, its page and its golden file."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from conftest import GOLDEN, ROOT
 
 from uce_edge import contract
 from uce_edge.contract import Merge, Per
+from uce_edge.rejection.rule import is_out_of_distribution, within
 
 SMALLEST_ABOVE = np.nextafter(np.float32(0.3), np.float32(1))
 
@@ -29,17 +30,17 @@ SMALLEST_ABOVE = np.nextafter(np.float32(0.3), np.float32(1))
 def test_an_answer_is_accepted_up_to_the_threshold_in_float32(
     uncertainty: float, threshold: float, accepted: bool
 ) -> None:
-    assert contract.accepts(uncertainty, threshold) == accepted
+    assert within(uncertainty, threshold) == accepted
 
 
 def test_a_batch_is_accepted_image_by_image() -> None:
     values = np.array([0.1, 0.3, 0.5, np.nan], np.float32)
-    assert contract.accepts(values, 0.3).tolist() == [True, True, False, False]
+    assert within(values, 0.3).tolist() == [True, True, False, False]
 
 
-def test_an_image_is_foreign_up_to_the_cutoff_and_when_it_is_not_a_number() -> None:
+def test_an_image_is_out_of_distribution_up_to_the_cutoff_and_when_it_is_not_a_number() -> None:
     values = np.array([0.0, 0.01, 0.02, np.nan], np.float32)
-    assert contract.is_foreign(values, 0.01).tolist() == [True, True, False, True]
+    assert is_out_of_distribution(values, 0.01).tolist() == [True, True, False, True]
 
 
 def test_contract_json_is_what_the_contract_says() -> None:
@@ -53,15 +54,14 @@ def test_the_golden_edges_of_the_accept_rule_are_kept() -> None:
     assert {case["accepted"] for case in cases} == {True, False}
     for case in cases:
         uncertainty = np.nan if case["uncertainty"] is None else case["uncertainty"]
-        assert contract.accepts(uncertainty, case["threshold"]) == case["accepted"], case
+        assert within(uncertainty, case["threshold"]) == case["accepted"], case
 
 
-def test_what_is_added_to_the_outputs_comes_last_and_is_optional() -> None:
+def test_optional_outputs_come_last() -> None:
     names = [output.name for output in contract.OUTPUTS]
     assert len(set(names)) == len(names)
-    since = [output.optional_since or 0 for output in contract.OUTPUTS]
-    assert since == sorted(since)
-    assert since[-1] <= contract.MINOR
+    required = [output.required for output in contract.OUTPUTS]
+    assert required == sorted(required, reverse=True)
     for output in contract.OUTPUTS:
         assert (output.per is Per.PASS) == (output.merge is Merge.CONCATENATED)
 
@@ -69,15 +69,16 @@ def test_what_is_added_to_the_outputs_comes_last_and_is_optional() -> None:
 def test_the_page_about_the_contract_has_the_table_of_outputs() -> None:
     text = (ROOT / "docs" / "contract.md").read_text()
     section = text[text.index("\n## Outputs") : text.index("To merge calls")]
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) `\[(.*)\]` \| (.+?) \| (.+?) \|", section, re.MULTILINE)
+    row = r"^\| `(\w+)` \| (\w+) `\[(.*)\]` \| (every file|optional)[^|]*\| (.+?) \|"
+    rows = re.findall(row, section, re.MULTILINE)
     assert rows == [
         (
             output.name,
             output.dtype,
             ", ".join(output.dimensions),
-            "every file" if output.required else f"optional since 1.{output.optional_since}",
+            "every file" if output.required else "optional",
             output.merge,
         )
         for output in contract.OUTPUTS
     ]
-    assert f"minor {contract.MINOR}" in text.splitlines()[0]
+    assert f"version {contract.VERSION}" in text.splitlines()[0]

@@ -48,7 +48,7 @@ def test_one_mistake_is_told_in_two_tongues(
     assert python in str(error.value)
     assert "--" not in str(error.value).partition("uce-edge calibrate")[0]
     ((name, value),) = wrong.items()
-    said = call("predict", "--model", file, image, f"--{name}={value}")
-    assert said.code == 2
-    assert command_line in said.err
-    assert python not in said.err
+    printed = call("predict", "--model", file, image, f"--{name}={value}")
+    assert printed.code == 2
+    assert command_line in printed.err
+    assert python not in printed.err

@@ -10,16 +10,17 @@ import numpy as np
 import onnxruntime
 import pytest
 from helpers import port_cases
+from helpers.errors import raises
 from PIL import Image
 
 import uce_edge
 from uce_edge import Decision, Model, Prediction, contract, metrics
 from uce_edge.calibration.error_map import error_probability
-from uce_edge.errors import DeviceWarning, ImageError, MissingPartError, ModelFileError, UceEdgeError, UsageError
+from uce_edge.errors import DeviceWarning, ImageError, MissingPartError, ModelFileError, UsageError
 from uce_edge.metadata import Costs, Metadata
 from uce_edge.runtime import providers
 from uce_edge.runtime.model import SamplesWarning
-from uce_edge.runtime.prediction import Limits, Reason, summarise
+from uce_edge.runtime.prediction import summarise
 from uce_edge.runtime.providers import Device
 from uce_edge.runtime.scheduler import Calls
 from uce_edge.runtime.session import Runner
@@ -217,7 +218,7 @@ def test_a_deterministic_file_has_the_same_api_and_no_model_uncertainty(model, d
     np.testing.assert_allclose(prediction.uncertainty, metrics.normalized_entropy(prediction.probabilities), atol=1e-5)
     assert_same(deterministic.predict(answer.images, seed=5), prediction)
     assert deterministic.logits(answer.images[:2]).shape == (1, 2, 10)
-    with pytest.raises(UsageError, match="1 for a deterministic model, but got 25"):
+    with raises("argument.samples", UsageError):
         deterministic.predict(answer.images[:1], samples=25)
 
 
@@ -233,29 +234,29 @@ def test_calibration_lowers_the_nll_on_unseen_digits(model, answer):
 
 
 @pytest.mark.parametrize(
-    ("images", "message"),
+    ("images", "code"),
     [
-        (np.zeros((8, 8, 1), np.uint8), r"uint8 of shape \[batch, 8, 8, 1\]"),
-        (np.zeros((1, 9, 8, 1), np.uint8), r"got 'uint8 \[1, 9, 8, 1\]'"),
-        (np.zeros((1, 8, 8, 3), np.uint8), r"got 'uint8 \[1, 8, 8, 3\]'"),
-        (np.zeros((1, 8, 8, 1), np.float32), "got 'float32"),
-        (np.zeros((0, 8, 8, 1), np.uint8), "batch >= 1"),
-        ([], "at least one image"),
-        ([np.zeros((8, 8), np.float32)], "uint8 array"),
-        ([np.zeros((8, 8, 2), np.uint8)], "uint8 array"),
-        ([3], "a Pillow image or an array"),
-        (["missing.png"], "missing.png does not exist"),
+        (np.zeros((8, 8, 1), np.uint8), "argument.images"),
+        (np.zeros((1, 9, 8, 1), np.uint8), "argument.images"),
+        (np.zeros((1, 8, 8, 3), np.uint8), "argument.images"),
+        (np.zeros((1, 8, 8, 1), np.float32), "argument.images"),
+        (np.zeros((0, 8, 8, 1), np.uint8), "argument.images"),
+        ([], "argument.images"),
+        ([np.zeros((8, 8), np.float32)], "argument.image"),
+        ([np.zeros((8, 8, 2), np.uint8)], "argument.image"),
+        ([3], "argument.image"),
+        (["missing.png"], "image.missing"),
     ],
 )
-def test_unusable_images_are_refused(model, images, message):
+def test_unusable_images_are_refused(model, images, code):
     for ask in (model.predict, model.logits):
-        with pytest.raises(ImageError, match=message):
+        with raises(code, ImageError):
             ask(images)
 
 
 @pytest.mark.parametrize("image", ["digit.png", b"png", Image.new("L", (8, 8))], ids=["path", "bytes", "image"])
 def test_logits_are_those_of_a_list(model, image):
-    with pytest.raises(ImageError, match=r"Put it into a list: \[image\]"):
+    with raises("argument.images", ImageError):
         model.logits(image)
 
 
@@ -276,14 +277,14 @@ def test_logits_are_those_of_a_list(model, image):
 )
 @pytest.mark.filterwarnings("ignore::uce_edge.runtime.model.SamplesWarning")
 def test_options_out_of_range_are_refused(model, answer, options, name):
-    with pytest.raises(UsageError, match=f"Expected `{name}` to be an? (integer|number) (strictly )?between"):
+    with raises(f"argument.{name}", UsageError):
         model.predict(answer.images[:1], **options)
 
 
 @pytest.mark.parametrize("name", ["threads", "max_memory"])
 @pytest.mark.parametrize("wrong", [0, 1.5, "1", [1], True])
 def test_a_resource_that_is_no_count_is_refused(digits, name, wrong):
-    with pytest.raises(UsageError, match=f"Expected `{name}` to be an integer"):
+    with raises(f"argument.{name}", UsageError):
         Model(digits.model, "cpu", **{name: wrong})
 
 
@@ -291,14 +292,12 @@ def test_what_onnx_runtime_refuses_to_run_is_one_sentence(tmp_path):
     """The damage is in the graph: it loads, and fails when it is run."""
     path = port_cases.variant(tmp_path, graph=port_cases.unrunnable)
     model = Model(path, "cpu")
-    with pytest.raises(
-        ModelFileError, match=r"cannot be run \(.*\)\. If the memory is full, .* copy or export it again"
-    ):
+    with raises("model.failed", ModelFileError):
         model.predict(np.zeros((1, 8, 8, 1), np.uint8))
 
 
 def test_missing_model_file_names_the_remedy(tmp_path):
-    with pytest.raises(ModelFileError, match=r"There is no model file .*uce-edge export"):
+    with raises("model.missing", ModelFileError):
         Model(tmp_path / "absent.onnx")
 
 
@@ -315,30 +314,23 @@ def test_threads_do_not_change_the_answer(digits, model, answer):
 
 
 def test_unknown_device_is_refused(digits):
-    with pytest.raises(
-        UsageError, match="Expected `device` to be one of auto, cpu, cuda, tensorrt, openvino, but got 'gpu'"
-    ):
+    with raises("argument.device", UsageError):
         Model(digits.model, "gpu")
 
 
 def test_cuda_without_a_cuda_build_names_the_remedy(digits, monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(UceEdgeError, match=r'CUDA build.* onnxruntime is installed.*pip install "uce-edge\[gpu\]"'):
+    with raises("device.missing"):
         Model(digits.model, "cuda")
 
 
-@pytest.mark.parametrize(
-    ("device", "remedy"),
-    [
-        ("tensorrt", r'a TensorRT build.* onnxruntime is installed.*pip install "uce-edge\[gpu\]"'),
-        ("openvino", r"an OpenVINO build.* onnxruntime is installed.*pip install onnxruntime-openvino"),
-    ],
-)
-def test_a_provider_that_the_wheel_lacks_names_the_one_that_has_it(digits, device, remedy):
+@pytest.mark.parametrize(("device", "wheel"), [("tensorrt", '"uce-edge[gpu]"'), ("openvino", "onnxruntime-openvino")])
+def test_a_provider_that_the_wheel_lacks_names_the_one_that_has_it(digits, device, wheel):
     if len(onnxruntime.get_available_providers()) > 2:
         pytest.skip("this build of ONNX Runtime has more than the CPU")
-    with pytest.raises(UceEdgeError, match=remedy):
+    with raises("device.missing") as caught:
         Model(digits.model, device)
+    assert str(caught.value).endswith(f"pip install {wheel}")
 
 
 def test_bound_inputs_give_the_same_answer(digits, answer):
@@ -379,10 +371,10 @@ def test_a_budget_that_no_pass_fits_in_names_the_least(digits, monkeypatch):
     costs = Costs(1, 1, bytes_per_pass=5 * 2**20)
     real = Metadata.from_properties
     monkeypatch.setattr(Metadata, "from_properties", lambda *a: dataclasses.replace(real(*a), costs=costs))
-    with pytest.raises(UsageError, match=r"`max_memory` to be at least 5 MB, which one pass of .* takes, but got 4"):
+    with raises("argument.max_memory", UsageError):
         Model(digits.model, "cpu", max_memory=4)
     Model(digits.model, "cpu", max_memory=5)  # enough for one
-    with pytest.raises(UsageError, match="`max_memory` to be an integer of at least 1 MB, but got 0"):
+    with raises("argument.max_memory", UsageError):
         Model(digits.model, "cpu", max_memory=0)
 
 
@@ -391,13 +383,6 @@ def test_an_uncertainty_that_is_not_a_number_is_rejected(tmp_path, answer):
     pixels = answer.images[:2]
     for options in ({}, {"adaptive": 0.1}):
         assert Model(file, "cpu").predict(pixels, reject=1.0, **options).decisions == [Decision.REJECT] * 2
-
-
-def test_no_limit_accepts_an_uncertainty_that_is_not_a_number():
-    one, familiar = np.full(1, np.nan, np.float32), np.ones(1, np.float32)
-    assert Limits(cutoff=0.01).reasons(one, familiar) == [Reason.UNCERTAIN]
-    assert Limits(cutoff=0.01).reasons(one, one) == [Reason.BOTH]
-    assert not Limits(cutoff=0.01).accept(one, familiar).any()
 
 
 def silent_fallback(real, *arguments, providers, **options):
@@ -430,19 +415,19 @@ def test_auto_says_that_listed_cuda_does_not_work_and_goes_on(digits, answer, ca
 
 @pytest.mark.usefixtures("unusable_cuda")
 def test_cuda_never_falls_back(digits):
-    with pytest.raises(UceEdgeError, match=r"could not start CUDA.*device='cpu'"):
+    with raises("device.unusable"):
         Model(digits.model, "cuda")
 
 
 @pytest.mark.usefixtures("unusable_cuda")
 def test_broken_file_is_blamed_on_the_file_and_not_on_cuda(tmp_path, capfd):
     (tmp_path / "text.onnx").write_text("not a model")
-    with pytest.raises(ModelFileError, match="not a model ONNX Runtime can load"):
+    with raises("model.unloadable", ModelFileError):
         Model(tmp_path / "text.onnx", "cuda")
     assert capfd.readouterr().out == ""
 
 
 def test_missing_onnxruntime_names_the_command(digits, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingPartError, match=r'needs onnxruntime.* Run: pip install "uce-edge\[cpu\]"'):
+    with raises("part.missing", MissingPartError):
         providers.open_session(str(digits.model))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
+from helpers.errors import raises
 from PIL import Image
 
 import uce_edge
@@ -91,8 +92,8 @@ def test_what_is_accepted_is_taken_by_a_mask(model: Model, prediction: Predictio
     assert [image.path for image in kept] == [image.path for image in prediction if image.decision == "accept"]
     assert 0 < len(kept) < len(prediction)
     assert not model.predict(paths).accepted.any()  # nothing was to be decided
-    foreign = [image for image in prediction if image.reason in (uce_edge.Reason.FOREIGN, uce_edge.Reason.BOTH)]
-    assert not {image.path for image in foreign} & {image.path for image in kept}
+    ood = [image for image in prediction if image.out_of_distribution]
+    assert not {image.path for image in ood} & {image.path for image in kept}
 
 
 def test_an_image_knows_its_file_where_it_was_one(model: Model, paths: list[str]) -> None:
@@ -145,7 +146,7 @@ def test_a_table_of_pandas_has_a_row_for_every_image(model: Model, prediction: P
 
 def test_without_pandas_its_command_is_told(prediction: Prediction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingPartError, match=r'needs pandas, .*pip install "uce-edge\[pandas\]"'):
+    with raises("part.missing", MissingPartError):
         prediction.to_pandas()
 
 

@@ -37,9 +37,9 @@ def left_behind(folder: Path, *command: str, **variables: str) -> tuple[list[str
 @reports
 def test_a_device_id_is_written_when_the_user_allows_it(tmp_path: Path) -> None:
     # Without this the tests below could not fail.
-    names, said = left_behind(tmp_path, "-c", PREDICT, ORT_DISABLE_TELEMETRY="0")
+    names, printed = left_behind(tmp_path, "-c", PREDICT, ORT_DISABLE_TELEMETRY="0")
     assert "deviceid" in names
-    assert said == ""
+    assert printed == ""
 
 
 def test_predict_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -62,15 +62,15 @@ def test_an_export_from_torch_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @reports
 def test_onnxruntime_imported_first_is_warned_of_once(tmp_path: Path) -> None:
-    _, said = left_behind(tmp_path, "-W", "always", "-c", f"import onnxruntime; {PREDICT}; {PREDICT}")
-    assert said.count("TelemetryWarning: onnxruntime was imported before uce_edge") == 1
-    assert "ORT_DISABLE_TELEMETRY=1" in said
+    _, printed = left_behind(tmp_path, "-W", "always", "-c", f"import onnxruntime; {PREDICT}; {PREDICT}")
+    assert printed.count("TelemetryWarning: onnxruntime was imported before uce_edge") == 1
+    assert "ORT_DISABLE_TELEMETRY=1" in printed
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_a_user_who_has_decided_is_not_warned(tmp_path: Path, value: str) -> None:
-    _, said = left_behind(tmp_path, "-c", f"import onnxruntime; {PREDICT}", ORT_DISABLE_TELEMETRY=value)
-    assert said == ""
+    _, printed = left_behind(tmp_path, "-c", f"import onnxruntime; {PREDICT}", ORT_DISABLE_TELEMETRY=value)
+    assert printed == ""
 
 
 @reports

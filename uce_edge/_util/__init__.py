@@ -1,1 +1,1 @@
-"""Mechanisms without a subject: atomic files, records, lazy exports, prefetching, progress."""
+"""General mechanisms: atomic files, records, prefetching, progress."""

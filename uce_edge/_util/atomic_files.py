@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, by one process at a time, and read only where they have an end."""
+"""Atomic writes, locks, and reads of regular files."""
 
 import errno
 import functools
@@ -17,37 +17,44 @@ from uce_edge.errors import UceEdgeError, argument
 _PREFIX = ".uce-edge-"
 _TEMPORARY = re.compile(re.escape(_PREFIX) + r"[0-9a-f]{16}(\..*)?")
 _ABANDONED_AFTER = 24 * 3600
-"""Seconds without a write after which a temporary file belongs to a process that was killed."""
+"""Seconds after which an unchanged temporary file is left over from a killed process."""
 _IRREGULAR = "it is not a regular file"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def writable_folder(folder: str | Path, option: str = "--out") -> None:
-    """Refuse early a folder that cannot be made or written to; `option` is as in `replacing`."""
+    """Check that a folder can be written to.
+
+    `option` is as in `replacing`.
+    """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except FileExistsError:
         raise UceEdgeError(
-            f"Cannot write to {folder}: it is a file, not a folder. Choose a folder with {_named(option)}."
+            f"Cannot write to {folder}: it is a file, not a folder. Choose a folder with {_named(option)}.",
+            "folder.unwritable",
         ) from None
     except OSError as error:
         raise UceEdgeError(
-            f"Cannot write to {folder}: {error.strerror}. Choose another place with {_named(option)}."
+            f"Cannot write to {folder}: {error.strerror}. Choose another place with {_named(option)}.",
+            "folder.unwritable",
         ) from None
 
 
 @contextmanager
 def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
-    """Give a temporary path beside `target`; it takes the target's place only if the block succeeds.
+    """Replace a file atomically when the block succeeds.
+
+    The block writes to a temporary path beside the target.
 
     Args:
         target: The file to write.
-        option: What names another place, as the command line spells it.
+        option: The command-line option for another place.
 
     Raises:
-        UceEdgeError: The file cannot be written. What else goes wrong inside the block is passed on as it is.
+        UceEdgeError: The file cannot be written. Other errors of the block pass unchanged.
     """
     target = Path(target)
     try:
@@ -56,7 +63,7 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
         temporary = _reserve(target)
     except OSError as error:
         raise UceEdgeError(
-            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}."
+            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}.", "file.unwritable"
         ) from None
     _remove_abandoned(target.parent.absolute())
     try:
@@ -75,7 +82,7 @@ def replacing(target: str | Path, option: str = "--out") -> Iterator[Path]:
 
 
 def read_regular(path: str | Path, most: int | None = None) -> bytes:
-    """The content of a file. A pipe or a device is refused instead of waited for.
+    """Read a regular file; reject pipes and devices.
 
     Args:
         path: The file.
@@ -94,10 +101,12 @@ def read_regular(path: str | Path, most: int | None = None) -> bytes:
 
 
 def lock(file: int) -> None:
-    """Keep other processes out of an open file, where the system can; the lock ends with the process.
+    """Lock an open file until the process ends.
+
+    Systems without `flock` have no lock.
 
     Raises:
-        BlockingIOError: Another process has it.
+        BlockingIOError: Another process holds the lock.
     """
     try:
         import fcntl
@@ -108,14 +117,14 @@ def lock(file: int) -> None:
 
 @contextmanager
 def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
-    """Keep other processes from replacing a file until the block ends.
+    """Lock a file that is read and replaced.
 
     What is replaced cannot carry a lock itself, so a file NAME.lock beside it does. It is removed at the end; one that
-    a killed process left locks nobody out.
+    a killed process left does not lock.
 
     Args:
         target: The file that is read and replaced.
-        option: What names another place, as the command line spells it.
+        option: The command-line option for another place.
 
     Raises:
         UceEdgeError: Another process is writing it, or the folder cannot be written to.
@@ -129,23 +138,27 @@ def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
     except BlockingIOError:
         raise UceEdgeError(
             f"Another process is writing {target}, which only one process may do. "
-            f"Choose another place with {_named(option)}."
+            f"Choose another place with {_named(option)}.",
+            "file.locked",
         ) from None
     except OSError as error:
         raise UceEdgeError(
-            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}."
+            f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}.", "file.unwritable"
         ) from None
     try:
         yield
     finally:
         with suppress(OSError):
-            beside.unlink()  # while it is locked: whoever waits for it finds that it is gone
+            beside.unlink()  # while it is locked: a waiting process sees that it is gone
         os.close(file)
 
 
 @contextmanager
 def removable(file: Path) -> Iterator[Callable[[], None]]:
-    """Give a function that takes a file away, if there is one; when the block fails after that, it comes back."""
+    """Give a function that removes a file.
+
+    When the block fails after that, the file comes back.
+    """
     aside, is_away = _reserve(file), False
 
     def remove() -> None:
@@ -169,7 +182,10 @@ def removable(file: Path) -> Iterator[Callable[[], None]]:
 
 
 def flush_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk. Windows and some network drives cannot flush one."""
+    """Flush the names in a folder to disk.
+
+    Windows and some network drives cannot.
+    """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -184,12 +200,12 @@ def _named(option: str) -> str:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for whoever writes to a pipe."""
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _locked(path: Path) -> int:
-    """A file that is made if need be, and that this process alone has locked."""
+    """Create and lock a file."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     while True:
         file = os.open(path, flags, 0o666)
@@ -197,7 +213,7 @@ def _locked(path: Path) -> int:
             lock(file)
             if os.path.samestat(os.fstat(file), path.stat()):
                 return file
-        except FileNotFoundError:  # its owner removed it in between, as samestat may find, too
+        except FileNotFoundError:  # its owner removed it meanwhile
             pass
         except BaseException:
             os.close(file)
@@ -206,7 +222,7 @@ def _locked(path: Path) -> int:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Refuse a pipe or a device, whose name a file would take; a folder cannot be replaced anyway."""
+    """Reject a pipe or a device as a target."""
     with suppress(FileNotFoundError):
         mode = target.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -214,18 +230,23 @@ def _check_replaceable(target: Path) -> None:
 
 
 def _refused(target: Path, error: OSError) -> UceEdgeError:
-    return UceEdgeError(f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact.")
+    return UceEdgeError(
+        f"Cannot write {target}: {error.strerror or error}. The old file, if any, is intact.", "file.unwritable"
+    )
 
 
 def _reserve(target: Path) -> Path:
-    """A new empty file in the same folder, with the permissions that the user's umask leaves to any other file."""
+    """Create an empty file in the same folder.
+
+    It has the permissions that the user's umask gives.
+    """
     temporary = target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{target.suffix}")
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     return temporary
 
 
 def _publish(temporary: Path, target: Path) -> None:
-    """Rename, in an order that a power cut leaves either the old content or all of the new."""
+    """Flush and rename, safely against a power cut."""
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     temporary.replace(target)
@@ -233,14 +254,17 @@ def _publish(temporary: Path, target: Path) -> None:
 
 
 def _is_about(error: OSError, temporary: Path) -> bool:
-    """Whether an error is about writing this file: it names it, or the disk is full."""
+    """Whether an error is about writing this file.
+
+    It names the file, or the disk is full.
+    """
     named = {str(name) for name in (error.filename, error.filename2) if name is not None}
     return str(temporary) in named or (not named and error.errno in _FULL)
 
 
 @functools.cache  # once a process: a folder may take thousands of files
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left in a folder."""
+    """Remove temporary files of killed processes."""
     with suppress(OSError):
         for path in folder.iterdir():
             if _TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime > _ABANDONED_AFTER:

@@ -1,4 +1,4 @@
-"""What a field of a record may hold, read from its annotation: `Annotated[float, between(0, 1)]`."""
+"""Validate values by their annotation: `Annotated[float, between(0, 1)]`."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from uce_edge.errors import UsageError, expected
 
 DEPTH = 64
-"""Levels of a document: enough for every card, and far from Python's own limit."""
+"""The nesting limit of a document, far below Python's own."""
 _HELP = "docs/contract.md says what it holds."
 
 
@@ -24,21 +24,21 @@ class RecordError(UsageError):
         self.key, self.rule, self.value, self.remedy = key, rule, value, remedy
 
     def inside(self, place: str) -> "RecordError":
-        """The same, of a value that is a part of something else."""
+        """The same error, inside an outer field."""
         key = place + self.key if self.key[:1] in ("", "[") else f"{place}.{self.key}"
         return RecordError(key, self.rule, self.value, self.remedy)
 
     def told(self, remedy: str) -> str:
-        """The sentence with another remedy."""
+        """The message with another remedy."""
         return expected(f"`{self.key}`", self.rule, self.value, remedy)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must satisfy beside its type; stands in `Annotated`."""
+    """A rule beside the type; used in `Annotated`."""
 
     words: str
-    """They follow the words of the type: "a number" + "between 0 and 1"."""
+    """They follow the type: "a number" + "between 0 and 1"."""
     holds: Callable[[Any], bool]
 
 
@@ -76,24 +76,24 @@ NONE_AS_EMPTY = "none as empty"
 
 
 class Refused(Exception):
-    """A value is not what the annotation says; whoever knows its name says so."""
+    """A value does not fit its annotation."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How a value of one annotation is checked and converted."""
+    """Checks and converts values of one annotation."""
 
     words: str
     read: Callable[[Any], Any]
-    """Gives the value as a record holds it; raises `Refused`, or a `RecordError` about a part of it."""
+    """Returns the converted value; raises `Refused`, or a `RecordError` about a part."""
     marks: tuple[object, ...] = ()
 
 
 def checked(name: str, hint: Any, value: object, remedy: str) -> Any:
-    """An argument as its annotation says.
+    """Validate an argument by its annotation.
 
     Raises:
-        UsageError: It is something else, such as a text where a number belongs.
+        UsageError: It does not fit, such as a text for a number.
     """
     reader = reader_of(hint)
     try:
@@ -152,7 +152,7 @@ def _either(readers: list[Reader]) -> Reader:
                 wrong_inside = error
         raise wrong_inside or Refused
 
-    # What may also be absent needs no mention in a sentence about what is there.
+    # A message about a present value need not mention None.
     return Reader(" or ".join(reader.words for reader in readers if reader is not _PLAIN[type(None)]), read)
 
 
@@ -162,7 +162,7 @@ def _list(entry: Reader, length: int | None, kind: Callable[..., Any]) -> Reader
             raise Refused
         try:
             return kind(map(entry.read, values))
-        except (Refused, RecordError):  # which one it is matters only now
+        except (Refused, RecordError):  # find the wrong entry only now
             return kind(_entry(entry, f"[{index}]", value) for index, value in enumerate(values))
 
     return Reader("a list" if length is None else f"a list of {length}, each {entry.words}", read)
@@ -219,7 +219,10 @@ def _integer(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    """An integer stays one, so that the document does not change; numpy's scalars become Python's."""
+    """A finite number; integers stay integers.
+
+    So the document does not change. Scalars of numpy become Python's.
+    """
     if type(value) is float and math.isfinite(value):  # nearly always: a map may have a million of them
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

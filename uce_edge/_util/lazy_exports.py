@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are used, so that `import uce_edge` stays instant."""
+"""Import public names on first use."""
 
 import sys
 from collections.abc import Callable, Mapping

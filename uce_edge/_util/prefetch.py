@@ -1,4 +1,4 @@
-"""Work that is done ahead, in threads, while its results are taken in order."""
+"""Work ahead in threads; yield results in order."""
 
 import os
 import time
@@ -25,7 +25,9 @@ def done_ahead(
     at_most: int,
     patience: float | None = _PATIENCE,
 ) -> Generator[list[Result], None, None]:
-    """Results in the order of the items, in lists of what is ready within a moment: at least one, at most so many.
+    """Yield lists of results, in the order of the items.
+
+    A list has what is ready within a moment: at least one result, at most `at_most`.
 
     While a list is used, threads work on what comes next. A single item is worked on here: it needs no thread. No
     thread is left when the iterator ends or is closed.

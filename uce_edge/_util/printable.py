@@ -1,4 +1,4 @@
-"""Names of files, classes and models are text of others: shown on screens and in tables, never acted upon there."""
+"""Escape untrusted text for terminals and tables."""
 
 import re
 
@@ -15,12 +15,15 @@ _NUMBER = re.compile(r"[+-]?[0-9.]*")
 
 
 def shown(text: str) -> str:
-    r"""A text as one printable line: a newline becomes `\n`, an escape `\x1b`, a byte that is no UTF-8 `\xff`."""
+    r"""A text as one printable line.
+
+    A newline becomes `\n`, an escape `\x1b`, a byte that is not UTF-8 `\xff`.
+    """
     return text if text.isascii() and text.isprintable() else _HIDDEN.sub(_escaped, text)
 
 
 def cell(value: object) -> object:
-    """A value for CSV: text is shown, with an apostrophe where a spreadsheet would take it for a formula."""
+    """A value for CSV; formulas get an apostrophe."""
     if not isinstance(value, str):
         return value
     text = shown(value)

@@ -14,7 +14,10 @@ def hide(hidden: bool) -> None:
 
 @contextmanager
 def progress(task: str, total: int, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Draw a bar on stderr while the block runs (only on a terminal); yields the function that advances it."""
+    """Draw a progress bar on stderr, on a terminal.
+
+    Yields the function that advances it.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""Records: frozen dataclasses that hold only what their annotations allow, and the JSON documents they are kept in.
+"""Records: validated frozen dataclasses, and their JSON documents.
 
 A record that is made in Python and one that is read from a file pass the same checks:
 
@@ -23,12 +23,15 @@ _TOO_DEEP = "it is nested too deeply"
 
 
 class DocumentError(ValueError):
-    """A text is not the JSON object that it should be."""
+    """A text is not a JSON object."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A frozen dataclass that checks its fields by their annotations, and turns enums and lists into what they say."""
+    """A frozen dataclass that validates its fields.
+
+    Enums and lists are converted as the annotations say.
+    """
 
     REMEDY: ClassVar[str] = "docs/contract.md says what it holds."
 
@@ -41,7 +44,9 @@ class Record:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """From parsed JSON. Keys it does not know are ignored; those with a default may be absent.
+        """Read parsed JSON.
+
+        Unknown keys are ignored; keys with a default may be missing.
 
         Raises:
             RecordError: A value is not what it should be.
@@ -64,11 +69,14 @@ class Record:
         return document
 
     def to_json(self, indent: int | None = None, *, sort_keys: bool = True) -> str:
-        """The document as text; with sorted keys, equal records give equal bytes."""
+        """The document as text.
+
+        With sorted keys, equal records give equal bytes.
+        """
         return json.dumps(self.to_document(), sort_keys=sort_keys, allow_nan=False, indent=indent)
 
     def wrong(self, name: str, rule: str) -> RecordError:
-        """What to raise when a field does not go with the others."""
+        """The error about a field that contradicts others."""
         return RecordError(name, rule, _document(getattr(self, name)), self.REMEDY)
 
     @classmethod
@@ -82,7 +90,7 @@ class Record:
 
 
 def parse(text: str | bytes) -> dict[str, Any]:
-    """The object in a JSON text, whose numbers are all finite.
+    """Parse a JSON object whose numbers are finite.
 
     Raises:
         DocumentError: It is something else; the message is a clause without a full stop.
@@ -103,7 +111,7 @@ def parse(text: str | bytes) -> dict[str, Any]:
 
 
 def _check(value: Any, depth: int) -> None:
-    """Refuse NaN and Infinity, which Python writes and JSON does not know, and 1e999; and what is nested too deeply."""
+    """Reject NaN, Infinity, 1e999 and deep nesting."""
     if depth == 0:
         raise DocumentError(_TOO_DEEP)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,7 @@
-"""A log of decisions that survives a power cut: one JSON line each, on the disk before the next image is read."""
+"""The audit log of decisions; it survives a power cut.
+
+One JSON line per decision, on disk before the next image is read.
+"""
 
 import hashlib
 import os
@@ -13,29 +16,36 @@ from uce_edge import __version__
 from uce_edge._util.atomic_files import flush_folder, lock
 from uce_edge.audit import hash_chain
 from uce_edge.errors import UceEdgeError, UceEdgeWarning
-from uce_edge.runtime.answers import Answer, Request
+from uce_edge.runtime.answers import Answer
+from uce_edge.runtime.request import Request
 
 if TYPE_CHECKING:
     from uce_edge.runtime.model import Model
 
 _NAME = "Choose another place with --audit."
 _CLOSED = -1
+REPLAYED = ("samples", "seed", "reject", "adaptive", "top")
+"""The fields of a request that a replay needs."""
 
 
 class Audit:
-    """Appends to a file; lines that are there stay, and every line holds the one before it (see `hash_chain`)."""
+    """An append-only log with a hash chain."""
 
-    def __init__(self, path: Path, model: "Model", asked: Request | None = None, max_bytes: int | None = None) -> None:
-        """Open the log. A last line that a power cut tore is removed: its decision was never told.
+    def __init__(
+        self, path: Path, model: "Model", request: Request | None = None, max_bytes: int | None = None
+    ) -> None:
+        """Open the log.
+
+        A last line torn by a power cut is removed: its decision was never reported.
 
         Args:
-            path: The file; it is made when it is not there.
-            model: The model that answers.
-            asked: How the images are asked about, so that a decision can be computed again.
-            max_bytes: The size from which the file is set aside under a number, and a new one begun; None for never.
+            path: The file; created if missing.
+            model: The model.
+            request: The request for all images, so that a decision can be replayed.
+            max_bytes: The size from which the file is renamed with a number and a new one begins; None for never.
         """
         self._path, self._max_bytes = path, max_bytes
-        self._asked = asked or Request()
+        self._request = request or Request()
         self._same = {
             "model": model.path,
             "model_sha256": model.sha256,
@@ -51,18 +61,20 @@ class Audit:
         except OSError as error:
             raise self._failed(error) from None
 
-    def add(self, answer: Answer, asked: Request | None = None) -> None:
-        """Log one decision; the hash is that of the bytes that the answer has kept, null if they could not be read.
+    def add(self, answer: Answer, request: Request | None = None) -> None:
+        """Log one decision.
+
+        The hash is that of the answer's bytes, null if they could not be read.
 
         Args:
             answer: The decision.
-            asked: How this image was asked about; None for what holds for all of them.
+            request: The request for this image; None for that of all images.
 
         Raises:
-            UceEdgeError: It cannot be written, and is not in the log.
+            UceEdgeError: It cannot be written and is not in the log.
         """
         try:
-            if self._file == _CLOSED:  # what failed before left it so
+            if self._file == _CLOSED:  # after an earlier failure
                 self._begin()
         except OSError as error:
             raise self._failed(error) from None
@@ -72,7 +84,7 @@ class Audit:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "sha256": None if answer.content is None else hashlib.sha256(answer.content).hexdigest(),
         }
-        how = {"asked": _told(asked or self._asked), "part": answer.part}
+        how = {"asked": _replayable(request or self._request), "part": answer.part}
         line = hash_chain.sealed(content | self._same | how | answer.as_dict())
         try:
             if self._max_bytes is not None and self._size > 0 and self._size + len(line) > self._max_bytes:
@@ -84,13 +96,16 @@ class Audit:
         self.lines += 1
 
     def close(self) -> None:
-        """Nothing more will be logged."""
+        """Close the file."""
         file, self._file = self._file, _CLOSED
         if file != _CLOSED:
             os.close(file)
 
     def _begin(self) -> None:
-        """Open the log and find its end; a file that is no log is left as it is."""
+        """Open the log and find its end.
+
+        A file that is not a log stays unchanged.
+        """
         self._file = self._open()
         try:
             self._size, self._line, self.last = self._end()
@@ -99,7 +114,10 @@ class Audit:
             raise
 
     def _open(self, more: int = 0) -> int:
-        """The file, locked. Neither a link is followed nor a pipe waited for: they are no logs."""
+        """Open and lock the file.
+
+        Links are not followed and pipes not waited for: they are no logs.
+        """
         with suppress(FileNotFoundError):
             self._check_is_regular(self._path.lstat().st_mode)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | more
@@ -110,24 +128,24 @@ class Audit:
             self._check_is_regular(os.fstat(file).st_mode)
             lock(file)
             if not os.path.samestat(os.fstat(file), self._path.lstat()):
-                raise BlockingIOError  # set aside by another process since it was opened
+                raise BlockingIOError  # another process renamed it meanwhile
         except UceEdgeError:
             os.close(file)
             raise
         except OSError:
             os.close(file)
             raise UceEdgeError(
-                f"Another process is writing the log {self._path}, which only one process may do. {_NAME}"
+                f"Another process is writing the log {self._path}, which only one process may do. {_NAME}", "log.locked"
             ) from None
         flush_folder(self._path.parent)
         return file
 
     def _check_is_regular(self, mode: int) -> None:
         if not stat.S_ISREG(mode):
-            raise UceEdgeError(f"{self._path} is not a regular file, so it cannot be a log. {_NAME}")
+            raise UceEdgeError(f"{self._path} is not a regular file, so it cannot be a log. {_NAME}", "log.not-a-log")
 
     def _append(self, line: bytes) -> None:
-        """All of a line on the disk, or nothing of it."""
+        """Write a whole line to disk, or nothing."""
         try:
             written = 0
             while written < len(line):
@@ -137,13 +155,16 @@ class Audit:
             try:
                 os.ftruncate(self._file, self._size)
             except OSError:
-                self.close()  # what is torn is mended when it is opened again
+                self.close()  # reopening repairs a torn line
             raise
         self._size += len(line)
 
     def _rotate(self) -> None:
-        """Set the full file aside; its lock keeps others out until the new file has its own."""
-        if os.name == "nt":  # where nothing that is open can be renamed, and there is no lock
+        """Rename the full file and start a new one.
+
+        The old lock holds until the new file has its own.
+        """
+        if os.name == "nt":  # Windows cannot rename an open file, and has no lock
             self.close()
         try:
             self._path.rename(hash_chain.next_segment(self._path))
@@ -153,12 +174,12 @@ class Audit:
         self._file, self._size = file, 0
 
     def _end(self) -> tuple[int, int, str]:
-        """Size of the file, number and hash of the last line, once what a power cut tore is mended."""
+        """Size, last line number and last hash, after repair."""
         size = os.fstat(self._file).st_size
         with os.fdopen(os.dup(self._file), "rb") as file:
             whole, torn = hash_chain.ends(file)
         if whole is not None and not hash_chain.is_record(whole):
-            raise self._foreign()
+            raise self._not_a_log()
         line, last = self._numbered(whole)
         if not torn:
             return size, line, last
@@ -167,7 +188,7 @@ class Audit:
             self._append(b"\n")
             return self._size, *self._numbered(torn)
         if not hash_chain.is_begun(torn, line + 1, last or None):
-            raise self._foreign()
+            raise self._not_a_log()
         os.ftruncate(self._file, size - len(torn))
         warnings.warn(
             f"the last line of {self._path} was incomplete and has been removed", UceEdgeWarning, stacklevel=5
@@ -175,7 +196,10 @@ class Audit:
         return size - len(torn), line, last
 
     def _numbered(self, text: bytes | None) -> tuple[int, str]:
-        """Number and hash of the last line, which may stand in a file that was set aside; 0 and nothing without one."""
+        """Number and hash of the last line.
+
+        It may be in an older file; 0 and an empty text without one.
+        """
         file, older = self._path, [path for path in hash_chain.segments(self._path) if path != self._path]
         while not text and older:
             file = older.pop()
@@ -188,13 +212,13 @@ class Audit:
                 number = sum(line.endswith(b"\n") for line in lines)
         return number, hash_chain.digest(text)
 
-    def _foreign(self) -> UceEdgeError:
-        return UceEdgeError(f"{self._path} exists, but it is not a log of decisions. {_NAME}")
+    def _not_a_log(self) -> UceEdgeError:
+        return UceEdgeError(f"{self._path} exists, but it is not a log of decisions. {_NAME}", "log.not-a-log")
 
     def _failed(self, error: OSError) -> UceEdgeError:
-        return UceEdgeError(f"Cannot write the log {self._path}: {error.strerror or error}. {_NAME}")
+        return UceEdgeError(f"Cannot write the log {self._path}: {error.strerror or error}. {_NAME}", "log.unwritable")
 
 
-def _told(asked: Request) -> dict[str, Any]:
-    """What it takes to compute a decision again."""
-    return {name: getattr(asked, name) for name in ("samples", "seed", "reject", "adaptive", "top")}
+def _replayable(request: Request) -> dict[str, Any]:
+    """The fields that a replay needs."""
+    return {name: getattr(request, name) for name in REPLAYED}

@@ -1,9 +1,9 @@
-"""Lines of a log that hold each other: every line carries its own hash and that of the line before.
+"""A hash chain over the lines of a log.
 
-A line is one JSON object. Its last key, `line_sha256`, is the SHA-256 of the text before that key; `previous` is the
-`line_sha256` of the line before, and of the first line the SHA-256 of the model file. So an edited line is known by
-itself, and a line that was taken out, put in or moved by its neighbours. What was cut off the end shows only against a
-hash that was kept elsewhere.
+A line is one JSON object. Its last key, `line_sha256`, is the SHA-256 of the text before that key. `previous` is the
+`line_sha256` of the line before; in the first line it is the SHA-256 of the model file. So an edited line does not
+match its own hash, and a removed, inserted or moved line does not match its neighbours. Lines cut off the end show only
+against a hash stored elsewhere.
 """
 
 import hashlib
@@ -20,22 +20,22 @@ from uce_edge.errors import UceEdgeError
 
 _SEALED = re.compile(rb'(\{.*), "line_sha256": "([0-9a-f]{64})"\}', re.DOTALL)
 _TAIL = 1 << 16  # bytes that are read at once, from the end
-_LONGEST = 1 << 24  # bytes of a line: no record of ours has as many
+_LONGEST = 1 << 24  # longer than any record, in bytes
 _RECORD = {"model_sha256": str, "uce_edge": str, "path": str, "status": str}
 _FIRST = b'{"line": '
 _HEX = re.compile(rb"[0-9a-f]*")
 
 
 class Seal(StrEnum):
-    """What the hashes say of a line."""
+    """The result of checking the hashes of a line."""
 
     INTACT = "intact"
     UNSEALED = "unsealed"
-    """It has no hash, and no line before it has one: an older version wrote it."""
+    """It has no hash, nor has any line before it: an older version wrote it."""
     EDITED = "edited"
-    """Its text is not the one that was hashed."""
+    """Its text does not match its hash."""
     GAP = "gap"
-    """It is as it was, but does not follow the line before it: lines were removed, put in or moved."""
+    """It matches its hash, but not the line before: lines were removed, inserted or moved."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Line:
     """Without the line's end."""
     seal: Seal
     absent: int = 0
-    """How many lines are missing before it, where the numbers tell."""
+    """The number of lines missing before it, if known."""
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """What it says; empty for what is no JSON object."""
+        """Its JSON object, or an empty one."""
         return parsed(self.text) or {}
 
 
@@ -64,13 +64,16 @@ def sealed(content: dict[str, Any]) -> bytes:
 
 
 def digest(text: bytes) -> str:
-    """What the next line shall carry: the hash that a line states, or that of all of it where it states none."""
+    """The hash that the next line refers to.
+
+    The one that a line states, or that of the whole line.
+    """
     match = _SEALED.fullmatch(text)
     return hashlib.sha256(text).hexdigest() if match is None else match[2].decode()
 
 
 def parsed(text: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line; None for what is none."""
+    """The JSON object of a line, or None."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):  # of bytes that are no UTF-8, too
@@ -79,25 +82,30 @@ def parsed(text: bytes) -> dict[str, Any] | None:
 
 
 def segments(log: Path) -> list[Path]:
-    """The files of a log, the oldest first: NAME.000001.SUFFIX, ... and the one that is written to, if it is there."""
+    """The files of a log, the oldest first.
+
+    NAME.000001.SUFFIX, ..., and the current one, if it exists.
+    """
     numbered = _numbered(log)
     return [path for path in (*(numbered[number] for number in sorted(numbered)), log) if path.is_file()]
 
 
 def next_segment(log: Path) -> Path:
-    """The name that a full file gets."""
+    """The name for a full file."""
     return log.with_name(f"{log.stem}.{max(_numbered(log), default=0) + 1:06d}{log.suffix}")
 
 
 def _numbered(log: Path) -> dict[int, Path]:
-    """What has the name of a full file, by its number."""
+    """Full files by their number."""
     pattern = re.compile(re.escape(log.stem) + r"\.(\d{6,})" + re.escape(log.suffix))
     paths = log.parent.iterdir() if log.parent.is_dir() else ()
     return {int(match[1]): path for path in paths if (match := pattern.fullmatch(path.name))}
 
 
 def ends(file: BinaryIO) -> tuple[bytes | None, bytes]:
-    """The last whole line of a file without its end, if there is one, and what follows it: the start of a torn one.
+    """The last whole line, and a torn line behind it.
+
+    Both without line ends. Of a line longer than any record, only the end is read.
 
     Of what is longer than any record, only the end is read.
     """
@@ -112,43 +120,50 @@ def ends(file: BinaryIO) -> tuple[bytes | None, bytes]:
 
 
 def last_line(path: Path) -> bytes:
-    """The last line of a file without its end, be it whole or torn; nothing for an empty file."""
+    """The last line of a file, whole or torn."""
     with path.open("rb") as file:
         whole, torn = ends(file)
     return torn or whole or b""
 
 
 def is_record(text: bytes) -> bool:
-    """Whether a line is a decision that this package logged, in any version."""
+    """Whether a line is a logged decision, of any version."""
     document = parsed(text) or {}
     return all(isinstance(document.get(name), kind) for name, kind in _RECORD.items())
 
 
 def is_begun(text: bytes, number: int, previous: str | None) -> bool:
-    """Whether a text is the start of a record that a power cut tore; behind it, some disks leave NULs.
+    """Whether a text is the start of a torn record.
+
+    Some disks leave NULs behind it.
 
     Args:
         text: The text.
         number: The number that the record would have.
-        previous: The hash of the record before it; None for the first of all, which names any model.
+        previous: The hash of the record before it; None for the first record, which has that of any model.
     """
     text, head, after = text.rstrip(b"\0"), f'{{"line": {number}, "previous": "'.encode(), b'", "time": "'
     if not text.startswith(head):
-        # Without a record before it, a bracket alone may begin anything.
+        # Without a record before it, a bracket alone proves nothing.
         return head.startswith(text) and (previous is not None or len(text) >= len(_FIRST))
-    named, rest = text[len(head) : len(head) + 64], text[len(head) + 64 :]
-    is_hash = _HEX.fullmatch(named) is not None if previous is None else previous.encode().startswith(named)
+    prefix, rest = text[len(head) : len(head) + 64], text[len(head) + 64 :]
+    is_hash = _HEX.fullmatch(prefix) is not None if previous is None else previous.encode().startswith(prefix)
     return is_hash and (rest.startswith(after) or after.startswith(rest))
 
 
 def read(files: Iterable[Path]) -> Iterator[Line]:
-    """Every line of a log with what the hashes say of it; the files in the order they were written."""
+    """Read every line of a log, with its seal.
+
+    The files come in the order of writing.
+    """
     before: Line | None = None
     for file in files:
         try:
             lines = file.open("rb")
         except OSError as error:
-            raise UceEdgeError(f"Cannot read the log {file}: {error.strerror}. Check its permissions.") from None
+            raise UceEdgeError(
+                f"Cannot read the log {file}: {error.strerror}. Check its permissions.", "log.unreadable"
+            ) from None
         with lines:
             for number, text in enumerate(_lines(lines), 1):
                 line = _judged(file, number, text.rstrip(b"\r\n"), before)
@@ -157,7 +172,7 @@ def read(files: Iterable[Path]) -> Iterator[Line]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; of one that is longer than any record, only the start."""
+    """The lines of a file, cut at the longest record."""
     while text := file.readline(_LONGEST):
         rest = text
         while rest and not rest.endswith(b"\n"):
@@ -177,7 +192,7 @@ def _judged(file: Path, number: int, text: bytes, before: Line | None) -> Line:
         return Line(file, number, text, Seal.INTACT)
     absent = _number(document) - 1 - (0 if before is None else _number(before.document))
     if before is not None and before.seal is Seal.EDITED and absent <= 0:
-        return Line(file, number, text, Seal.INTACT)  # the line before is to blame, and is told
+        return Line(file, number, text, Seal.INTACT)  # the line before is reported
     return Line(file, number, text, Seal.GAP, max(0, absent))
 
 

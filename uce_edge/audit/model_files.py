@@ -1,4 +1,4 @@
-"""Model files that a log names: by the hash of their content, wherever they lie now."""
+"""Find model files by the hash of their content."""
 
 import hashlib
 from contextlib import suppress
@@ -20,7 +20,10 @@ class ModelFiles:
         self._tried: set[str] = set()
 
     def find(self, digest: str, logged: str) -> Path | None:
-        """The file with this content: a known one, or the one that the log names, if it still has it."""
+        """The file with this digest, or None.
+
+        A known file, or the logged one if its content still matches.
+        """
         path = Path(logged)
         if digest not in self._known and logged not in self._tried:
             self._tried.add(logged)  # a log of many lines names it in each

@@ -1,4 +1,4 @@
-"""Compute logged decisions again, from the images and the stored seeds, and say which are not as they were logged."""
+"""Replay logged decisions, and report those that differ."""
 
 import itertools
 import warnings
@@ -11,51 +11,52 @@ from typing import Any
 
 from uce_edge import contract
 from uce_edge.audit import hash_chain
+from uce_edge.audit.decision_log import REPLAYED
 from uce_edge.audit.hash_chain import Line, Seal
 from uce_edge.audit.model_files import ModelFiles, sha256
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError, argument, expected
 from uce_edge.images import medical
 from uce_edge.rejection.rule import Reason
-from uce_edge.runtime.answers import CHUNK, FIELDS, Request
+from uce_edge.runtime.answers import CHUNK, FIELDS, each_answer
 from uce_edge.runtime.model import Model
+from uce_edge.runtime.request import Request
 
 TOLERANCE = 1e-4
-"""How far a number may be from the logged one: processors round otherwise, and no decision hangs on it."""
+"""The tolerance for numbers, because processors round differently."""
 
 _CLOSE = ("confidence", *contract.NUMBERS)
 _EXACT = ("status", *(name for name in FIELDS if name not in (*_CLOSE, "top")))
 _RENAMED = {"foreign": Reason.OUT_OF_DISTRIBUTION}
 """Reasons as older versions logged them."""
-_ASKED = ("samples", "seed", "reject", "adaptive", "top")
 
 
 class Outcome(StrEnum):
-    """What became of a logged decision."""
+    """The result of replaying a logged decision."""
 
     SAME = "same"
-    """The image and the model give it again."""
+    """The replay gives the same decision."""
     DIFFERS = "differs"
-    """They give another one."""
+    """The replay gives another decision."""
     MISSING = "missing"
-    """The image is not there, or lines of the log are gone before this one."""
+    """The image is missing, or lines of the log before this one are."""
     EDITED = "edited"
-    """The line is not the one that was written."""
+    """The line was changed after it was written."""
     UNCHECKED = "unchecked"
-    """It cannot be computed again: the image could not be read then either, or the model is not at hand."""
+    """It cannot be replayed: the image was unreadable when logged, or the model is missing."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of one line."""
+    """The result for one line."""
 
     outcome: Outcome
     file: str
     line: int
     """Of the line in its file, from 1."""
     path: str | None
-    """The image, as it was called."""
+    """The logged name of the image."""
     why: str = ""
-    """What is wrong, in words."""
+    """The problem, in words."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -69,13 +70,15 @@ class Finding:
 
 
 def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLERANCE) -> Iterator[Finding]:
-    """Every line of a log, its numbered files first, with what is known of it.
+    """Replay every line of a log.
+
+    Its numbered files come first.
 
     Args:
         log: The file that `--audit` named.
         images: A folder with the images, under any names: they are found by their hashes.
         models: The model files.
-        tolerance: How far a number may be from the logged one, relative for those above 1.
+        tolerance: The tolerance for numbers, relative above 1.
     """
     if not 0 <= tolerance < 1:
         raise UsageError(
@@ -83,31 +86,37 @@ def replay(log: Path, images: Path, models: ModelFiles, tolerance: float = TOLER
         )
     files = hash_chain.segments(log)
     if not files:
-        raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.")
-    at_hand = _Models(models)
+        raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.", "log.missing")
+    loaded = _Models(models)
     by_hash, names = _index(images, files)
     every = hash_chain.read(files)
     first = next(every, None)
     if first is None:
-        raise UceEdgeError(f"The log {log} is empty, so it has no decision to compute again. Restore it from a copy.")
+        raise UceEdgeError(
+            f"The log {log} is empty, so it has no decision to compute again. Restore it from a copy.", "log.empty"
+        )
     every = itertools.chain([first], every)
     while lines := list(itertools.islice(every, CHUNK)):
         findings: dict[int, Finding] = {}
         jobs: dict[tuple[str, Request], list[tuple[int, Line, Path]]] = {}
         for place, line in enumerate(lines):
-            found = _cannot(line, at_hand, by_hash, names)
+            found = _cannot(line, loaded, by_hash, names)
             if isinstance(found, Finding):
                 findings[place] = found
+                continue
+            try:
+                key = (line.document["model_sha256"], _request(line.document))
+            except UsageError as error:
+                findings[place] = _impossible(line, error)
             else:
-                document = line.document
-                jobs.setdefault((document["model_sha256"], _request(document)), []).append((place, line, found))
+                jobs.setdefault(key, []).append((place, line, found))
         for (digest, request), job in jobs.items():
-            findings |= _computed(at_hand.get(digest, ""), request, job, tolerance)
+            findings |= _computed(loaded.get(digest, ""), request, job, tolerance)
         yield from (findings[place] for place in sorted(findings))
 
 
 class _Models:
-    """Models by the hashes of their files, loaded when they are needed."""
+    """Models by file digest, loaded on first use."""
 
     def __init__(self, files: ModelFiles) -> None:
         self._files = files
@@ -116,27 +125,27 @@ class _Models:
     def get(self, digest: str, logged: str) -> Model | None:
         path = self._files.find(digest, logged)
         if path is not None and digest not in self._loaded:
-            loaded = Model(path, "cpu")
-            if loaded.sha256 == digest:  # not replaced since it was found
-                self._loaded[digest] = loaded
+            model = Model(path, "cpu")
+            if model.sha256 == digest:  # not replaced since
+                self._loaded[digest] = model
         return self._loaded.get(digest)
 
 
 def _index(folder: Path, but: Iterable[Path]) -> tuple[dict[str, Path], set[str]]:
-    """The files of a folder by their hashes, and their names."""
+    """The files of a folder by digest, and their names."""
     if not folder.is_dir():
         raise UsageError(expected("`images`", "a folder", str(folder), f"Use: {argument('images', 'incoming/')}"))
     skipped = {path.resolve() for path in but}
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.resolve() not in skipped]
     by_hash = {}
     for path in files:
-        with suppress(OSError):  # what cannot be read is missing
+        with suppress(OSError):  # unreadable files are missing
             by_hash[sha256(path)] = path
     return by_hash, {path.name for path in files}
 
 
 def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set[str]) -> Finding | Path:
-    """Where the image of a line lies, or why its decision is not computed again."""
+    """The image of a line, or why there is none."""
     document = line.document
     path = _path(document)
     place = (line.file.name, line.number, path)
@@ -163,44 +172,47 @@ def _cannot(line: Line, models: _Models, by_hash: Mapping[str, Path], names: set
 
 
 def _path(document: dict[str, Any]) -> str | None:
-    """What the image was called; None for what is no name."""
+    """The name of the image, or None."""
     path = document.get("path")
     return path if isinstance(path, str) else None
 
 
 def _part(document: dict[str, Any]) -> str | None:
-    """The frame or slice of the image; older logs have it in the name alone."""
+    """The frame or slice of the image.
+
+    Older logs have it in the name alone.
+    """
     part = document["part"] if "part" in document else (_path(document) or "").rpartition("#")[2]
     return part if isinstance(part, str) and medical.is_part(part) else None
 
 
 def _request(document: dict[str, Any]) -> Request:
-    """How the image was asked about; older logs tell it by the outcome."""
-    asked = document.get("asked")
-    if not isinstance(asked, dict):
+    """The logged request.
+
+    Older logs imply it by the outcome.
+    """
+    logged = document.get("asked")
+    if not isinstance(logged, dict):
         reject = document.get("threshold") if document.get("cutoff") is None else "auto"
-        asked = {"samples": document.get("samples"), "seed": document.get("seed") or 0, "reject": reject}
-    values: dict[str, Any] = {name: asked[name] for name in _ASKED if isinstance(asked.get(name), int | float | str)}
+        logged = {"samples": document.get("samples"), "seed": document.get("seed") or 0, "reject": reject}
+    values: dict[str, Any] = {
+        name: logged[name] for name in REPLAYED if isinstance(logged.get(name), int | float | str)
+    }
     return Request(**values)
 
 
 def _computed(
     model: Model | None, request: Request, job: list[tuple[int, Line, Path]], tolerance: float
 ) -> dict[int, Finding]:
-    """What a model says now of images that were asked about in one way."""
+    """Predict again for one request, and compare."""
     assert model is not None
     paths = [path for _, _, path in job]
-    asked = (request.samples, request.seed, request.reject, request.adaptive)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UceEdgeWarning)  # of passes and promises: told when it was logged
-            answers = list(model.answers(paths, *asked, top=request.top))
+            warnings.simplefilter("ignore", UceEdgeWarning)  # about passes and promises: shown when it was logged
+            answers = list(each_answer(model, paths, model.plan(request)))
     except UceEdgeError as error:
-        why = f"the logged request is impossible: {error}"
-        return {
-            place: Finding(Outcome.EDITED, line.file.name, line.number, _path(line.document), why)
-            for place, line, _ in job
-        }
+        return {place: _impossible(line, error) for place, line, _ in job}
     findings = {}
     for (place, line, _), answer in zip(job, answers, strict=True):
         document = line.document
@@ -210,8 +222,13 @@ def _computed(
     return findings
 
 
+def _impossible(line: Line, error: UceEdgeError) -> Finding:
+    why = f"the logged request is impossible: {error}"
+    return Finding(Outcome.EDITED, line.file.name, line.number, _path(line.document), why)
+
+
 def _differences(logged: dict[str, Any], now: dict[str, Any], tolerance: float) -> list[str]:
-    """What is told otherwise, with both values."""
+    """The values that differ, logged and now."""
     logged = logged | {"reason": _RENAMED.get(str(logged.get("reason")), logged.get("reason"))}
     names = [name for name in _EXACT if logged.get(name) != now[name]]
     names += [name for name in _CLOSE if not _is_close(logged.get(name), now[name], tolerance)]

@@ -1,1 +1,4 @@
-"""What a pass costs: latency and memory against the number of passes, each measurement in a process of its own."""
+"""Measure latency and memory against the number of passes.
+
+Each measurement runs in its own process.
+"""

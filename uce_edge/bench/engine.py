@@ -1,4 +1,7 @@
-"""What else can run the passes of one image. Nothing heavy here: the command line reads it to show its help."""
+"""Other engines that can run a model.
+
+Imports nothing heavy: the command line reads it for its help.
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +11,7 @@ OWN_WORKER = "uce_edge.bench.onnxruntime_worker"
 
 @dataclass(frozen=True)
 class Engine:
-    """Another way to run the passes of a model, and what measures it. Whoever compares brings the engines."""
+    """An engine to compare with, and its worker."""
 
     name: str
     about: str

@@ -1,4 +1,4 @@
-"""What a worker is asked and what it answers: two records that cross from process to process as JSON."""
+"""Jobs and timings, passed between processes as JSON."""
 
 import json
 import subprocess
@@ -44,14 +44,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a worker measured."""
+    """The measurements of a worker."""
 
     seconds: list[float]
     """Of single calls, after a warm-up."""
     peak_mb: float | None
-    """Peak resident memory of the process; None where the system does not tell."""
+    """Peak resident memory of the process; None if unknown."""
     provider: str
-    """What ran it."""
+    """The execution provider."""
 
     def to_json(self) -> str:
         """As a worker prints it."""
@@ -59,19 +59,19 @@ class Timing:
 
 
 def start(module: str, job: Job) -> str:
-    """Run a module in a process of its own and give what it prints.
+    """Run a module in its own process; return its output.
 
     Raises:
-        UceEdgeError: It failed, with the last line that it said.
+        UceEdgeError: It failed; the message has its last line.
     """
     command = [sys.executable, "-P", "-m", module, job.to_json()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UceEdgeError(f"The measurement failed: {reason}")
+        raise UceEdgeError(f"The measurement failed: {reason}", "measurement.failed")
     return done.stdout
 
 
 def timed(worker: str, job: Job) -> Timing:
-    """What a worker measures, in a process of its own."""
+    """Run a worker in its own process."""
     return Timing(**json.loads(start(worker, job)))

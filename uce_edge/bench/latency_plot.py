@@ -16,7 +16,7 @@ _OTHERS = (("^", "#c1440e"), ("v", "#b06a1c"), ("D", "#4b7a2c"), ("X", "#7a4fa3"
 
 
 def check_plot(path: Path) -> None:
-    """Refuse a picture that cannot be drawn, before minutes of measuring."""
+    """Check that the plot can be drawn, before measuring."""
     if path.suffix.lower() not in PICTURES:
         raise UsageError(
             expected("`plot`", f"a file name ending in {', '.join(PICTURES)}", str(path), "Use: --plot latency.png")
@@ -83,7 +83,7 @@ def plot(report: Report, path: Path, beside: Sequence[Report] = ()) -> None:
 
 
 def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights of labels, moved up as little as keeps them from covering each other."""
+    """Heights of labels, moved up so that none overlap."""
     placed = list(heights)
     below = -math.inf
     for i in sorted(range(len(placed)), key=lambda i: heights[i]):

@@ -1,4 +1,4 @@
-"""What a sweep says: the measurements, and what one more pass costs."""
+"""Measurements of a sweep, and the cost of a pass."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Other:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number of passes, and beside it the baseline and other engines."""
+    """One number of passes, with baseline and other engines."""
 
     samples: int
     batch: int
@@ -65,7 +65,10 @@ class Report:
         return f"{self.threads} threads" if self.threads else "all cores"
 
     def price(self) -> str | None:
-        """What one more pass costs, in words; None when only one N was measured."""
+        """The cost of one more pass, in words.
+
+        None when only one N was measured.
+        """
         if self.ms_per_extra_pass is None or self.slope_interval is None:
             return None
         if self.slope_interval[0] <= 0:
@@ -80,7 +83,7 @@ def measurement(
     baseline: Sequence[Timing] = (),
     others: Mapping[str, Sequence[Timing]] | None = None,
 ) -> Measurement:
-    """What was timed in every round, of the model, its baseline and other engines, as medians and ratios."""
+    """Medians and ratios of the timings of all rounds."""
     ours, theirs = _seconds(model), _seconds(baseline)
     p50, p95 = (float(value) * 1e3 for value in np.percentile(ours, [50, 95]))
     base = float(np.median(theirs)) * 1e3 if theirs else None
@@ -114,7 +117,9 @@ def _seconds(timings: Sequence[Timing]) -> list[float]:
 
 
 def extra_pass(medians: Mapping[int, Sequence[float]]) -> tuple[float | None, tuple[float, float] | None]:
-    """Milliseconds per extra pass, and its 95 % interval from the spread of the rounds around the line.
+    """Milliseconds per extra pass, with a 95 % interval.
+
+    The interval comes from the spread of the rounds around the line.
 
     Args:
         medians: For every N, the median latency of each round in milliseconds.

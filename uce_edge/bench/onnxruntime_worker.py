@@ -1,4 +1,4 @@
-"""The worker of `uce-edge bench`: one model file in ONNX Runtime.
+"""The worker of `uce-edge bench`, in ONNX Runtime.
 
 Run as `python -m uce_edge.bench.onnxruntime_worker JSON`.
 """
@@ -21,7 +21,7 @@ _MIN_RUNS, _MAX_RUNS = 5, 200
 
 
 def measure(run: Callable[[], object], provider: str) -> Timing:
-    """Seconds of single calls after a warm-up, and the peak memory of this process."""
+    """Time single calls after a warm-up; measure peak memory."""
     for _ in range(2):
         run()
     seconds: list[float] = []
@@ -33,7 +33,7 @@ def measure(run: Callable[[], object], provider: str) -> Timing:
 
 
 def random_images(job: Job) -> npt.NDArray[Any]:
-    """Images of noise, always the same: speed does not depend on what is in them."""
+    """Random images, always the same."""
     return np.random.default_rng(0).integers(0, 256, (job.batch, *job.image)).astype(job.dtype)
 
 

@@ -1,4 +1,7 @@
-"""The worker of `uce-edge bench --compare openvino`. Run as `python -m uce_edge.bench.openvino_worker JSON`."""
+"""The worker of `uce-edge bench --compare openvino`.
+
+Run as `python -m uce_edge.bench.openvino_worker JSON`.
+"""
 
 import sys
 

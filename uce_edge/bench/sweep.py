@@ -1,4 +1,4 @@
-"""Measuring a model at every number of passes, beside its deterministic file and other engines."""
+"""Measure a model, its deterministic file and other engines."""
 
 import importlib.util
 import tempfile
@@ -24,7 +24,7 @@ _MODEL, _BASELINE = "", "baseline"  # beside the names of engines
 
 
 class _Run(NamedTuple):
-    """A worker and what it is asked."""
+    """A worker and its job."""
 
     worker: str
     job: Job
@@ -41,7 +41,9 @@ def sweep(
     threads: int | None = None,
     rounds: int = ROUNDS,
 ) -> Report:
-    """Measure every N and every batch, each engine in a process of its own, taking turns.
+    """Measure every N and every batch.
+
+    Each engine runs in its own process; the engines take turns.
 
     Args:
         model: The file.
@@ -94,7 +96,7 @@ def side_by_side(
     threads: int | None = None,
     rounds: int = ROUNDS,
 ) -> dict[str, Measurement]:
-    """One image at every file's own number of passes, the files taking turns.
+    """Measure one image with several files, taking turns.
 
     Args:
         files: The files, by name.
@@ -115,7 +117,7 @@ def side_by_side(
 
 
 def _take_turns(runs: Mapping[str, _Run], rounds: int, advance: Callable[[int], None]) -> dict[str, list[Timing]]:
-    """What every run measured in every round."""
+    """The timings of every run in every round."""
     timings: dict[str, list[Timing]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -125,7 +127,7 @@ def _take_turns(runs: Mapping[str, _Run], rounds: int, advance: Callable[[int], 
 
 
 def _prepared(engines: Sequence[Engine], job: Job, folder: Path) -> tuple[dict[str, _Run], dict[str, str]]:
-    """The engines that can run a job, and why the others cannot."""
+    """The usable engines, and reasons for skipping the others."""
     runs: dict[str, _Run] = {}
     skipped: dict[str, str] = {}
     for engine in engines:
@@ -137,14 +139,14 @@ def _prepared(engines: Sequence[Engine], job: Job, folder: Path) -> tuple[dict[s
 
 
 def _tried(engine: Engine, job: Job, folder: Path) -> _Run:
-    """An engine that has run the job once: it may not know the network or the file.
+    """Run a job once to check an engine.
 
     Raises:
-        UceEdgeError: It cannot, and why.
+        UceEdgeError: It cannot run the job.
     """
     for package in engine.needs:
         if importlib.util.find_spec(package) is None:
-            raise UceEdgeError(f"{package} is not installed: {engine.install}")
+            raise UceEdgeError(f"{package} is not installed: {engine.install}", "part.missing")
     if engine.maker is not None:
         job = replace(job, path=str(folder / f"{engine.name}.onnx"))
         start(engine.maker, job)

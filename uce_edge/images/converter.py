@@ -1,4 +1,4 @@
-"""A decoded image as a person sees it, and as a model takes it, with little memory beside its pixels."""
+"""Convert a decoded image for a model, in little memory."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from uce_edge.metadata import ImageSpec
 __all__ = ["Pixels", "View", "damage", "is_wide"]
 
 BACKGROUND = "white"
-"""What shows through transparent pixels: the paper a browser and a print put behind them."""
+"""The colour behind transparent pixels, as in browsers and prints."""
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {
@@ -35,37 +35,42 @@ _ON_ITS_SIDE = {_UPRIGHT[number] for number in (5, 6, 7, 8)}
 _FROM_THE_END = {_UPRIGHT[number] for number in (3, 4, 7, 8)}
 """The upright image begins where the stored one ends."""
 _STRIP = 4_000_000  # pixels that are converted at a time
-_SURVEYED = 100_000  # of a whole image, pixels that tell what its values are like
+_SURVEYED = 100_000  # pixels of a whole image to survey
 _BLOCK = 500_000  # of these, pixels that are scaled at a time, in float64
 
 Pixels = npt.NDArray[Any]
 
 
 class View:
-    """An image, upright. It is converted in strips, because whole copies of it would fill the memory."""
+    """An upright image.
+
+    It is converted in strips, because whole copies would fill the memory.
+    """
 
     def __init__(self, image: Image.Image, display: Display | None = None, *, name: str) -> None:
         """Decode all of it; a truncated file fails here.
 
         Args:
             image: The image.
-            display: How its gray values want to be shown, where the file says so.
-            name: What messages call it.
+            display: How its gray values are displayed, if the file says so.
+            name: The name of the image in messages.
         """
         self._image, self._name = image, name
         self._display = display or Display(None)
         self.note: str | None = None
-        """What is odd about its gray values, once it was resized."""
-        with self._told():
-            # Not at a fraction of the size, as Pillow's draft mode does for JPEGs: its pixels are others, and so are
-            # the answers (docs/contract.md).
+        """A warning about its gray values, set by `resized`."""
+        with self._reported():
+            # Not Pillow's draft mode for JPEGs, which gives other pixels and so other answers (docs/contract.md).
             image.load()
         self._turn = _orientation(image)
         self.width, self.height = reversed(image.size) if self._turn in _ON_ITS_SIDE else image.size
 
     def resized(self, spec: ImageSpec, method: Image.Resampling) -> list[Image.Image]:
-        """What a model takes: one L or RGB image for uint8, one F image per channel for float32."""
-        with self._told():
+        """The image at the model's size.
+
+        One L or RGB image for uint8, one F image per channel for float32.
+        """
+        with self._reported():
             scale = self._scale(spec) if is_wide(self._image) else None
             narrow = [
                 [_resized(band, (spec.width, band.height), method) for band in _bands(strip, spec, scale)]
@@ -76,8 +81,8 @@ class View:
             return [_resized(_stacked(parts), size, method) for parts in zip(*narrow, strict=True)]
 
     def survey(self) -> Survey:
-        """What its gray values are like, which must be of more than 8 bits."""
-        with self._told():
+        """Survey the gray values of more than 8 bits."""
+        with self._reported():
             step = max(1, self.width * self.height // _SURVEYED)
             parts = [_values(strip).ravel()[::step] for strip in self._strips()]
             return Survey.of(np.concatenate(parts), windowed=self._display.windowed)
@@ -97,18 +102,25 @@ class View:
         return (top, 0, bottom, self.width) if self._turn in _ON_ITS_SIDE else (0, top, self.width, bottom)
 
     def _scale(self, spec: ImageSpec) -> "_Scale":
-        """How its gray values become those that a model takes; refuses those without a defined brightness."""
+        """The scaling of its gray values.
+
+        Values without a defined brightness are an error.
+        """
         is_float = self._image.mode == "F"
         given = spec.range or self._display.range
         applied = given or (UNIT if is_float else FULL)
         extent = self._extent(applied)
         if not np.isfinite(extent[:2]).all():
-            raise ImageError(f"{self._name} has pixels that are not finite numbers. Replace NaN and infinity first.")
+            raise ImageError(
+                f"{self._name} has pixels that are not finite numbers. Replace NaN and infinity first.",
+                "image.not-finite",
+            )
         if given is None and spec.dtype == "uint8" and not applied.low <= extent.low <= extent.high <= applied.high:
             raise ImageError(
                 f"{self._name} has {'float' if is_float else '32-bit'} pixels from {extent.low:g} to {extent.high:g}, "
                 f"and only 0 to {applied.high} has a defined brightness. Scale them, save the image with 8 or 16 bits, "
-                "or train the model with --range LOW..HIGH."
+                "or train the model with --range LOW..HIGH.",
+                "image.range",
             )
         if spec.range is not None or (spec.dtype == "uint8" and not self._display.windowed):
             self.note = extent.note(self._name, applied, stored=spec.range is not None)
@@ -116,33 +128,36 @@ class View:
         return _Scale(None if unchanged else applied, self._display.inverted)
 
     def _extent(self, applied: Range) -> Extent:
-        """The smallest and the largest of its gray values, NaN if there is one, and how many a range cuts off."""
+        """The extent of its gray values.
+
+        The smallest and the largest, NaN if there is one, and the share outside the range.
+        """
         strips = [(values.min(), values.max(), applied.outside(values)) for values in map(_values, self._strips())]
         lows, highs, outside = zip(*strips, strict=True)
         return Extent(float(np.min(lows)), float(np.max(highs)), sum(outside) / (self.width * self.height))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Plugins raise whatever their parsing ran into: one sentence instead."""
+    def _reported(self) -> Iterator[None]:
+        """Turn any exception of a plugin into an `ImageError`."""
         try:
             with silenced():
                 yield
         except ImageError:
             raise
         except Exception as error:
-            raise ImageError(damage(self._name, error)) from None
+            raise damage(self._name, error) from None
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
-    # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails on odd tags nobody needs here.
+    # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails on unrelated tags.
     try:
         return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # an unreadable EXIF block says nothing, and viewers show the image as stored
+    except Exception:  # viewers show an image with an unreadable EXIF block as stored
         return None
 
 
 def _resized(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
-    return image if image.size == size else image.resize(size, method)  # which copies even what has the size already
+    return image if image.size == size else image.resize(size, method)  # `resize` always copies
 
 
 def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
@@ -158,17 +173,17 @@ def _stacked(parts: Sequence[Image.Image]) -> Image.Image:
 
 @dataclass(frozen=True)
 class _Scale:
-    """How gray values of more than 8 bits become those that a model takes."""
+    """The scaling of gray values of more than 8 bits."""
 
     range: Range | None
-    """What becomes 0 and 255; None leaves them as they are."""
+    """The values that become 0 and 255; None leaves all unchanged."""
     inverted: bool
 
     def of(self, values: Pixels, dtype: str) -> Pixels:
         """The values, scaled; block by block, because float64 takes room."""
         if self.range is None:
             return values.astype(np.float32)
-        if self.range is UNIT and dtype == "uint8":  # as ever, to the bit: float32, and halves to the even number
+        if self.range is UNIT and dtype == "uint8":  # to the bit as in earlier versions: float32, halves to even
             return np.rint(values * np.float32(255)).astype(np.uint8)
         flat, scaled = values.ravel(), np.empty(values.size, dtype)
         for start in range(0, values.size, _BLOCK):
@@ -180,7 +195,10 @@ class _Scale:
 
 
 def _bands(image: Image.Image, spec: ImageSpec, scale: _Scale | None) -> list[Image.Image]:
-    """The image as one of L or RGB; for a float32 model as one of F per channel, whatever its depth."""
+    """The image as L or RGB.
+
+    For a float32 model, one F image per channel.
+    """
     image = _to_mode(image, spec) if scale is None else Image.fromarray(scale.of(_values(image), spec.dtype))
     return [image] if spec.dtype == "uint8" else [band.convert("F") for band in image.split()]
 
@@ -190,7 +208,7 @@ def _to_mode(image: Image.Image, spec: ImageSpec) -> Image.Image:
         top = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", top.size, BACKGROUND), top)
     mode = "L" if spec.channels == 1 else "RGB"
-    return image if image.mode == mode else image.convert(mode)  # which copies even what has the mode already
+    return image if image.mode == mode else image.convert(mode)  # `convert` always copies
 
 
 def is_wide(image: Image.Image) -> bool:
@@ -207,8 +225,12 @@ def _values(image: Image.Image) -> Pixels:
     return values
 
 
-def damage(name: str, error: Exception) -> str:
-    """What is said of a file that cannot be decoded."""
+def damage(name: str, error: Exception) -> ImageError:
+    """The error about a file that cannot be decoded."""
     if "truncated" in str(error).lower():
-        return f"{name} is truncated: its data ends before the image does. Copy or download it again."
-    return f"{name} cannot be decoded ({error}). Copy or download it again, or save it as PNG."
+        return ImageError(
+            f"{name} is truncated: its data ends before the image does. Copy or download it again.", "image.truncated"
+        )
+    return ImageError(
+        f"{name} cannot be decoded ({error}). Copy or download it again, or save it as PNG.", "image.damaged"
+    )

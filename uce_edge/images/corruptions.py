@@ -1,4 +1,4 @@
-"""Images as a worse camera, light or file would give them, in five severities: what does a model say of them?
+"""Corrupt images in five severities.
 
 | kind | parameter | 1 | 2 | 3 | 4 | 5 |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -83,16 +83,13 @@ def corrupt(images: Images, kind: Kind | str, severity: int, seed: int = 0) -> I
     seed = whole("seed", seed, 0, "Any whole number will do, such as 0.")
     good = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.ndim == 4 and images.size > 0
     if not good or images.shape[3] not in (1, 3):
-        raise ImageError(_unfit(images))
+        shape = f"{images.dtype} {list(images.shape)}" if isinstance(images, np.ndarray) else type(images).__name__
+        rule = "a non-empty uint8 array of shape [n, height, width, 1 or 3]"
+        remedy = "Put the channels last, scale to 0..255 and use .astype(np.uint8)."
+        raise ImageError(expected("`images`", rule, shape, remedy))
     kind = Kind(kind)
     method = partial(_noise, seed=seed) if kind is Kind.NOISE else _METHODS[kind]
     return np.stack([method(image, _STRENGTHS[kind][severity - 1]) for image in images])
-
-
-def _unfit(images: object) -> str:
-    given = f"{images.dtype} {list(images.shape)}" if isinstance(images, np.ndarray) else type(images).__name__
-    rule = "a non-empty uint8 array of shape [n, height, width, 1 or 3]"
-    return expected("`images`", rule, given, "Put the channels last, scale to 0..255 and use .astype(np.uint8).")
 
 
 def _noise(image: Images, deviation: float, seed: int) -> Images:

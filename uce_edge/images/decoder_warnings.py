@@ -1,4 +1,6 @@
-"""Silence for what Pillow, pydicom and nibabel warn of: harmless, or refused elsewhere with a sentence.
+"""Silence the warnings of Pillow, pydicom and nibabel.
+
+They are harmless, or another module reports the error.
 
 `warnings.catch_warnings` is not for threads: two that overlap leave the filters of one to the other. Here one narrow
 filter is put in front while any thread decodes, and taken away when none does; all other warnings stay as they are.
@@ -16,7 +18,7 @@ from PIL import _imaging
 
 __all__ = ["silenced"]
 
-_MODULES = re.compile(r"(PIL|pydicom|nibabel|uce_edge\.(images|view|medical))\b")
+_MODULES = re.compile(r"(PIL|pydicom|nibabel|uce_edge\.images)\b")
 _FILTER = ("ignore", None, Warning, _MODULES, 0)
 _lock = threading.Lock()
 _decoding = 0
@@ -24,7 +26,7 @@ _decoding = 0
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Inside the block, the decoders' warnings are ignored, in every thread."""
+    """Ignore the decoders' warnings in every thread."""
     global _decoding  # noqa: PLW0603 (the filters are the process's, and so is the count)
     _silence_libtiff()
     with _lock:
@@ -43,7 +45,7 @@ def silenced() -> Iterator[None]:
 
 @cache
 def _silence_libtiff() -> None:
-    """Take away the handlers with which libtiff writes to stderr, past Python; it fails as before."""
+    """Remove the handlers with which libtiff writes to stderr."""
     with suppress(OSError, AttributeError):  # a Pillow without libtiff, or that does not show it
         library = ctypes.CDLL(_imaging.__file__)
         library.TIFFSetErrorHandler(None)

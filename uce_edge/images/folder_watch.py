@@ -8,16 +8,16 @@ from uce_edge.errors import ImageError
 from uce_edge.images.loader import is_image
 
 INTERVAL = 0.3
-"""Seconds between two looks. A file is taken when it has not changed for one of them: nobody is writing to it."""
+"""Seconds between two checks. A file that did not change between them is complete."""
 
 
 def arrivals(folder: str | Path) -> Iterator[list[str]]:
-    """Lists of the images that are in a folder and have not been given yet, by name, for ever.
+    """Yield lists of new images in a folder, forever.
 
-    An image that is written anew is given again. Between two looks the list may be empty.
+    An image that is written again is listed again. A list may be empty.
 
     Raises:
-        ImageError: The folder is not there, or not any more.
+        ImageError: The folder does not exist, or was removed.
     """
     given: dict[Path, tuple[int, int]] = {}
     before: dict[Path, tuple[int, int]] = {}
@@ -31,11 +31,13 @@ def arrivals(folder: str | Path) -> Iterator[list[str]]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The images in a folder, or why it cannot be watched."""
+    """List the images in a folder."""
     try:
         return [path for path in folder.iterdir() if is_image(path)]
     except OSError as error:
-        raise ImageError(f"The folder {folder} cannot be watched: {error.strerror}. Check its name.") from None
+        raise ImageError(
+            f"The folder {folder} cannot be watched: {error.strerror}. Check its name.", "folder.unreadable"
+        ) from None
 
 
 def _states(folder: Path) -> dict[Path, tuple[int, int]]:

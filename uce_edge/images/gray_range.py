@@ -1,4 +1,4 @@
-"""Gray values of more than 8 bits: which of them becomes black, and which white."""
+"""Ranges of gray values: which are black and white."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,12 +21,15 @@ _REMEDY = "For example: --range 12bit, or --range -1000..400"
 
 @dataclass(frozen=True)
 class Range(Record):
-    """The raw values that become 0 and 255; what lies outside becomes one of them."""
+    """The raw values that become 0 and 255.
+
+    Values outside are clipped.
+    """
 
     low: float
     high: float
     clipped: Annotated[Share, OPTIONAL] = 0.0
-    """The share of an image's pixels outside of it that is usual: that of the training images, of 99 in 100 at most."""
+    """The share of pixels outside it in training images: the 99th percentile over images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,7 +40,10 @@ class Range(Record):
         return f"{self.low:g}..{self.high:g}"
 
     def shown(self, values: "Values") -> "Values":
-        """From 0 to 255, not rounded: in float64, (v - low) * 255 / (high - low), and then clipped."""
+        """Scale to 0..255, not rounded.
+
+        In float64, (v - low) * 255 / (high - low), then clipped.
+        """
         result = values.astype("float64")
         result -= self.low
         result *= 255
@@ -45,24 +51,24 @@ class Range(Record):
         return result.clip(0, 255, out=result)
 
     def outside(self, values: "Values") -> int:
-        """How many values it cuts off."""
+        """The number of values that it clips."""
         return int((values < self.low).sum() + (values > self.high).sum())
 
 
 FULL = Range(0, 65535)
-"""What 16 bits hold: it stands for an absent range."""
+"""The range of 16 bits, for an absent range."""
 UNIT = Range(0, 1)
-"""The same for float pixels."""
+"""The range of float pixels, for an absent range."""
 
 Choice = Range | Literal["auto"] | None
-"""What a user asks for; None stores no range, so that every file is read by what its own type, or window, says."""
+"""The choice of the user. None stores no range: every file is read by its own type or window."""
 
 
 def parse(text: str) -> Choice:
-    """What the option `--range` says.
+    """Parse the option `--range`.
 
     Raises:
-        UsageError: It says something else.
+        UsageError: It is not a range.
     """
     word = text.strip().lower()
     if word == "auto":

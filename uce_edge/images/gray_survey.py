@@ -1,4 +1,4 @@
-"""What the gray values of images are like, which range suits a model for them, and what is odd about one of them."""
+"""Survey gray values, and choose a range for a model."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -13,43 +13,43 @@ from uce_edge.images.gray_range import FULL, UNIT, Choice, Range
 
 __all__ = ["UNDECIDED", "Decided", "Display", "Extent", "Notes", "RangeWarning", "Survey", "decide", "warn"]
 
-_FAR = 0.05  # more pixels outside of a range than training images had: announced
-_TINY = 1 / 8  # an image whose values lie this close together comes out flat: 12 bits in 16 have a sixteenth
-_EVERY = np.linspace(0, 1, 1001)  # quantiles that are kept of an image that is looked at
+_FAR = 0.05  # warn when so many more pixels lie outside than in training images
+_TINY = 1 / 8  # values in so small a part of the range look flat: 12 bits in 16 have a sixteenth
+_EVERY = np.linspace(0, 1, 1001)  # stored quantiles of a surveyed image
 _ROBUST = slice(1, 1000)  # without a thousandth at each end, where dead pixels lie
 
 
 class RangeWarning(UceEdgeWarning):
-    """The gray values of an image are hardly those that a model was trained for."""
+    """The gray values differ from those of the training images."""
 
 
 @dataclass(frozen=True)
 class Display:
-    """How a file wants its gray values shown."""
+    """How a file displays its gray values."""
 
     range: Range | None
-    """Black and white; None where it says nothing."""
+    """Black and white; None if the file does not say."""
     windowed: bool = False
-    """Whether somebody chose that, rather than its number type."""
+    """Whether the file stores a window, so that its number type does not decide."""
     inverted: bool = False
     """Whether small values are bright."""
 
 
 class Extent(NamedTuple):
-    """What the values of an image are like."""
+    """The extent of the values of an image."""
 
     low: float
     high: float
     outside: float = 0.0
-    """The share that a range cuts off."""
+    """The share that a range clips."""
 
     def note(self, name: str, applied: Range, *, stored: bool) -> str | None:
-        """What a user should know before they believe an answer.
+        """A warning about values that the range does not suit, or None.
 
         Args:
-            name: What the image is called.
-            applied: What became black and white.
-            stored: Whether the model says so, rather than the file's type.
+            name: The name of the image.
+            applied: The range that was applied.
+            stored: Whether the model stores it; otherwise it is that of the file's type.
         """
         seen = f"{name} has gray values from {self.low:g} to {self.high:g}, and "
         those = f"the model's range {applied}" if stored else f"the range of its type, {applied}"
@@ -62,13 +62,16 @@ class Extent(NamedTuple):
 
 
 class Notes:
-    """What was found odd about many images: the first is warned of at once, the others are counted."""
+    """Warnings about many images.
+
+    The first is shown at once, the others are counted.
+    """
 
     def __init__(self) -> None:
         self._count = 0
 
     def add(self, *notes: str) -> None:
-        """Take what is odd about one image."""
+        """Add the warnings about one image."""
         if notes and not self._count:
             warn(notes[0])
         self._count += bool(notes)
@@ -84,23 +87,23 @@ class Notes:
 
 def warn(note: str) -> None:
     """Warn of one image."""
-    # As this module's: those of modules that decode are silenced.
+    # As this module's: warnings of the decoding modules are silenced.
     warnings.warn(note, RangeWarning, stacklevel=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The raw values of one image of more than 8 bits."""
+    """The raw values of one image."""
 
     quantiles: npt.NDArray[np.float64]
     whole: bool
     """Whether they are whole numbers."""
     windowed: bool
-    """Whether the file says how it wants to be shown."""
+    """Whether the file stores a window."""
 
     @classmethod
     def of(cls, values: npt.NDArray[Any], *, windowed: bool) -> "Survey":
-        """Look at the values of an image, or enough of them."""
+        """Survey the values of an image, or a sample."""
         flat = values.ravel().astype(np.float64)
         flat = flat[np.isfinite(flat)]
         whole = values.dtype.kind in "iu" or bool((flat == np.rint(flat)).all() and flat.size and flat.max() > 1)
@@ -108,34 +111,34 @@ class Survey:
 
 
 class Decided(NamedTuple):
-    """A range for a model, and what to tell about it."""
+    """A range for a model, and its message."""
 
     range: Range | None = None
     words: str | None = None
 
 
 UNDECIDED = Decided()
-"""Nobody asked, or there is nothing to say."""
+"""No range, and no message."""
 
 
 def decide(choice: Choice, surveys: Iterable[Survey]) -> Decided:
-    """The range for a model, by images that it learns from.
+    """Choose the range for a model from training images.
 
     Args:
-        choice: What the user asks for. `auto` rounds the smallest and the largest value, a thousandth of every image
+        choice: The choice of the user. `auto` rounds the smallest and the largest value, a thousandth of every image
             left aside, outwards to a bit depth; images that all have a window of their own keep it.
         surveys: The images of more than 8 bits among them.
     """
     seen = [] if choice is None else list(surveys)
     if isinstance(choice, Range):
-        return Decided(_with_usual(choice, seen), f"Gray values {choice} are shown from black to white.")
+        return Decided(_with_clipped(choice, seen), f"Gray values {choice} are shown from black to white.")
     if not seen:
         return UNDECIDED
     return _by_images(seen)
 
 
 def _by_images(seen: Sequence[Survey]) -> Decided:
-    """What `auto` chooses."""
+    """The choice of `auto`."""
     if all(survey.windowed for survey in seen):
         return Decided(words="Every file is shown by its own window. One range for all: --range LOW..HIGH")
     low = min(float(survey.quantiles[_ROBUST].min()) for survey in seen)
@@ -150,15 +153,15 @@ def _by_images(seen: Sequence[Survey]) -> Decided:
     others = " Windows of DICOM files are not used." if any(survey.windowed for survey in seen) else ""
     shown = f"{chosen} is shown from black to white, and the model stores this range"
     words = f"{found}: {shown}.{others} For another range: --range LOW..HIGH"
-    return Decided(_with_usual(chosen, seen), words)
+    return Decided(_with_clipped(chosen, seen), words)
 
 
-def _with_usual(chosen: Range, seen: Sequence[Survey]) -> Range:
-    """The range with the share of pixels that it usually cuts off."""
+def _with_clipped(chosen: Range, seen: Sequence[Survey]) -> Range:
+    """Store the share of training pixels that the range clips."""
     shares = [chosen.outside(survey.quantiles) / len(_EVERY) for survey in seen]
     return replace(chosen, clipped=round(float(np.quantile(shares, 0.99)), 2)) if shares else chosen
 
 
 def _power(value: float) -> int:
-    """The power of two that is not below it."""
+    """The smallest power of two that is not below a value."""
     return 1 << max(0, int(np.ceil(np.log2(max(value, 1)))))

@@ -1,4 +1,4 @@
-"""From what a user gives, a file, bytes, a Pillow image or an array, to the pixels a model takes."""
+"""Load images: from files, bytes, Pillow and arrays to pixels."""
 
 import glob
 import io
@@ -31,7 +31,7 @@ SUFFIXES = (
 _GRAY = {"1", "L", "LA", "I", "I;16", "F"}
 
 MAX_FILE = 1 << 30
-"""Bytes of a file that is read as a whole: the largest image without compression is smaller."""
+"""The largest file in bytes; the largest uncompressed image is smaller."""
 
 _BLOCK = 1 << 20
 
@@ -39,10 +39,10 @@ STDIN = "-"
 
 
 def collect(paths: Iterable[str]) -> list[str]:
-    """Expand folders to the images directly in them, and patterns to the images they match, by name.
+    """Expand folders and patterns to images, sorted by name.
 
-    Everything else stays as it is. Missing files and `-` (standard input) are kept, so that each is reported or read in
-    its turn. In a pattern, `**` is any number of folders.
+    Other words stay as they are. Missing files and `-` (standard input) stay too: each is reported or read in turn.
+    In a pattern, `**` is any number of folders.
 
     Raises:
         ImageError: A folder or pattern has no images, or a folder cannot be listed.
@@ -59,19 +59,21 @@ def collect(paths: Iterable[str]) -> list[str]:
             names = sorted(entry.name for entry in Path(path).iterdir() if is_image(entry))
         except OSError as error:
             raise ImageError(
-                f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it."
+                f"The folder {path} cannot be listed: {error.strerror}. Check that you may read it.",
+                "folder.unreadable",
             ) from None
         if not names:
             raise ImageError(
                 f"The folder {path} has no images ({', '.join(SUFFIXES)}); its subfolders are not searched. "
-                "Name a folder with images in it, or the files themselves."
+                "Name a folder with images in it, or the files themselves.",
+                "folder.empty",
             )
         files.extend(str(Path(path) / name) for name in names)
     return files
 
 
 def _is_pattern(path: str) -> bool:
-    """Whether a word is a pattern: a file may well have a bracket in its name."""
+    """Whether a word is a pattern, not a file's name."""
     return glob.has_magic(path) and not _is_address(path) and not os.path.lexists(path)
 
 
@@ -79,18 +81,19 @@ def _matching(pattern: str) -> list[str]:
     names = sorted(name for name in glob.iglob(pattern, recursive=True) if is_image(Path(name)))  # noqa: PTH207 - absolute ones, too
     if not names:
         raise ImageError(
-            f"No image matches {pattern} ({', '.join(SUFFIXES)}). Check the pattern and the folder you are in."
+            f"No image matches {pattern} ({', '.join(SUFFIXES)}). Check the pattern and the folder you are in.",
+            "folder.empty",
         )
     return names
 
 
 def _is_address(text: str) -> bool:
-    """Whether a text is the address of something on a network."""
+    """Whether a text is a network address."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
 
 
 def _download_first(address: str) -> str:
-    """What to do about an address; nothing is ever fetched here."""
+    """How to download an address; nothing is fetched here."""
     name = address.partition("?")[0].rstrip("/").rpartition("/")[2] or "image"
     command = f"curl -L -o {shlex.quote(name)} {shlex.quote(address)}"
     if not address.lower().startswith(("http://", "https://", "ftp://")):
@@ -102,19 +105,22 @@ def _download_first(address: str) -> str:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file of a folder is meant: by its ending, or as DICOM without one; and not hidden."""
+    """Whether a file in a folder is an image.
+
+    By its suffix, or DICOM without one; hidden files are not.
+    """
     if path.name.startswith(".") or not path.is_file():
         return False
     return is_image_name(path.name) or medical.is_dicom(path)
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file is meant to be an image, by its ending."""
+    """Whether the suffix is that of an image."""
     return name.lower().endswith(SUFFIXES)
 
 
 def is_gray(path: Path) -> bool | None:
-    """Whether an image has no colours; None when it cannot be read."""
+    """Whether an image is gray; None if unreadable."""
     try:
         with _opened(path) as stream:
             image = _decode(stream, str(path))
@@ -124,7 +130,10 @@ def is_gray(path: Path) -> bool | None:
 
 
 def survey(path: str | Path) -> Survey | None:
-    """What the gray values of an image file are like; None for 8 bits, for colours, and when it cannot be read."""
+    """Survey the gray values of an image file.
+
+    None for 8 bits, for colours, and for a file that cannot be read.
+    """
     try:
         with _opened(Path(path)) as stream:
             image = _decode(stream, str(path))
@@ -143,19 +152,21 @@ def load(
     name: str = "The image data",
     note: Callable[[str], None] = gray_survey.warn,
 ) -> Pixels:
-    """Read one image file, or its bytes, and `prepare` it; of several frames or pages the first is used.
+    """Read one image file, or its bytes, and `prepare` it.
+
+    Of several frames or pages, the first is used.
 
     Of a DICOM file, `study.dcm#3` is the third frame; of a NIfTI volume, `volume.nii.gz#z=40` is a slice, and without
     such an ending the middle one is used.
 
     Args:
         source: A path, or the content of a file.
-        spec: What the model takes.
-        name: What messages call bytes; an ending like those counts.
-        note: Is told what is odd about it: gray values far from those of the model, or other frames.
+        spec: The image that the model takes.
+        name: The name of bytes in messages; it may end in a part like those.
+        note: Receives warnings: gray values far from those of the model, or other frames.
 
     Raises:
-        ImageError: Whatever is wrong with it, in one sentence with the remedy.
+        ImageError: The image cannot be used.
     """
     if isinstance(source, bytes):
         return _prepared(_decode(io.BytesIO(source), name), spec, name, note)
@@ -168,7 +179,7 @@ def load(
 
 
 def read(path: str | Path) -> bytes:
-    """The content of a file, or what is wrong with it in one sentence."""
+    """Read a file."""
     with _opened(path) as stream:
         return read_stream(stream, str(path))
 
@@ -176,15 +187,15 @@ def read(path: str | Path) -> bytes:
 def picture(
     source: str | Path | bytes | Image.Image | Pixels, size: int, name: str | None = None, shown: Range | None = None
 ) -> Image.Image:
-    """An image as a person sees it: upright, RGB, on white, its longer side so many pixels.
+    """An image for display: upright, RGB, on white.
 
     Small images are enlarged without smoothing, so that their pixels show.
 
     Args:
         source: A path, or the content of a file.
         size: Pixels of the longer side.
-        name: What bytes are called, as in `load`.
-        shown: The gray values that a model takes for black and white, if it says so.
+        name: The name of bytes, as in `load`.
+        shown: The gray values that the model shows as black and white, if it stores them.
     """
     if isinstance(source, bytes):
         name = name or "The image data"
@@ -206,10 +217,10 @@ def _pictured(image: Image.Image | medical.Opened, size: int, name: str, shown: 
 
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:
-    """The content of a stream, unless it is longer than any image: it may have no end."""
+    """Read a stream, at most as long as an image."""
     content: bytes | None
     if stream.seekable():
-        # As many bytes as there are: blocks that shrink to what was read leave holes in the memory.
+        # The exact size: blocks that shrink after reading fragment the memory.
         size = stream.seek(0, io.SEEK_END)
         stream.seek(0)
         content = stream.read(size) if size <= MAX_FILE else None
@@ -217,13 +228,18 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
         blocks = islice(iter(lambda: stream.read(_BLOCK), b""), MAX_FILE // _BLOCK + 1)
         content = b"".join(blocks)
     if content is None or len(content) > MAX_FILE:
-        raise ImageError(f"{name} has more than {MAX_FILE >> 30} GiB, which no image needs. Check that it is one.")
+        raise ImageError(
+            f"{name} has more than {MAX_FILE >> 30} GiB, which no image needs. Check that it is one.", "image.too-large"
+        )
     return content
 
 
 @contextmanager
 def _opened(given: str | Path) -> Iterator[BinaryIO]:
-    """A file that can be rewound; of a frame or slice, the file that it is in."""
+    """Open a file for seeking.
+
+    Of a frame or slice, the file that contains it.
+    """
     path = medical.split(Path(given))[0]
     try:
         with path.open("rb") as file:
@@ -231,17 +247,25 @@ def _opened(given: str | Path) -> Iterator[BinaryIO]:
             yield file if file.seekable() else io.BytesIO(read_stream(file, str(path)))
     except FileNotFoundError:
         if _is_address(str(given)):
-            raise ImageError(_download_first(str(given))) from None
-        raise ImageError(f"{path} does not exist. Check its spelling and the folder you are in.") from None
+            raise ImageError(_download_first(str(given)), "image.address") from None
+        raise ImageError(
+            f"{path} does not exist. Check its spelling and the folder you are in.", "image.missing"
+        ) from None
     except (OSError, ValueError) as error:
         if _is_folder(path):
-            raise ImageError(f"{path} is a folder, where one image file is needed. Name a file in it.") from None
+            raise ImageError(
+                f"{path} is a folder, where one image file is needed. Name a file in it.", "image.folder"
+            ) from None
         reason = getattr(error, "strerror", None) or error
-        raise ImageError(f"{path} cannot be read: {reason}. Check its name and permissions.") from None
+        raise ImageError(
+            f"{path} cannot be read: {reason}. Check its name and permissions.", "image.unreadable"
+        ) from None
 
 
 def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
-    """Bring pixels into the model's shape, [height, width, channels], and dtype.
+    """Convert pixels to the model's shape and dtype.
+
+    The shape is [height, width, channels].
 
     Upright by EXIF, transparent parts on white, gray repeated or colour made gray, then resized.
     Gray of more than 8 bits is scaled from the range of the model to 0..255, if it has one. Otherwise, a uint8 model
@@ -251,7 +275,7 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
     Args:
         image: A Pillow image (its current frame), or uint8 [h, w], [h, w, 1], [h, w, 3] or [h, w, 4]; or uint16
             [h, w] or [h, w, 1].
-        spec: What the model takes.
+        spec: The image that the model takes.
 
     Raises:
         ImageError: The pixels cannot be read, or their range is not defined.
@@ -266,7 +290,7 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # such as a name that is too long: the loader reports it
+    except OSError:  # such as a name that is too long, which the loader reports
         return False
 
 
@@ -282,26 +306,28 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image | medical.Opened:
     except Image.DecompressionBombError as error:
         size = re.search(r"\d+", str(error))
         raise ImageError(
-            memory_budget.too_large(name, int(size[0]) if size else memory_budget.MAX_PIXELS, memory_budget.MAX_PIXELS)
+            memory_budget.too_large(name, int(size[0]) if size else memory_budget.MAX_PIXELS, memory_budget.MAX_PIXELS),
+            "image.too-large",
         ) from None
     except UnidentifiedImageError:
         if stream.seek(0, io.SEEK_END) == 0:
-            raise ImageError(f"{name} is empty (0 bytes). Copy or download it again.") from None
+            raise ImageError(f"{name} is empty (0 bytes). Copy or download it again.", "image.empty") from None
         raise ImageError(
             f"{name} is not an image that can be read ({', '.join(FORMATS)}), or its header is damaged. "
-            "Check that it opens in an image viewer, and save it as PNG."
+            "Check that it opens in an image viewer, and save it as PNG.",
+            "image.unknown-format",
         ) from None
-    except Exception as error:  # plugins raise whatever their parsing ran into
-        raise ImageError(damage(name, error)) from None
+    except Exception as error:  # plugins raise any exception
+        raise damage(name, error) from None
 
 
 def _prepared(image: Image.Image | medical.Opened, spec: ImageSpec, name: str, note: Callable[[str], None]) -> Pixels:
     with memory_budget.taken(image, name):
         view = _view(image, name)
         bands = view.resized(spec, Image.Resampling.BILINEAR)
-    for said in (image.note if isinstance(image, medical.Opened) else None, view.note):
-        if said is not None:
-            note(said)
+    for message in (image.note if isinstance(image, medical.Opened) else None, view.note):
+        if message is not None:
+            note(message)
     pixels = np.dstack([np.asarray(band) for band in bands])
     return pixels if pixels.shape[2] == spec.channels else np.repeat(pixels, spec.channels, axis=2)
 

@@ -1,4 +1,4 @@
-"""The memory that images may take while they are decoded: of one file, and of all threads together."""
+"""Bound the memory of decoding, per file and per process."""
 
 import threading
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from uce_edge.errors import ImageError
 __all__ = ["MAX_PIXELS", "taken", "too_large"]
 
 MAX_PIXELS = 100_000_000
-"""Larger images are refused from their header; a phone makes 12 to 50 megapixels, a scan of A4 35."""
+"""Larger images are rejected by their header. Phones have 12 to 50 megapixels, a scan of A4 35."""
 MAX_SIDE = 65_535
 """As in JPEG. An image of 1 x 100,000,000 pixels would be made wider before it is made lower."""
 MAX_BYTES = 800_000_000
-"""What decoding may hold. A file of a few kilobytes can ask for gigabytes."""
+"""The most that decoding may hold: a small file may need gigabytes."""
 
 # Bytes per pixel, measured: Pillow's own image has up to 4, and some decoders hold it several times.
 _PLAIN, _PROGRESSIVE = 5, 13
@@ -34,7 +34,7 @@ class Sized(Protocol):
 
     @property
     def info(self) -> dict[Any, Any]:
-        """`progressive` for a JPEG of several scans; `held`, bytes that decoding holds beside the image."""
+        """`progressive` for JPEGs; `held`, bytes beside the image."""
 
 
 _change = threading.Condition()
@@ -43,14 +43,16 @@ _held = 0
 
 @contextmanager
 def taken(image: Sized, name: str) -> Iterator[None]:
-    """Inside the block there is room to decode an image; until there is, the thread waits for others.
+    """Reserve memory to decode an image.
+
+    The thread waits until other threads release enough.
 
     Args:
         image: An image that was opened, and not loaded.
-        name: What messages call it.
+        name: The name of the image in messages.
 
     Raises:
-        ImageError: It is larger than may be, or has no pixels.
+        ImageError: It is too large, or has no pixels.
     """
     global _held  # noqa: PLW0603 (the memory is the process's)
     width, height = image.size
@@ -59,17 +61,21 @@ def taken(image: Sized, name: str) -> Iterator[None]:
     if held > MAX_BYTES // 2:
         raise ImageError(
             f"{name} lies across a volume of {held / 1e6:.0f} MB, and at most {MAX_BYTES // 2_000_000} are read for "
-            "one slice. Choose slices across the last axis."
+            "one slice. Choose slices across the last axis.",
+            "image.too-large",
         )
     limit = min(MAX_PIXELS, (MAX_BYTES - held) // each)
     if width * height > limit:
-        raise ImageError(too_large(name, width * height, limit))
+        raise ImageError(too_large(name, width * height, limit), "image.too-large")
     if max(width, height) > MAX_SIDE:
         raise ImageError(
-            f"{name} is {width} x {height} pixels, and at most {MAX_SIDE} on a side are read. Make it smaller first."
+            f"{name} is {width} x {height} pixels, and at most {MAX_SIDE} on a side are read. Make it smaller first.",
+            "image.too-large",
         )
     if width * height == 0:
-        raise ImageError(f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.")
+        raise ImageError(
+            f"{name} has no pixels: it is {width} x {height}. Use one of at least 1 x 1.", "image.no-pixels"
+        )
     needed = width * height * each + held
     with _change:
         _change.wait_for(lambda: _held + needed <= MAX_BYTES)
@@ -83,5 +89,5 @@ def taken(image: Sized, name: str) -> Iterator[None]:
 
 
 def too_large(name: str, pixels: int, limit: int) -> str:
-    """What is said of an image that is refused for its size."""
+    """The message about an image that is too large."""
     return f"{name} has {pixels / 1e6:.0f} megapixels, and at most {limit / 1e6:.0f} are read. Make it smaller first."

@@ -1,1 +1,1 @@
-"""Whether a model file is the published one: digests, verification, self-test, signing."""
+"""Check that a model file is the published one."""

@@ -1,6 +1,6 @@
-"""SHA-256 of what decides an answer: the graph, and what the file says of itself.
+"""SHA-256 digests of a graph and its metadata.
 
-They tell damage, a wrong copy and a careless edit. Who made a file is told by a signature alone, see
+They detect damage, a wrong copy and a careless edit. Only a signature proves who made a file: see
 `uce_edge.integrity.signing`.
 """
 
@@ -16,7 +16,7 @@ from uce_edge.contract import KEY
 from uce_edge.integrity.protobuf import Field
 
 MARK = "digests"
-"""The plain key of a file with digests, so that a damaged document is not taken for one of the time before them."""
+"""The plain key of a file with digests: a damaged document is not mistaken for an older one."""
 _HEX = re.compile("[0-9a-f]{64}")
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[^ \t\r\n"]+')
 
@@ -25,7 +25,7 @@ Sha256 = Annotated[str, Rule("of 64 hexadecimal digits", lambda text: _HEX.fullm
 
 @dataclass(frozen=True)
 class Digests(Record):
-    """What was published."""
+    """The published digests."""
 
     graph: Sha256
     """Of the ONNX file but for the entry `uce_edge` of its metadata."""
@@ -36,7 +36,7 @@ class Digests(Record):
 
 
 def of_model(fields: Iterable[Field]) -> str:
-    """The digest of the fields of an ONNX file, whatever its document says."""
+    """The digest of an ONNX file without its metadata document."""
     state = hashlib.sha256()
     for field in fields:
         if field.entry is None or field.entry[0] != KEY:
@@ -45,7 +45,7 @@ def of_model(fields: Iterable[Field]) -> str:
 
 
 def of_document(text: str, own: str = "") -> str:
-    """The digest of a JSON text without the space between its tokens: of one line or of many, it is the same.
+    """The digest of a JSON text, ignoring space between tokens.
 
     Args:
         text: The document.

@@ -1,8 +1,8 @@
-"""As much of the format of an ONNX file as checking one needs, without the onnx package.
+"""A strict reader of ONNX files, without the onnx package.
 
-A file is one protobuf message: a sequence of fields, each a tag, for most of them a length, and the content. Parsers of
-protobuf forgive a lot: long forms of numbers, a message in several parts, fields that they do not know. What one parser
-forgives, another may read differently, so this one accepts only what every writer of ONNX files writes.
+A file is one protobuf message: a sequence of fields, each with a tag, mostly a length, and the content. Parsers of
+protobuf tolerate long forms of numbers, a message in several parts, and unknown fields. Two parsers may read these
+differently, so this one accepts only what every writer of ONNX files writes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,19 +13,22 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _METADATA_PROPS = 14
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _DEPTH = 100
-"""Messages inside each other, as protobuf limits them."""
+"""The nesting limit of protobuf."""
 _MAX_TAG, _MAX_NUMBER = 2**32, 2**64
 
 
 @dataclass(frozen=True)
 class _Message:
-    """The fields of a message by number: the type of each, or the name of the message in it if it is read, too."""
+    """The known fields of a message, by number.
+
+    Each has a type, or the name of the message inside.
+    """
 
     once: dict[int, int | str]
     often: dict[int, int | str]
 
 
-# What can hold a tensor or metadata is read. The rest, such as the type of a value, is a text here.
+# Messages that can hold a tensor or metadata are read; others, such as types, are bytes.
 _MESSAGES = {
     "model": _Message(
         {1: _VARINT, 2: _BYTES, 3: _BYTES, 4: _BYTES, 5: _VARINT, 6: _BYTES, 7: "graph"},
@@ -64,7 +67,10 @@ _MESSAGES = {
 
 
 class WireError(ValueError):
-    """A content is not an ONNX file; the message is a clause without a full stop."""
+    """The content is not an ONNX file.
+
+    The message is a clause without a full stop.
+    """
 
 
 class ExternalDataError(WireError):
@@ -83,7 +89,7 @@ class Field:
 
     @cached_property
     def entry(self) -> tuple[str, str] | None:
-        """Key and value, if this is a field of a model and an entry of its metadata.
+        """Key and value of a metadata entry, else None.
 
         Raises:
             WireError: It is damaged.
@@ -132,15 +138,18 @@ def _check(content: bytes, kind: str, at: int, end: int, depth: int) -> None:
 
 
 def _places(message: bytes | memoryview, kind: str, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of one message between two places: number, where it begins, where its content begins and ends."""
+    """The fields of one message, as offsets.
+
+    Number, start, start of the content, end.
+    """
     known, seen = _MESSAGES[kind], set[int]()
     while at < end:
         tag, start = _varint(message, at, end, _MAX_TAG)
         number, form = tag >> 3, tag & 7
         often = number in known.often
-        wanted = known.often[number] if often else known.once.get(number)
+        expected = known.often[number] if often else known.once.get(number)
         is_packed = often and form == _BYTES  # numbers in a row may be
-        if wanted is None or (form != (_BYTES if isinstance(wanted, str) else wanted) and not is_packed):
+        if expected is None or (form != (_BYTES if isinstance(expected, str) else expected) and not is_packed):
             raise WireError(f"its {kind} has a field {number} of type {form}, which ONNX does not know")
         if number in seen and not often:
             raise WireError(f"its {kind} has the field {number} twice")
@@ -175,9 +184,12 @@ def _varint(message: bytes | memoryview, at: int, end: int, limit: int = _MAX_NU
 
 
 def with_properties(content: bytes, values: Mapping[str, str]) -> bytes:
-    """A model with this metadata and no other, in this order and at its end; every other byte stays as it is."""
-    kept = [field.raw for field in fields(memoryview(content)) if field.number != _METADATA_PROPS]
-    return b"".join([*kept, *(_entry(key, value) for key, value in values.items())])
+    """Replace the metadata of a model.
+
+    It goes to the end, in this order; every other byte stays.
+    """
+    others = [field.raw for field in fields(memoryview(content)) if field.number != _METADATA_PROPS]
+    return b"".join([*others, *(_entry(key, value) for key, value in values.items())])
 
 
 def _entry(key: str, value: str) -> bytes:

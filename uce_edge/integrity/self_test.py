@@ -1,6 +1,8 @@
-"""Synthetic images that travel with a file, with its answers to them: a device that answers otherwise is not trusted.
+"""A self-test: synthetic images with published outputs.
 
-The images are made by a rule, so that the file holds nobody's data and a reader in any language can make them.
+A device that gives other outputs is rejected.
+
+A formula makes the images: the file holds no personal data, and a reader in any language can compute them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +21,16 @@ if TYPE_CHECKING:
     from uce_edge.metadata import ImageSpec
 
 EXACT = 1e-4
-"""How far a float32 network may be off on a processor: ten times what other runtimes differ by on the goldens."""
+"""The tolerance for float32 on a CPU: ten times the differences between runtimes on the goldens."""
 PASSES = 2
 """Passes of a probe, for a file that takes any number."""
 NEAR = 1e-2
-"""How far any other may be: graphics cards round products to 10 bits, and so does float16."""
+"""The tolerance otherwise: graphics cards and float16 round products to 10 bits."""
 _GOLDEN_RATIO = 2654435761
 """2^32 divided by the golden ratio."""
 
 COMPARED = tuple(output.name for output in contract.OUTPUTS if output.probed)
-"""The outputs that a probe has."""
+"""The outputs of a probe."""
 
 
 class Pattern(StrEnum):
@@ -48,12 +50,12 @@ class Probe(Record):
     samples: Annotated[int, between(1, MAX_SAMPLES)]
     """The passes, of seed 0."""
     outputs: dict[str, list[float]]
-    """By name, what the graph gave for the image."""
+    """The outputs of the graph, by name."""
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How far the answers to the probe images are from those that were published."""
+    """The largest difference from the published outputs."""
 
     images: int
     difference: float
@@ -63,13 +65,13 @@ class SelfTest:
 
     @property
     def passed(self) -> bool:
-        """Whether the answers are the same, but for rounding; false when one is not a number."""
+        """Whether the difference is rounding; false for NaN."""
         return self.difference <= self.allowed
 
     def sentence(self, source: str) -> str:
-        """What to tell when it failed."""
+        """The message about a failure."""
         return (
-            f"On {self.provider}, {source} answers its own probe images otherwise than when it was published: by "
+            f"On {self.provider}, {source} gives other outputs for its probe images than when it was published: by "
             f"{self.difference:.2g}, and rounding explains {self.allowed:g}."
         )
 
@@ -88,25 +90,27 @@ def image(pattern: Pattern, spec: "ImageSpec") -> "npt.NDArray[Any]":
 
 
 def compare(
-    probes: Sequence[Probe], answered: Sequence[Mapping[str, list[float]]], provider: str, *, exact: bool
+    probes: Sequence[Probe], actual: Sequence[Mapping[str, list[float]]], provider: str, *, exact: bool
 ) -> SelfTest:
-    """Compare answers with those that were published.
+    """Compare outputs with the published ones.
 
     Args:
         probes: Those of the file.
-        answered: Per probe, the outputs for its image by name.
-        provider: What computed them.
+        actual: The outputs for each probe image, by name.
+        provider: The execution provider.
         exact: Whether a float32 network ran on a processor.
     """
     import numpy as np
 
     differences = [0.0]
-    for one, values in zip(probes, answered, strict=True):
+    for one, values in zip(probes, actual, strict=True):
         for name in COMPARED:
             if name not in one.outputs or name not in values:
                 continue
-            wanted, got = np.array(one.outputs[name]), np.array(values[name])
-            scale = max(1.0, float(np.abs(wanted).max(initial=0))) if name == contract.NOVELTY_SCORE else 1.0
-            differences.append(np.abs(got - wanted).max(initial=0) / scale if got.shape == wanted.shape else np.inf)
+            published, got = np.array(one.outputs[name]), np.array(values[name])
+            scale = max(1.0, float(np.abs(published).max(initial=0))) if name == contract.NOVELTY_SCORE else 1.0
+            differences.append(
+                np.abs(got - published).max(initial=0) / scale if got.shape == published.shape else np.inf
+            )
     # A NaN among them is the largest one.
     return SelfTest(len(probes), float(np.max(differences)), EXACT if exact else NEAR, provider)

@@ -1,7 +1,7 @@
-"""Signatures of model files with the OpenSSF's model-signing: who made a file, and that nobody changed it since.
+"""Sign and verify model files with the OpenSSF's model-signing.
 
-A signature covers the files that belong together: the model, its description NAME.json, and NAME.ort, as far as they
-are there. It is a bundle of Sigstore, which `model_signing verify` reads, too.
+A signature covers the model, its description NAME.json, and NAME.ort, as far as they exist. It is a Sigstore bundle,
+which `model_signing verify` also reads.
 """
 
 import os
@@ -18,19 +18,19 @@ from uce_edge.integrity.verification import read, read_again
 
 _COVERED = (".onnx", ".json", ".ort")
 _LARGEST = 2**20
-"""Bytes of a key or a signature, which have some thousands."""
+"""The largest key or signature in bytes; they have some thousands."""
 
 
 def signature_of(model: Path) -> Path:
-    """Where the signature of a file lies."""
+    """The path of a file's signature."""
     return model.with_suffix(".sig")
 
 
 def covered(model: Path) -> list[Path]:
-    """The files that a signature is about.
+    """The files that a signature covers.
 
     Raises:
-        UsageError: The file itself would not be one of them.
+        UsageError: It does not cover the file itself.
     """
     if model.suffix not in (".onnx", ".ort"):
         rule = "a file name ending in .onnx or .ort, which a signature covers"
@@ -43,7 +43,7 @@ def sign(model: Path, private_key: Path, checked: Mapping[Path, str]) -> Path:
 
     Args:
         model: The file.
-        checked: SHA-256 of the files that were checked: no others are signed in their place.
+        checked: SHA-256 of the checked files: no other content is signed.
         private_key: An elliptic-curve key (P-256, P-384 or P-521) as PEM, without a password.
 
     Returns:
@@ -64,7 +64,7 @@ def sign(model: Path, private_key: Path, checked: Mapping[Path, str]) -> Path:
 
 
 def verify(model: Path, public_key: Path) -> dict[Path, str]:
-    """Refuse a model file that the owner of a key did not sign.
+    """Reject a model file without a valid signature.
 
     Args:
         model: The file.
@@ -74,7 +74,7 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
         The files that were signed, and the SHA-256 of each.
 
     Raises:
-        IntegrityError: There is no signature, or another one.
+        IntegrityError: The signature is missing or invalid.
     """
     verifying = _package().verifying
     contents, signature = {path: read(path) for path in covered(model)}, signature_of(model)
@@ -82,10 +82,11 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
     if not _is_file(signature):
         raise IntegrityError(
             f"{model} has no signature: there is no {signature}. Its maker writes one with: uce-edge sign {model} "
-            "--key private.pem"
+            "--key private.pem",
+            "signature.missing",
         )
     if signature.stat().st_size > _LARGEST:
-        raise IntegrityError(f"{signature} is too large for a signature. Do not use {model}.")
+        raise IntegrityError(f"{signature} is too large for a signature. Do not use {model}.", "signature.invalid")
     try:
         verifier = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
     except Exception as error:
@@ -93,11 +94,12 @@ def verify(model: Path, public_key: Path) -> dict[Path, str]:
     with _alone(contents) as folder:
         try:
             verifier.verify(folder, signature)
-        except Exception as error:  # of the key, of the bundle, of the files: each has its own class
+        except Exception as error:  # each failure has its own class
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             names = " and ".join(path.name for path in contents)
             raise IntegrityError(
-                f"{signature} is not a signature of {names} by the owner of {public_key} ({reason}). Do not use them."
+                f"{signature} is not a signature of {names} by the owner of {public_key} ({reason}). Do not use them.",
+                "signature.invalid",
             ) from None
     return {path: of_file(content) for path, content in contents.items()}
 
@@ -120,7 +122,8 @@ def _need_key(key: Path, kind: str) -> None:
     if not _is_file(key):
         raise UsageError(
             f"There is no key {key}. Make a pair with: openssl ecparam -name prime256v1 -genkey -noout -out "
-            "private.pem && openssl ec -in private.pem -pubout -out public.pem"
+            "private.pem && openssl ec -in private.pem -pubout -out public.pem",
+            "key.missing",
         )
     if key.stat().st_size > _LARGEST:
         raise _unusable(key, kind, ValueError("it is too large"))
@@ -129,13 +132,17 @@ def _need_key(key: Path, kind: str) -> None:
 def _unusable(key: Path, kind: str, error: Exception) -> UceEdgeError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return UsageError(
-        f"{key} is not a {kind} elliptic-curve key without a password, as PEM ({reason}). See docs/reliability.md"
+        f"{key} is not a {kind} elliptic-curve key without a password, as PEM ({reason}). See docs/reliability.md",
+        "key.unusable",
     )
 
 
 @contextmanager
 def _alone(contents: Mapping[Path, bytes]) -> Iterator[Path]:
-    """A folder with copies of these files and nothing else: what is signed is a folder."""
+    """A folder with copies of these files alone.
+
+    model-signing signs folders.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for path, content in contents.items():
             (Path(folder) / path.name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Whether a model file is, byte for byte, the one that was published."""
+"""Verify that a model file is the published one."""
 
 import os
 import stat
@@ -15,16 +15,18 @@ from uce_edge.metadata import Metadata
 from uce_edge.runtime.providers import not_loadable
 
 _ORT = slice(4, 8), b"ORTM"
-"""Where a file says that it is in ONNX Runtime's own format."""
+"""The mark of ONNX Runtime's own format."""
 _LARGEST = 2**31 - 1
-"""Bytes of a file in either format."""
+"""The largest file in bytes, in either format."""
 
 
 def read(path: Path) -> bytes:
-    """Read a model file. What is checked, loaded and logged must be these bytes: the file may be replaced meanwhile.
+    """Read a model file once.
+
+    Check, load and log these bytes: the file may be replaced meanwhile.
 
     Raises:
-        ModelFileError: There is no such file, it cannot be read, or it is too large for a model.
+        ModelFileError: The file does not exist, cannot be read, or is too large.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -35,51 +37,59 @@ def read(path: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null byte in its name
         raise ModelFileError(
             f"There is no model file {path}. Check its spelling, leave it out to use the bundled model, or make a "
-            "model of your own with: uce-edge export"
+            "model of your own with: uce-edge export",
+            "model.missing",
         ) from None
     except IsADirectoryError:
         raise ModelFileError(
-            f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}"
+            f"{path} is a folder, not a model file. A training run is exported with: uce-edge export {path}",
+            "model.folder",
         ) from None
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from None
+        raise ModelFileError(
+            f"{path} cannot be read: {error.strerror}. Check its name and permissions.", "model.unreadable"
+        ) from None
     if status.st_size > _LARGEST:
-        raise ModelFileError(f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export")
+        raise ModelFileError(
+            f"{path} has more than 2 GB, so it is not a model. Export it again: uce-edge export", "model.too-large"
+        )
     return content
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe in its place is not waited for."""
+    """Open a file without waiting for a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_again(path: Path, sha256: str) -> bytes:
-    """Read a model file whose bytes were checked before.
+    """Read a checked model file again.
 
     Raises:
-        IntegrityError: They are others by now.
+        IntegrityError: The file has changed since.
     """
     content = read(path)
     if of_file(content) != sha256:
-        raise IntegrityError(f"{path} was replaced while it was used. Start again with a file that does not change.")
+        raise IntegrityError(
+            f"{path} was replaced while it was used. Start again with a file that does not change.", "model.replaced"
+        )
     return content
 
 
 def check(path: Path, content: bytes, *, verify: bool = True) -> Digests | None:
-    """Refuse a file that is not the one that was published, before anybody runs it.
+    """Reject a file that differs from the published one.
 
     Args:
         path: A file, in ONNX or in ONNX Runtime's own format.
         content: Its bytes, from `read`.
-        verify: Whether to compare digests. A model in several files is refused in any case.
+        verify: Whether to compare digests. A model in several files is always rejected.
 
     Returns:
-        The digests that the file was found to have; None when it has none, or when they were not compared. For a file
-        in ONNX Runtime's own format they lie in the description beside it.
+        The digests that match; None when there are none, or when they were not compared. For a file in ONNX Runtime's
+        own format they are in the description beside it.
 
     Raises:
-        IntegrityError: It is another file.
-        ModelFileError: It is not an ONNX file, or keeps weights in other files.
+        IntegrityError: The digests do not match.
+        ModelFileError: It is not an ONNX file, or has weights in other files.
     """
     if is_ort(content):
         return _check_ort(path, content) if verify else None
@@ -88,7 +98,8 @@ def check(path: Path, content: bytes, *, verify: bool = True) -> Digests | None:
         return _check_onnx(path, content) if verify else None
     except protobuf.ExternalDataError:
         raise ModelFileError(
-            f"{path} keeps weights in other files, but a model must be one file. Export it again: uce-edge export"
+            f"{path} keeps weights in other files, but a model must be one file. Export it again: uce-edge export",
+            "model.external-data",
         ) from None
     except protobuf.WireError as error:
         raise not_loadable(str(path), str(error)) from None
@@ -101,11 +112,13 @@ def is_ort(content: bytes) -> bool:
 
 
 def check_description(path: Path, metadata: Metadata) -> str | None:
-    """Refuse a description that is not that of the file beside it, such as one from an earlier export.
+    """Reject a description of another model.
+
+    Such as one from an earlier export.
 
     Args:
         path: The model file.
-        metadata: What it says of itself.
+        metadata: The metadata in the file.
 
     Returns:
         The SHA-256 of the description; None where there is none with digests.
@@ -116,12 +129,16 @@ def check_description(path: Path, metadata: Metadata) -> str | None:
     description, text = path.with_suffix(".json"), found[0]
     described = Metadata.from_properties({KEY: text.decode()}, str(description))
     if replace(described, digests=None) != replace(metadata, digests=None):
-        raise IntegrityError(f"{description} describes another model than {path}. {_rewrite(path)}")
+        raise IntegrityError(
+            f"{description} describes another model than {path}. {_rewrite(path)}", "description.mismatch"
+        )
     return of_file(text)
 
 
 def _description(path: Path) -> tuple[bytes, Digests] | None:
-    """The description beside a file, and its digests; None for none, an older one, or one beyond reading.
+    """The description beside a file, and its digests.
+
+    None for a missing, older or unreadable one.
 
     Raises:
         IntegrityError: It was changed.
@@ -142,20 +159,23 @@ def _check_onnx(path: Path, content: bytes) -> Digests | None:
     entries = [field.entry for field in fields if field.entry is not None]
     documents = [value for key, value in entries if key == KEY]
     if not documents:
-        return None  # not one of ours, which the reader of the metadata says
+        return None  # not a uce-edge model, which reading the metadata reports
     if len(documents) > 1:
-        raise IntegrityError(f"{path} was changed: it has its metadata twice. {_remedy()}")
+        raise IntegrityError(f"{path} was changed: it has its metadata twice. {_remedy()}", "digest.mismatch")
     try:
         digests = _read(documents[0], str(path), _remedy())
     except (DocumentError, RecordError):
-        return None  # whoever reads the metadata refuses it by name
+        return None  # reading the metadata reports it
     if digests is None:
         if any(key == MARK for key, _ in entries):
-            raise IntegrityError(f"{path} was changed after it was published: its digests are gone. {_remedy()}")
+            raise IntegrityError(
+                f"{path} was changed after it was published: its digests are gone. {_remedy()}", "digest.missing"
+            )
         return None
     if of_model(fields) != digests.graph:
         raise IntegrityError(
-            f"{path} was changed after it was published: its graph does not match its digest. {_remedy()}"
+            f"{path} was changed after it was published: its graph does not match its digest. {_remedy()}",
+            "digest.mismatch",
         )
     return digests
 
@@ -168,13 +188,14 @@ def _check_ort(path: Path, content: bytes) -> Digests | None:
     if digests.ort != of_file(content):
         raise IntegrityError(
             f"{path} is not the file that {path.with_suffix('.json')} describes: it was changed, or belongs to another "
-            f"export. {_remedy()}"
+            f"export. {_remedy()}",
+            "digest.mismatch",
         )
     return digests
 
 
 def _read(text: str, source: str, remedy: str) -> Digests | None:
-    """The digests in a document that is as it was written; None for one without any.
+    """The digests in a document; None without any.
 
     Raises:
         DocumentError, RecordError: It cannot be read.
@@ -184,7 +205,8 @@ def _read(text: str, source: str, remedy: str) -> Digests | None:
     digests = Digests.from_document(found) if isinstance(found, dict) else None
     if digests is not None and of_document(text, digests.metadata) != digests.metadata:
         raise IntegrityError(
-            f"{source} was changed after it was published: its metadata does not match its digest. {remedy}"
+            f"{source} was changed after it was published: its metadata does not match its digest. {remedy}",
+            "digest.mismatch",
         )
     return digests
 

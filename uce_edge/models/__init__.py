@@ -1,4 +1,6 @@
-"""The bundled models: files called NAME-KIND.onnx in this folder, one for each kind of inference.
+"""The bundled models.
+
+A file NAME-KIND.onnx in this folder is a model for one kind of inference.
 
 `cifar10` knows ten kinds of things in photos; `pneumonia` reads chest X-rays. This project trained both. Their cards,
 `docs/model-card.md` and `docs/model-card-pneumonia.md`, say how each was made, how good it is and where it fails.
@@ -32,7 +34,7 @@ def names() -> tuple[str, ...]:
 
 
 def kinds(name: str) -> tuple[Inference, ...]:
-    """The kinds of inference that there are files for; the default comes first."""
+    """The kinds of inference of a model, the default first."""
     there = [kind for kind in Inference if _file(name, kind).is_file()]
     return tuple(sorted(there, key=lambda kind: kind is not DEFAULT))
 
@@ -59,14 +61,14 @@ def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Pat
 
 
 def find(model: "str | Path | None", inference: Inference | None = None) -> Path:
-    """The file that a user means.
+    """Find the file of a model.
 
     Args:
         model: A path; or the name of a bundled model, unless there is a file of that name; None for the default.
         inference: Which file of a bundled model.
 
     Raises:
-        UsageError: A kind of inference was asked of a file, or there is no such kind.
+        UsageError: A file was given with a kind of inference, or the kind does not exist.
         ModelFileError: A word is neither a file nor a name.
     """
     if model is None:
@@ -77,16 +79,18 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
         if inference is not None:
             raise UsageError(
                 f"A file has the inference it was exported with: {argument('inference')} goes without "
-                f"{argument('model', path)}."
+                f"{argument('model', path)}.",
+                "argument.inference",
             )
         return path
     if path.name in names():
         return bundled(inference, path.name)
     if os.path.isdir(path):  # noqa: PTH112
-        return path  # whoever opens it says what to do with a training run
+        return path  # opening it reports how to export a training run
     raise ModelFileError(
         f"There is no model file {model}, and no bundled model of that name: there are {', '.join(names())}. "
-        "Check its spelling; one of your own is made with: uce-edge export"
+        "Check its spelling; one of your own is made with: uce-edge export",
+        "model.missing",
     )
 
 

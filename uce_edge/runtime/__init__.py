@@ -1,1 +1,1 @@
-"""Running a model file: model, prediction, session, scheduler of passes, early stopping."""
+"""Run a model file."""

@@ -1,4 +1,4 @@
-"""One answer per image, the same for tables, JSON, pictures and logs: an image that cannot be used is an answer too."""
+"""One answer per image: a prediction, or an error."""
 
 import math
 import sys
@@ -19,16 +19,19 @@ from uce_edge.images.gray_survey import Notes
 from uce_edge.images.loader import STDIN, load, read, read_stream
 from uce_edge.images.medical import fragment
 from uce_edge.metadata import ImageSpec
-from uce_edge.rejection.rule import COLUMNS, Decision, Rejecting, RejectRule
+from uce_edge.rejection.rule import COLUMNS, Decision, RejectRule
 from uce_edge.runtime.prediction import ClassProbability, ImagePrediction
+from uce_edge.runtime.request import Plan, Request
 
 if TYPE_CHECKING:
     from uce_edge.runtime.model import Model
 
+__all__ = ["AHEAD", "CHUNK", "FIELDS", "Answer", "Opened", "Request", "answer_of", "answered", "each_answer", "refused"]
+
 CHUNK = 32
-"""Images that the model is asked about at once, at most."""
+"""The largest batch."""
 AHEAD = 2 * CHUNK
-"""Images that are read while the model runs: a bound on what waits in memory."""
+"""Images that are read while the model runs, which bounds the memory."""
 
 FIELDS = (
     *("label", "class_id", "confidence", "top"), *contract.NUMBERS, *COLUMNS, *("decision", "reason", "samples", "seed")
@@ -36,39 +39,25 @@ FIELDS = (
 """The keys of an answer's JSON between its status and its error."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """How images are asked about; the first four are those of `Model.predict`."""
-
-    samples: int | None = None
-    seed: int = 0
-    reject: Rejecting = None
-    adaptive: float | None = None
-    top: int = 3
-    """The likeliest classes that an answer lists."""
-    keep: bool = False
-    """Whether an answer keeps the bytes that it is about; those of standard input are kept always."""
-
-
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer for one image: its prediction, or why there is none. One of `prediction` and `error` is None."""
+    """A prediction for one image, or an error."""
 
     path: str
     """The file; `-` is standard input."""
     prediction: ImagePrediction | None
     error: str | None
-    """What is wrong, in one sentence with the remedy."""
+    """The problem and its remedy, in one sentence."""
     rule: RejectRule = field(default=RejectRule(), repr=False)
-    """What the decision applied, or would have."""
+    """The rule of the request."""
     top: tuple[ClassProbability, ...] = ()
     """The likeliest classes."""
     content: bytes | None = field(default=None, repr=False)
-    """The bytes of the image, where they were read and kept."""
+    """The bytes of the image, if the request keeps them."""
     shown: Range | None = None
-    """The gray values that the model took for black and white, if it says so."""
+    """The gray values that the model shows as black and white, if it stores them."""
     part: str | None = None
-    """The frame or slice of the file that was asked for, as `3` or `z=40`; None for the file itself."""
+    """The requested frame or slice of the file, such as `3` or `z=40`; None for the file itself."""
 
     @property
     def ok(self) -> bool:
@@ -77,17 +66,17 @@ class Answer:
 
     @property
     def decision(self) -> Decision | None:
-        """Whether the prediction may be used; None without a threshold, and without a prediction."""
+        """The decision; None without a rule or a prediction."""
         return None if self.prediction is None else self.prediction.decision
 
     @property
     def why(self) -> str:
-        """The grounds of the decision, to follow "reject:" or "accept:"; empty without a decision."""
+        """The reason for the decision, in words; empty without one."""
         return "" if self.prediction is None else self.prediction.why
 
     @property
     def threshold(self) -> float | None:
-        """What the uncertainty was compared with."""
+        """The limit on the uncertainty."""
         return self._compared()["threshold"]
 
     def _compared(self) -> dict[str, float | None]:
@@ -100,10 +89,12 @@ class Answer:
         return answer_card(self)
 
     def as_row(self, top: int = 3) -> dict[str, Any]:
-        """The values as one flat row, for tables. The second likeliest class is label_2, probability_2, and so on.
+        """One flat row, for tables.
+
+        The second likeliest class is `label_2`, `probability_2`, and so on.
 
         Args:
-            top: The number of likeliest classes that the row has columns for.
+            top: The number of likeliest classes with columns.
         """
         row = self.as_dict()
         del row["top"]
@@ -115,7 +106,7 @@ class Answer:
         return row | {"error": error}
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON document: the same keys for every answer, null where there is no value."""
+        """The JSON document; every answer has the same keys."""
         values: dict[str, Any] = dict.fromkeys(FIELDS)
         if self.prediction is not None:
             values |= self.prediction.as_dict() | {"top": [likely._asdict() for likely in self.top]}
@@ -123,14 +114,15 @@ class Answer:
         return {"path": self.path, "status": "ok" if self.ok else "error"} | values | {"error": self.error}
 
 
-def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -> Iterator[Answer]:
-    """One answer per path, in order; threads read and decode the next files while the model runs.
+def each_answer(model: "Model", paths: Iterable[str | Path], plan: Plan) -> Iterator[Answer]:
+    """One answer per path, in order.
 
-    How many images the model is asked about at once depends on what is decoded by then; no answer depends on it.
+    Threads read and decode the next files while the model runs. The size of a batch depends on how many are decoded by
+    then; no answer depends on it.
     """
 
     def opened(path: str | Path) -> Opened:
-        return _open(str(path), model.metadata.image, request.keep)
+        return _open(str(path), model.metadata.image, plan.request.keep)
 
     threads = model.threads or cores()
     notes = Notes()
@@ -138,24 +130,24 @@ def each_answer(model: "Model", paths: Iterable[str | Path], request: Request) -
         for chunk in chunks:
             for image in chunk:
                 notes.add(*image.notes)
-            yield from answered(model, chunk, request)
+            yield from answered(model, chunk, plan)
 
 
-def answered(model: "Model", chunk: Sequence["Opened"], request: Request) -> Iterator[Answer]:
-    """One answer per image, of images that the model is asked about at once."""
-    applied = model.reject_rule(request.reject)
+def answered(model: "Model", chunk: Sequence["Opened"], plan: Plan) -> Iterator[Answer]:
+    """One answer per image of a batch."""
     usable = [image for image in chunk if image.pixels is not None]
     predictions: Iterator[ImagePrediction] = iter(())
     if usable:
         pixels = np.stack([image.pixels for image in usable if image.pixels is not None])
-        said = model.predict(pixels, request.samples, request.seed, request.reject, request.adaptive)
-        # The paths take the place of the pixels, which would fill the memory.
-        predictions = iter(replace(said, sources=[None if image.path == STDIN else image.path for image in usable]))
+        prediction = model.predict_planned(pixels, plan)
+        # Paths instead of pixels, which would fill the memory.
+        sources = [None if image.path == STDIN else image.path for image in usable]
+        predictions = iter(replace(prediction, sources=sources))
     for image in chunk:
         if image.pixels is None:
-            answer = refused(image.path, image.error, applied, image.content)
+            answer = refused(image.path, image.error, plan.rule, image.content)
         else:
-            answer = answer_of(model, image.path, next(predictions), request.top, image.content)
+            answer = answer_of(model, image.path, next(predictions), plan.request.top, image.content)
         yield answer if image.part is None else replace(answer, part=image.part)
 
 
@@ -166,14 +158,16 @@ def answer_of(
     top: int = 3,
     content: bytes | None = None,
 ) -> Answer:
-    """What a model said of one image, as an answer; numbers that are not finite are an error.
+    """The answer for a prediction.
+
+    Numbers that are not finite are an error.
 
     Args:
-        model: Who said it.
-        path: What the image is called.
-        prediction: What it said.
-        top: The likeliest classes to list.
-        content: The bytes of the image, to keep.
+        model: The model.
+        path: The name of the image.
+        prediction: Its prediction.
+        top: The number of likeliest classes to list.
+        content: The bytes of the image, if the answer holds them.
     """
     if not _is_finite(prediction):
         return refused(path, _overflow(path, model.path), prediction.rule, content)
@@ -181,30 +175,30 @@ def answer_of(
     return Answer(path, prediction, None, prediction.rule, likeliest, content, model.metadata.image.range)
 
 
-def refused(path: str, error: str, applied: RejectRule, content: bytes | None = None) -> Answer:
-    """The answer about an image that nothing can be said of.
+def refused(path: str, error: str, rule: RejectRule, content: bytes | None = None) -> Answer:
+    """The answer for an image that cannot be used.
 
     Args:
-        path: What the image is called.
-        error: What is wrong with it.
-        applied: The rule that would have decided.
-        content: The bytes of the image, to keep.
+        path: The name of the image.
+        error: The problem.
+        rule: The rule of the request.
+        content: The bytes of the image, if the answer holds them.
     """
-    return Answer(path, None, error, applied, (), content)
+    return Answer(path, None, error, rule, (), content)
 
 
 class Opened(NamedTuple):
-    """An image as the model takes it, or what is wrong with it, which is empty for a good one."""
+    """A decoded image, or an error."""
 
     path: str
     pixels: Pixels | None
     error: str
     content: bytes | None
-    """The bytes of the image, to keep."""
+    """The bytes of the image, if the answer holds them."""
     notes: list[str]
-    """What is odd about it."""
+    """Warnings about it."""
     part: str | None = None
-    """As that of `Answer`."""
+    """As in `Answer`."""
 
 
 def _open(path: str, spec: ImageSpec, keep: bool) -> Opened:
@@ -223,7 +217,7 @@ def _name(path: str) -> str:
 
 
 def _is_finite(prediction: ImagePrediction) -> bool:
-    """Whether every number is one: NaN has no place in JSON, and nobody can act on it."""
+    """Whether every number is finite: JSON has no NaN."""
     numbers = [value for value in prediction.as_dict().values() if isinstance(value, float)]
     return all(map(math.isfinite, numbers)) and bool(np.isfinite(prediction.probabilities).all())
 

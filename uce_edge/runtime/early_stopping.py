@@ -1,16 +1,16 @@
-"""Drawing passes until they have settled what shall be decided.
+"""Early stopping: draw passes until the outcome of an image is clear.
 
-The outcome of an image is that it is rejected, or that it is accepted and as what. For every image, the probability
-that the outcome differs from that of all N passes is at most the chosen error.
+The outcome is a rejection, or an accepted label. For every image, the probability that all N passes would give another
+outcome is at most the chosen error.
 
-After n = 5, 10, 15, ... passes an image is done when the distance of its uncertainty from the threshold, and the mean
-margin between its two likeliest classes, are larger than what the other N - n passes can take back: so many times
-s sqrt(1/n - 1/N), by Student's t. The error is spent over the looks, an equal part at each, and halved for the two
-questions. What is rejected needs no label; without a threshold, only the label counts. Where every class has a
-threshold of its own, what is above all of them needs no label.
+After n = 5, 10, 15, ... passes an image is done when two distances are large enough: that of its uncertainty from the
+threshold, and the mean margin between its two likeliest classes. Both must exceed what the other N - n passes can
+change: a multiple of s sqrt(1/n - 1/N), by Student's t. Each check spends an equal part of the error, half of it on
+each distance. A rejected image needs no label. Without a threshold, only the label counts. Where every class has its
+own threshold, an image above all of them needs no label.
 
-The entropy of a mean of few passes is too small, by about (1/2n) sum_c var_c / p_c. The distance must be larger than
-that as well, or an image would be accepted for having been looked at briefly.
+The entropy of a mean of few passes is too small, by about (1/2n) sum_c var_c / p_c. The distance must exceed this bias
+too, or an image would be accepted because it had few passes.
 """
 
 import math
@@ -28,7 +28,10 @@ _TINY = 1e-30
 
 
 def looks(most: int) -> list[int]:
-    """The numbers of passes after which one looks: 5, 10, ..., 50, then a quarter more each time, and the largest."""
+    """The numbers of passes after which images are checked.
+
+    They are 5, 10, ..., 50, then a quarter more each time, and the largest.
+    """
     counts, count = [], STEP
     while count < most:
         counts.append(count)
@@ -36,18 +39,18 @@ def looks(most: int) -> list[int]:
     return [*counts, most]
 
 
-def settled(passes: npt.NDArray[np.float32], applied: RejectRule, error: float, most: int) -> npt.NDArray[np.bool_]:
-    """Which images are decided.
+def settled(passes: npt.NDArray[np.float32], rule: RejectRule, error: float, most: int) -> npt.NDArray[np.bool_]:
+    """A mask of the images with a clear outcome.
 
     Args:
         passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
-        applied: The reject rule; without limits only the label counts.
-        error: The probability, over all looks, that more passes would change the outcome.
-        most: The number of all passes.
+        rule: The reject rule; without limits only the label counts.
+        error: The probability, over all checks, that more passes would change the outcome.
+        most: The largest number of passes.
     """
     n = len(passes)
-    chances = max(len(looks(most)) - 1, 1)  # at the last look all passes are there
-    limit = student(max(error / (2 * chances), sys.float_info.min), n - 1)  # the smallest errors would become 0
+    chances = max(len(looks(most)) - 1, 1)  # the last check has all passes
+    limit = student(max(error / (2 * chances), sys.float_info.min), n - 1)  # the division may underflow to 0
     remaining = math.sqrt(max(1 / n - 1 / most, 0))
     values = passes.astype(np.float64)
     mean = values.mean(axis=0)
@@ -55,11 +58,11 @@ def settled(passes: npt.NDArray[np.float32], applied: RejectRule, error: float, 
     first, second = (np.take_along_axis(values, order[None, :, k, None], -1)[..., 0] for k in (-1, -2))
     margin = first - second
     done: npt.NDArray[np.bool_] = margin.mean(0) > limit * margin.std(0, ddof=1) * remaining
-    if applied.limits is None:
+    if rule.limits is None:
         return done
-    limits = np.array(applied.limits, np.float64)
-    own, loosest = limits[order[:, -1] if applied.by_class else 0], limits.max()
-    if applied.score is RuleScore.CONFIDENCE:
+    limits = np.array(rule.limits, np.float64)
+    own, loosest = limits[order[:, -1] if rule.by_class else 0], limits.max()
+    if rule.score is RuleScore.CONFIDENCE:
         score, bias = 1 - first.mean(0), 0.0
         needed = limit * first.std(0, ddof=1) * remaining
     else:
@@ -73,8 +76,11 @@ def settled(passes: npt.NDArray[np.float32], applied: RejectRule, error: float, 
 
 
 def student(tail: float, freedom: int) -> float:
-    """What Student's t exceeds with a small probability, by its expansion around the normal distribution."""
-    from statistics import NormalDist  # 8 ms that most predictions need not pay
+    """The quantile of Student's t for a small tail.
+
+    An expansion around the normal distribution.
+    """
+    from statistics import NormalDist  # takes 8 ms; most predictions do not need it
 
     z = -NormalDist().inv_cdf(tail)
     terms = (

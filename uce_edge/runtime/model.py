@@ -12,7 +12,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract, models
-from uce_edge._util.field_rules import Positive, checked
 from uce_edge._util.prefetch import cores
 from uce_edge.contract import Precision
 from uce_edge.errors import (
@@ -21,8 +20,6 @@ from uce_edge.errors import (
     IntegrityWarning,
     ModelFileError,
     UceEdgeError,
-    UceEdgeWarning,
-    UsageError,
     argument,
     expected,
 )
@@ -32,25 +29,18 @@ from uce_edge.integrity import verification
 from uce_edge.integrity.digests import of_file
 from uce_edge.integrity.self_test import Pattern, SelfTest
 from uce_edge.metadata import Metadata
-from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule, asked
+from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule
 from uce_edge.runtime import graph_check
-from uce_edge.runtime.answers import Answer, Request, each_answer
+from uce_edge.runtime.answers import Answer, each_answer
 from uce_edge.runtime.prediction import ImageLike, ImagePrediction, Prediction
 from uce_edge.runtime.providers import CPU, Device, open_session
+from uce_edge.runtime.request import GuaranteeWarning, Plan, Request, SamplesWarning, resolve, rule_of, seeds_of
 from uce_edge.runtime.scheduler import Calls, check_memory
 from uce_edge.runtime.session import Runner
 
 _LOG = logging.getLogger(__name__)
 
 __all__ = ["GuaranteeWarning", "Model", "SamplesWarning"]
-
-
-class SamplesWarning(UceEdgeWarning):
-    """A prediction uses another number of passes than the calibration was fitted at."""
-
-
-class GuaranteeWarning(UceEdgeWarning):
-    """A stored threshold is used with another number of passes or seed than it was found with."""
 
 
 class Model:
@@ -94,20 +84,20 @@ class Model:
         check_memory(max_memory)
         content = verification.read(Path(path))
         self.sha256 = of_file(content)
-        """Of the bytes that were checked and loaded, whatever the file holds by now."""
+        """The digest of the bytes that were checked and loaded; the file may have changed since."""
         self.digests = verification.check(Path(path), content, verify=verify)
-        """Those of the file that was published, which this one was found to be; None where nobody could tell."""
+        """The published digests that this file matches; None for a file without digests."""
         self._open(content, device, spin, max_memory)
-        self._announce_unverified(verify)
+        self._warn_unverified(verify)
         if verify and self.provider != CPU:
-            self._trust_device(content, Device(device), spin, max_memory)
+            self._check_device(content, Device(device), spin, max_memory)
         _LOG.info(
             "Loaded %s (%s, %d passes) in %.2f s; it runs on %s with %s threads.", self.path, self.metadata.inference,
             self.metadata.samples, time.monotonic() - started, self.provider, threads or cores(),
         )  # fmt: skip
 
     def content(self) -> bytes:
-        """The bytes of the file, which must still be those that were checked and loaded.
+        """The bytes of the file, unchanged since it was loaded.
 
         Raises:
             IntegrityError: The file was replaced since.
@@ -119,14 +109,14 @@ class Model:
         try:
             self.metadata = Metadata.from_properties(self._session.get_modelmeta().custom_metadata_map, self.path)
             graph_check.check(self._session, self.metadata, self.path)
-        except UnicodeDecodeError:  # ONNX Runtime decodes a text when it is asked for
+        except UnicodeDecodeError:  # ONNX Runtime decodes a text on first access
             raise ModelFileError(
-                f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export"
+                f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export", "model.damaged"
             ) from None
         self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
 
-    def _announce_unverified(self, verify: bool) -> None:
-        """Say when nobody compared a file that could be compared."""
+    def _warn_unverified(self, verify: bool) -> None:
+        """Warn when a file was not verified."""
         if not verify:
             reason = "was loaded without a check that it is the file that was published"
         elif self.metadata.digests is not None and self.digests is None:
@@ -136,20 +126,21 @@ class Model:
             return
         warnings.warn(f"{self.path} {reason}", IntegrityWarning, stacklevel=3)
 
-    def _trust_device(self, content: bytes, device: Device, spin: bool, max_memory: int | None) -> None:
-        """Use no device that answers the probe images otherwise than the processor did."""
+    def _check_device(self, content: bytes, device: Device, spin: bool, max_memory: int | None) -> None:
+        """Reject a device that fails the self-test."""
         found = self.self_test()
         if found is None or found.passed:
             return
         if device is not Device.AUTO:
             raise UceEdgeError(
-                f"{found.sentence(self.path)} Update its driver, or run with {argument('device', 'cpu')}."
+                f"{found.sentence(self.path)} Update its driver, or run with {argument('device', 'cpu')}.",
+                "device.untrusted",
             )
         warnings.warn(f"{found.sentence(self.path)} Running on the CPU.", DeviceWarning, stacklevel=3)
         self._open(content, Device.CPU, spin, max_memory)
 
     def self_test(self) -> SelfTest | None:
-        """Compare the answers to the file's own probe images with those that it gave when it was published.
+        """Compare the outputs for probe images with published ones.
 
         Returns:
             The largest difference, and whether it is allowed; None for a file without probe images.
@@ -158,18 +149,18 @@ class Model:
         if not stored:
             return None
         exact = self.provider == CPU and self.metadata.precision is Precision.FP32
-        answered = [self.answer_probe(one.pattern, one.samples) for one in stored]
-        return probe.compare(stored, answered, self.provider, exact=exact)
+        outputs = [self.answer_probe(one.pattern, one.samples) for one in stored]
+        return probe.compare(stored, outputs, self.provider, exact=exact)
 
     def answer_probe(self, pattern: Pattern, samples: int) -> dict[str, list[float]]:
-        """What the graph gives for a probe image, by output."""
+        """The outputs for a probe image, by name."""
         pixels = probe.image(pattern, self.metadata.image)
-        values = self._calls.run(pixels[None], self._seeds(samples, 0))
+        values = self._calls.run(pixels[None], np.array(contract.pass_seeds(samples, 0), np.int32))
         return {name: [float(str(x)) for x in values[name].ravel()] for name in probe.COMPARED if name in values}
 
     @property
     def provider(self) -> str:
-        """The execution provider the model really runs on."""
+        """The execution provider that runs the model."""
         return str(self._session.get_providers()[0])
 
     @property
@@ -213,8 +204,8 @@ class Model:
                 image.
             samples: Number of Monte Carlo passes; None means the number stored in the file.
             seed: Seed of the passes, 0 to 4095. The same seed gives the same answer.
-            reject: Reject images whose uncertainty is above this threshold. "auto" applies what the file stores: its
-                rule, which may also reject out-of-distribution images.
+            reject: Reject images whose uncertainty is above this threshold. "auto" applies the rule of the file, which
+                may also reject out-of-distribution images.
             adaptive: Stop drawing passes as soon as the outcome of an image is clear: rejected, or accepted with its
                 label. This is the largest probability, per image, that all passes would give another outcome. None
                 draws all passes.
@@ -223,27 +214,31 @@ class Model:
             The predictions, or for one image its prediction: `predict("a.png").label`. An image's answer does not
             depend on the others in the batch.
         """
+        plan = self.plan(Request(samples, seed, reject, adaptive))
         if isinstance(images, str | Path | bytes | Image.Image):
-            return self.predict([images], samples, seed, reject, adaptive)[0]
-        samples = self._samples(samples)
-        seeds = self._seeds(samples, seed)
-        if reject == "auto":
-            self._check_promise(samples, seed, adaptive is not None)
-        applied = self.reject_rule(reject)
-        self._announce(samples, adaptive is not None)
+            return self.predict_planned([images], plan)[0]
+        return self.predict_planned(images, plan)
+
+    def predict_planned(self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], plan: Plan) -> Prediction:
+        """Classify a batch of images by a resolved request.
+
+        Args:
+            images: As in `predict`.
+            plan: From `plan`.
+        """
         images = images if isinstance(images, np.ndarray) else list(images)
-        batch = self._as_batch(images)
-        if adaptive is None:
-            values, drawn = self._calls.run(batch, seeds), np.full(len(batch), samples, np.int32)
+        batch, seeds, rule = self._as_batch(images), np.array(plan.seeds, np.int32), plan.rule
+        if plan.request.adaptive is None:
+            values, drawn = self._calls.run(batch, seeds), np.full(len(batch), plan.samples, np.int32)
         else:
-            values, drawn = self._calls.run_until_settled(batch, seeds, applied, adaptive)
+            values, drawn = self._calls.run_until_settled(batch, seeds, rule, plan.request.adaptive)
         numbers: dict[str, Any] = {name: values.get(name) for name in contract.NUMBERS}
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
-        if applied.decides:
+        if rule.decides:
             codes = values[contract.DECISION]
-            if reject != "auto":
-                codes = applied.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
+            if plan.request.reject != "auto":
+                codes = rule.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
             reasons = [REASONS[code] for code in codes]
             decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
         return Prediction(
@@ -251,11 +246,11 @@ class Model:
             labels=[self.classes[index] for index in values[contract.CLASS_ID]],
             probabilities=values[contract.PROBABILITIES],
             decisions=decisions,
-            samples=len(seeds),
+            samples=plan.samples,
             drawn=drawn,
-            seed=int(seed),
+            seed=int(plan.request.seed),
             reasons=reasons,
-            rule=applied,
+            rule=rule,
             classes=self.classes,
             sources=images,
             **numbers,
@@ -272,7 +267,9 @@ class Model:
         top: int = 3,
         keep: bool = False,
     ) -> Iterator[Answer]:
-        """Classify any number of files, one by one. A file that cannot be used gives an answer with an error.
+        """Classify any number of files, one by one.
+
+        A file that cannot be used gives an answer with an error.
 
         Args:
             paths: Image files; `-` is standard input. They are read as the answers are taken, 32 at a time.
@@ -294,41 +291,30 @@ class Model:
         """
         if isinstance(paths, str | bytes | Path):
             raise ImageError(expected("`paths`", "a sequence of paths", paths, "Use: answers([path])"))
-        # A wrong request is told now, and not when the first answer is taken.
-        self._seeds(self._samples(samples), seed)
-        self.reject_rule(reject)
-        if adaptive is not None:
-            contract.check_adaptive(adaptive)
-        top = checked("top", Positive, top, "Leave it out for 3")
-        return each_answer(self, paths, Request(samples, seed, reject, adaptive, top, keep))
+        return each_answer(self, paths, self.plan(Request(samples, seed, reject, adaptive, top, keep)))
+
+    def plan(self, request: Request) -> Plan:
+        """Resolve a request for this file; warns once."""
+        return resolve(request, self.metadata, self.path)
 
     def reject_rule(self, reject: Rejecting) -> RejectRule:
-        """The rule that a request stands for; "auto" is the rule of the file."""
-        if reject != "auto":
-            return asked(reject)
-        stored = self.metadata.rule
-        if stored is None:
-            raise UsageError(
-                f"{self.path} has no stored threshold. Give one ({argument('reject', 0.3)}), or store one with a "
-                "promise about the error: uce-edge calibrate --target-error 0.05"
-            )
-        return stored
+        """The reject rule of a request."""
+        return rule_of(reject, self.metadata, self.path)
 
     def threshold(self, reject: Rejecting) -> float | None:
-        """The threshold on the uncertainty; None for a rule that has another score, or one limit per class."""
+        """The threshold on the uncertainty, if the rule has one."""
         return self.reject_rule(reject).threshold
 
     def logits(
         self, images: npt.NDArray[np.uint8] | Sequence[ImageLike], samples: int | None = None, seed: int = 0
     ) -> npt.NDArray[np.float32]:
-        """Raw logits [samples, batch, classes] before calibration, for recalibration and for checks."""
-        seeds = self._seeds(self._samples(samples), seed)
-        return self._calls.passes(contract.LOGITS, self._as_batch(images), seeds)
+        """Raw logits [samples, batch, classes], before calibration."""
+        return self._calls.passes(contract.LOGITS, self._as_batch(images), self.seeds(samples, seed))
 
     def outputs(
         self, images: npt.NDArray[np.uint8], seeds: npt.NDArray[np.int32], names: Sequence[str]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Outputs of the graph as the contract names them, for any number of images and passes.
+        """Outputs of the graph, by name.
 
         Args:
             images: uint8 [batch, height, width, channels] of the model's size.
@@ -345,49 +331,8 @@ class Model:
         return {name: passes[name] if name in passes else values[name] for name in names}
 
     def seeds(self, samples: int | None = None, seed: int = 0) -> npt.NDArray[np.int32]:
-        """The passes that `samples` and `seed` of `predict` stand for."""
-        return self._seeds(self._samples(samples), seed)
-
-    def _samples(self, samples: int | None) -> int:
-        """The number of passes that a request means; None is the file's own."""
-        stored = self.metadata.samples
-        if samples is not None and samples != stored and not self.metadata.takes_seeds:
-            kind = "model with its passes baked in" if self.metadata.baked else "deterministic model"
-            raise UsageError(
-                expected(
-                    "`samples`", f"{stored} for a {kind}", samples, f"Leave {argument('samples')} out for this file"
-                )
-            )
-        return stored if samples is None else samples
-
-    def _seeds(self, samples: int, seed: int) -> npt.NDArray[np.int32]:
-        """The passes that a request means."""
-        if seed != 0 and self.metadata.baked:
-            rule = "0 for a model with its passes baked in"
-            raise UsageError(expected("`seed`", rule, seed, "Export it without --bake-samples"))
-        return np.array(contract.pass_seeds(samples, seed), np.int32)
-
-    def _check_promise(self, samples: int, seed: int, early: bool) -> None:
-        """Say when the stored threshold is used otherwise than it was found."""
-        stored = self.metadata.promise
-        if stored is not None and (early or (samples, seed) != (stored.samples, stored.seed)):
-            now = f"at most {samples}" if early else samples
-            warnings.warn(
-                f"the stored threshold was found with {stored.samples} samples and seed {stored.seed}: "
-                f"with {now} and seed {seed} its promise about the error does not hold",
-                GuaranteeWarning,
-                stacklevel=3,
-            )
-
-    def _announce(self, samples: int, early: bool) -> None:
-        fitted = self.metadata.calibration.samples
-        if fitted is not None and samples != fitted:
-            warnings.warn(
-                f"this model was calibrated at {fitted} samples and runs with {'at most ' if early else ''}{samples}: "
-                "its probabilities are a little off",
-                SamplesWarning,
-                stacklevel=3,
-            )
+        """The seeds that `samples` and `seed` mean."""
+        return np.array(seeds_of(samples, seed, self.metadata), np.int32)
 
     def _as_batch(self, given: npt.NDArray[np.uint8] | Iterable[ImageLike]) -> npt.NDArray[np.uint8]:
         spec = self.metadata.image

@@ -1,4 +1,4 @@
-"""What a model says of a batch of images, as values."""
+"""Predictions for one image and for a batch."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float32]
 ImageLike = str | Path | bytes | npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | Image.Image
-"""What a user gives as one image."""
+"""One image: a path, encoded bytes, pixels or a Pillow image."""
 
 
 class ClassProbability(NamedTuple):
@@ -42,21 +42,21 @@ class ImagePrediction:
     error_probability: float
     decision: Decision | None
     passes: int
-    """The passes that the image took: fewer than were asked for, where they were drawn adaptively."""
+    """The passes of the image; fewer than requested with early stopping."""
     seed: int
     probabilities: FloatArray
     novelty: float | None = None
-    """A p-value: how like the calibration images it is. None for a file without this output."""
+    """A p-value, small for an out-of-distribution image. None for a file without this output."""
     novelty_score: float | None = None
-    """Its distance from the calibration images; None for a file without this output."""
+    """The distance from the calibration images; None for a file without this output."""
     reason: Reason | None = None
-    """Why it is rejected; None for what is not."""
+    """Why it is rejected; None if it is not."""
     rule: RejectRule = field(default=RejectRule(), repr=False)
-    """What the decision applied."""
+    """The rule of the decision."""
     classes: Sequence[str] = field(default=(), repr=False)
     """The class names, in the order of the probabilities."""
     source: ImageLike | None = field(default=None, repr=False)
-    """The image as it was given."""
+    """The image as given."""
 
     @property
     def path(self) -> str | None:
@@ -65,12 +65,12 @@ class ImagePrediction:
 
     @property
     def out_of_distribution(self) -> bool:
-        """Whether it is rejected as unlike the calibration images."""
+        """Whether it is rejected as out of distribution."""
         return self.reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH)
 
     @property
     def why(self) -> str:
-        """The grounds of the decision, to follow "reject:" or "accept:"; empty without a decision."""
+        """The reason for the decision, in words; empty without one."""
         if self.decision is None:
             return ""
         return description.why(self.rule, self.class_id, self.label, self.reason)
@@ -87,7 +87,10 @@ class ImagePrediction:
         return tuple(ClassProbability(classes[index], _short(self.probabilities[index])) for index in order)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without the probabilities of all classes; the passes are called `samples` there."""
+        """Plain values for JSON.
+
+        The passes are called `samples`. The probabilities of all classes are left out.
+        """
         return {
             "label": self.label,
             "class_id": self.class_id,
@@ -102,7 +105,7 @@ class ImagePrediction:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Predictions for a batch; iterate for one image at a time."""
+    """Predictions for a batch; iterate for single images."""
 
     class_ids: npt.NDArray[np.int32]
     labels: list[str]
@@ -113,31 +116,31 @@ class Prediction:
     error_probability: FloatArray
     decisions: list[Decision | None]
     samples: int
-    """The passes that were asked for."""
+    """The requested passes."""
     drawn: npt.NDArray[np.int32]
-    """The passes that each image took."""
+    """The passes of each image."""
     seed: int
     novelty: FloatArray | None = None
-    """As in `ImagePrediction`; None for a file that cannot tell, like the next."""
+    """As in `ImagePrediction`; None for a file without this output, like the next."""
     novelty_score: FloatArray | None = None
     reasons: list[Reason | None] | None = None
-    """Why an image is rejected; None where nothing was to be decided."""
+    """Why each image is rejected; None without a rule."""
 
     rule: RejectRule = field(default=RejectRule(), repr=False)
-    """What the decisions applied."""
+    """The rule of the decisions."""
     classes: Sequence[str] = field(default=(), repr=False)
     """The class names, in the order of the probabilities."""
     sources: Sequence[ImageLike | None] | npt.NDArray[np.uint8] | None = field(default=None, repr=False)
-    """The images as they were given."""
+    """The images as given."""
 
     @property
     def paths(self) -> list[str | None]:
-        """The file of each image that was given as a path."""
+        """The file of each image given as a path."""
         return [image.path for image in self]
 
     @property
     def accepted(self) -> npt.NDArray[np.bool_]:
-        """Which images are accepted, as in `prediction[prediction.accepted]`; none where nothing was to be decided."""
+        """A mask of the accepted images: `prediction[prediction.accepted]`."""
         return np.array([decision is Decision.ACCEPT for decision in self.decisions], dtype=bool)
 
     def __len__(self) -> int:
@@ -155,12 +158,14 @@ class Prediction:
     def __getitem__(
         self, index: "int | np.integer[Any] | slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
     ) -> "ImagePrediction | Prediction":
-        """One image by its number; several by a slice, numbers or a mask: `prediction[prediction.uncertainty < 0.1]`.
+        """Select one image by number, or several.
+
+        A slice, numbers or a mask selects several: `prediction[prediction.uncertainty < 0.1]`.
 
         Raises:
             IndexError: There is no such image, or a mask has another length.
         """
-        if isinstance(index, bool | np.bool_):  # such as a comparison of a whole list
+        if isinstance(index, bool | np.bool_):  # such as the comparison of a whole list
             raise IndexError("Expected a number, a slice, numbers or a mask with one value per image, but got a bool.")
         if isinstance(index, int | np.integer):
             return self._image(range(len(self))[index])
@@ -203,7 +208,10 @@ class Prediction:
         return [(name, getattr(self, name)) for name in contract.NUMBERS]
 
     def to_pandas(self) -> "DataFrame":
-        """A table with one row per image: its path, if it has one, and the values of `ImagePrediction.as_dict`."""
+        """A table with one row per image.
+
+        Its columns are the path and the values of `ImagePrediction.as_dict`.
+        """
         from uce_edge.output.dataframe import to_pandas
 
         return to_pandas(self)
@@ -216,12 +224,12 @@ class Prediction:
 
 
 def _short(value: np.float32) -> float:
-    """The shortest decimal that is this float32, so that JSON shows 0.3 and not 0.30000001192092896."""
+    """The shortest decimal of a float32: 0.3, not 0.30000001192092896."""
     return float(str(value))
 
 
 class Summary(NamedTuple):
-    """What follows from the probabilities of all passes; the graph computes the same for one call."""
+    """Statistics of the passes, as the graph computes them."""
 
     probabilities: FloatArray
     uncertainty: FloatArray
@@ -230,7 +238,10 @@ class Summary(NamedTuple):
 
 
 def seed_averages(passes: FloatArray, members: int) -> FloatArray:
-    """What the members of an ensemble say together for every seed: [seeds * members, ...] -> [seeds, ...]."""
+    """The mean of the members for every seed.
+
+    [seeds * members, ...] becomes [seeds, ...].
+    """
     if members == 1:
         return passes
     averages: FloatArray = passes.reshape(-1, members, *passes.shape[1:]).mean(axis=1)
@@ -238,7 +249,7 @@ def seed_averages(passes: FloatArray, members: int) -> FloatArray:
 
 
 def summarise(passes: FloatArray, members: int = 1) -> Summary:
-    """Merge calibrated probabilities, for passes that were split over several calls.
+    """Merge the calibrated probabilities of split passes.
 
     Args:
         passes: [seeds * members, batch, classes], seed by seed.

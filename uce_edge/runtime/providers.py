@@ -1,4 +1,4 @@
-"""Choosing an ONNX Runtime execution provider, and being honest about the one obtained."""
+"""Open ONNX Runtime sessions on a device."""
 
 import warnings
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Device(StrEnum):
 
 @dataclass(frozen=True)
 class _Accelerator:
-    """What else than the CPU can run a file, and how one gets it."""
+    """An execution provider besides the CPU, and its installation."""
 
     name: str
     providers: tuple[str, ...]
@@ -77,7 +77,7 @@ _ACCELERATORS = {
 
 
 def onnxruntime() -> ModuleType:
-    """The installed ONNX Runtime without its telemetry, or the command that installs it."""
+    """Import ONNX Runtime with its telemetry off."""
     telemetry.switch_off()
     try:
         import onnxruntime
@@ -88,16 +88,17 @@ def onnxruntime() -> ModuleType:
 
 
 def silence_log() -> None:
-    """Keep ONNX Runtime's own log off stderr for good: for a program that tells all failures itself.
+    """Silence ONNX Runtime's own log for this process.
 
-    A library leaves that log as it is: ONNX Runtime does not tell what level its user has chosen.
+    For a program that reports all failures itself. A library leaves the log as it is: ONNX Runtime does not report
+    the level that its user chose.
     """
     global _log_is_silent  # noqa: PLW0603 - decided before ONNX Runtime is imported, which takes a while
     _log_is_silent = True
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads outside 1 to 1024."""
+    """Reject a number of threads outside 1 to 1024."""
     checked("threads", _Threads, threads, "Leave it out to use all cores")
 
 
@@ -109,17 +110,17 @@ def open_session(
     spin: bool = True,
     name: str = "The model",
 ) -> Any:
-    """Load a model on the wanted device.
+    """Load a model on a device.
 
     Args:
         model: The content of a file, or its path.
         device: Where to run it.
         threads: Intra-op threads; None leaves the choice to ONNX Runtime.
         spin: Whether these threads keep their cores busy while they wait for each other.
-        name: What messages call a content.
+        name: The name of a content in messages.
 
     Returns:
-        An `onnxruntime.InferenceSession`; `get_providers()` tells the truth about it.
+        An `onnxruntime.InferenceSession`; `get_providers()` names the device that it really has.
     """
     if device not in list(Device):
         raise UsageError(
@@ -131,34 +132,36 @@ def open_session(
     name = model if isinstance(model, str) else name
     if device is Device.CPU:
         return _load(ort, model, name, [CPU], options)
-    wanted = _ACCELERATORS[Device.CUDA if device is Device.AUTO else device]
-    if wanted.providers[0] not in ort.get_available_providers():
+    accelerator = _ACCELERATORS[Device.CUDA if device is Device.AUTO else device]
+    if accelerator.providers[0] not in ort.get_available_providers():
         if device is Device.AUTO:
             return _load(ort, model, name, [CPU], options)
         raise UceEdgeError(
-            f"{argument('device', device)} needs {'an' if wanted.name[0] in 'AEIO' else 'a'} {wanted.name} build of "
-            f"ONNX Runtime, and {installed()} is installed. "
-            f"Run: pip uninstall -y onnxruntime && pip install {wanted.wheel}"
+            f"{argument('device', device)} needs {'an' if accelerator.name[0] in 'AEIO' else 'a'} {accelerator.name} "
+            f"build of ONNX Runtime, and {installed()} is installed. "
+            f"Run: pip uninstall -y onnxruntime && pip install {accelerator.wheel}",
+            "device.missing",
         )
     try:
-        session = _load(ort, model, name, [*wanted.providers, CPU], options)
+        session = _load(ort, model, name, [*accelerator.providers, CPU], options)
     except ModelFileError:
-        session = _load(ort, model, name, [CPU], options)  # fails again unless the accelerator was to blame
-    if wanted.providers[0] in session.get_providers():
+        session = _load(ort, model, name, [CPU], options)  # fails again unless the accelerator failed
+    if accelerator.providers[0] in session.get_providers():
         return session
-    # A GPU wheel lists its providers everywhere and falls back in silence; only the session knows.
+    # A GPU wheel always lists its providers and falls back silently; only the session knows.
     if device is not Device.AUTO:
         raise UceEdgeError(
-            f"{argument('device', device)} was asked for, but ONNX Runtime could not start {wanted.name} "
-            f"({wanted.missing}). Run with {argument('device', 'cpu')}, or {wanted.libraries}"
+            f"{argument('device', device)} is not usable: ONNX Runtime could not start {accelerator.name} "
+            f"({accelerator.missing}). Run with {argument('device', 'cpu')}, or {accelerator.libraries}",
+            "device.unusable",
         )
-    warnings.warn(f"{wanted.name} is not usable here; running on the CPU", DeviceWarning, stacklevel=3)
+    warnings.warn(f"{accelerator.name} is not usable here; running on the CPU", DeviceWarning, stacklevel=3)
     return session
 
 
 def _options(ort: ModuleType, threads: int | None, spin: bool) -> Any:
     options = ort.SessionOptions()
-    options.log_severity_level = 4  # failures come back as exceptions; warnings about fallbacks are said above
+    options.log_severity_level = 4  # failures are exceptions; fallbacks warn above
     if threads is not None:
         options.intra_op_num_threads = threads
     if not spin:
@@ -168,7 +171,7 @@ def _options(ort: ModuleType, threads: int | None, spin: bool) -> Any:
 
 def _load(ort: ModuleType, model: str | bytes, name: str, providers: list[str], options: Any) -> Any:
     if _log_is_silent:
-        # The process-wide log reports a failed CUDA start in a dozen lines; one sentence says the same.
+        # The process-wide log reports a failed CUDA start in a dozen lines.
         ort.set_default_logger_severity(4)
     try:
         # ONNX Runtime's own fallback prints a banner on stdout, which is for data.
@@ -180,10 +183,10 @@ def _load(ort: ModuleType, model: str | bytes, name: str, providers: list[str], 
 
 
 def not_loadable(name: str, reason: str) -> ModelFileError:
-    """What is said of a file that is not a model."""
+    """The error about a file that is not a model."""
     weights = Path(name).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
     remedy = "It looks like weights of PyTorch: export them, see docs/export.md" if weights else "Is it an .onnx file?"
-    return ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}")
+    return ModelFileError(f"{name} is not a model ONNX Runtime can load ({reason}). {remedy}", "model.unloadable")
 
 
 def installed() -> str:

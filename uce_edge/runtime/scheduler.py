@@ -1,4 +1,7 @@
-"""The passes of a model file, split over as many calls as memory asks for and merged as the contract's table says."""
+"""Split passes over calls within a memory budget, and merge.
+
+The contract's table of outputs says how.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,16 +20,14 @@ from uce_edge.runtime import early_stopping
 from uce_edge.runtime.prediction import seed_averages, summarise
 from uce_edge.runtime.session import Runner
 
-# One call holds this many image-passes at most: more make none of them faster.
+# More image-passes in one call are not faster.
 _ROWS_PER_CALL = 32
 MAX_MEMORY = 256
-"""Megabytes that the values of one call may take, about, unless told otherwise; the network itself comes on top."""
-# A file whose passes are hardly more than draws computes an image once, and then holds this many probabilities at most.
+"""Default megabytes for the values of one call; the network itself needs more."""
+# The most probabilities in one call of a file whose passes are hardly more than draws.
 _DRAWN_PER_CALL = 2**20
 
 _Megabytes = Annotated[int, Rule("of at least 1 MB", lambda value: value >= 1)] | None
-
-_AXES = {output.name: output.dimensions.index("batch") for output in contract.OUTPUTS}
 
 Pixels = npt.NDArray[np.uint8]
 Seeds = npt.NDArray[np.int32]
@@ -35,12 +36,12 @@ Values = dict[str, npt.NDArray[Any]]
 
 
 def check_memory(max_memory: int | None) -> None:
-    """Refuse a memory budget of less than 1 MB."""
+    """Reject a memory budget below 1 MB."""
     checked("max_memory", _Megabytes, max_memory, f"Leave it out for {MAX_MEMORY}")
 
 
 class Calls:
-    """A session that is asked for any number of images and passes."""
+    """Runs any number of images and passes."""
 
     def __init__(
         self,
@@ -54,10 +55,10 @@ class Calls:
 
         Args:
             runner: The session.
-            metadata: What its file says of itself.
-            source: The file's name, for messages.
+            metadata: The metadata of its file.
+            source: The name of the file, for messages.
             max_memory: Megabytes, as in `Model`.
-            table: The outputs that are known; those that the file has are asked for.
+            table: The known outputs; those that the file has are requested.
         """
         check_memory(max_memory)
         self._runner, self._metadata, self._source = runner, metadata, source
@@ -65,6 +66,7 @@ class Calls:
         self._per_image = [output for output in outputs if output.per is Per.IMAGE]
         self._same = [output for output in outputs if output.merge is Merge.SAME]
         self._named = {output.name: output for output in outputs}
+        self._axes = {output.name: output.dimensions.index("batch") for output in outputs}
         self._rows = self._affordable_rows(max_memory)
         self._rows_per_call = self._drawn_rows(max_memory)
 
@@ -72,31 +74,31 @@ class Calls:
         """All outputs that have one entry per image."""
         step = self._images_per_call(len(seeds))
         parts = [self._run(batch[i : i + step], seeds) for i in range(0, len(batch), step)]
-        return self._decided(_joined(parts))
+        return self._decided(self._joined(parts))
 
     def run_until_settled(
-        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
+        self, batch: Pixels, seeds: Seeds, rule: RejectRule, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
-        """As `run`, of those passes of each image that settle what becomes of it; and their number.
+        """As `run`, with early stopping; and the passes per image.
 
         Args:
             batch: The images.
             seeds: The passes to draw at most.
-            applied: The reject rule that the answers will meet; without limits only the label counts.
-            error: The probability of another outcome than that of all passes, as in `uce_edge.runtime.early_stopping`.
+            rule: The reject rule; without limits only the label counts.
+            error: The probability that all passes would give another outcome, as in `early_stopping`.
         """
-        contract.check_adaptive(error)
         if not self._metadata.takes_seeds or self._rows_per_call > self._rows:
             raise UsageError(
                 f"{self._source} computes an image in one call, so there is nothing to stop early: "
-                f"leave {argument('adaptive')} out."
+                f"leave {argument('adaptive')} out.",
+                "model.single-call",
             )
         starts = range(0, len(batch), self._rows)
-        parts = [self._settled(batch[i : i + self._rows], seeds, applied, error) for i in starts]
-        return self._decided(_joined([part for part, _ in parts])), np.concatenate([drawn for _, drawn in parts])
+        parts = [self._settled(batch[i : i + self._rows], seeds, rule, error) for i in starts]
+        return self._decided(self._joined([part for part, _ in parts])), np.concatenate([drawn for _, drawn in parts])
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
-        """An output with one entry per pass, [seeds * members, batch, classes]."""
+        """An output per pass, [seeds * members, batch, classes]."""
         return self._passes([self._named[name]], batch, seeds)[name]
 
     def _run(self, batch: Pixels, seeds: Seeds) -> Values:
@@ -108,7 +110,7 @@ class Calls:
         return values | self._computed(passes)
 
     def _settled(
-        self, batch: Pixels, seeds: Seeds, applied: RejectRule, error: float
+        self, batch: Pixels, seeds: Seeds, rule: RejectRule, error: float
     ) -> tuple[Values, npt.NDArray[np.int32]]:
         drawn = np.zeros(len(batch), np.int32)
         settled: list[tuple[npt.NDArray[np.intp], Values]] = []
@@ -116,15 +118,15 @@ class Calls:
         same: Values = {}
         members, taken = self._metadata.members, 0
         for count in early_stopping.looks(len(seeds)):
-            wanted = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
-            fresh = self._passes(wanted, batch[open_images], seeds[taken:count])
+            outputs = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
+            fresh = self._passes(outputs, batch[open_images], seeds[taken:count])
             taken = count
             passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
             same |= fresh
             last = count == len(seeds)
             done = np.full(len(open_images), True)
-            if not last:  # members are no draws: what varies is what they say together
-                done = early_stopping.settled(seed_averages(passes, members), applied, error, len(seeds))
+            if not last:  # members are no draws: their mean varies from seed to seed
+                done = early_stopping.settled(seed_averages(passes, members), rule, error, len(seeds))
             if done.any():
                 settled.append((open_images[done], self._computed(passes[:, done])))
             drawn[open_images[done]] = count
@@ -136,7 +138,10 @@ class Calls:
         return computed | same, drawn
 
     def _decided(self, values: Values) -> Values:
-        """With the decision of the file's own rule, where the graph has not given it: by its numpy reference."""
+        """Add the decision of the file's rule, if missing.
+
+        The numpy reference computes it for split passes and for files of contract 1.
+        """
         if contract.DECISION in values:
             return values
         stored = self._metadata.rule or RejectRule()
@@ -144,7 +149,7 @@ class Calls:
         return values | {contract.DECISION: stored.decide(*needed)}
 
     def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
-        """What the graph would have given for the probabilities of these passes in one call."""
+        """Compute the outputs of one call from all passes."""
         summary = summarise(passes, self._metadata.members)
         confidence = summary.probabilities.max(-1)
         error = error_probability(self._metadata.calibration, confidence, summary.uncertainty).astype(np.float32)
@@ -160,10 +165,10 @@ class Calls:
     def _passes(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
         """As `_split`, for any number of images."""
         step = self._images_per_call(len(seeds))
-        return _joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
+        return self._joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
 
     def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
-        """Outputs that need no computing to be merged, their passes split over calls."""
+        """Run passes split over calls; merge without computing."""
         step = self._passes_per_call(len(batch))
         chunks = [seeds[start : start + step] for start in range(0, len(seeds), step)]
         placed = self._runner.place(batch)
@@ -183,7 +188,8 @@ class Calls:
             reason = str(error).splitlines()[0]
             raise ModelFileError(
                 f"{self._source} cannot be run ({reason}). If the memory is full, lower {argument('max_memory')}; "
-                "otherwise the file is damaged: copy or export it again."
+                "otherwise the file is damaged: copy or export it again.",
+                "model.failed",
             ) from None
 
     def _images_per_call(self, samples: int) -> int:
@@ -195,13 +201,16 @@ class Calls:
         return max(1, self._rows_per_call // images)
 
     def _drawn_rows(self, max_memory: int | None) -> int:
-        """Image-passes that one call may hold: more where a pass is hardly more than a draw, so that all are in one."""
+        """Image-passes that one call may hold.
+
+        More where a pass is hardly more than a draw, so that one call takes all of them.
+        """
         costs, each = self._metadata.costs, 1
         if costs is None or not costs.runs_once:
             return self._rows
         if costs.bytes_per_draw is not None:
             each = costs.bytes_per_draw
-        elif self._metadata.inference is Inference.MC:  # an older file: what a draw takes is not known
+        elif self._metadata.inference is Inference.MC:  # an older file without the cost of a draw
             return self._rows
         affordable = (max_memory or MAX_MEMORY) * 2**20 // each
         return max(
@@ -219,7 +228,6 @@ class Calls:
             raise UsageError(expected("`max_memory`", rule, max_memory, "Give it more, or export a smaller network"))
         return min(max(rows, 1), _ROWS_PER_CALL)
 
-
-def _joined(parts: Sequence[Values]) -> Values:
-    """The outputs of several groups of images as those of all."""
-    return {name: np.concatenate([part[name] for part in parts], axis=_AXES[name]) for name in parts[0]}
+    def _joined(self, parts: Sequence[Values]) -> Values:
+        """Join the outputs of several groups of images."""
+        return {name: np.concatenate([part[name] for part in parts], axis=self._axes[name]) for name in parts[0]}

@@ -1,4 +1,4 @@
-"""Running a session, with as few copies between the processor and an accelerator as the device allows."""
+"""Run a session with few copies between devices."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from uce_edge.runtime.providers import onnxruntime
 
 
 class Runner:
-    """A session that keeps its inputs on the device between calls where that is not the processor's own memory."""
+    """Keeps inputs on the accelerator between calls."""
 
     def __init__(self, session: Any, device: str | None = None) -> None:
         """Wrap a session.
 
         Args:
             session: From `open_session`.
-            device: "cuda" or "cpu" to bind inputs there; None for what the session's provider needs.
+            device: "cuda" or "cpu" to bind inputs there; None for the device of the session's provider.
         """
         self.session = session
         on_card = session.get_providers()[0] in ("CUDAExecutionProvider", "TensorrtExecutionProvider")
@@ -29,7 +29,10 @@ class Runner:
         return onnxruntime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(values), self._device, 0)
 
     def run(self, outputs: list[str], feed: dict[str, Any]) -> list[Any]:
-        """The outputs as arrays; `feed` has arrays and what `place` gave."""
+        """The outputs as arrays.
+
+        `feed` holds arrays and values of `place`.
+        """
         if self._device is None:
             return self.session.run(outputs, feed)  # type: ignore[no-any-return]
         binding = self.session.io_binding()

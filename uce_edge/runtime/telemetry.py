@@ -1,4 +1,7 @@
-"""ONNX Runtime's telemetry: from 1.29 on it writes a device id to disk and reports, unless a variable forbids it."""
+"""Switch off ONNX Runtime's telemetry.
+
+From 1.29 on it writes a device id to disk and reports, unless an environment variable forbids it.
+"""
 
 import functools
 import os
@@ -16,7 +19,10 @@ _SINCE = (1, 29)
 
 @functools.cache
 def switch_off() -> None:
-    """Forbid it for this process and its children; must run before the import. A user who set the variable decides."""
+    """Disable telemetry for this process and its children.
+
+    Must run before the import. A variable that the user set stays.
+    """
     if SWITCH in os.environ:
         return
     os.environ[SWITCH] = "1"

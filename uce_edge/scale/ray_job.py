@@ -180,6 +180,7 @@ class _Score:
             "uce_edge": __version__,
             "onnxruntime": str(onnxruntime().__version__),
         }
+        self._plan = self._model.plan(job.request)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         block = Block.from_json(row["block"])
@@ -196,7 +197,7 @@ class _Score:
             for chunk in chunks:
                 for image in chunk:
                     notes.add(*image.opened.notes)
-                answers = answered(self._model, [image.opened for image in chunk], self._job.request)
+                answers = answered(self._model, [image.opened for image in chunk], self._plan)
                 for image, answer in zip(chunk, answers, strict=True):
                     kind = image.kind if image.kind or answer.ok else "not finite"
                     rows.append(answer.as_dict() | {"sha256": image.digest, "error_kind": kind} | self._same)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
+from helpers.errors import raises
 from helpers.pictures import encoded, png_header
 from PIL import Image, ImageFile
 
@@ -56,13 +57,13 @@ def denied(*_: object) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-def refusal(source: object, spec: ImageSpec = RGB) -> str:
+def refusal(source: object, spec: ImageSpec = RGB) -> ImageError:
     with pytest.raises(ImageError) as caught:
         loader.load(source, spec)
     # The message is the whole story: nothing of Pillow's own trace is shown with it.
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
-    return str(caught.value)
+    return caught.value
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
@@ -129,21 +130,21 @@ def test_mode_is_converted_to_defined_values(kind, image, spec, pixel):
 
 
 @pytest.mark.parametrize(
-    ("mode", "value", "spec", "reason"),
+    ("mode", "value", "spec", "code"),
     [
-        ("I", -1, GRAY, "from -1 to -1"),
-        ("I", 70000, GRAY, "from 70000 to 70000"),
-        ("F", 255.0, GRAY, "from 255 to 255"),
-        ("F", float("nan"), GRAY, "not finite"),
-        ("F", float("nan"), FLOAT_GRAY, "not finite"),
+        ("I", -1, GRAY, "image.range"),
+        ("I", 70000, GRAY, "image.range"),
+        ("F", 255.0, GRAY, "image.range"),
+        ("F", float("nan"), GRAY, "image.not-finite"),
+        ("F", float("nan"), FLOAT_GRAY, "image.not-finite"),
     ],
 )
-def test_undefined_range_is_refused_and_named(tmp_path, mode, value, spec, reason):
+def test_undefined_range_is_refused_and_named(tmp_path, mode, value, spec, code):
     path = tmp_path / "depth.tif"
     full(mode, value).save(path)
-    message = refusal(path, spec)
-    assert str(path) in message
-    assert reason in message
+    error = refusal(path, spec)
+    assert error.code == code
+    assert str(path) in str(error)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
@@ -226,64 +227,64 @@ def test_preparing_neither_changes_nor_shares_its_input():
 
 
 @pytest.mark.parametrize(
-    ("image", "reason"),
+    ("image", "code"),
     [
-        (np.zeros((2, 3, 3), np.float32), "float32 [2, 3, 3]"),
-        (np.zeros((2, 3, 3), np.uint16), "uint16 [2, 3, 3]"),
-        (np.zeros((3, 2, 5), np.uint8), "uint8 [3, 2, 5]"),
-        (np.zeros((1, 2, 3, 3), np.uint8), "uint8 [1, 2, 3, 3]"),
-        (np.zeros(6, np.uint8), "uint8 [6]"),
-        (np.zeros((0, 3, 3), np.uint8), "uint8 [0, 3, 3]"),
-        (np.zeros((2, 0), np.uint8), "uint8 [2, 0]"),
-        ("cat.png", "'cat.png'"),
-        (Image.new("RGB", (0, 5)), "0 x 5"),
-        (Image.new("La", SIZE), "cannot be decoded"),
+        (np.zeros((2, 3, 3), np.float32), "argument.image"),
+        (np.zeros((2, 3, 3), np.uint16), "argument.image"),
+        (np.zeros((3, 2, 5), np.uint8), "argument.image"),
+        (np.zeros((1, 2, 3, 3), np.uint8), "argument.image"),
+        (np.zeros(6, np.uint8), "argument.image"),
+        (np.zeros((0, 3, 3), np.uint8), "argument.image"),
+        (np.zeros((2, 0), np.uint8), "argument.image"),
+        ("cat.png", "argument.image"),
+        (Image.new("RGB", (0, 5)), "image.no-pixels"),
+        (Image.new("La", SIZE), "image.damaged"),
     ],
 )
-def test_pixels_that_cannot_be_prepared_are_refused_by_rule(image, reason):
-    with pytest.raises(ImageError, match=r"image") as caught:
+def test_pixels_that_cannot_be_prepared_are_refused_by_rule(image, code):
+    with raises(code, ImageError):
         loader.prepare(image, RGB)
-    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "code"),
     [
-        (b"", "is empty (0 bytes)"),
-        (b"These are my notes.\n" * 20, "is not an image"),
-        (b"\x89PNG\r\n\x1a\n", "is not an image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "is not an image"),
+        (b"", "image.empty"),
+        (b"These are my notes.\n" * 20, "image.unknown-format"),
+        (b"\x89PNG\r\n\x1a\n", "image.unknown-format"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "image.unknown-format"),
     ],
 )
-def test_file_that_is_no_image_is_refused(tmp_path, content, reason):
+def test_file_that_is_no_image_is_refused(tmp_path, content, code):
     path = tmp_path / "cat.png"
     path.write_bytes(content)
-    assert refusal(path).startswith(f"{path} {reason}")
-    assert refusal(content).startswith(f"The image data {reason}")
+    assert refusal(path).code == refusal(content).code == code
+    assert str(refusal(path)).startswith(str(path))
 
 
 def test_missing_file_is_refused(tmp_path):
-    assert refusal(tmp_path / "no.png").startswith(f"{tmp_path / 'no.png'} does not exist. Check")
+    assert refusal(tmp_path / "no.png").code == "image.missing"
 
 
 def test_folder_is_refused(tmp_path):
-    assert refusal(str(tmp_path)).startswith(f"{tmp_path} is a folder")
+    assert refusal(str(tmp_path)).code == "image.folder"
 
 
 def test_source_of_another_type_is_refused():
-    assert "`source` to be a path or bytes, but got 7" in refusal(7)
+    assert refusal(7).code == "argument.source"
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "nul\0.png", "\ud800.png\0"])
 def test_impossible_name_is_refused(name):
-    assert "cannot be read" in refusal(name)
+    assert refusal(name).code == "image.unreadable"
 
 
 def test_unreadable_file_is_refused(tmp_path, monkeypatch):
     # Not chmod: continuous integration often runs as root, who may read everything.
     monkeypatch.setattr(Path, "open", denied)
-    message = refusal(tmp_path / "secret.png")
-    assert message == f"{tmp_path / 'secret.png'} cannot be read: Permission denied. Check its name and permissions."
+    error = refusal(tmp_path / "secret.png")
+    assert error.code == "image.unreadable"
+    assert "Permission denied" in str(error)
 
 
 @pytest.mark.parametrize("kind", loader.FORMATS)
@@ -292,15 +293,15 @@ def test_truncated_image_is_refused(tmp_path, kind, share):
     data = encoded(Image.fromarray(noise()), kind)
     path = tmp_path / "cut"
     path.write_bytes(data[: int(len(data) * share)])
-    message = refusal(path)
-    assert message.startswith(str(path))
+    error = refusal(path)
+    assert str(error).startswith(str(path))
     if kind in ("PNG", "JPEG", "BMP", "PPM"):
-        assert "is truncated: its data ends before the image does" in message
+        assert error.code == "image.truncated"
 
 
 def test_truncated_image_that_is_to_be_prepared_is_refused():
     data = encoded(Image.fromarray(noise()), "PNG")
-    with pytest.raises(ImageError, match="The image is truncated"):
+    with raises("image.truncated"):
         loader.prepare(Image.open(io.BytesIO(data[:5000])), RGB)
 
 
@@ -323,14 +324,15 @@ def test_decompression_bomb_is_refused_from_its_header(tmp_path, monkeypatch, si
     # Pillow allocates the pixels in `load`, so that without it no memory is taken.
     monkeypatch.setattr(ImageFile.ImageFile, "load", denied)
     start = time.perf_counter()
-    message = refusal(path)
+    error = refusal(path)
     assert time.perf_counter() - start < 0.5
-    assert message == f"{path} has {reason}, and at most 100 are read. Make it smaller first."
+    assert error.code == "image.too-large"
+    assert reason in str(error)
 
 
 def test_size_that_only_pillow_minds_gives_no_warning():
     # 95 megapixels: over Pillow's warning, under the limit; warnings are errors in this suite.
-    assert "truncated" in refusal(png_header(9750, 9750))
+    assert refusal(png_header(9750, 9750)).code == "image.truncated"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -343,7 +345,7 @@ def test_named_pipe_is_read(tmp_path):
     os.mkfifo(pipe)
     loaded = loader.load(send(encoded(full("RGB", "red"), "PNG")), RGB)
     np.testing.assert_array_equal(loaded, np.full((2, 3, 3), (255, 0, 0)))
-    assert "is not an image" in refusal(send(b"notes"))
+    assert refusal(send(b"notes")).code == "image.unknown-format"
 
 
 def test_the_command_line_says_an_error_of_pillow_once(tmp_path):
@@ -377,15 +379,14 @@ def test_collect_expands_folders_and_keeps_the_rest(tmp_path):
 
 def test_collect_refuses_a_folder_without_images(tmp_path):
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ImageError) as caught:
+    with raises("folder.empty", ImageError) as caught:
         loader.collect([str(tmp_path)])
-    assert f"The folder {tmp_path} has no images (.bmp, " in str(caught.value)
     assert all(suffix in str(caught.value) for suffix in loader.SUFFIXES)
 
 
 def test_collect_refuses_a_folder_it_may_not_list(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "iterdir", denied)
-    with pytest.raises(ImageError, match="cannot be listed: Permission denied"):
+    with raises("folder.unreadable"):
         loader.collect([str(tmp_path)])
 
 
@@ -395,6 +396,6 @@ def test_libtiff_does_not_write_to_stderr(capfd: pytest.CaptureFixture[str]) -> 
     Image.fromarray(noise).save(file, "TIFF", compression="tiff_lzw")
     content = bytearray(file.getvalue())
     content[200:-400] = b"\xa5" * len(content[200:-400])
-    with pytest.raises(ImageError, match="cannot be decoded"):
+    with raises("image.damaged"):
         loader.load(bytes(content), ImageSpec(8, 8, 3))
     assert capfd.readouterr().err == ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import GOLDEN, Call
+from helpers.errors import raises
 from PIL import Image
 
 pytest.importorskip("pydicom", reason="pydicom is not installed: the extra medical brings it")
@@ -43,10 +44,11 @@ def loaded(content: bytes, spec: ImageSpec = SPEC, name: str = "study.dcm") -> n
 
 
 def refusal(content: bytes, name: str = "study.dcm", spec: ImageSpec = SPEC) -> str:
+    """The code of the error about a file."""
     with pytest.raises(ImageError) as caught:
         loader.load(content, spec, name)
     assert str(caught.value).startswith(name)
-    return str(caught.value)
+    return caught.value.code
 
 
 def seen_by_pydicom(content: bytes) -> np.ndarray:
@@ -170,8 +172,8 @@ def test_the_frames_are_counted_and_each_is_an_image(tmp_path: Path) -> None:
         found = loader.load(f"{path}#{number}", SPEC)
         np.testing.assert_array_equal(found[..., 0], in_bytes(frames[number - 1], 0, 4095))
     np.testing.assert_array_equal(first, loader.load(f"{path}#1", SPEC))
-    for wrong, said in (("#0", "3 frames"), ("#4", "3 frames"), ("#z=1", "by its number")):
-        with pytest.raises(ImageError, match=said):
+    for wrong, code in (("#0", "image.part-missing"), ("#4", "image.part-missing"), ("#z=1", "image.part")):
+        with raises(code, ImageError):
             loader.load(f"{path}{wrong}", SPEC)
 
 
@@ -218,56 +220,56 @@ def test_jpeg_inside_is_read_and_may_not_be_larger_than_the_header_says() -> Non
     np.testing.assert_array_equal(loaded(written(lossless)), VALUES >> 4)
     bomb = encapsulated(gray.resize((300, 200)), JPEGBaseline8Bit, "JPEG", "MONOCHROME2")
     bomb.Rows, bomb.Columns = 20, 30
-    assert "300 x 200 pixels inside" in refusal(written(bomb))
+    assert refusal(written(bomb)) == "image.damaged"
 
 
 def test_a_jpeg_2000_picture_without_end_is_refused() -> None:
     data = encapsulated(Image.fromarray((VALUES >> 4).astype(np.uint8)), JPEG2000Lossless, "JPEG2000", "MONOCHROME2")
     picture = pydicom.encaps.get_frame(data.PixelData, 0, number_of_frames=1)
     data.PixelData = pydicom.encaps.encapsulate([picture[:12] + bytes(4) + picture[16:]])
-    assert "damaged JPEG 2000" in refusal(written(data))
+    assert refusal(written(data)) == "image.damaged"
 
 
 def test_an_absent_codec_is_named_with_its_package() -> None:
     data = encapsulated(Image.fromarray((VALUES >> 4).astype(np.uint8)), JPEGLSLossless, "JPEG", "MONOCHROME2")
-    said = refusal(written(data))
-    assert "JPEG-LS Lossless" in said
-    assert "pip install pyjpegls" in said
+    with raises("part.missing", ImageError) as caught:
+        loader.load(written(data), SPEC, "study.dcm")
+    assert "pip install pyjpegls" in str(caught.value)
 
 
 def test_what_has_no_pixels_is_said_to_have_none() -> None:
-    assert "has no pixels" in refusal(dicom(None))
-    assert "has no pixels" in refusal(b"nothing of the kind")
-    assert "empty" in refusal(b"")
+    assert refusal(dicom(None)) == "image.no-pixels"
+    assert refusal(b"nothing of the kind") == "image.no-pixels"
+    assert refusal(b"") == "image.empty"
     truncated = dicom(VALUES)[:-200]
-    assert refusal(truncated)
+    assert refusal(truncated) == "image.damaged"
     data = dataset(VALUES)
     del data.PixelData
-    assert "study.dcm" in refusal(written(data))
+    assert refusal(written(data)) == "image.damaged"
 
 
 def test_a_deflated_file_is_refused_because_it_may_grow_without_a_bound() -> None:
     data = dataset(VALUES)
     data.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
-    assert "deflated" in refusal(written(data))
+    assert refusal(written(data)) == "image.unsupported"
 
 
 def test_other_colour_spaces_are_refused_by_name() -> None:
-    assert "CMYK" in refusal(dicom(VALUES, PhotometricInterpretation="CMYK"))
+    assert refusal(dicom(VALUES, PhotometricInterpretation="CMYK")) == "image.unsupported"
 
 
 def test_a_header_that_asks_for_too_much_is_refused_before_anything_is_decoded() -> None:
-    assert "megapixels" in refusal(dicom(VALUES, Rows=60000, Columns=60000))
-    with pytest.raises(ImageError, match="48 megapixels, and at most 40"):
-        loader.load(dicom(VALUES, Rows=6000, Columns=8000), SPEC)
+    for rows, columns in ((60000, 60000), (6000, 8000)):
+        assert refusal(dicom(VALUES, Rows=rows, Columns=columns)) == "image.too-large"
 
 
 def test_without_the_packages_the_command_to_install_them_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydicom", None)
     monkeypatch.setitem(sys.modules, "nibabel", None)
     for content, name, package in ((dicom(VALUES), "a", "pydicom"), (volume_bytes(), "a.nii.gz", "nibabel")):
-        with pytest.raises(ImageError, match=rf'needs {package}.*pip install "uce-edge\[medical\]"'):
+        with raises("part.missing", ImageError) as caught:
             loader.load(content, SPEC, name)
+        assert package in str(caught.value)
 
 
 def test_in_folders_files_count_by_their_ending_or_their_preamble(tmp_path: Path) -> None:
@@ -323,16 +325,16 @@ def test_a_series_in_time_has_volumes() -> None:
     content = volume_bytes(series)
     found = loaded(content, NIFTI, "v.nii.gz#z=3,t=1")
     np.testing.assert_array_equal(found, in_bytes(series[::-1, ::-1, 3, 1].T, 0, 2000))
-    assert "no such slice" in refusal(content, "v.nii.gz#z=3,t=2", NIFTI)
-    assert "9 slices" in refusal(content, "v.nii.gz#z=9", NIFTI)
-    assert "more than one slice" in refusal(content, "v.nii.gz#z=3,y=2", NIFTI)
-    assert "name a slice" in refusal(content, "v.nii.gz#3", NIFTI)
+    assert refusal(content, "v.nii.gz#z=3,t=2", NIFTI) == "image.part-missing"
+    assert refusal(content, "v.nii.gz#z=9", NIFTI) == "image.part-missing"
+    assert refusal(content, "v.nii.gz#z=3,y=2", NIFTI) == "image.part"
+    assert refusal(content, "v.nii.gz#3", NIFTI) == "image.part"
 
 
 def test_a_volume_without_a_defined_brightness_is_announced_or_refused() -> None:
     with pytest.warns(RangeWarning, match=r"small part of the range of its type, -32768\.\.32767"):
         loaded(volume_bytes(), SPEC, "v.nii.gz#z=3")
-    assert "--range LOW..HIGH" in refusal(volume_bytes(VOLUME.astype(np.float32)), "v.nii.gz#z=3")
+    assert refusal(volume_bytes(VOLUME.astype(np.float32)), "v.nii.gz#z=3") == "image.range"
     image = nibabel.Nifti1Image(VOLUME.astype(np.float32), np.eye(4))
     image.header["cal_min"], image.header["cal_max"] = 0, 2000
     np.testing.assert_array_equal(
@@ -344,7 +346,7 @@ def test_a_volume_of_zeros_that_is_small_when_packed_takes_bounded_memory() -> N
     header = bytearray(volume_bytes(np.zeros((2, 2, 2), np.int16), zipped=False)[:352])
     header[42:48] = np.array([4000, 4000, 4000], "<i2").tobytes()  # 128 GB
     content = gzip.compress(bytes(header) + bytes(10_000_000))
-    assert "volume of 128000 MB" in refusal(content, "v.nii.gz#x=0", NIFTI)
+    assert refusal(content, "v.nii.gz#x=0", NIFTI) == "image.too-large"
     assert refusal(content, "v.nii.gz#z=3", NIFTI)
 
 
@@ -371,10 +373,10 @@ def test_many_odd_files_are_warned_of_once_and_counted(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         answers = list(model.answers(loader.collect([str(tmp_path)])))
     assert all(answer.ok for answer in answers)
-    said = [str(one.message) for one in caught if one.category is RangeWarning]
-    assert len(said) == 2
-    assert "2 frames" in said[0]
-    assert "2 other images" in said[1]
+    warned = [str(one.message) for one in caught if one.category is RangeWarning]
+    assert len(warned) == 2
+    assert "2 frames" in warned[0]
+    assert "2 other images" in warned[1]
 
 
 def test_a_frame_is_logged_and_computed_again(call: Call, tmp_path: Path) -> None:
@@ -383,8 +385,8 @@ def test_a_frame_is_logged_and_computed_again(call: Call, tmp_path: Path) -> Non
     path.write_bytes(dicom(np.stack([VALUES, VALUES[::-1], VALUES // 2])))
     model, log = GOLDEN / "digits-mc.onnx", tmp_path / "log.jsonl"
     frames = (f"{path}#2", f"{path}#3")
-    said = call("predict", "--model", model, *frames, "--reject", 0.3, "--audit", log, "--save", tmp_path)
-    assert said.code == 0, said.err
+    printed = call("predict", "--model", model, *frames, "--reject", 0.3, "--audit", log, "--save", tmp_path)
+    assert printed.code == 0, printed.err
     assert {file.name for file in tmp_path.glob("*.png")} == {"cine.png", "cine-2.png"}
     again = call("replay", log, "--images", path.parent, "--model", model)
     assert again.code == 0, again.out + again.err

@@ -1,4 +1,4 @@
-"""DICOM and NIfTI files: which they are, and one frame or slice of them as an image."""
+"""DICOM and NIfTI: one frame or slice as an image."""
 
 from typing import BinaryIO
 

@@ -1,4 +1,4 @@
-"""One frame of a DICOM file: stored values, the units they stand for, and the window to see them through."""
+"""Read one frame of a DICOM file."""
 
 import io
 import math
@@ -13,7 +13,7 @@ from uce_edge.errors import ImageError
 from uce_edge.images.gray_range import Range
 from uce_edge.images.gray_survey import Display
 from uce_edge.images.medical.file_type import Part
-from uce_edge.images.medical.header import Bounded, Opened, need, told
+from uce_edge.images.medical.header import Bounded, Opened, need, reported
 
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _PILLOW = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51, 90, 91)}  # what Pillow decodes for pydicom
@@ -42,12 +42,13 @@ class Dicom(Opened):
         pydicom = need("pydicom", "Reading DICOM")
         self._stream, self._name = Bounded(stream), name
         self.info: dict[str, Any] = {}
-        with told(name):
+        with reported(name):
             self._syntax = _transfer_syntax(stream)
             if self._syntax == _DEFLATED:
                 raise ImageError(
                     f"{name} is a deflated DICOM file, which may grow without a bound when it is read. "
-                    "Save it uncompressed, for instance with dcmtk's dcmconv +te."
+                    "Save it uncompressed, for instance with dcmtk's dcmconv +te.",
+                    "image.unsupported",
                 )
             try:
                 self._data = pydicom.dcmread(self._stream, stop_before_pixels=True, force=True)
@@ -59,8 +60,8 @@ class Dicom(Opened):
             self.note = f"{name} has {self._frames} frames, of which the first is used; name another one as {name}#2"
 
     def decoded(self) -> tuple[Image.Image, Display | None]:
-        """The frame, decompressed, in the units that its values stand for."""
-        with told(self._name):
+        """The decompressed frame, in the units of the file."""
+        with reported(self._name):
             stored = self._stored()
             if not self.gray:
                 return Image.fromarray(self._coloured(stored)), None
@@ -68,12 +69,13 @@ class Dicom(Opened):
             return Image.fromarray(np.ascontiguousarray(values, np.float32)), display
 
     def _checked(self, part: Part) -> int:
-        """How many frames there are; refuses a file without pixels, or whose colours are unknown."""
+        """Check the header and count the frames."""
         data, name = self._data, self._name
         if "Rows" not in data or "Columns" not in data:
             raise ImageError(
                 f"{name} has no pixels: it is a DICOM file about something else, such as a report or a directory, or "
-                "none at all. Name the image files."
+                "none at all. Name the image files.",
+                "image.no-pixels",
             )
         self.size = (int(data.Columns), int(data.Rows))
         self._colours = str(data.get("PhotometricInterpretation", "MONOCHROME2")).strip().upper()
@@ -84,21 +86,25 @@ class Dicom(Opened):
             known = ", ".join(_GRAY + _COLOURS)
             raise ImageError(
                 f"{name} has the photometric interpretation {self._colours}, and only {known} are read. Convert it to "
-                "RGB or MONOCHROME2."
+                "RGB or MONOCHROME2.",
+                "image.unsupported",
             )
         if samples != (1 if self.gray or self._colours == "PALETTE COLOR" else 3):
             raise ImageError(
-                f"{name} has {samples} samples per pixel, which {self._colours} cannot have. Save it again."
+                f"{name} has {samples} samples per pixel, which {self._colours} cannot have. Save it again.",
+                "image.damaged",
             )
         frames = int(data.get("NumberOfFrames") or 1)
         if part.slice is not None or part.volume:
-            raise ImageError(f"{name} is a DICOM file: name a frame by its number, as in study.dcm#3.")
+            raise ImageError(f"{name} is a DICOM file: name a frame by its number, as in study.dcm#3.", "image.part")
         if part.frame is not None and not 1 <= part.frame <= frames:
-            raise ImageError(f"{name} is not there: the file has {frames} frames, which count from 1.")
+            raise ImageError(
+                f"{name} is not there: the file has {frames} frames, which count from 1.", "image.part-missing"
+            )
         return frames
 
     def _stored(self) -> npt.NDArray[Any]:
-        """The frame as the file stores it; YBR colours as RGB."""
+        """The stored frame; YBR colours as RGB."""
         from pydicom.pixels import get_decoder, pixel_array
         from pydicom.uid import UID
 
@@ -108,24 +114,28 @@ class Dicom(Opened):
         except NotImplementedError:
             raise ImageError(
                 f"{self._name} is stored as {uid.name or 'nothing known'}, which is not read. Save it uncompressed, "
-                "for instance with dcmtk's dcmconv +te."
+                "for instance with dcmtk's dcmconv +te.",
+                "image.unsupported",
             ) from None
         if not decoder.is_available:
             package = _CODECS.get(self._syntax.rpartition(".")[2], _OTHER_CODEC)
             raise ImageError(
                 f"{self._name} is compressed with {uid.name}, which no installed package decodes. "
-                f"Run: pip install {package}"
+                f"Run: pip install {package}",
+                "part.missing",
             )
         if uid.is_encapsulated:
             self._check_inside()
         self._stream.seek(0)
         array: npt.NDArray[Any] = pixel_array(self._stream, index=self._frame)
         if array.shape[:2] != self.size[::-1]:
-            raise ImageError(f"{self._name} has other pixels inside than its header says. Copy or save it again.")
+            raise ImageError(
+                f"{self._name} has other pixels inside than its header says. Copy or save it again.", "image.damaged"
+            )
         return array
 
     def _check_inside(self) -> None:
-        """Refuse a compressed picture of another size than the header says, or without an end."""
+        """Check the size and the end of a compressed picture."""
         from pydicom.encaps import get_frame
         from pydicom.pixels.utils import _array_common
 
@@ -133,14 +143,17 @@ class Dicom(Opened):
         _array_common(self._stream, [])
         frame = get_frame(self._stream, self._frame, number_of_frames=self._frames)
         if frame.startswith(_JP2) and not _boxes_end(frame):
-            raise ImageError(f"{self._name} has a damaged JPEG 2000 picture inside. Copy or save it again.")
+            raise ImageError(
+                f"{self._name} has a damaged JPEG 2000 picture inside. Copy or save it again.", "image.damaged"
+            )
         if self._syntax not in _PILLOW:
             return
         with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as inside:
             if inside.size != self.size:
                 raise ImageError(
                     f"{self._name} has a picture of {inside.width} x {inside.height} pixels inside, and its header "
-                    f"says {self.size[0]} x {self.size[1]}. Copy or save it again."
+                    f"says {self.size[0]} x {self.size[1]}. Copy or save it again.",
+                    "image.damaged",
                 )
 
     def _coloured(self, stored: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -156,7 +169,7 @@ class Dicom(Opened):
         return np.floor(Range(0, 2**bits - 1).shown(stored) + 0.5).astype(np.uint8)
 
     def _shown(self, stored: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Display]:
-        """Gray values in the units of the file, and how they want to be shown."""
+        """Gray values in the file's units, and their display."""
         inverted = self._colours == "MONOCHROME1"
         values, full = self._rescaled(stored)
         tables = self._data.get("VOILUTSequence")
@@ -176,12 +189,15 @@ class Dicom(Opened):
         return values, Display(Range(centre - width / 2, centre + width / 2), True, inverted)
 
     def _rescaled(self, stored: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Range | None]:
-        """The values in the units that they stand for, and the range of all that there could be."""
+        """The values in their units, and their possible range."""
         if self._data.get("ModalityLUTSequence"):
             return _looked_up(stored, self._data.ModalityLUTSequence[0])
         slope, intercept = self._number("RescaleSlope", 1.0), self._number("RescaleIntercept", 0.0)
         if slope == 0:
-            raise ImageError(f"{self._name} has a rescale slope of 0, which makes all pixels the same. Save it again.")
+            raise ImageError(
+                f"{self._name} has a rescale slope of 0, which makes all pixels the same. Save it again.",
+                "image.damaged",
+            )
         values = stored.astype(np.float32)
         values *= np.float32(slope)
         values += np.float32(intercept)
@@ -193,7 +209,7 @@ class Dicom(Opened):
         return values, Range(*ends)
 
     def _window(self) -> tuple[float, float, str] | None:
-        """Centre, width and function of the first window; None without one that can be looked through."""
+        """Centre, width and function of the first usable window."""
         function = str(self._found("VOILUTFunction") or "LINEAR").strip().upper()
         centre, width = self._number("WindowCenter", math.nan), self._number("WindowWidth", math.nan)
         least = 1 if function == "LINEAR" else 0
@@ -208,7 +224,7 @@ class Dicom(Opened):
         return float(first)
 
     def _found(self, keyword: str) -> Any:
-        """What holds for the frame: its own, that of all frames, or that of the file."""
+        """The value for the frame, all frames, or the file."""
         groups = [*self._group("PerFrameFunctionalGroupsSequence", self._frame)]
         groups += self._group("SharedFunctionalGroupsSequence", 0)
         for group in groups:
@@ -223,7 +239,10 @@ class Dicom(Opened):
 
 
 def _boxes_end(frame: bytes) -> bool:
-    """Whether the boxes of a JP2 file follow each other; pydicom would look at one of length 0 for ever."""
+    """Whether the boxes of a JP2 file end.
+
+    pydicom would loop forever on one of length 0.
+    """
     place = 12
     while place < len(frame):
         length = int.from_bytes(frame[place : place + 4], "big")
@@ -236,7 +255,10 @@ def _boxes_end(frame: bytes) -> bool:
 
 
 def _looked_up(values: npt.NDArray[Any], item: Any) -> tuple[npt.NDArray[Any], Range]:
-    """What a look-up table makes of values, and the range of what is in it; values beside it get its ends."""
+    """Apply a look-up table; also give its range.
+
+    Values beside the table get its ends.
+    """
     count, first, bits = (int(number) for number in item.LUTDescriptor)
     count, data = count or 65536, item.LUTData
     if isinstance(data, bytes):
@@ -249,7 +271,10 @@ def _looked_up(values: npt.NDArray[Any], item: Any) -> tuple[npt.NDArray[Any], R
 
 
 def _transfer_syntax(stream: BinaryIO) -> str:
-    """How the data set is stored: from the elements of group 2, which come first and are always written alike."""
+    """The transfer syntax, from the elements of group 2.
+
+    They come first and always have the same encoding.
+    """
     bounded = Bounded(stream)
     bounded.seek(128)
     found = "1.2.840.10008.1.2"  # the default of DICOM

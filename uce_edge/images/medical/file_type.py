@@ -1,4 +1,4 @@
-"""Which files are DICOM or NIfTI, and which frame or slice of one is meant."""
+"""Recognise DICOM and NIfTI, and parse frame and slice names."""
 
 import re
 import struct
@@ -13,12 +13,12 @@ from uce_edge.errors import ImageError
 __all__ = ["Kind", "Part", "fragment", "is_dicom", "is_part", "part_of", "sniff", "split"]
 
 _INDEX = "DICOMDIR"  # a table of contents, without pixels
-_HEAD = 544  # bytes that tell which it is
+_HEAD = 544  # bytes that identify the format
 _SELECTION = re.compile(r"(.+)#(\d{1,9}|[xyzt]=\d{1,9}(?:,[xyzt]=\d{1,9})*)", re.DOTALL | re.ASCII)
 
 
 class Kind(StrEnum):
-    """What a medical file is."""
+    """The format of a medical file."""
 
     DICOM = "DICOM"
     NIFTI = "NIfTI"
@@ -26,7 +26,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """What is meant of a file with several images: `#3` is a frame of DICOM, `#z=40,t=2` a slice of NIfTI."""
+    """A part of a file with several images.
+
+    `#3` is a frame of DICOM, `#z=40,t=2` a slice of NIfTI.
+    """
 
     frame: int | None = None
     """From 1, as DICOM counts."""
@@ -39,12 +42,15 @@ class Part:
 
     @property
     def chosen(self) -> bool:
-        """Whether somebody named one."""
+        """Whether a part was named."""
         return self != Part()
 
 
 def is_dicom(path: Path) -> bool:
-    """Whether a file whose name has no ending, or ends in a number as DICOM's identifiers do, is DICOM."""
+    """Whether a file without an image suffix is DICOM.
+
+    DICOM names often have no suffix, or end in a number.
+    """
     if path.name.upper() == _INDEX or not (path.suffix == "" or path.suffix[1:].isdecimal()):
         return False
     try:
@@ -55,17 +61,23 @@ def is_dicom(path: Path) -> bool:
 
 
 def split(path: Path) -> tuple[Path, Part]:
-    """The file, and what is meant of it. A file whose own name has such an ending is that file."""
+    """Split a name into file and part.
+
+    A file whose own name ends like a part is that file.
+    """
     part = fragment(str(path))
     return (path, Part()) if part is None else (Path(str(path)[: -len(part) - 1]), part_of(str(path)))
 
 
 def fragment(name: str) -> str | None:
-    """The end of a name behind `#` that says which frame or slice is meant; None for the name of a file."""
+    """The part of a name behind `#`.
+
+    None for the name of a file.
+    """
     found = _SELECTION.fullmatch(name)
     try:
         itself = found is None or Path(name).exists()
-    except OSError:  # such as a name that is too long: whoever opens it says so
+    except OSError:  # such as a name that is too long, which opening reports
         itself = True
     return None if found is None or itself else found[2]
 
@@ -79,7 +91,7 @@ def is_part(text: str) -> bool:
 
 
 def part_of(name: str) -> Part:
-    """What a name says after `#`.
+    """Parse the part of a name after `#`.
 
     Raises:
         ImageError: It names one axis twice, or two axes.
@@ -93,12 +105,17 @@ def part_of(name: str) -> Part:
     given = {axis: int(number) for axis, number in pairs}
     axes = [axis for axis, _ in pairs if axis != "t"]
     if len(given) != len(pairs) or len(axes) > 1:
-        raise ImageError(f"{name} names more than one slice. Name one across x, y or z: {found[1]}#z=40, or #z=40,t=2.")
+        raise ImageError(
+            f"{name} names more than one slice. Name one across x, y or z: {found[1]}#z=40, or #z=40,t=2.", "image.part"
+        )
     return Part(axis=(axes or ["z"])[0], slice=given[axes[0]] if axes else None, volume=given.get("t", 0))
 
 
 def sniff(stream: BinaryIO, name: str = "") -> Kind | None:
-    """What a stream holds, by its first bytes or else by the ending of its name; it is rewound."""
+    """Recognise a stream by its first bytes, or its name.
+
+    The stream is rewound.
+    """
     head = stream.read(_HEAD)
     stream.seek(0)
     if head[128:132] == b"DICM":

@@ -1,4 +1,4 @@
-"""A medical file whose header was read, and whose pixels were not."""
+"""A medical file: header read, pixels not yet."""
 
 import io
 from abc import ABC, abstractmethod
@@ -13,11 +13,11 @@ from uce_edge.errors import ImageError, MissingPartError
 from uce_edge.images.decoder_warnings import silenced
 from uce_edge.images.gray_survey import Display
 
-__all__ = ["Bounded", "Opened", "need", "told"]
+__all__ = ["Bounded", "Opened", "need", "reported"]
 
 
 class Opened(ABC):
-    """One frame or slice: what `memory_budget.taken` asks of an image, and then its pixels."""
+    """One frame or slice: its size, then its pixels."""
 
     size: tuple[int, int]
     """Width and height."""
@@ -26,15 +26,18 @@ class Opened(ABC):
     gray: bool
     """Whether it has no colours."""
     note: str | None = None
-    """What a user should know, such as how many others there are."""
+    """A message for the user, such as the number of frames."""
 
     @abstractmethod
     def decoded(self) -> tuple[Image.Image, Display | None]:
-        """The pixels, and how gray ones of more than 8 bits want to be shown."""
+        """The pixels, and how gray values are displayed."""
 
 
 class Bounded(io.BufferedIOBase):
-    """A stream of which no read asks for more than there is: a damaged length would reserve gigabytes."""
+    """A stream whose reads are bounded by its size.
+
+    A damaged length would reserve gigabytes.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -42,7 +45,7 @@ class Bounded(io.BufferedIOBase):
         stream.seek(0)
 
     def read(self, size: int | None = -1) -> bytes:
-        """So many bytes, or all that follow."""
+        """Read so many bytes, or all that follow."""
         left = max(0, self._size - self._stream.tell())
         return self._stream.read(left if size is None or size < 0 else min(size, left))
 
@@ -64,16 +67,16 @@ class Bounded(io.BufferedIOBase):
 
 
 def need(package: str, what: str) -> Any:
-    """An optional package, or how to install it."""
+    """Import an optional package."""
     try:
         return import_module(package)
     except ImportError:
-        raise ImageError(str(MissingPartError(what, package, "medical"))) from None
+        raise ImageError(str(MissingPartError(what, package, "medical")), "part.missing") from None
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
-    """Packages raise whatever their parsing ran into: one sentence instead."""
+def reported(name: str) -> Iterator[None]:
+    """Turn any exception of a package into an `ImageError`."""
     from uce_edge.images.converter import damage
 
     try:
@@ -82,7 +85,9 @@ def told(name: str) -> Iterator[None]:
     except ImageError:
         raise
     except MemoryError:
-        raise ImageError(f"{name} asks for more memory than there is. Copy it again, or make it smaller.") from None
+        raise ImageError(
+            f"{name} asks for more memory than there is. Copy it again, or make it smaller.", "image.too-large"
+        ) from None
     except Exception as error:
         words = " ".join(str(error).split()) or type(error).__name__
-        raise ImageError(damage(name, ValueError(words[:200]))) from None
+        raise damage(name, ValueError(words[:200])) from None

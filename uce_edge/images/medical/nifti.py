@@ -1,4 +1,7 @@
-"""One slice of a NIfTI volume, in the units of the file, seen as an axial DICOM image is."""
+"""Read one slice of a NIfTI volume.
+
+It is shown as an axial DICOM image is.
+"""
 
 import gzip
 import logging
@@ -15,7 +18,7 @@ from uce_edge.errors import ImageError
 from uce_edge.images.gray_range import Range
 from uce_edge.images.gray_survey import Display
 from uce_edge.images.medical.file_type import Part
-from uce_edge.images.medical.header import Bounded, Opened, need, told
+from uce_edge.images.medical.header import Bounded, Opened, need, reported
 
 _AXES = "xyz"
 _mute = threading.local()
@@ -23,9 +26,9 @@ _mute = threading.local()
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Inside the block, this thread does not log what nibabel mends in a header: it is refused here, or harmless."""
+    """Mute nibabel's log in this thread."""
     log = logging.getLogger("nibabel.global")
-    if not any(told is _is_heard for told in log.filters):
+    if _is_heard not in log.filters:
         log.addFilter(_is_heard)
     _mute.on = True
     try:
@@ -52,7 +55,7 @@ class Nifti(Opened):
         """Read the header; the arguments are those of `open_`."""
         nibabel = need("nibabel", "Reading NIfTI")
         self._name, self.gray = name, True
-        with told(name):
+        with reported(name):
             zipped = stream.read(2) == b"\x1f\x8b"
             stream.seek(0)
             bounded: Any = Bounded(stream)
@@ -67,16 +70,19 @@ class Nifti(Opened):
 
     def decoded(self) -> tuple[Image.Image, Display | None]:
         """The slice, scaled as the header says."""
-        with told(self._name):
+        with reported(self._name):
             values = np.asarray(self._volume.dataobj[self._index])
             if values.dtype.kind not in "iuf" or values.ndim != 2:
-                raise ImageError(f"{self._name} has {values.dtype} values, and only numbers make an image. Convert it.")
+                raise ImageError(
+                    f"{self._name} has {values.dtype} values, and only numbers make an image. Convert it.",
+                    "image.unsupported",
+                )
             image = self._upright(values)
             return Image.fromarray(np.ascontiguousarray(image, np.float32)), self._display(values)
 
     def _check(self, part: Part) -> None:
         if part.frame is not None:
-            raise ImageError(f"{self._name} is a NIfTI file: name a slice, as in volume.nii.gz#z=40.")
+            raise ImageError(f"{self._name} is a NIfTI file: name a slice, as in volume.nii.gz#z=40.", "image.part")
 
     def _is_second(self) -> bool:
         head = self._stream.read(8)
@@ -87,19 +93,26 @@ class Nifti(Opened):
         """Find the slice in the volume as it is stored."""
         shape = self._volume.shape
         if not 2 <= len(shape) <= 4 or (len(shape) > 3 and not part.volume < shape[3]) or min(shape) < 1:
-            raise ImageError(f"{self._name} has the shape {list(shape)}, which has no such slice. Check its number.")
+            raise ImageError(
+                f"{self._name} has the shape {list(shape)}, which has no such slice. Check its number.",
+                "image.part-missing",
+            )
         turned = [*self._turn]
         axis = _AXES.index(part.axis)
         self._stored = next((place for place, (to, _) in enumerate(turned) if to == axis), -1)
         if len(shape) == 2:
             self._stored, count = -1, 1
         elif self._stored < 0:
-            raise ImageError(f"{self._name} does not say where its axes point. Save it with an affine.")
+            raise ImageError(
+                f"{self._name} does not say where its axes point. Save it with an affine.", "image.unsupported"
+            )
         else:
             count = int(shape[self._stored])
         wanted = count // 2 if part.slice is None else part.slice
         if not 0 <= wanted < count:
-            raise ImageError(f"{self._name} is not there: the volume has {count} slices, which count from 0.")
+            raise ImageError(
+                f"{self._name} is not there: the volume has {count} slices, which count from 0.", "image.part-missing"
+            )
         backwards = self._stored >= 0 and turned[self._stored][1] < 0
         index: list[Any] = [slice(None)] * min(len(shape), 3)
         if self._stored >= 0:
@@ -126,7 +139,7 @@ class Nifti(Opened):
         return image[:: -1 if rows else 1, :: -1 if columns else 1]
 
     def _display(self, values: npt.NDArray[Any]) -> Display:
-        """The header's display range; else what its number type can hold, if its values are not scaled."""
+        """The header's display range, or that of its type."""
         low, high = (float(self._volume.header[key]) for key in ("cal_min", "cal_max"))
         if low < high < float("inf"):
             return Display(Range(low, high), windowed=True)

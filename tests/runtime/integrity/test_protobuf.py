@@ -2,7 +2,7 @@
 
 import onnx
 import pytest
-from onnx_files import HOLDERS, padded, small_model, tensors
+from helpers.onnx_files import HOLDERS, padded, small_model, tensors
 
 from uce_edge.integrity import protobuf
 from uce_edge.integrity.protobuf import ExternalDataError, WireError
