@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.helpers.errors import raises
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError
@@ -26,7 +27,7 @@ from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.dropout import learned_rates
 from uce_edge_train.loop import training
 from uce_edge_train.loop.checkpoint import CHECKPOINT
-from uce_edge_train.loop.journal import Journal
+from uce_edge_train.loop.journal import Journal, open_journal
 from uce_edge_train.networks import tensor_files
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
@@ -314,6 +315,37 @@ def test_every_epoch_is_logged(few: Dataset, tmp_path: Path) -> None:
     np.testing.assert_allclose([value for _, value in found], [float(row["train_nll"]) for row in rows], rtol=1e-6)
 
 
+def test_a_resumed_training_replaces_the_events_it_repeats(tmp_path: Path) -> None:
+    def record(epochs: range, nll: float) -> None:
+        with open_journal(tmp_path, 5, tensorboard=True, done=epochs[0] - 1) as opened:
+            for epoch in epochs:
+                opened.add([{"epoch": epoch, "train_nll": nll}])
+                time.sleep(0.01)
+
+    record(range(1, 4), 0.0)
+    time.sleep(1)  # event files are ordered by the second in their names
+    record(range(3, 5), 1.0)  # the checkpoint is of epoch 2
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("train_nll")
+    assert [(event.step, event.value) for event in events] == [(1, 0.0), (2, 0.0), (3, 1.0), (4, 1.0)]
+
+
+def test_an_epoch_is_on_disk_before_the_journal_closes(tmp_path: Path) -> None:
+    with open_journal(tmp_path, 5, tensorboard=True) as opened:
+        opened.add([{"epoch": 1, "train_nll": 0.5}])
+        assert len(EventAccumulator(str(tmp_path)).Reload().Scalars("train_nll")) == 1
+
+
+def test_without_tensorboard_the_missing_package_is_named(
+    few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setattr(training._Loop, "run", lambda self: pytest.fail("trained before the check"))
+    with raises("part.missing") as caught:
+        training.train(few, tmp_path, SHORT, tensorboard=True)
+    assert caught.value.fields == {"package": "tensorboard", "extra": "tensorboard"}
+
+
 def test_schedules_end_where_they_should() -> None:
     rate = {kind: Recipe(schedule=kind, learning_rate=0.5).learning_rate_at for kind in Schedule}
     assert rate[Schedule.COSINE](0, 0) == 0.5
@@ -436,7 +468,7 @@ def test_augmentation_moves_mirrors_and_erases() -> None:
 def test_a_training_in_a_log_file_says_how_far_it_is(
     few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("uce_edge_train.loop.journal._QUIET", 0.0)
+    monkeypatch.setattr("uce_edge_train.loop.journal._INTERVAL", 0.0)
     with caplog.at_level("INFO", "uce_edge_train"):
         training.train(few, tmp_path, SHORT)
     lines = [record.message for record in caplog.records]

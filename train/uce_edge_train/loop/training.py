@@ -57,7 +57,7 @@ def train(
         recipe: How the network is trained.
         device: Where it is trained.
         resume: Continue from the checkpoint in `out`, if there is one.
-        tensorboard: Also write TensorBoard's event files.
+        tensorboard: Also write TensorBoard's event files (`pip install "uce-edge[tensorboard]"`).
 
     Returns:
         The description of the run, as saved.
@@ -90,7 +90,7 @@ def train(
             training.load(out, recipe, hashes["train"])
         if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
             raise UsageError(f"The processes see different checkpoints. Put --out ({out}) where all machines see it.")
-        with open_journal(out, recipe.epochs, tensorboard and group.leads) as journal:
+        with open_journal(out, recipe.epochs, tensorboard and group.leads, training.progress.epoch) as journal:
             _Loop(training, recipe, augment, image, dataset, hashes["train"], group, out, journal).run()
         if training.best:
             training.take(training.best)
