@@ -8,6 +8,7 @@ import pytest
 from conftest import Call
 from PIL import Image, ImageDraw
 
+from tests.helpers.errors import raises
 from uce_edge import cli
 from uce_edge.errors import UsageError
 from uce_edge.runtime.model import Model
@@ -68,7 +69,7 @@ def test_changed_images_are_noticed_at_calibration(shapes: Path, tmp_path: Path,
     run(call, "train", "--data", shapes, "--size", "8x8", "--epochs", 1, "--out", tmp_path / "run")
     for path in (shapes / "disc").iterdir():
         Image.new("RGB", (20, 24)).save(path)
-    with pytest.raises(UsageError, match="set aside"):
+    with raises("split.changed", UsageError):
         cli.app(["calibrate", str(tmp_path / "run")], standalone_mode=False)
 
 

@@ -13,6 +13,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+from tests.helpers.errors import raises
 from uce_edge import metrics
 from uce_edge.cli import app
 from uce_edge.contract import Inference
@@ -129,12 +130,13 @@ def test_a_second_experiment_trains_and_asks_nothing_again(results: Path, monkey
 
 
 def test_networks_of_another_setting_are_refused(results: Path) -> None:
-    with pytest.raises(UsageError, match=r"trained otherwise \(epochs\)"):
+    with raises("run.different", UsageError) as caught:
         reproduce(Experiment.TABLE1, "digits", results, epochs=7, samples=10)
+    assert caught.value.fields["differences"] == ["epochs"]
 
 
 def test_the_ood_experiment_needs_foreign_images(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Which images are foreign to digits"):
+    with raises("ood.missing", UsageError):
         reproduce(Experiment.OOD, "digits", tmp_path, epochs=1)
     with pytest.raises(UceEdgeError, match="nowhere"):
         reproduce(Experiment.OOD, "digits", tmp_path, epochs=1, ood_images="nowhere")

@@ -153,16 +153,19 @@ def test_several_processes_need_a_batch_they_can_share(tmp_path: Path) -> None:
 
 
 def test_a_diverged_training_keeps_the_last_good_checkpoint(few: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(UceEdgeError, match=r"No epoch was finished\. Start again with a smaller --learning-rate"):
+    with raises("training.diverged") as caught:
         training.train(few, tmp_path / "at-once", dataclasses.replace(SHORT, learning_rate=1e30))
+    assert caught.value.fields == {"epoch": 1, "kept": 0}
     calm = dataclasses.replace(SHORT, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU)
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(patch, 1)
         with pytest.raises(KeyboardInterrupt):
             training.train(few, tmp_path, calm)
     before = (tmp_path / CHECKPOINT).read_bytes()
-    with pytest.raises(UceEdgeError, match=r"in epoch 2.*holds the end of epoch 1. Continue from it with --resume"):
+    with raises("training.diverged") as caught:
         training.train(few, tmp_path, dataclasses.replace(calm, learning_rate=1e30), resume=True)
+    assert caught.value.fields == {"epoch": 2, "kept": 1}
+    assert "--resume" in str(caught.value)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     training.train(few, tmp_path, dataclasses.replace(calm, learning_rate=0.001), resume=True)
     assert len(log(tmp_path)) == 4
@@ -191,7 +194,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_intact(
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "add", fill_the_disk)
-        with pytest.raises(UceEdgeError, match=r"Cannot write .*The old file, if any, is intact"):
+        with pytest.raises(UceEdgeError, match="Cannot write"):
             training.train(few, tmp_path, SHORT)
     small_disk(False)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT, "log.csv"]
@@ -209,13 +212,14 @@ def interrupted(few: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_checkpoint_of_another_training_is_refused(few: Dataset, interrupted: Path) -> None:
-    with pytest.raises(UsageError, match=r"another training \(arch resnet8 there, resnet20 here\)"):
+    with raises("checkpoint.recipe", UsageError) as caught:
         training.train(few, interrupted, dataclasses.replace(SHORT, arch="resnet20"), resume=True)
+    assert caught.value.fields["differences"] == ["arch"]
     other = dataclasses.replace(few, splits=few.splits | {"train": few.splits["test"]})
-    with pytest.raises(UsageError, match="other images"):
+    with raises("checkpoint.data", UsageError):
         training.train(other, interrupted, SHORT, resume=True)
     (interrupted / CHECKPOINT).write_bytes(b"torn")
-    with pytest.raises(UceEdgeError, match="cannot be read"):
+    with raises("checkpoint.unreadable"):
         training.train(few, interrupted, SHORT, resume=True)
 
 
@@ -237,7 +241,7 @@ def test_a_checkpoint_that_says_what_cannot_be_is_refused(
     few: Dataset, interrupted: Path, key: str, value: object
 ) -> None:
     changed_header(interrupted / CHECKPOINT, key, value)
-    with pytest.raises(UceEdgeError, match="cannot be read"):
+    with raises("checkpoint.unreadable"):
         training.train(few, interrupted, SHORT, resume=True)
 
 
@@ -256,11 +260,11 @@ def test_a_checkpoint_of_other_tensors_is_refused(few: Dataset, interrupted: Pat
         {state.replace(rest, "other"): tensors[state].clone()},
     ):
         path.write_bytes(save(tensors | wrong, metadata=header))
-        with pytest.raises(UceEdgeError, match="does not fit"):
+        with raises("checkpoint.mismatch"):
             training.train(few, interrupted, SHORT, resume=True)
     for damaged in (save(tensors), path.read_bytes()[:1000], b""):
         path.write_bytes(damaged)
-        with pytest.raises(UceEdgeError, match="cannot be read"):
+        with raises("checkpoint.unreadable"):
             training.train(few, interrupted, SHORT, resume=True)
 
 
@@ -270,16 +274,16 @@ def test_weights_that_are_not_finite_are_refused(few: Dataset, tmp_path: Path) -
         name: value * torch.nan if value.is_floating_point() else value for name, value in weights(tmp_path).items()
     }
     (tmp_path / "weights.safetensors").write_bytes(save(broken))
-    with pytest.raises(UceEdgeError, match="not finite"):
+    with raises("weights.not-finite"):
         load_model(run, tmp_path)
 
 
 def test_weights_of_another_architecture_are_refused(few: Dataset, tmp_path: Path) -> None:
     run = training.train(few, tmp_path, dataclasses.replace(SHORT, epochs=1))
-    with pytest.raises(UceEdgeError, match="resnet20 has other layers"):
+    with raises("architecture.changed"):
         load_model(dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, arch="resnet20")), tmp_path)
     wide = dataclasses.replace(run, class_names=(*run.class_names, "ten"))
-    with pytest.raises(UceEdgeError, match="does not fit resnet8"):
+    with raises("weights.mismatch"):
         load_model(wide, tmp_path)
 
 
@@ -297,8 +301,9 @@ def test_weights_broken_by_the_last_step_are_not_kept(
         return nll
 
     monkeypatch.setattr(training._Loop, "_step", poisoned)
-    with pytest.raises(UceEdgeError, match=r"nan in epoch 2\. .*holds the end of epoch 1"):
+    with raises("training.diverged") as caught:
         training.train(few, tmp_path, SHORT)
+    assert caught.value.fields == {"epoch": 2, "kept": 1}
     assert not (tmp_path / "run.json").exists()
     assert all(bool(torch.isfinite(value).all()) for value in load_file(tmp_path / CHECKPOINT).values())
 
@@ -409,9 +414,9 @@ def test_mixed_precision_trains(few: Dataset, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_absent_hardware_is_refused(few: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(UceEdgeError, match=r"has no cuda\. Use --device cpu"):
+    with raises("device.missing"):
         training.train(few, tmp_path, SHORT, device=TrainDevice.CUDA)
-    with pytest.raises(UsageError, match="float16"):
+    with raises("argument.precision", UsageError):
         training.train(few, tmp_path, dataclasses.replace(SHORT, precision=Arithmetic.FLOAT16))
     assert not list(tmp_path.glob("*.safetensors"))
 
@@ -426,12 +431,13 @@ def test_absent_hardware_is_refused(few: Dataset, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_recipes_are_refused(field: str, value: float) -> None:
-    with pytest.raises(UsageError, match=rf"`{field}`.*As in --{field.replace('_', '-')}"):
+    with raises(f"argument.{field}", UsageError) as caught:
         Recipe(**{field: value})  # type: ignore[arg-type]
+    assert f"--{field.replace('_', '-')}" in str(caught.value.fields["remedy"])
 
 
 def test_a_shift_past_the_image_is_refused(few: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="`shift` to be 0 to 7 pixels"):
+    with raises("argument.shift", UsageError):
         training.train(few, tmp_path, dataclasses.replace(SHORT, shift=8))
 
 

@@ -88,7 +88,9 @@ def calibrate(
         if data.sha256() != run.split_hashes["calibration"]:
             raise UsageError(
                 f"The calibration images of {own.name} are not those that were set aside when {folder} was "
-                "trained. Train again, or restore the data."
+                "trained. Train again, or restore the data.",
+                "split.changed",
+                split="calibration",
             )
     else:
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
@@ -125,10 +127,12 @@ def calibrate(
 def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
     """The passes of the map; refuses rates that cannot be tuned."""
     if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
-        raise UsageError(f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.")
+        raise UsageError(
+            f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.", "rates.unsupported"
+        )
     if posterior is PostHoc.LAPLACE:
         if tune is not Rates.FIXED:
-            raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.")
+            raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.", "rates.unsupported")
         return samples or DRAWS
     if run.recipe.dropout is Dropout.NONE:
         return 1  # all passes are the same

@@ -64,7 +64,9 @@ def export_ensemble(
         promise.targets(runs[0].class_names)
         guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
     if wanted.noise is NoiseKind.INPUT:
-        raise UsageError("Noise as graph inputs goes with one network: export the runs one by one.")
+        raise UsageError(
+            "Noise as graph inputs goes with one network: export the runs one by one.", "ensemble.noise-input"
+        )
     inference, options = wanted.inference, wanted.options
     own = plan.samples if inference is Inference.MC else None
     samples = wanted.samples or own or default_samples(inference)
@@ -96,7 +98,9 @@ def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
         if other != plan:
             raise UsageError(
                 f"An ensemble is calibrated as its runs were, but {first} and {folder} were calibrated in different "
-                f"ways. Calibrate them alike: uce-edge calibrate {folder}"
+                f"ways. Calibrate them alike: uce-edge calibrate {folder}",
+                "ensemble.calibration",
+                runs=(first, folder),
             )
     return plan
 
@@ -108,12 +112,15 @@ def shared_dataset(runs: Sequence[Run], folders: Sequence[Path]) -> Dataset:
             raise UsageError(
                 f"{folders[0]} and {folder} were trained on different images, so none are left for calibrating both. "
                 "Export each, and calibrate them as a whole on images that neither has seen: "
-                "uce-edge export --from a.onnx b.onnx --data FOLDER"
+                "uce-edge export --from a.onnx b.onnx --data FOLDER",
+                "ensemble.data",
+                runs=(folders[0], folder),
             )
     dataset = runs[0].dataset()
     if dataset.hashes() != runs[0].split_hashes:
         raise UsageError(
             f"The images of {dataset.name} are not those that {folders[0]} was trained on. Restore the data, or train "
-            "again."
+            "again.",
+            "split.changed",
         )
     return dataset

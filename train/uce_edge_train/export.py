@@ -88,7 +88,8 @@ def _refuse_masks(options: Options) -> None:
     if options.masks:
         raise UsageError(
             "Masks on named values go with an ONNX file: uce-edge export --from model.onnx --dropout 'PATTERN=RATE'. "
-            "In a network of PyTorch, put an nn.Dropout there and keep it: --dropout keep"
+            "In a network of PyTorch, put an nn.Dropout there and keep it: --dropout keep",
+            "dropout.named-masks",
         )
 
 
@@ -140,14 +141,16 @@ def export_run(
         raise UsageError(
             f"{folder} was trained without dropout, so its passes would all be the same. Export it with --inference "
             "deterministic, keep dropout that is in the network (--dropout keep), or give it a posterior first: "
-            f"uce-edge calibrate {folder} --posterior laplace"
+            f"uce-edge calibrate {folder} --posterior laplace",
+            "dropout.missing",
         )
     model = load_model(run, folder)
     if run.laplace is not None and inference is not Inference.DETERMINISTIC:
         if member:
             raise UsageError(
                 f"{folder} has a Laplace posterior, which a member of an ensemble cannot have. Calibrate it without "
-                "--posterior, or export with --inference deterministic"
+                "--posterior, or export with --inference deterministic",
+                "ensemble.posterior",
             )
         _check_baked(folder, run.calibration, samples or run.calibration.samples, options)
         return _export_laplace(folder, out, run, model, dataset, inference, noise, options, numbers)
@@ -234,7 +237,10 @@ def _check_baked(folder: str | Path, calibration: Calibration, samples: int | No
     if options.bake and calibration.samples != samples:
         raise UsageError(
             f"{folder} is calibrated at {calibration.samples} passes, but --bake-samples is {samples}. First calibrate "
-            f"it at {samples}: uce-edge calibrate {folder} --samples {samples}"
+            f"it at {samples}: uce-edge calibrate {folder} --samples {samples}",
+            "samples.not-calibrated",
+            calibrated=calibration.samples,
+            samples=samples,
         )
 
 

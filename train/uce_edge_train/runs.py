@@ -14,7 +14,7 @@ from uce_edge._util.field_rules import NONE_AS_EMPTY, OPTIONAL, Positive, Record
 from uce_edge._util.records import DocumentError, Record, parse
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
-from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge_train.choices import Dropout
@@ -82,7 +82,10 @@ class Run(Record):
         rates = self.tuned_rates or self.rates
         layers = gaussian_layers(model)
         if set(rates) != set(layers):
-            raise UceEdgeError(f"{self.recipe.arch} has other layers than it had when it was trained. Train it again.")
+            raise UceEdgeError(
+                f"{self.recipe.arch} has other layers than it had when it was trained. Train it again.",
+                "architecture.changed",
+            )
         for name, layer in layers.items():
             layer.p = rates[name]
         return model
@@ -105,19 +108,26 @@ class Run(Record):
             if numbered(folder):
                 raise UsageError(
                     f"{folder} holds the members of an ensemble, which are calibrated as a whole when they are "
-                    f"exported: uce-edge export {folder}"
+                    f"exported: uce-edge export {folder}",
+                    "run.ensemble",
+                    path=folder,
                 )
             raise UsageError(
                 f"{folder} is not a training run (it has no {DESCRIPTION}). "
-                f"Train one with: uce-edge train --out {folder}"
+                f"Train one with: uce-edge train --out {folder}",
+                "run.missing",
+                path=folder,
             )
         again = f"Train again: uce-edge train --out {folder}"
         try:
             return cls.from_document(parse(path.read_bytes()))
         except (OSError, DocumentError) as error:
-            raise UceEdgeError(f"{path} cannot be read ({error}). {again}") from None
+            raise UceEdgeError(f"{path} cannot be read ({error}). {again}", "run.unreadable", path=path) from None
         except RecordError as error:
-            raise UceEdgeError(f"{path} cannot be read. {error.told(again)}") from None
+            message = expected(f"`{error.key}`", error.rule, error.value, again)
+            raise UceEdgeError(
+                f"{path} cannot be read. {message}", "run.unreadable", path=path, **message.fields
+            ) from None
 
 
 def save_weights(model: nn.Module, folder: str | Path) -> None:
@@ -133,12 +143,21 @@ def load_model(run: Run, folder: str | Path) -> nn.Module:
     try:
         model.load_state_dict(tensor_files.read(path).tensors)
     except FileNotFoundError:
-        raise UceEdgeError(f"{path} is missing. {again}") from None
+        raise UceEdgeError(f"{path} is missing. {again}", "weights.missing", path=path) from None
     except (TensorFileError, RuntimeError) as error:
-        raise UceEdgeError(f"{path} does not fit {run.recipe.arch} ({tensor_files.reason(error)}). {again}") from None
+        raise UceEdgeError(
+            f"{path} does not fit {run.recipe.arch} ({tensor_files.reason(error)}). {again}",
+            "weights.mismatch",
+            path=path,
+        ) from None
     broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
     if broken:
-        raise UceEdgeError(f"{path} holds numbers that are not finite, in {broken[0]}. {again}")
+        raise UceEdgeError(
+            f"{path} holds numbers that are not finite, in {broken[0]}. {again}",
+            "weights.not-finite",
+            path=path,
+            tensors=broken,
+        )
     return model.eval()
 
 
@@ -164,7 +183,9 @@ def members_of(folder: str | Path) -> list[Path]:
         if not (path / DESCRIPTION).is_file():
             raise UsageError(
                 f"{path} is not finished. Continue with the command that started it and --resume: "
-                f"uce-edge train --members {len(members)} --out {folder} --resume"
+                f"uce-edge train --members {len(members)} --out {folder} --resume",
+                "run.unfinished",
+                path=path,
             )
     return members or [Path(folder)]
 
@@ -179,7 +200,9 @@ def newest(root: str | Path = "runs") -> Path:
         return descriptions[-1].parent.parent
     if not descriptions:
         raise UsageError(
-            f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits"
+            f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits",
+            "run.missing",
+            path=root,
         )
     return descriptions[-1].parent
 

@@ -41,7 +41,9 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
     if broken:
         raise UceEdgeError(
             f"The weights hold NaN or infinity (first in {broken[0]}); nothing was written. "
-            "Train again, for example with a smaller --learning-rate."
+            "Train again, for example with a smaller --learning-rate.",
+            "weights.not-finite",
+            tensors=broken,
         )
     model.eval()
     example = torch.zeros(2, spec.channels, spec.height, spec.width)  # 2: a batch of 1 would be specialised away
@@ -63,13 +65,16 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
         except UceEdgeError:
             raise
         except Exception as error:  # the exporter raises many kinds; each is a model it cannot trace
-            raise UceEdgeError(f"PyTorch could not export the model: {str(error).splitlines()[0]}") from error
+            raise UceEdgeError(
+                f"PyTorch could not export the model: {str(error).splitlines()[0]}", "export.untraceable"
+            ) from error
     assert program is not None
     shape = program.model.graph.inputs[0].shape
     if shape is not None and isinstance(shape[0], int):
         raise UceEdgeError(
             "The model's forward pass fixes the batch size while it is traced. "
-            "Does it use len(x)? Write x.shape[0] instead, and keep the batch out of Python branches."
+            "Does it use len(x)? Write x.shape[0] instead, and keep the batch out of Python branches.",
+            "export.fixed-batch",
         )
     if calls is not None:
         _mark_calls(program.model.graph, calls.seen)
@@ -143,7 +148,8 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
     if not layers and not masked:
         raise UsageError(
             f"{type(model).__name__} has no Gaussian dropout, so its passes would all be the same. Call "
-            'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").'
+            'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").',
+            "dropout.missing",
         )
     rates = {f"{name}.weight": layer.p for name, layer in layers.items()}
     sites = sites_with_rates(classifier.graph, rates)

@@ -28,7 +28,10 @@ def channel_statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...]
         means.append(round(mean, 4))
         deviations.append(round(float(np.sqrt(weights @ (values - mean) ** 2)), 4))
     if min(deviations) == 0:
-        raise UsageError("A channel of the training images is constant: there is nothing to learn from. Check --data.")
+        raise UsageError(
+            "A channel of the training images is constant: there is nothing to learn from. Check --data.",
+            "dataset.constant-channel",
+        )
     return tuple(means), tuple(deviations)
 
 

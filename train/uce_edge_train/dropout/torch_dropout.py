@@ -132,7 +132,8 @@ class _Survey(_Calls):
         if x.ndim == _WITHOUT_BATCH.get(func):
             raise UceEdgeError(
                 f"{func.__name__} takes the images of a batch for channels where its input has {x.ndim} dimensions, so "
-                "their answers would depend on each other. Use nn.Dropout there."
+                "their answers would depend on each other. Use nn.Dropout there.",
+                "dropout.batch-as-channels",
             )
         return super().call(func, x, p, in_place)
 
@@ -240,24 +241,31 @@ def refuse_unreachable(model: nn.Module, example: Tensor) -> None:
         if inside is not None:
             raise UceEdgeError(
                 f"The dropout of {name or type(model).__name__} is inside a {inside} and cannot be kept. Set its rate "
-                "to 0, or write the block with nn.Dropout."
+                "to 0, or write the block with nn.Dropout.",
+                "dropout.fused",
+                layer=name,
             )
     shown, trained = (_calls(model, example, training) for training in (False, True))
     if trained.fused:
         raise UceEdgeError(
             f"The dropout inside {trained.fused[0]} is in a fused block and cannot be kept. Set its rate to 0, or "
-            "write the block with nn.Dropout."
+            "write the block with nn.Dropout.",
+            "dropout.fused",
         )
     hidden = len(trained.seen) - len(shown.seen)
     if hidden > 0:
         raise UceEdgeError(
             f"{hidden} of {len(trained.seen)} calls of dropout happen in training mode alone, so the graph does not "
-            "show them. Call F.dropout(x, p, self.training) without an if around it."
+            "show them. Call F.dropout(x, p, self.training) without an if around it.",
+            "dropout.training-only",
         )
     if not shown.seen:
         zero = [name for name, layer in model.named_modules() if isinstance(layer, _LAYERS)]
         cause = f"the rate of {', '.join(zero)} is 0" if zero else "it has no dropout"
-        raise UsageError(f"{type(model).__name__} has nothing to keep: {cause}. Leave --dropout keep (dropout=) out.")
+        raise UsageError(
+            f"{type(model).__name__} has nothing to keep: {cause}. Leave --dropout keep (dropout=) out.",
+            "dropout.missing",
+        )
 
 
 def _inside(layer: nn.Module) -> str | None:

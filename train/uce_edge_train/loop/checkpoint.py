@@ -130,15 +130,26 @@ class Training:
             stored = Recipe.from_document(parse(header["recipe"]))
             progress = Progress.from_text(header["progress"])
         except (OSError, KeyError, ValueError, UsageError) as error:
-            raise UceEdgeError(f"{path} cannot be read ({error}). Delete it to train from the start.") from None
+            raise UceEdgeError(
+                f"{path} cannot be read ({error}). Delete it to train from the start.",
+                "checkpoint.unreadable",
+                path=path,
+            ) from None
         wrong = [name for name in recipe.differences(stored) if name not in _FREE_TO_CHANGE]
         if wrong:
             was = ", ".join(f"{name} {getattr(stored, name)} there, {getattr(recipe, name)} here" for name in wrong)
             raise UsageError(
-                f"{path} belongs to another training ({was}). Repeat its options, or start anew with --overwrite."
+                f"{path} belongs to another training ({was}). Repeat its options, or start anew with --overwrite.",
+                "checkpoint.recipe",
+                path=path,
+                differences=wrong,
             )
         if header.get("data") != data:
-            raise UsageError(f"{path} was trained on other images. Restore the data, or start anew with --overwrite.")
+            raise UsageError(
+                f"{path} was trained on other images. Restore the data, or start anew with --overwrite.",
+                "checkpoint.data",
+                path=path,
+            )
         groups = _groups(tensors)
         now, best = groups.get("now", {}), groups.get("best", {})
         try:
@@ -148,7 +159,9 @@ class Training:
             optimiser = self._optimiser_state(groups.get("optimiser", {}))
         except TensorFileError as error:
             raise UsageError(
-                f"{path} does not fit {recipe.arch} any more ({error}). Start anew with --overwrite."
+                f"{path} does not fit {recipe.arch} any more ({error}). Start anew with --overwrite.",
+                "checkpoint.mismatch",
+                path=path,
             ) from None
         self.take(now)
         self.progress, self.best = progress, best

@@ -68,7 +68,7 @@ def join(device: TrainDevice = TrainDevice.AUTO) -> Iterator[Group]:
         yield Group(chosen)
         return
     if chosen.type == "mps":
-        raise UsageError("Several processes cannot share mps. Use --device cpu, or one process.")
+        raise UsageError("Several processes cannot share mps. Use --device cpu, or one process.", "device.not-shared")
     distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Group(chosen, rank, size)
@@ -86,7 +86,11 @@ def pick(name: TrainDevice, local: int = 0) -> torch.device:
     if name is TrainDevice.AUTO:
         name = next(kind for kind, there in available.items() if there)
     if not available[name]:
-        raise UceEdgeError(f"This machine, or this build of torch, has no {name}. Use --device cpu or --device auto.")
+        raise UceEdgeError(
+            f"This machine, or this build of torch, has no {name}. Use --device cpu or --device auto.",
+            "device.missing",
+            device=str(name),
+        )
     if name is TrainDevice.CUDA:
         torch.cuda.set_device(local)
         return torch.device("cuda", local)

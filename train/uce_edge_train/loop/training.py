@@ -89,7 +89,11 @@ def train(
         if goes_on:
             training.load(out, recipe, hashes["train"])
         if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
-            raise UsageError(f"The processes see different checkpoints. Put --out ({out}) where all machines see it.")
+            raise UsageError(
+                f"The processes see different checkpoints. Put --out ({out}) where all machines see it.",
+                "checkpoint.not-shared",
+                path=out,
+            )
         with open_journal(out, recipe.epochs, tensorboard and group.leads, training.progress.epoch) as journal:
             _Loop(training, recipe, augment, image, dataset, hashes["train"], group, out, journal).run()
         if training.best:
@@ -265,7 +269,10 @@ class _Loop:
         )
         return UceEdgeError(
             f"The loss became {loss} in epoch {done + 1}. {kept} a smaller --learning-rate than "
-            f"{recipe.learning_rate}, or --clip 1; a smaller --p than {recipe.p} needs a new start."
+            f"{recipe.learning_rate}, or --clip 1; a smaller --p than {recipe.p} needs a new start.",
+            "training.diverged",
+            epoch=done + 1,
+            kept=done,
         )
 
 

@@ -217,7 +217,8 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
         model = _own(name)(classes=classes, channels=channels)
         if not isinstance(model, nn.Module):
             raise UceEdgeError(
-                expected(f"{name}(classes, channels)", "a torch module", type(model).__name__, "Return one")
+                expected(f"{name}(classes, channels)", "a torch module", type(model).__name__, "Return one"),
+                "architecture.not-a-module",
             )
         return model
     if name not in ARCHITECTURES:

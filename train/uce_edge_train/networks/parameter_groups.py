@@ -108,7 +108,10 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
 def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _WEIGHT_LAYERS)}
     if not layers:
-        raise UsageError(expected("the network", "one with Conv or Linear layers", type(model).__name__, "See --arch"))
+        raise UsageError(
+            expected("the network", "one with Conv or Linear layers", type(model).__name__, "See --arch"),
+            "architecture.no-weights",
+        )
     return layers
 
 

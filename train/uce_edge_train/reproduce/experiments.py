@@ -61,7 +61,10 @@ def reproduce(
     elif experiment is Experiment.ALL:
         wanted.remove(Experiment.OOD)
     if experiment is Experiment.OOD and foreign is None:
-        raise UsageError(f"Which images are foreign to {name}? Name them: --ood cifar100, --ood folder/ or --ood x.npz")
+        raise UsageError(
+            f"Which images are foreign to {name}? Name them: --ood cifar100, --ood folder/ or --ood x.npz",
+            "ood.missing",
+        )
     out = Path(out)
     writable_folder(out)
     subject = Subject(chosen, dataset, foreign, out, device)

@@ -100,7 +100,10 @@ class Subject:
             if different or run.split_hashes["train"] != self.dataset.splits["train"].sha256():
                 what = ", ".join(different) or "its images"
                 raise UsageError(
-                    f"{folder} holds a network that was trained otherwise ({what}). Choose another --out, or delete it."
+                    f"{folder} holds a network of another recipe ({what}). Choose another --out, or delete it.",
+                    "run.different",
+                    path=folder,
+                    differences=different,
                 )
         else:
             training.train(self.dataset, folder, recipe, device=self._device, resume=True)
