@@ -45,7 +45,7 @@ def compare_rates(folders: Sequence[str]) -> None:
     for folder in folders:
         run = Run.load(folder)
         data = run.dataset().splits["calibration"]
-        p = run.recipe.p if run.recipe.dropout is Dropout.GAUSSIAN else 0
+        p = 0 if run.recipe.dropout is Dropout.NONE else run.recipe.p
         logits = mc_logits(load_model(run, folder), data, run.image, _PASSES if p else 1, 0)
         said = probabilities(fit_map(Method.TEMPERATURE, logits, data.labels), logits)
         reference = said if reference is None else reference

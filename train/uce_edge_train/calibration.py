@@ -126,7 +126,7 @@ def calibrate(
 
 def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
     """The passes of the map; refuses rates that cannot be tuned."""
-    if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
+    if tune is not Rates.FIXED and not run.recipe.family.learns_rates:
         raise UsageError(
             f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.", "rates.unsupported"
         )

@@ -31,8 +31,7 @@ from uce_edge_train.data.augment_mix import Mix, PixMix, augmix
 from uce_edge_train.data.augment_operations import OPERATIONS
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.mixup import Blend
-from uce_edge_train.dropout.bernoulli_layers import bernoullize
-from uce_edge_train.dropout.gaussian_layers import gaussianize
+from uce_edge_train.dropout.families import FAMILIES, Family
 from uce_edge_train.networks import architectures, parameter_groups
 from uce_edge_train.networks.initial_weights import Start
 
@@ -110,27 +109,27 @@ class Recipe(Record):
             name = re.split(r"[.[]", error.key)[0]
             option, example = name.replace("_", "-"), _EXAMPLES.get(name, getattr(type(self), name))
             raise RecordError(error.key, error.rule, error.value, f"As in --{option} {example}") from None
-        if self.dropout is not Dropout.GAUSSIAN:
-            for name, plain in (("rates", Rates.FIXED), ("sigma", Sigma.EXACT)):
-                if getattr(self, name) is not plain:
-                    remedy = f"Leave --{name} out, or --dropout {self.dropout}"
-                    raise RecordError(name, f"{plain} with {self.dropout} dropout", str(getattr(self, name)), remedy)
+        rates, sigma = ("rates", Rates.FIXED, self.family.learns_rates), ("sigma", Sigma.EXACT, self.family.has_sigma)
+        for name, default, supported in (rates, sigma):
+            value = getattr(self, name)
+            if value is not default and not supported:
+                remedy = f"Leave --{name} out, or --dropout {self.dropout}"
+                raise RecordError(name, f"{default} with {self.dropout} dropout", str(value), remedy)
         if self.freeze and self.init is None:
             remedy = "Name the weights to keep, as in --init weights.safetensors"
             raise RecordError("freeze", "left out without `init`", ", ".join(self.freeze), remedy)
+
+    @property
+    def family(self) -> Family:
+        """The dropout family."""
+        return FAMILIES[self.dropout]
 
     def build(self, classes: int, channels: int) -> nn.Module:
         """The network with its dropout, with weights from the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
-            match self.dropout:
-                case Dropout.GAUSSIAN:
-                    return gaussianize(network, self.p, sigma=self.sigma)
-                case Dropout.BERNOULLI:
-                    return bernoullize(network, self.p)
-                case Dropout.NONE:
-                    return network
+            return self.family.add(network, self.p, self.sigma)
 
     def augmentation(self, image: ImageSpec) -> Augmentation:
         """The augmentation for a kind of images."""

@@ -17,7 +17,6 @@ from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.rejection.promises import NoveltyPromise, Promise
-from uce_edge_train.choices import Dropout
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
 from uce_edge_train.networks import tensor_files
 from uce_edge_train.networks.tensor_files import TensorFileError
@@ -73,8 +72,8 @@ class Run(Record):
 
     @property
     def masks(self) -> bool:
-        """Whether its passes have Bernoulli masks."""
-        return self.recipe.dropout is Dropout.BERNOULLI
+        """Whether its passes keep the masks of torch's dropout."""
+        return self.recipe.family.masks
 
     def build(self) -> nn.Module:
         """The network of this run, with its rates and random weights."""

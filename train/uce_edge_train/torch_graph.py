@@ -6,6 +6,7 @@ import io
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -151,11 +152,12 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
             'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").',
             "dropout.missing",
         )
-    rates = {f"{name}.weight": layer.p for name, layer in layers.items()}
-    sites = sites_with_rates(classifier.graph, rates)
-    trained = {
-        f"{name}.weight": layer.weight.detach().numpy() for name, layer in layers.items() if layer.factors_its_sigma
-    }
+    by_weight = {f"{name}.weight": layer for name, layer in layers.items()}
+    sites = [
+        replace(site, perturbation=by_weight[site.name].perturbation())
+        for site in sites_with_rates(classifier.graph, {name: layer.p for name, layer in by_weight.items()})
+    ]
+    trained = {name: layer.weight.detach().numpy() for name, layer in by_weight.items() if layer.factors_its_sigma}
     cheap = factored([site for site in sites if site.name in trained], trained) if trained else []
     by_node = {site.node: site for site in cheap}
     return in_order(classifier.graph, [*(by_node.get(site.node, site) for site in sites), *masked])

@@ -7,7 +7,7 @@ dropout on the layer's input, not its correlations.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
 from uce_edge_train.dropout import factored_sigma
 from uce_edge_train.dropout.noise_draws import standard_normal
+
+if TYPE_CHECKING:
+    from uce_edge_export.noise.perturbations import Perturbation
 
 Noise = Callable[[str, Tensor], Tensor]
 """Given a layer's name and its mean output, standard normal noise of the same shape."""
@@ -70,6 +73,12 @@ class _Gaussian(nn.Module):
     def factors_its_sigma(self) -> bool:
         """Whether the variance comes from the factors of the squared weights; products of factors stay as they are."""
         return self.sigma is Sigma.FACTORED and not factored_sigma.is_factored(self.weight, getattr(self, "groups", 1))
+
+    def perturbation(self) -> "Perturbation":
+        """The noise that an export writes into the graph, unless sigma is factored."""
+        from uce_edge_export.noise.perturbations import GaussianDropout
+
+        return GaussianDropout(self.p)
 
     def _sample(self, mu: Tensor, input: Tensor) -> Tensor:
         """A sample of the output; the variance is only computed when it is needed."""
@@ -162,7 +171,9 @@ class GaussianConv3d(_GaussianConv, nn.Conv3d):
     """`nn.Conv3d` with Gaussian dropout."""
 
 
-_GAUSSIAN_FORMS: dict[type[nn.Module], type[_Gaussian]] = {
+Forms = Mapping[type[nn.Module], type[_Gaussian]]
+"""The noisy class of every kind of weight layer."""
+_GAUSSIAN_FORMS: Forms = {
     nn.Linear: GaussianLinear,
     nn.Conv1d: GaussianConv1d,
     nn.Conv2d: GaussianConv2d,
@@ -191,6 +202,17 @@ def gaussianize(
     Returns:
         The same model.
     """
+    return add_noise(model, _GAUSSIAN_FORMS, p, skip_first, sigma)
+
+
+def add_noise(
+    model: nn.Module,
+    forms: Forms,
+    p: float | Mapping[str, float],
+    skip_first: bool = True,
+    sigma: Sigma | str = Sigma.EXACT,
+) -> nn.Module:
+    """Give weight layers a noisy class, in place; arguments as in `gaussianize`."""
     noisy = noisy_layers(model, skip_first)
     if sigma not in list(Sigma):
         raise UsageError(expected("`sigma`", f"one of {', '.join(Sigma)}", sigma, "The paper's form is exact"))
@@ -202,7 +224,7 @@ def gaussianize(
         if not 0.0 < rate < 1.0:
             raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
     for name, module in noisy.items():
-        module.__class__ = _GAUSSIAN_FORMS[type(module)]
+        module.__class__ = forms[type(module)]
         assert isinstance(module, _Gaussian)
         module._init_gaussian(name, rates[name], Sigma(sigma))
     return model

@@ -78,5 +78,5 @@ def open_journal(folder: Path, epochs: int, tensorboard: bool, done: int = 0) ->
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingPartError("--tensorboard", "tensorboard", "tensorboard") from None
-    with SummaryWriter(folder, purge_step=done + 1 if done else None) as events:  # type: ignore[no-untyped-call]
+    with SummaryWriter(folder, purge_step=done + 1 if done else None) as events:
         yield Journal(folder, epochs, events)
