@@ -4,6 +4,7 @@ import csv
 import shlex
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,23 @@ def test_a_calibrated_prediction_is_neither_over_nor_underconfident(rng: np.rand
     assert scorecard._overconfidence(sharp, labels) > 0.03
     flat = table**0.5 / (table**0.5).sum(-1, keepdims=True)
     assert scorecard._overconfidence(flat, labels) < -0.03
+
+
+def test_uce_towards_the_twin_is_judged_by_the_twins_error(rng: np.random.Generator) -> None:
+    """Plain UCE prefers the overconfident prediction here; the claim must not."""
+    honest = rng.dirichlet(np.full(5, 0.4), 4000)
+    labels = (honest.cumsum(-1) < rng.random((4000, 1))).sum(-1)
+    sharp = honest**2.5 / (honest**2.5).sum(-1, keepdims=True)
+    assert metrics.uce(sharp, labels) < metrics.uce(honest, labels)
+
+    def verdict(plain: np.ndarray, mapped: np.ndarray) -> str:
+        made = SimpleNamespace(
+            labels=lambda: labels, probabilities=lambda row, _: plain if row is Row.UNCALIBRATED else mapped
+        )
+        return scorecard._to_the_twin(made).verdict
+
+    assert (verdict(sharp, honest), verdict(honest, sharp)) == ("confirmed", "not confirmed")
+    assert verdict(honest, honest) == "undecided"
 
 
 def test_verdicts() -> None:
