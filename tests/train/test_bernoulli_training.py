@@ -33,7 +33,7 @@ KEEP = Options(dropout=("keep",))
 
 
 def own(classes: int, channels: int) -> nn.Module:
-    """A network of somebody who has dropout already, one of it as a function."""
+    """A third-party network with dropout, one as a function."""
 
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -110,11 +110,11 @@ def test_the_kernel_of_graphics_cards_takes_the_same_masks() -> None:
     x = torch.rand(5, 7)
     noise = torch.randn(5, 7)
     with torch_dropout.masks_from(lambda _, mask: noise):
-        wanted = F.dropout(x, 0.3)
+        masked = F.dropout(x, 0.3)
         with torch_dropout._GivenMask(lambda _: noise > float(torch_dropout.threshold(0.3))):
             fused, mask = torch.native_dropout(x, 0.3, True)
-    assert torch.allclose(fused, wanted)
-    assert torch.equal(mask, wanted > 0)
+    assert torch.allclose(fused, masked)
+    assert torch.equal(mask, masked > 0)
 
 
 def test_calibration_draws_one_mask_for_all_images_of_a_pass(runs: dict[str, Path], few: Dataset) -> None:

@@ -178,7 +178,7 @@ def test_what_decides_a_map_decides_whether_passes_are_reused(
     (folder / calibration_cache.FILE).write_bytes(b"damaged")
     assert recomputed()
     run = Run.load(folder)
-    replace(run, calibration=replace(run.calibration, samples=9)).save(folder)  # by somebody else
+    replace(run, calibration=replace(run.calibration, samples=9)).save(folder)  # changed by another program
     assert recomputed()
 
 
@@ -193,7 +193,7 @@ def test_a_promise_that_so_few_images_cannot_prove_is_refused_before_anything_is
     assert done.code == 2
     assert " 59 " in done.err.replace("\n", " ")  # the images that it takes
     assert (passes.images, (folder / "run.json").read_bytes()) == ([], before)
-    monkeypatch.setattr(recalibration, "logits_of", None)  # nothing may be asked of a file, either
+    monkeypatch.setattr(recalibration, "logits_of", None)  # no pass of a file, either
     sixteen = digits.dataset.splits["test"].at_most(16)
     with pytest.raises(UsageError, match="8 of the given 16"):
         recalibration.recalibrate(

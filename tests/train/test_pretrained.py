@@ -1,4 +1,4 @@
-"""Starting from trained weights: files of hubs and of runs are fitted, and what does not fit is said or refused."""
+"""Initial weights from files of hubs and of runs."""
 
 import dataclasses
 import hashlib
@@ -199,10 +199,10 @@ def test_a_run_starts_from_another_with_other_classes_and_channels(
         if name.endswith("weight") and name not in ("stem.0.weight", "classifier.weight"):
             torch.testing.assert_close(after[name], value, atol=1e-6, rtol=0)
     assert after["classifier.weight"].shape[0] == 10
-    said = caplog.messages[0]
-    assert "The head is new: the file has 2 classes, the network 10." in said
-    assert "1 channel: the kernels for 3 are summed" in said
-    assert "lacks" not in said
+    message = caplog.messages[0]
+    assert "The head is new: the file has 2 classes, the network 10." in message
+    assert "1 channel: the kernels for 3 are summed" in message
+    assert "lacks" not in message
     stored = Run.load(tmp_path)
     assert stored.recipe == run.recipe == recipe
     file = (trained / "weights.safetensors").read_bytes()
@@ -227,7 +227,7 @@ def test_gray_kernels_are_spread_over_three_channels() -> None:
     own.load_state_dict(fitted.tensors, strict=False)
     images = torch.rand(3, 1, 8, 8)
     torch.testing.assert_close(own(images.expand(-1, 3, -1, -1)), gray(images), atol=1e-5, rtol=1e-4)
-    assert "each gets 1/3" in fitted.told()
+    assert "each gets 1/3" in fitted.summary()
 
 
 def test_another_stem_starts_anew_with_its_batch_norm_and_is_told() -> None:
@@ -236,7 +236,7 @@ def test_another_stem_starts_anew_with_its_batch_norm_and_is_told() -> None:
     assert not [name for name in fitted.tensors if name.startswith("stem.")]
     assert fitted.is_enough
     assert (fitted.missing, fitted.unused) == ((), ())
-    assert "its kernels are 7x7 in the file, 3x3 in the network" in fitted.told()
+    assert "its kernels are 7x7 in the file, 3x3 in the network" in fitted.summary()
 
 
 @pytest.mark.parametrize("wrapped", ["plain", "state_dict", "module", "half", "checkpoint"])
@@ -256,9 +256,9 @@ def test_a_file_is_read_as_its_maker_wraps_it(wrapped: str, few: Dataset, tmp_pa
             file = tmp_path / CHECKPOINT
             save_file({f"now.model.{n}": v for n, v in source.items()} | {"optimiser.0.step": torch.ones(1)}, file)
     model = architectures.resnet8(10, "cifar", 1)
-    said = pretrained.begin(model, pretrained.start_from(file), "resnet8")
-    assert "100.0% of the weights" in said
-    assert "no place" not in said
+    message = pretrained.begin(model, pretrained.start_from(file), "resnet8")
+    assert "100.0% of the weights" in message
+    assert "no place" not in message
     for name, value in model.state_dict().items():
         if "num_batches" not in name:
             torch.testing.assert_close(value, source[name], atol=1e-3, rtol=1e-3)
@@ -331,9 +331,9 @@ def test_no_code_of_a_file_is_run_and_odd_tensors_are_left_out(tmp_path: Path) -
         ("no", "text"): torch.zeros(1),
     }
     torch.save(good.state_dict() | odd, bad)
-    said = pretrained.begin(good, pretrained.start_from(bad), "resnet8")
-    assert "The file lacks 2 tensors" in said
-    assert "The head is new" in said
+    message = pretrained.begin(good, pretrained.start_from(bad), "resnet8")
+    assert "The file lacks 2 tensors" in message
+    assert "The head is new" in message
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such files there")

@@ -48,8 +48,8 @@ def test_auto_is_chosen_said_stored_and_applied(call: Call, sensor: Path, tmp_pa
 def test_a_network_of_others_is_given_a_range(call: Call, sensor: Path, tmp_path: Path) -> None:
     onnx.save(simple(Net()), tmp_path / "net.onnx")
     file = tmp_path / "out.onnx"
-    asked = ("export", "--from", tmp_path / "net.onnx", "--inference", "deterministic", "--out", file)
-    done = call(*asked, "--range", "-1000..400")
+    options = ("export", "--from", tmp_path / "net.onnx", "--inference", "deterministic", "--out", file)
+    done = call(*options, "--range", "-1000..400")
     assert done.code == 0, done.err
     assert Model(file, "cpu").metadata.image.range == Range(-1000, 400)
-    assert call(*asked, "--range", "dark").code == 2
+    assert call(*options, "--range", "dark").code == 2

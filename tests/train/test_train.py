@@ -1,4 +1,4 @@
-"""Training: recipes do what they say, a killed training goes on unchanged, and nothing good is lost."""
+"""Training: recipes, resuming, checkpoints and logs."""
 
 import csv
 import dataclasses

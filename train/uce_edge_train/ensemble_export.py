@@ -1,4 +1,4 @@
-"""Ensembles of trained runs: every run becomes a member, and the whole is calibrated on what all runs set aside."""
+"""Export several runs as one calibrated ensemble."""
 
 import tempfile
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class ExportedEnsemble:
-    """What was written."""
+    """An exported ensemble."""
 
     members: tuple[ExportedRun, ...]
     """As they were before they became one file."""
@@ -85,7 +85,7 @@ def export_ensemble(
 
 
 def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
-    """How the runs were calibrated, which must be in one way; those that were not follow the others."""
+    """The calibration that all calibrated runs share."""
     plans = {
         folder: Plan(run.calibration.method, run.calibration.samples, run.promise, run.novelty)
         for run, folder in zip(runs, folders, strict=True)
@@ -106,7 +106,7 @@ def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
 
 
 def shared_dataset(runs: Sequence[Run], folders: Sequence[Path]) -> Dataset:
-    """The dataset of the runs; refuses runs that did not set aside the same images."""
+    """The shared dataset; rejects runs with different splits."""
     for run, folder in zip(runs, folders, strict=True):
         if run.split_hashes != runs[0].split_hashes or run.class_names != runs[0].class_names:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""How a network is trained: everything that decides the result, and nothing about where it runs."""
+"""Training recipe: everything that determines the result."""
 
 import dataclasses
 import math
@@ -125,7 +125,7 @@ class Recipe(Record):
         return FAMILIES[self.dropout]
 
     def build(self, classes: int, channels: int) -> nn.Module:
-        """The network with its dropout, with weights from the seed."""
+        """Build the network with its dropout."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
@@ -145,7 +145,7 @@ class Recipe(Record):
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """What training does to its images or mixes into them, by name; a damage by its name in `corruptions`."""
+        """Augmentations by name, corruptions as in `corruptions`."""
         saw = [
             *([str(Kind.NOISE)] if self.noise else []),
             *([str(Kind.BLUR)] if self.blur else []),
@@ -159,7 +159,7 @@ class Recipe(Record):
         return tuple(dict.fromkeys(saw))
 
     def _mixed(self) -> tuple[str, ...]:
-        """What `augment` does, by name."""
+        """Operations of `augment`, by name."""
         match self.augment:
             case Mixing.NONE:
                 return ()
@@ -181,7 +181,7 @@ class Recipe(Record):
         return PixMix(torch.from_numpy(pictures))
 
     def optimiser_for(self, model: nn.Module, learned_rates: list[Tensor]) -> torch.optim.Optimizer:
-        """The optimiser of the weights that learn, and of dropout rates, which do not decay.
+        """The optimiser of weights and learned dropout rates.
 
         The learning rate of a group is the recipe's, multiplied by the group's `factor`.
         """
@@ -195,7 +195,7 @@ class Recipe(Record):
         return torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
 
     def learning_rate_at(self, progress: float, reductions: int) -> float:
-        """The learning rate after a share of all steps and a number of reductions on a plateau."""
+        """The learning rate after a share of all steps."""
         if self.schedule is Schedule.PLATEAU:
             return self.learning_rate * 0.1**reductions
         if self.schedule is Schedule.COSINE:
@@ -206,7 +206,7 @@ class Recipe(Record):
         return self.learning_rate * _cosine(1, 1e-5, (progress - rising) / (1 - rising))
 
     def judged(self, logits: Tensor) -> Tensor:
-        """The logits that the likelihood is computed from. With LogitNorm, all have the same length."""
+        """The logits of the likelihood, normalised with LogitNorm."""
         logits = logits.float()
         if self.logit_norm is None:
             return logits
@@ -215,7 +215,7 @@ class Recipe(Record):
         return directed
 
     def loss(self, logits: Tensor, labels: Tensor, blend: Blend | None = None) -> tuple[Tensor, Tensor]:
-        """The loss that is minimised and the plain NLL in it, both as means over the batch."""
+        """Mean loss and mean NLL of the batch."""
         logits = self.judged(logits)
         nll = nn.functional.cross_entropy(logits, labels) if blend is None else blend.nll(logits, labels)
         if self.penalty == 0:

@@ -1,4 +1,4 @@
-"""The Laplace posterior of a run: fitted on its training images, kept beside its weights, drawn from by a file."""
+"""The Laplace posterior of a run."""
 
 import tempfile
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def fitted(
         samples: Draws.
 
     Returns:
-        The posterior, and a file that draws from it, without a map, which goes away with the block.
+        The posterior, and an uncalibrated model that draws from it, which the block's end deletes.
     """
     trained_on = dataset.splits["train"]
     if trained_on.sha256() != run.split_hashes["train"]:
@@ -66,7 +66,7 @@ def fitted(
 
 
 def store(drawn: Drawn, model: nn.Module, folder: str | Path) -> None:
-    """Keep a posterior with the run of its network."""
+    """Store a posterior in the run's folder."""
     curved = drawn.posterior.curvature
     tensors = {name: np.ascontiguousarray(getattr(curved, name)) for name in _FACTORS}
     with replacing(Path(folder) / LAPLACE) as path:
@@ -74,7 +74,7 @@ def store(drawn: Drawn, model: nn.Module, folder: str | Path) -> None:
 
 
 def load(fit: LaplaceFit, model: nn.Module, folder: str | Path) -> Laplace:
-    """The posterior of a run, or why there is none."""
+    """Load the posterior of a run."""
     path, again = Path(folder) / LAPLACE, f"Fit it again: uce-edge calibrate {folder} --posterior laplace"
     try:
         tensors, header = tensor_files.read(path)

@@ -1,4 +1,4 @@
-"""A training run on disk: `run.json` describes it, `weights.safetensors` holds the parameters. No pickle."""
+"""Training runs on disk: `run.json` and `weights.safetensors`."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -26,12 +26,12 @@ DESCRIPTION = "run.json"
 WEIGHTS = "weights.safetensors"
 LAPLACE = "laplace.safetensors"
 MEMBER = "member-"
-"""What the folders of an ensemble's members are called, before their numbers."""
+"""The prefix of the folders of an ensemble's members."""
 
 
 @dataclass(frozen=True)
 class TrainingScores(Record):
-    """How the training ended."""
+    """Scores at the end of training."""
 
     epochs: Positive
     """The epoch whose weights were kept."""
@@ -44,7 +44,7 @@ class TrainingScores(Record):
 
 @dataclass(frozen=True)
 class Run(Record):
-    """The description of a training run: its network, its data and its calibration."""
+    """Description of a run: network, data and calibration."""
 
     data: str
     root: str | None
@@ -59,15 +59,15 @@ class Run(Record):
     metrics: Annotated[TrainingScores | None, NONE_AS_EMPTY] = None
     calibration: Calibration = field(default_factory=Calibration)
     tuned_rates: dict[str, Rate] | None = None
-    """The rates that calibration put in their place."""
+    """The rates that calibration tuned."""
     promise: Promise | None = None
-    """What the threshold shall keep that an export finds and stores."""
+    """What the threshold of an export must keep."""
     novelty: Annotated[NoveltyPromise | None, OPTIONAL] = None
-    """What the gate against foreign images shall keep that an export fits and stores."""
+    """What the out-of-distribution gate of an export must keep."""
     laplace: Annotated[LaplaceFit | None, OPTIONAL] = None
     """How the posterior of the last layer was fitted, if it has one; `laplace.safetensors` holds it."""
     group: Annotated[str | None, OPTIONAL] = None
-    """What groups its images, so that no group is in two splits: a column, or a pattern."""
+    """The column or pattern that groups its images; no group is in two splits."""
     tools: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -76,7 +76,7 @@ class Run(Record):
         return self.recipe.family.masks
 
     def build(self) -> nn.Module:
-        """The network of this run, with its rates and random weights."""
+        """Build the network with its rates and random weights."""
         model = self.recipe.build(len(self.class_names), self.image.channels)
         rates = self.tuned_rates or self.rates
         layers = gaussian_layers(model)
@@ -90,7 +90,7 @@ class Run(Record):
         return model
 
     def dataset(self) -> Dataset:
-        """The data that this run was trained on, loaded from the same place."""
+        """Load the data that this run was trained on."""
         size = (self.image.height, self.image.width)
         return splits.load(self.data, self.root, size, group=self.group, range_=self.image.range)
 
@@ -136,7 +136,10 @@ def save_weights(model: nn.Module, folder: str | Path) -> None:
 
 
 def load_model(run: Run, folder: str | Path) -> nn.Module:
-    """The trained network of a run, ready for Monte Carlo passes: batch-norm frozen, noise on."""
+    """Load the trained network of a run.
+
+    Batch-norm is frozen and noise is on, ready for Monte Carlo passes.
+    """
     path, again = Path(folder) / WEIGHTS, f"Train again: uce-edge train --out {folder}"
     model = run.build()
     try:
@@ -161,7 +164,7 @@ def load_model(run: Run, folder: str | Path) -> nn.Module:
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """A fingerprint of all parameters and buffers, in name order."""
+    """SHA-256 of all parameters and buffers, in name order."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -170,13 +173,16 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def numbered(folder: str | Path) -> dict[int, Path]:
-    """The members of an ensemble in a folder, finished or not, by their numbers."""
+    """Members of an ensemble by number, finished or not."""
     found = {path.name.removeprefix(MEMBER): path for path in Path(folder).glob(f"{MEMBER}*") if path.is_dir()}
     return {int(number): found[number] for number in sorted(found, key=len) if number.isdecimal()}
 
 
 def members_of(folder: str | Path) -> list[Path]:
-    """The runs that a folder stands for: itself, or the members of an ensemble, all of which must be finished."""
+    """The run in a folder, or its ensemble members.
+
+    Rejects unfinished members.
+    """
     members = [] if (Path(folder) / DESCRIPTION).is_file() else [path for _, path in sorted(numbered(folder).items())]
     for path in members:
         if not (path / DESCRIPTION).is_file():
@@ -190,7 +196,7 @@ def members_of(folder: str | Path) -> list[Path]:
 
 
 def newest(root: str | Path = "runs") -> Path:
-    """The run or the ensemble of runs under `root` that was written last."""
+    """The newest run or ensemble under `root`."""
     patterns = (f"*/{DESCRIPTION}", f"*/{MEMBER}*/{DESCRIPTION}")
     descriptions = sorted(
         (path for pattern in patterns for path in Path(root).glob(pattern)), key=lambda path: path.stat().st_mtime
@@ -207,7 +213,7 @@ def newest(root: str | Path = "runs") -> Path:
 
 
 def tool_versions() -> dict[str, str]:
-    """The versions that made a run."""
+    """Versions of the tools."""
     from uce_edge import __version__
 
     return {"uce_edge": __version__, "torch": torch.__version__}

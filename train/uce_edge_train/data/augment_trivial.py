@@ -1,4 +1,4 @@
-"""TrivialAugment, wide (Müller & Hutter 2021): one random operation of random strength on every training image.
+"""TrivialAugment, wide (Müller & Hutter 2021).
 
 Operations and ranges are the published ones. Where an image moves, it is reflected at the border instead of filled.
 """
@@ -38,7 +38,7 @@ SEEN = (*KINDS, "blur", "single colours")
 
 
 def trivial(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """One operation for every image."""
+    """Apply one random operation to every image."""
     count = len(pixels)
     kind = torch.randint(len(KINDS) + 1, (count,), generator=generator)
     level = torch.randint(STEPS, (count,), generator=generator) / (STEPS - 1)
@@ -54,7 +54,7 @@ def trivial(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def operated(name: str, pixels: Tensor, level: Tensor, signed: Tensor) -> Tensor:
-    """One operation of `KINDS` on images, each with its own strength.
+    """Apply one operation of `KINDS`.
 
     Args:
         name: Which.

@@ -1,4 +1,4 @@
-"""Dropout families that a network can be trained with, by name."""
+"""Table of dropout families for training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from uce_edge_train.dropout.gaussian_layers import gaussianize
 
 @dataclass(frozen=True)
 class Family:
-    """What training, calibration and export need to know about a family."""
+    """A dropout family: how to add it, what it supports."""
 
     add: Callable[[nn.Module, float, Sigma], nn.Module]
     """Adds layers with this rate and sigma to a network, in place."""

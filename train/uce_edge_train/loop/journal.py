@@ -1,4 +1,4 @@
-"""Training log: a console line per epoch, `log.csv`, optional TensorBoard files."""
+"""Training log: console lines, `log.csv`, optional TensorBoard files."""
 
 import csv
 import logging
@@ -45,7 +45,7 @@ class Journal:
         self._report(row)
 
     def _report(self, row: dict[str, Any]) -> None:
-        """Log one line every half minute, unless a terminal shows the progress bar."""
+        """Log a line every 30 s without a progress bar."""
         now = time.monotonic()
         first = self._first = row["epoch"] if self._first is None else self._first
         if sys.stderr.isatty() or now - self._reported < _INTERVAL:
