@@ -20,7 +20,7 @@ _PASSES = 25
 def compare_recipes(folders: Sequence[str]) -> None:
     """Print the NLL of ensembles and of their first members.
 
-    Nothing is calibrated, so that all calibration images count. The damage stands for machines that differ.
+    Nothing is calibrated, so all calibration images count. The damage simulates other machines.
     """
     print("| recipe | members | NLL | NLL of damaged images |\n| --- | --- | --- | --- |")
     for folder in folders:

@@ -17,7 +17,7 @@ _FILES = "uce_edge/models"
 
 
 class Aim(NamedTuple):
-    """What a model should reach."""
+    """A target of a model."""
 
     what: str
     target: str
@@ -45,11 +45,11 @@ class Boxed:
     limits: tuple[str, ...]
     licence: str
     tested: str = "chance may put them a little above"
-    """How what was measured on the test images may differ from what is promised."""
+    """How the measured error may differ from the promise."""
     aims: tuple[Aim, ...] = ()
     """In the order of the card."""
     remarks: tuple[str, ...] = ()
-    """What a reader must know of how this was chosen and measured."""
+    """How this was chosen and measured."""
     seed: int = 0
 
     def file(self, kind: Inference) -> Path:

@@ -30,7 +30,7 @@ class Architecture(StrEnum):
 
 
 class Stem(StrEnum):
-    """How a network starts."""
+    """The first layers of a network."""
 
     CIFAR = "cifar"
     """One 3x3 convolution that keeps the resolution, for small images."""
@@ -46,7 +46,7 @@ class Mixing(StrEnum):
     AUGMIX = "augmix"
     """Changed copies of themselves: turned, sheared, moved, posterised, solarised, equalised."""
     PIXMIX = "pixmix"
-    """Such copies, and pictures without a subject: fractals, clouds and mosaics, made by rule."""
+    """Such copies, and generated pictures: fractals, clouds and mosaics."""
     TRIVIAL = "trivial"
     """One of 14 operations of random strength instead, brightness and contrast among them."""
 
@@ -108,7 +108,7 @@ class Rates(StrEnum):
 
 
 class TrainDevice(StrEnum):
-    """Where a network is trained."""
+    """The device of training."""
 
     AUTO = "auto"
     """CUDA, or MPS, or the processor: the first that is there."""
@@ -140,7 +140,7 @@ class Experiment(StrEnum):
 
 
 class Scale(StrEnum):
-    """How large a reproduction is."""
+    """The size of a reproduction."""
 
     PAPER = "paper"
     """The paper's networks and schedule: a day on a graphics card."""

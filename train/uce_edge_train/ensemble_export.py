@@ -37,9 +37,9 @@ class ExportedEnsemble:
     """An exported ensemble."""
 
     members: tuple[ExportedRun, ...]
-    """As they were before they became one file."""
+    """The members before they were combined."""
     combined: Exported
-    """The same for the whole, before it was calibrated."""
+    """The ensemble before it was calibrated."""
     calibrated: Recalibrated
 
 
@@ -52,7 +52,7 @@ def export_ensemble(
         folders: The runs; all were trained on the same splits of the same dataset.
         out: The `.onnx` file.
         wanted: The kind of file. Without samples of its own, those that the runs were calibrated at.
-        promise: What a rejection threshold shall keep; None for what the runs were calibrated with.
+        promise: The error that the threshold must keep; None for that of the runs.
     """
     out = check_name(out)
     runs = [Run.load(folder) for folder in folders]

@@ -56,11 +56,11 @@ class Recipe(Record):
     """Layers that keep the weights and the batch-norm statistics they start with, by name; see
     `parameter_groups.freeze`."""
     layer_decay: Annotated[Annotated[float, _UP_TO_ONE], OPTIONAL] = 1.0
-    """What the learning rate is multiplied by for every stage below the head."""
+    """Factor on the learning rate for every stage below the head."""
     p: float = 0.2
     """Dropout rate, or where learned rates start."""
     dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
-    """What makes the network random."""
+    """The dropout family."""
     sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
     """How the standard deviation of the noise is computed."""
     rates: Rates = Rates.FIXED
@@ -85,7 +85,7 @@ class Recipe(Record):
     colour: Annotated[Share, OPTIONAL] = 0.0
     """The strength of random changes of brightness, contrast, saturation and hue."""
     augment: Annotated[Mixing, OPTIONAL] = Mixing.NONE
-    """What training images are mixed with, or changed into."""
+    """Augmentation that mixes or changes training images."""
     mixup: Annotated[Annotated[float, at_least(0)], OPTIONAL] = 0.0
     """Images and labels are blended with others, by shares from Beta(mixup, mixup); 0 for not at all."""
     noise: Annotated[Share, OPTIONAL] = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 PICTURES = 300
-"""How many are made for a training."""
+"""The number of pictures of a training."""
 _LEAST_CONTRAST = 0.12  # standard deviation of the values 0 to 1: what is flatter is drawn again
 _TRIES = 50  # a picture of one pixel is always flat
 

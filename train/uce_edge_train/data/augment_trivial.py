@@ -34,7 +34,7 @@ _BY_LEVEL: dict[str, Operation] = {
 KINDS = (*_WAYS, *_BY_FACTOR, *_BY_LEVEL)
 """Every image gets one of them, or nothing, all with the same probability."""
 SEEN = (*KINDS, "blur", "single colours")
-"""What a run has seen with it, by name: the least sharpness is a blur, the least contrast nearly a single colour."""
+"""Names for `Recipe.seen`: the least sharpness is a blur, the least contrast nearly a single colour."""
 
 
 def trivial(pixels: Tensor, generator: torch.Generator) -> Tensor:

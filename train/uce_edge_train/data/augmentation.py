@@ -14,7 +14,7 @@ from uce_edge_train.data.augment_operations import moved
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to a training image."""
+    """Random changes of training images."""
 
     shift: int = 0
     """It moves by up to this many pixels, reflecting at the border."""

@@ -42,7 +42,7 @@ class NoisePool:
 
     Drawing fresh numbers would take a fifth of the step.
 
-    Every layer of every step reads a large pool, drawn anew for every epoch, at a random place. Steps, and now and then
+    Every layer of every step reads a large pool, redrawn for every epoch, at a random place. Steps, and now and then
     two layers of a step, share numbers at other places, which gradient descent does not notice. Calibration and
     inference use noise of their own.
     """

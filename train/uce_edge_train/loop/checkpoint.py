@@ -34,7 +34,7 @@ _FREE_TO_CHANGE = ("learning_rate", "clip")  # changed after a training that div
 
 @dataclass
 class Progress:
-    """Where a training stands, besides its tensors."""
+    """The progress of a training, besides its tensors."""
 
     epoch: int = 0
     """Epochs done."""
@@ -139,14 +139,14 @@ class Training:
         if wrong:
             was = ", ".join(f"{name} {getattr(stored, name)} there, {getattr(recipe, name)} here" for name in wrong)
             raise UsageError(
-                f"{path} belongs to another training ({was}). Repeat its options, or start anew with --overwrite.",
+                f"{path} belongs to another training ({was}). Repeat its options, or start over with --overwrite.",
                 "checkpoint.recipe",
                 path=path,
                 differences=wrong,
             )
         if header.get("data") != data:
             raise UsageError(
-                f"{path} was trained on other images. Restore the data, or start anew with --overwrite.",
+                f"{path} was trained on other images. Restore the data, or start over with --overwrite.",
                 "checkpoint.data",
                 path=path,
             )
@@ -159,7 +159,7 @@ class Training:
             optimiser = self._optimiser_state(groups.get("optimiser", {}))
         except TensorFileError as error:
             raise UsageError(
-                f"{path} does not fit {recipe.arch} any more ({error}). Start anew with --overwrite.",
+                f"{path} does not fit {recipe.arch} any more ({error}). Start over with --overwrite.",
                 "checkpoint.mismatch",
                 path=path,
             ) from None

@@ -7,7 +7,7 @@ from torch import nn
 from uce_edge_train.networks.architectures import DenseLayer, DenseNet, ResNet
 
 HEAD = "head"
-"""What every name of a last layer becomes in `canonical`."""
+"""The name of the last layer in `canonical`."""
 _HEADS = re.compile(r"(?:fc|classifier|linear|head|head\.fc)(?=\.(?:weight|bias)$)")
 _NUMBERED = re.compile(r"\b(norm|conv)\.([12])\.")  # torchvision's oldest files of dense networks
 

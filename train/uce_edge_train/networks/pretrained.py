@@ -36,11 +36,11 @@ class Fitted:
     tensors: dict[str, Tensor]
     """By the network's names, in its shapes."""
     notes: tuple[str, ...]
-    """What was changed on the way, as sentences."""
+    """Changes that were made to fit, as sentences."""
     missing: tuple[str, ...]
-    """Names of the network that start anew, those of the head left out."""
+    """Names of the network that start at random, without the head."""
     unused: tuple[str, ...]
-    """Names of the file that nothing takes, those of the head left out."""
+    """Names of the file that do not fit, without the head."""
     share: float
     """Of the network's numbers below the head, those that are taken."""
     likeness: float
@@ -118,17 +118,17 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
     sources = _sources(model, own, tensors)
     found = {name: tensors[source] for name, source in sources.items()}
     notes = [_head_note(found.get(f"{head}.weight"), own.get(f"{head}.weight"))]
-    anew: set[str] = set()
+    reset: set[str] = set()
     start = f"{first}.weight"
     if start in found and found[start].shape != own[start].shape:
         found[start], note = _first_layer(found[start], own[start])
         notes.append(note)
         if found[start].shape != own[start].shape:
-            anew = _with_norm(model, first)  # the statistics are those of another first layer
+            reset = _with_norm(model, first)  # the statistics are those of another first layer
     taken = {
         name: value.to(own[name].dtype)
         for name, value in found.items()
-        if name not in anew
+        if name not in reset
         and value.shape == own[name].shape
         and value.is_floating_point() == own[name].is_floating_point()
     }
@@ -140,13 +140,13 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
         if not (name.startswith(f"{head}.") or name.endswith(_COUNTER))
     }
     taken_below = sum(size for name, size in below.items() if name in taken)
-    explained = {source for name, source in sources.items() if name in taken or name in anew or name not in below}
+    explained = {source for name, source in sources.items() if name in taken or name in reset or name not in below}
     unused = sorted(name for name in tensors if name not in explained and not name.endswith(_COUNTER))
     everything = sum(below.values()) + sum(tensors[name].numel() for name in unused)
     return Fitted(
         tensors=taken,
         notes=tuple(filter(None, notes)),
-        missing=tuple(name for name in below if name not in taken and name not in anew),
+        missing=tuple(name for name in below if name not in taken and name not in reset),
         unused=tuple(unused),
         share=taken_below / sum(below.values()),
         likeness=taken_below / everything,

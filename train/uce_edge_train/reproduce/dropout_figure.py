@@ -28,10 +28,10 @@ class Outputs:
     """Two outputs of one layer, in many passes."""
 
     inputs: int
-    """How many values each sums."""
+    """The number of values that each sums."""
     rate: float
     mean: float
-    """What the layer gives without noise."""
+    """The output without noise."""
     deviation: float
     """The standard deviation that the formula of Gaussian dropout gives the first output."""
     drawn: dict[Dropout, npt.NDArray[np.float64]]

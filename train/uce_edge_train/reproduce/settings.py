@@ -25,7 +25,7 @@ class Setting:
     ood: str | None = None
 
     changes: tuple[str, ...] = ()
-    """The user's options besides data and scale, as typed."""
+    """The user's other options, as typed."""
 
     def command(self, experiment: str, out: str) -> str:
         """The command that repeats an experiment."""

@@ -27,7 +27,7 @@ class Scored:
 
     interval: metrics.Interval
     twin: float
-    """What a perfectly calibrated model with the same probabilities scores."""
+    """The score of a perfectly calibrated model with the same probabilities."""
 
 
 @dataclass(frozen=True)
