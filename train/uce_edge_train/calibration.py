@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from uce_edge_train.dropout.monte_carlo import classes_of, mc_logits
 from uce_edge_train.runs import Run, load_model
 
 _log = logging.getLogger(__name__)
+_Predict = Callable[[Split], Predictions | None]
 _TUNING_STEPS, _TUNING_IMAGES, _TUNING_PASSES = 120, 64, 8
 
 
@@ -102,27 +104,29 @@ def calibrate(
     if novelty is not None and novelty.level is not None:
         cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # rejects a level that so few images cannot keep
     samples = _samples(run, folder, samples, tune, posterior)
-    cache = Cache.of(folder, run, Settings(method, samples, seed, tune, posterior, prior), data, own)
+    settings = Settings(method, samples, seed, tune, posterior, prior)
+    cache = Cache.of(folder, run, settings, data, own)
+    finish = partial(_stored, cache, promise, novelty, held_out)
     known = None if held_out is None else cache.predictions(before, held_out)
     has_map = cache.has_map(before)
     if has_map and (promise is None or known is not None):
         _log.info("The stored map is kept and no pass is computed: nothing that it depends on has changed.")
-        return _stored(before, folder, promise, novelty, cache, held_out, lambda _: known)
+        return finish(before, lambda _: known)
     if posterior is PostHoc.LAPLACE:
         assert own is not None
-        return _calibrate_laplace(run, folder, own, data, method, samples, seed, promise, novelty, prior, cache)
+        return _calibrate_laplace(run, folder, own, data, settings, finish)
     if has_map:
         _log.info("The stored map is kept: nothing that it depends on has changed.")
         run = before
     else:
-        run = _fitted(run, load_model(run, folder), data, method, samples, seed, tune)
+        run = _fitted(run, load_model(run, folder), data, settings)
     model = load_model(run, folder)  # with the rates that were kept
 
     def predict(images: Split) -> Predictions:
         logits = mc_logits(model, images, run.image, samples, seed, keep_dropout=run.masks)
         return _predictions(run, logits, images)
 
-    return _stored(run, folder, promise, novelty, cache, held_out, predict)
+    return finish(run, predict)
 
 
 def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
@@ -140,14 +144,15 @@ def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, pos
     return 25 if samples is None else samples
 
 
-def _fitted(run: Run, model: nn.Module, data: Split, method: Method, samples: int, seed: int, tune: Rates) -> Run:
+def _fitted(run: Run, model: nn.Module, data: Split, settings: Settings) -> Run:
     """The run with a map, and better rates if found.
 
     The network is modified.
     """
+    method, samples, seed = settings.method, settings.samples, settings.seed
     calibration = fit(model, run.image, data, method, samples, seed, keep_dropout=run.masks)
-    if tune is not Rates.FIXED:
-        tune_rates(model, run.image, data, tune, method, seed)
+    if settings.tune is not Rates.FIXED:
+        tune_rates(model, run.image, data, settings.tune, method, seed)
         tuned = fit(model, run.image, data, method, samples, seed)
         # Few passes per step guide the search; the passes that ship decide.
         before = calibration.outcome
@@ -166,28 +171,18 @@ def _calibrate_laplace(
     folder: str | Path,
     dataset: Dataset,
     data: Split,
-    method: Method,
-    samples: int,
-    seed: int,
-    promise: Promise | None,
-    novelty: NoveltyPromise | None,
-    prior: PriorFrom,
-    cache: Cache,
+    settings: Settings,
+    finish: Callable[[Run, _Predict], Run],
 ) -> Run:
     """Fit a Laplace posterior, and a map to its draws."""
     from uce_edge_train import run_posterior  # the other calibrations need no ONNX
 
-    model = load_model(run, folder)
-    with run_posterior.fitted(model, run, dataset, data, prior, samples) as (drawn, file):
-        calibration = fit_map(method, logits_of(file, data.images, samples, seed), data.labels, seed)
+    model, samples, seed = load_model(run, folder), settings.samples, settings.seed
+    with run_posterior.fitted(model, run, dataset, data, settings.prior, samples) as (drawn, file):
+        calibration = fit_map(settings.method, logits_of(file, data.images, samples, seed), data.labels, seed)
         run_posterior.store(drawn, model, folder)
         run = replace(run, calibration=calibration, laplace=drawn.fit)
-        held_out = None if promise is None else dataset.splits["guarantee"].one_per_group()
-
-        def predict(images: Split) -> Predictions:
-            return _predictions(run, logits_of(file, images.images, samples, seed), images)
-
-        return _stored(run, folder, promise, novelty, cache, held_out, predict)
+        return finish(run, lambda images: _predictions(run, logits_of(file, images.images, samples, seed), images))
 
 
 def _predictions(run: Run, logits: Logits, images: Split) -> Predictions:
@@ -199,20 +194,19 @@ def _predictions(run: Run, logits: Logits, images: Split) -> Predictions:
 
 
 def _stored(
-    run: Run,
-    folder: str | Path,
+    cache: Cache,
     promise: Promise | None,
     novelty: NoveltyPromise | None,
-    cache: Cache,
     held_out: Split | None,
-    predict: Callable[[Split], Predictions | None],
+    run: Run,
+    predict: _Predict,
 ) -> Run:
     """Save the run, then try to prove the promise.
 
     The map is kept even if the promise fails.
     """
     run = replace(run, promise=None, novelty=novelty)
-    run.save(folder)
+    run.save(cache.folder)
     if not cache.has_map(run):
         cache.store(run)
     if promise is None or held_out is None:
@@ -226,10 +220,10 @@ def _stored(
         _report_rejected_classes(run.class_names, found)
     except NoGuaranteeError as error:
         counted = "" if held_out.groups is None else f" {ONE_EACH}"
-        kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."
+        kept = f"{error}{counted} The fitted map is kept in {cache.folder}, without a promise."
         raise NoGuaranteeError(kept, error.curve, promise.score) from error
     run = replace(run, promise=promise)
-    run.save(folder)
+    run.save(cache.folder)
     return run
 
 

@@ -41,6 +41,13 @@ _EXAMPLES = {  # where the default is no example
     "layer_decay": 0.7,
     "rotate": 15, "colour": 0.4, "mixup": 0.2,
 }  # fmt: skip
+_MIXED = {
+    Mixing.NONE: (),
+    Mixing.AUGMIX: OPERATIONS,
+    Mixing.PIXMIX: (*OPERATIONS, *augment_pictures.SEEN),
+    Mixing.TRIVIAL: augment_trivial.SEEN,
+}
+"""Operations of `augment`, by name."""
 _UP_TO_ONE = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -152,23 +159,11 @@ class Recipe(Record):
             *([str(Kind.BRIGHTNESS), str(Kind.CONTRAST), "saturation", "hue"] if self.colour else []),
             *(["single colours"] if self.colour > augment_colour.FLAT else []),
             *(["rotate"] if self.rotate else []),
-            *self._mixed(),
+            *_MIXED[self.augment],
             *(["mixup"] if self.mixup else []),
             *(self.init.seen if self.init else ()),
         ]
         return tuple(dict.fromkeys(saw))
-
-    def _mixed(self) -> tuple[str, ...]:
-        """Operations of `augment`, by name."""
-        match self.augment:
-            case Mixing.NONE:
-                return ()
-            case Mixing.AUGMIX:
-                return OPERATIONS
-            case Mixing.PIXMIX:
-                return (*OPERATIONS, *augment_pictures.SEEN)
-            case Mixing.TRIVIAL:
-                return augment_trivial.SEEN
 
     def _mix(self, image: ImageSpec) -> Mix | None:
         if self.augment is Mixing.NONE:
