@@ -93,7 +93,6 @@ def calibrate(
                 f"The calibration images of {own.name} are not those that were set aside when {folder} was "
                 "trained. Train again, or restore the data.",
                 "split.changed",
-                split="calibration",
             )
     else:
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")

@@ -100,7 +100,6 @@ def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
                 f"An ensemble is calibrated as its runs were, but {first} and {folder} were calibrated in different "
                 f"ways. Calibrate them alike: uce-edge calibrate {folder}",
                 "ensemble.calibration",
-                runs=(first, folder),
             )
     return plan
 
@@ -114,7 +113,6 @@ def shared_dataset(runs: Sequence[Run], folders: Sequence[Path]) -> Dataset:
                 "Export each, and calibrate them as a whole on images that neither has seen: "
                 "uce-edge export --from a.onnx b.onnx --data FOLDER",
                 "ensemble.data",
-                runs=(folders[0], folder),
             )
     dataset = runs[0].dataset()
     if dataset.hashes() != runs[0].split_hashes:

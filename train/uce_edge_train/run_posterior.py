@@ -51,7 +51,6 @@ def fitted(
             f"The training images of {dataset.name} are not those that this run was trained on. Train again, or "
             "restore the data.",
             "split.changed",
-            split="train",
         )
     classifier = torch_graph.export_deterministic(model, run.image)
     plain = Metadata(run.class_names, run.image, inference=Inference.DETERMINISTIC, noise=NoiseKind.NONE, samples=1)
@@ -81,21 +80,17 @@ def load(fit: LaplaceFit, model: nn.Module, folder: str | Path) -> Laplace:
         curved = Curvature(*(tensors[name].numpy() for name in _FACTORS))
     except (OSError, TensorFileError, KeyError, TypeError) as error:
         raise UceEdgeError(
-            f"{path} cannot be read ({tensor_files.reason(error)}). {again}", "posterior.unreadable", path=path
+            f"{path} cannot be read ({tensor_files.reason(error)}). {again}", "posterior.unreadable"
         ) from None
     known = header.get("weights")
     if known != weights_sha256(model):
-        raise UceEdgeError(
-            f"{path} belongs to other weights than the run has now. {again}", "posterior.mismatch", path=path
-        )
+        raise UceEdgeError(f"{path} belongs to other weights than the run has now. {again}", "posterior.mismatch")
     classes, features = model.state_dict()[f"{head_of(model)}.weight"].shape[:2]
     sizes = ((features + 1, features + 1), (features + 1,), (classes, classes - 1), (classes - 1,))
     for name, size in zip(_FACTORS, sizes, strict=True):
         factor = getattr(curved, name)
         if factor.shape != size or factor.dtype.kind != "f" or not np.isfinite(factor).all():
             raise UceEdgeError(
-                f"{path} does not fit the last layer of the run: {name} is not {size}. {again}",
-                "posterior.mismatch",
-                path=path,
+                f"{path} does not fit the last layer of the run: {name} is not {size}. {again}", "posterior.mismatch"
             )
     return Laplace(curved, fit.prior_precision)

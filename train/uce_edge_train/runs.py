@@ -109,24 +109,20 @@ class Run(Record):
                     f"{folder} holds the members of an ensemble, which are calibrated as a whole when they are "
                     f"exported: uce-edge export {folder}",
                     "run.ensemble",
-                    path=folder,
                 )
             raise UsageError(
                 f"{folder} is not a training run (it has no {DESCRIPTION}). "
                 f"Train one with: uce-edge train --out {folder}",
                 "run.missing",
-                path=folder,
             )
         again = f"Train again: uce-edge train --out {folder}"
         try:
             return cls.from_document(parse(path.read_bytes()))
         except (OSError, DocumentError) as error:
-            raise UceEdgeError(f"{path} cannot be read ({error}). {again}", "run.unreadable", path=path) from None
+            raise UceEdgeError(f"{path} cannot be read ({error}). {again}", "run.unreadable") from None
         except RecordError as error:
             message = expected(f"`{error.key}`", error.rule, error.value, again)
-            raise UceEdgeError(
-                f"{path} cannot be read. {message}", "run.unreadable", path=path, **message.fields
-            ) from None
+            raise UceEdgeError(f"{path} cannot be read. {message}", "run.unreadable", **message.fields) from None
 
 
 def save_weights(model: nn.Module, folder: str | Path) -> None:
@@ -145,20 +141,15 @@ def load_model(run: Run, folder: str | Path) -> nn.Module:
     try:
         model.load_state_dict(tensor_files.read(path).tensors)
     except FileNotFoundError:
-        raise UceEdgeError(f"{path} is missing. {again}", "weights.missing", path=path) from None
+        raise UceEdgeError(f"{path} is missing. {again}", "weights.missing") from None
     except (TensorFileError, RuntimeError) as error:
         raise UceEdgeError(
-            f"{path} does not fit {run.recipe.arch} ({tensor_files.reason(error)}). {again}",
-            "weights.mismatch",
-            path=path,
+            f"{path} does not fit {run.recipe.arch} ({tensor_files.reason(error)}). {again}", "weights.mismatch"
         ) from None
     broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
     if broken:
         raise UceEdgeError(
-            f"{path} holds numbers that are not finite, in {broken[0]}. {again}",
-            "weights.not-finite",
-            path=path,
-            tensors=broken,
+            f"{path} holds numbers that are not finite, in {broken[0]}. {again}", "weights.not-finite", tensors=broken
         )
     return model.eval()
 
@@ -207,7 +198,6 @@ def newest(root: str | Path = "runs") -> Path:
         raise UsageError(
             f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits",
             "run.missing",
-            path=root,
         )
     return descriptions[-1].parent
 

@@ -243,7 +243,6 @@ def refuse_unreachable(model: nn.Module, example: Tensor) -> None:
                 f"The dropout of {name or type(model).__name__} is inside a {inside} and cannot be kept. Set its rate "
                 "to 0, or write the block with nn.Dropout.",
                 "dropout.fused",
-                layer=name,
             )
     shown, trained = (_calls(model, example, training) for training in (False, True))
     if trained.fused:

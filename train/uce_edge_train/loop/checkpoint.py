@@ -131,9 +131,7 @@ class Training:
             progress = Progress.from_text(header["progress"])
         except (OSError, KeyError, ValueError, UsageError) as error:
             raise UceEdgeError(
-                f"{path} cannot be read ({error}). Delete it to train from the start.",
-                "checkpoint.unreadable",
-                path=path,
+                f"{path} cannot be read ({error}). Delete it to train from the start.", "checkpoint.unreadable"
             ) from None
         wrong = [name for name in recipe.differences(stored) if name not in _FREE_TO_CHANGE]
         if wrong:
@@ -141,14 +139,12 @@ class Training:
             raise UsageError(
                 f"{path} belongs to another training ({was}). Repeat its options, or start over with --overwrite.",
                 "checkpoint.recipe",
-                path=path,
                 differences=wrong,
             )
         if header.get("data") != data:
             raise UsageError(
                 f"{path} was trained on other images. Restore the data, or start over with --overwrite.",
                 "checkpoint.data",
-                path=path,
             )
         groups = _groups(tensors)
         now, best = groups.get("now", {}), groups.get("best", {})
@@ -161,7 +157,6 @@ class Training:
             raise UsageError(
                 f"{path} does not fit {recipe.arch} any more ({error}). Start over with --overwrite.",
                 "checkpoint.mismatch",
-                path=path,
             ) from None
         self.take(now)
         self.progress, self.best = progress, best

@@ -87,9 +87,7 @@ def pick(name: TrainDevice, local: int = 0) -> torch.device:
         name = next(kind for kind, there in available.items() if there)
     if not available[name]:
         raise UceEdgeError(
-            f"This machine, or this build of torch, has no {name}. Use --device cpu or --device auto.",
-            "device.missing",
-            device=str(name),
+            f"This machine, or this build of torch, has no {name}. Use --device cpu or --device auto.", "device.missing"
         )
     if name is TrainDevice.CUDA:
         torch.cuda.set_device(local)

@@ -94,7 +94,6 @@ def train(
             raise UsageError(
                 f"The processes see different checkpoints. Put --out ({out}) where all machines see it.",
                 "checkpoint.not-shared",
-                path=out,
             )
         with open_journal(out, recipe.epochs, tensorboard and group.leads, training.progress.epoch) as journal:
             _Loop(training, recipe, augment, image, dataset, hashes["train"], group, out, journal).run()

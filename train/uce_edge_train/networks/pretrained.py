@@ -85,20 +85,17 @@ def begin(model: nn.Module, start: Start, arch: str) -> str:
     content = _content(_file(start.file))
     if _sha256(content) != start.sha256:
         raise UsageError(
-            f"{start.file} is not the file that the recipe was made with: its SHA-256 differs.",
-            "weights.changed",
-            path=start.file,
+            f"{start.file} is not the file that the recipe was made with: its SHA-256 differs.", "weights.changed"
         )
     tensors = _tensors(content, start.file)
     fitted = fit(model, tensors)
     if not fitted.is_enough:
-        raise UsageError(_another(tensors, start.file, arch, fitted), "weights.mismatch", path=start.file)
+        raise UsageError(_another(tensors, start.file, arch, fitted), "weights.mismatch")
     broken = [name for name, value in fitted.tensors.items() if not bool(torch.isfinite(value).all())]
     if broken:
         raise UsageError(
             f"{start.file} holds numbers that are not finite, in {_listed(broken)}. Take another file.",
             "weights.not-finite",
-            path=start.file,
             tensors=broken,
         )
     model.load_state_dict(fitted.tensors, strict=False)
@@ -250,9 +247,7 @@ def _tensors(content: bytes, file: str) -> dict[str, Tensor]:
         document = read_any(content)
     except TensorFileError as error:
         raise UceEdgeError(
-            f"{file} is neither safetensors nor a torch file of weights ({error}). {remedy}",
-            "weights.unreadable",
-            path=file,
+            f"{file} is neither safetensors nor a torch file of weights ({error}). {remedy}", "weights.unreadable"
         ) from None
     for name in _WRAPPED:
         if isinstance(document, dict) and isinstance(document.get(name), dict):
@@ -263,7 +258,7 @@ def _tensors(content: bytes, file: str) -> dict[str, Tensor]:
         if any(name.startswith(chosen) for name in tensors):
             return {name.removeprefix(chosen): value for name, value in tensors.items() if name.startswith(chosen)}
     if not tensors:
-        raise UceEdgeError(f"{file} holds no tensors by name. {remedy}", "weights.empty", path=file)
+        raise UceEdgeError(f"{file} holds no tensors by name. {remedy}", "weights.empty")
     return _without_prefix(tensors)
 
 

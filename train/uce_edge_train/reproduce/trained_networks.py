@@ -105,7 +105,6 @@ class Subject:
                 raise UsageError(
                     f"{folder} holds a network of another recipe ({what}). Choose another --out, or delete it.",
                     "run.different",
-                    path=folder,
                     differences=different,
                 )
         else:
