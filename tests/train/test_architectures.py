@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from uce_edge.errors import UceEdgeError, UsageError
+from tests.helpers.errors import raises
+from uce_edge.errors import UsageError
 from uce_edge_train.networks import architectures
 
 PUBLISHED = {
@@ -51,15 +52,15 @@ def test_a_users_own_network_is_found_by_its_import_path() -> None:
 
 @pytest.mark.parametrize("name", ["resnet10", "nowhere.module:function", "test_architectures:missing", ":", "a:"])
 def test_an_unknown_network_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="`arch`"):
+    with raises("argument.arch", UsageError):
         architectures.build(name, 3, 1)
 
 
 def test_a_function_that_returns_no_network_is_refused() -> None:
-    with pytest.raises(UceEdgeError, match="torch module"):
+    with raises("architecture.not-a-module"):
         architectures.build("test_architectures:broken", 3, 1)
 
 
 def test_an_unknown_stem_is_refused() -> None:
-    with pytest.raises(UsageError, match="`stem`"):
+    with raises("argument.stem", UsageError):
         architectures.resnet8(10, "mnist")

@@ -1,5 +1,6 @@
 """A run that is calibrated: on which images, with which rates, and what it keeps."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from conftest import Call, Digits
 from torch import nn
 
+from tests.helpers.errors import raises
 from uce_edge.calibration.logits import StoredLogits
 from uce_edge.calibration.maps import probabilities
 from uce_edge.contract import Method
@@ -47,7 +49,7 @@ def test_mc_logits_repeat_with_their_seed(digits: Digits) -> None:
 def test_a_run_refuses_images_it_did_not_set_aside(digits: Digits, tmp_path: Path) -> None:
     run = Run.load(digits.run)
     replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(tmp_path)
-    with pytest.raises(UsageError, match="set aside"):
+    with raises("split.changed", UsageError):
         calibration.calibrate(tmp_path)
 
 
@@ -56,7 +58,7 @@ def test_a_run_refuses_to_be_calibrated_on_its_training_images(digits: Digits) -
     mixed = splits.Split(
         np.concatenate([test.images, train.images[:3]]), np.concatenate([test.labels, train.labels[:3]])
     )
-    with pytest.raises(UsageError, match=r"^3 of the 362 images of the calibration set were used to train"):
+    with pytest.raises(UsageError, match="3 of the 362"):
         calibration.calibrate(digits.run, mixed)
 
 
@@ -123,7 +125,7 @@ def test_another_error_needs_no_new_passes(digits: Digits, tmp_path: Path, monke
     assert passes.images == [len(fitted_on), len(held_out)]
     fitted = Run.load(folder).calibration
     assert fitted.samples == 3
-    with pytest.raises(NoGuaranteeError, match="map is kept") as refused:
+    with pytest.raises(NoGuaranteeError) as refused:
         calibration.calibrate(folder, samples=3, promise=Promise(0.0112))
     assert passes.images == [len(fitted_on), len(held_out), len(held_out)]
     assert (Run.load(folder).calibration, Run.load(folder).promise) == (fitted, None)
@@ -143,7 +145,7 @@ def test_another_error_needs_no_new_passes(digits: Digits, tmp_path: Path, monke
     by_label = Promise.of_classes({"3": 0.001, "other": 0.4})
     assert calibration.calibrate(folder, samples=3, promise=by_label).promise == by_label
     assert Run.load(folder).promise == by_label
-    with pytest.raises(UsageError, match="The classes are: 0, 1, 2"):
+    with pytest.raises(UsageError, match="0, 1, 2"):
         calibration.calibrate(folder, samples=3, promise=Promise.of_classes({"x": 0.2, "other": 0.4}))
     assert len(passes.images) == 3
     assert (folder / calibration_cache.FILE).stat().st_size < 1000 + 14 * len(held_out)
@@ -159,9 +161,9 @@ def test_what_decides_a_map_decides_whether_passes_are_reused(
     calibration.calibrate(folder, samples=2, promise=promise)
     assert passes.images == []
 
-    def recomputed(**asked: Any) -> bool:
+    def recomputed(**request: Any) -> bool:
         before = len(passes.images)
-        calibration.calibrate(folder, promise=promise, **({"samples": 2} | asked))
+        calibration.calibrate(folder, promise=promise, **({"samples": 2} | request))
         return len(passes.images) == before + 2
 
     assert recomputed(seed=1)
@@ -176,7 +178,7 @@ def test_what_decides_a_map_decides_whether_passes_are_reused(
     (folder / calibration_cache.FILE).write_bytes(b"damaged")
     assert recomputed()
     run = Run.load(folder)
-    replace(run, calibration=replace(run.calibration, samples=9)).save(folder)  # by somebody else
+    replace(run, calibration=replace(run.calibration, samples=9)).save(folder)  # changed by another program
     assert recomputed()
 
 
@@ -187,12 +189,11 @@ def test_a_promise_that_so_few_images_cannot_prove_is_refused_before_anything_is
     few = digits.dataset.splits | {"guarantee": digits.dataset.splits["guarantee"].at_most(8)}
     monkeypatch.setattr(Run, "dataset", lambda _: replace(digits.dataset, splits=few))
     passes, before = Passes(monkeypatch), (folder / "run.json").read_bytes()
-    said = call("calibrate", folder, "--target-error", 0.05, "--samples", 2)
-    assert said.code == 2
-    assert "8 guarantee images cannot promise an error of at most 0.05 with confidence 0.95" in said.err
-    assert "at least 59" in said.err
+    done = call("calibrate", folder, "--target-error", 0.05, "--samples", 2)
+    assert done.code == 2
+    assert re.search(r"\b59\b", done.err), "the number of images that the promise takes"
     assert (passes.images, (folder / "run.json").read_bytes()) == ([], before)
-    monkeypatch.setattr(recalibration, "logits_of", None)  # nothing may be asked of a file, either
+    monkeypatch.setattr(recalibration, "logits_of", None)  # no pass of a file, either
     sixteen = digits.dataset.splits["test"].at_most(16)
     with pytest.raises(UsageError, match="8 of the given 16"):
         recalibration.recalibrate(
@@ -209,6 +210,6 @@ def test_many_training_images_are_remembered_by_a_sample(rng: np.random.Generato
     unseen = rng.integers(0, 256, (1000, 4, 4, 1), np.uint8)
     overlap.refuse_overlap(trained_on, unseen, "them")
     overlap.refuse_overlap(None, seen, "a model that nothing is known of")
-    with pytest.raises(UsageError, match=r"about (\d+) of the 1000 images of them") as refusal:
+    with pytest.raises(UsageError, match=r"(\d+) of the 1000") as refusal:
         overlap.refuse_overlap(trained_on, np.concatenate([seen[:500], unseen[:500]]), "them")
-    assert 300 < int(str(refusal.value).split()[1]) < 700
+    assert 300 < int(re.search(r"(\d+) of the 1000", str(refusal.value))[1]) < 700

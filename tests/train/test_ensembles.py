@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import Call, Digits
 
+from tests.helpers.errors import raises
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError
 from uce_edge.runtime.model import Model
@@ -31,15 +32,15 @@ def two(digits: Digits, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_runs_become_one_file_calibrated_on_what_they_set_aside(call: Call, two: Path, tmp_path: Path) -> None:
     out = tmp_path / "e.onnx"
-    said = call("export", two, "--inference", "deterministic", "--target-error", 0.05, "--out", out)
-    assert said.code == 0
-    assert f"{two / 'member-1'}:" in said.err
+    done = call("export", two, "--inference", "deterministic", "--target-error", 0.05, "--out", out)
+    assert done.code == 0
+    assert f"{two / 'member-1'}:" in done.err
     model, run = Model(out, "cpu"), Run.load(two / "member-0")
     assert (model.metadata.members, model.metadata.inference) == (2, Inference.DETERMINISTIC)
     assert model.metadata.hashes.splits == run.split_hashes
     assert model.metadata.hashes.calibration_data == run.split_hashes["calibration"]
-    assert model.metadata.reject is not None
-    assert model.metadata.reject.data == run.split_hashes["guarantee"]
+    assert model.metadata.promise is not None
+    assert model.metadata.promise.data == run.split_hashes["guarantee"]
     report = model.metadata.calibration.outcome
     assert report.nll_after < report.nll_before
 
@@ -49,10 +50,10 @@ def test_runs_that_do_not_belong_together_are_refused(two: Path, tmp_path: Path)
     folders = members_of(tmp_path / "two")
     run = Run.load(folders[1])
     replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(folders[1])
-    with pytest.raises(UsageError, match=r"member-0 and .*member-1 were trained on different images"):
+    with raises("ensemble.data", UsageError):
         export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
     replace(run, calibration=replace(run.calibration, samples=7)).save(folders[1])
-    with pytest.raises(UsageError, match=r"member-0 and .*member-1 were calibrated in different ways"):
+    with raises("ensemble.calibration", UsageError):
         export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
     assert not (tmp_path / "e.onnx").exists()
 
@@ -67,14 +68,21 @@ def test_members_are_trained_one_by_one_and_resumed(call: Call, tmp_path: Path) 
     assert kept != lost
     shutil.rmtree(second)
     second.mkdir()  # as a kill before its first epoch leaves it
-    assert f"{second} is not finished" in call("export", out).err
+    with raises("run.unfinished", UsageError) as caught:
+        members_of(out)
+    assert caught.value.fields["path"] == second
+    assert call("export", out).code == 2
     again = call("train", "--members", 2, "--out", out, *recipe, "--resume")
     assert "Member 2 of 2" in again.err
     assert "Member 1 of 2" not in again.err
     assert [(folder / WEIGHTS).read_bytes() for folder in (first, second)] == [kept, lost]
-    assert "calibrated as a whole" in call("calibrate", out).err
-    assert "holds an ensemble (member-0, member-1)" in call("train", "--out", out).err
-    assert "holds more members than" not in call("train", "--members", 2, "--out", out).err
+    with raises("run.ensemble", UsageError):
+        Run.load(out)
+    assert call("calibrate", out).code == 2
+    single = call("train", "--out", out)
+    assert (single.code, "member-0, member-1" in single.err) == (2, True)
+    assert "member-2" not in call("train", "--members", 2, "--out", out).err
     (out / "member-2").mkdir()
-    assert "holds more members than 2 (member-2)" in call("train", "--members", 2, "--out", out, "--resume").err
-    assert "holds a single run" in call("train", "--members", 2, "--out", first).err
+    fewer = call("train", "--members", 2, "--out", out, "--resume")
+    assert (fewer.code, "member-2" in fewer.err) == (2, True)
+    assert call("train", "--members", 2, "--out", first).code == 2

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.helpers.errors import raises
 from uce_edge.errors import UsageError
 from uce_edge_train import deterministic, gaussianize, noise_from
 from uce_edge_train.dropout.gaussian_layers import _Sample, gaussian_layers
@@ -121,12 +122,12 @@ def test_autocast_keeps_the_variance_in_float32() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 1.0, -0.1, float("nan")])
 def test_a_rate_outside_0_to_1_is_refused(p: float) -> None:
-    with pytest.raises(UsageError, match="`p`"):
+    with raises("argument.p", UsageError):
         gaussianize(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), p)
 
 
 def test_a_model_without_a_second_weight_layer_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least two Conv or Linear"):
+    with raises("argument.model", UsageError):
         gaussianize(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
 
 
@@ -158,5 +159,5 @@ def test_rates_may_differ_by_layer_and_must_fit_the_layers() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     gaussianize(model, {"1": 0.1, "2": 0.3})
     assert [layer.p for layer in gaussian_layers(model).values()] == [0.1, 0.3]
-    with pytest.raises(UsageError, match="one rate for every Gaussian layer"):
+    with raises("argument.p", UsageError):
         gaussianize(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), {"0": 0.1})

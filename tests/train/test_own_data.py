@@ -8,6 +8,7 @@ import pytest
 from conftest import Call
 from PIL import Image, ImageDraw
 
+from tests.helpers.errors import raises
 from uce_edge import cli
 from uce_edge.errors import UsageError
 from uce_edge.runtime.model import Model
@@ -15,9 +16,9 @@ from uce_edge_train.runs import Run
 
 
 def run(call: Call, *arguments: object) -> tuple[str, str]:
-    said = call(*arguments)
-    assert said.code == 0, said.err
-    return said.out, said.err
+    done = call(*arguments)
+    assert done.code == 0, done.err
+    return done.out, done.err
 
 
 @pytest.fixture
@@ -40,11 +41,11 @@ def test_from_a_folder_of_images_to_decisions(
     shapes: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _, said = run(
+    _, messages = run(
         call, "train", "--data", "shapes", "--size", "16x16", "--flip", "--epochs", 16, "--batch-size", 16,
         "--out", "runs/mine",
     )  # fmt: skip
-    assert "Next: uce-edge calibrate runs/mine" in said
+    assert "Next: uce-edge calibrate runs/mine" in messages
     described = Run.load("runs/mine")
     assert described.class_names == ("disc", "square")
     assert (described.image.height, described.image.width, described.image.channels) == (16, 16, 3)
@@ -68,7 +69,7 @@ def test_changed_images_are_noticed_at_calibration(shapes: Path, tmp_path: Path,
     run(call, "train", "--data", shapes, "--size", "8x8", "--epochs", 1, "--out", tmp_path / "run")
     for path in (shapes / "disc").iterdir():
         Image.new("RGB", (20, 24)).save(path)
-    with pytest.raises(UsageError, match="set aside"):
+    with raises("split.changed", UsageError):
         cli.app(["calibrate", str(tmp_path / "run")], standalone_mode=False)
 
 
@@ -78,10 +79,10 @@ def test_groups_of_a_manifest_stay_together_from_training_to_evaluation(
     rows = [f"shapes/{name}/{i}.png,{name},p{rng.integers(40)}" for name in ("disc", "square") for i in range(60)]
     manifest, out = tmp_path / "scans.csv", tmp_path / "run"
     manifest.write_text("\n".join(["path,label,patient", *rows]))
-    asked = ("--data", manifest, "--size", "8x8", "--epochs", 1, "--group", "patient", "--out", out)
-    _, said = run(call, "train", *asked)
-    assert "groups" in said
-    assert "No group (patient) is in two splits." in said
+    options = ("--data", manifest, "--size", "8x8", "--epochs", 1, "--group", "patient", "--out", out)
+    _, messages = run(call, "train", *options)
+    assert "groups" in messages
+    assert "No group (patient) is in two splits." in messages
     dataset = Run.load(out).dataset()
     assert (Run.load(out).group, dataset.group) == ("patient", "patient")
     assert dataset.hashes() == Run.load(out).split_hashes
@@ -93,9 +94,11 @@ def test_groups_of_a_manifest_stay_together_from_training_to_evaluation(
     assert len(single) < len(dataset.splits["guarantee"])
     assert metadata.held_out is not None
     assert (metadata.held_out.data, metadata.held_out.grouped) == (single.sha256(), True)
-    _, said = run(call, "evaluate", tmp_path / "file.onnx", "--data", manifest)  # without --group: the file knows it
-    assert f"on {len(dataset.splits['test'])} images: {manifest}, test images." in said
-    assert "groups, and images of a group are alike. Intervals and bounds treat all images as independent" in said
+    _, messages = run(
+        call, "evaluate", tmp_path / "file.onnx", "--data", manifest
+    )  # without --group: the file knows it
+    assert f"on {len(dataset.splits['test'])} images: {manifest}, test images." in messages
+    assert "groups, and images of a group are alike. Intervals and bounds treat all images as independent" in messages
     with pytest.raises(UsageError, match="--group needs --data"):
         cli.app(["calibrate", str(out), "--group", "patient"], standalone_mode=False)
 
@@ -103,7 +106,7 @@ def test_groups_of_a_manifest_stay_together_from_training_to_evaluation(
 def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, call: Call) -> None:
     for inference, samples in (("mc", 7), ("deterministic", 1)):
         out = tmp_path / f"{inference}.onnx"
-        _, said = run(
+        _, messages = run(
             call,
             "export",
             "--untrained",
@@ -117,7 +120,7 @@ def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, call: C
             "--out",
             out,
         )
-        assert "Next: uce-edge bench" in said
+        assert "Next: uce-edge bench" in messages
         metadata = Model(out, "cpu").metadata
         assert metadata.samples == samples
         assert {layer.p for layer in metadata.layers} == ({0.3} if inference == "mc" else set())
@@ -126,9 +129,9 @@ def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, call: C
 
 
 def refused(call: Call, code: int, *arguments: object) -> str:
-    said = call(*arguments)
-    assert said.code == code
-    return said.err
+    done = call(*arguments)
+    assert done.code == code
+    return done.err
 
 
 def test_a_trained_run_is_not_overwritten_by_accident(
@@ -149,12 +152,12 @@ def test_a_model_that_the_noise_drowned_is_announced_at_calibration(
 ) -> None:
     run(call, "export", "--untrained", "resnet8", "--samples", 5, "--out", tmp_path / "m.onnx")
     np.savez(tmp_path / "noise.npz", x=rng.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8), y=np.arange(30) % 10)
-    _, said = run(
+    _, messages = run(
         call, "calibrate", tmp_path / "m.onnx", "--data", tmp_path / "noise.npz", "--out", tmp_path / "c.onnx"
     )
-    assert "hardly better than chance" in said
-    assert "smaller --p" in said
-    assert "fewer than 100 images" in said
+    assert "hardly better than chance" in messages
+    assert "smaller --p" in messages
+    assert "fewer than 100 images" in messages
 
 
 def test_exit_codes_for_rejections_need_a_threshold(call: Call) -> None:

@@ -30,7 +30,7 @@ def test_auto_is_chosen_said_stored_and_applied(call: Call, sensor: Path, tmp_pa
     run, file = tmp_path / "run", tmp_path / "sensor.onnx"
     done = call("train", "--data", sensor, "--size", "8x8", "--epochs", 1, "--dropout", "none", "--out", run)
     assert done.code == 0, done.err
-    assert "0..4095 is shown from black to white" in done.err
+    assert "0..4095" in done.err
     done = call("export", run, "--inference", "deterministic", "--out", file)
     assert done.code == 0, done.err
     model = Model(file, "cpu")
@@ -41,15 +41,15 @@ def test_auto_is_chosen_said_stored_and_applied(call: Call, sensor: Path, tmp_pa
     np.testing.assert_array_equal(by_depth.probabilities, by_bytes.probabilities)
     assert "gray values 0..4095" in call("info", file).out
     Image.fromarray((deep * 16).astype(np.uint16)).save(tmp_path / "other.png")
-    with pytest.warns(RangeWarning, match="outside of the model's range"):
+    with pytest.warns(RangeWarning, match="range"):
         call("predict", "--model", file, tmp_path / "other.png")
 
 
 def test_a_network_of_others_is_given_a_range(call: Call, sensor: Path, tmp_path: Path) -> None:
     onnx.save(simple(Net()), tmp_path / "net.onnx")
     file = tmp_path / "out.onnx"
-    asked = ("export", "--from", tmp_path / "net.onnx", "--inference", "deterministic", "--out", file)
-    done = call(*asked, "--range", "-1000..400")
+    options = ("export", "--from", tmp_path / "net.onnx", "--inference", "deterministic", "--out", file)
+    done = call(*options, "--range", "-1000..400")
     assert done.code == 0, done.err
     assert Model(file, "cpu").metadata.image.range == Range(-1000, 400)
-    assert call(*asked, "--range", "dark").code == 2
+    assert call(*options, "--range", "dark").code == 2

@@ -4,6 +4,7 @@ import csv
 import shlex
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+from tests.helpers.errors import raises
 from uce_edge import metrics
 from uce_edge.cli import app
 from uce_edge.contract import Inference
@@ -33,7 +35,7 @@ from uce_edge_train.runs import Run
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All experiments on the digits, with noise pictures as foreign images."""
+    """All experiments on the digits, with noise pictures as out-of-distribution images."""
     folder = tmp_path_factory.mktemp("reproduce")
     pictures = folder / "noise"
     pictures.mkdir()
@@ -54,10 +56,10 @@ def rows(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def subject(folder: Path, foreign: Split | None = None) -> Subject:
+def subject(folder: Path, ood: Split | None = None) -> Subject:
     dataset = splits.load("digits")
     chosen = setting(dataset, "digits", Scale.LAPTOP, epochs=4, samples=10)
-    return Subject(chosen, dataset, foreign, folder, TrainDevice.CPU)
+    return Subject(chosen, dataset, ood, folder, TrainDevice.CPU)
 
 
 def test_every_experiment_writes_its_files(results: Path) -> None:
@@ -110,16 +112,16 @@ def test_the_recorded_commands_make_the_cell_again(
     for line in (cell["trained_by"], cell["command"].replace(str(results), "again")):
         assert CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).exit_code == 0
     name = "weights.safetensors"
-    wanted = (results / "work/runs/penalty" / name).read_bytes()
-    assert (tmp_path / "runs/penalty" / name).read_bytes() == wanted
-    assert (tmp_path / "again/work/runs/penalty" / name).read_bytes() == wanted
+    weights = (results / "work/runs/penalty" / name).read_bytes()
+    assert (tmp_path / "runs/penalty" / name).read_bytes() == weights
+    assert (tmp_path / "again/work/runs/penalty" / name).read_bytes() == weights
     other = [row | {"command": ""} for row in rows(tmp_path / "again", "table1")]
     assert other == [row | {"command": ""} for row in rows(results, "table1")]
 
 
 def test_a_second_experiment_trains_and_asks_nothing_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
-        raise AssertionError("trained or asked again")
+        raise AssertionError("trained or predicted again")
 
     before = [row | {"command": ""} for row in rows(results, "table1")]
     monkeypatch.setattr(training, "train", never)
@@ -129,12 +131,13 @@ def test_a_second_experiment_trains_and_asks_nothing_again(results: Path, monkey
 
 
 def test_networks_of_another_setting_are_refused(results: Path) -> None:
-    with pytest.raises(UsageError, match=r"trained otherwise \(epochs\)"):
+    with raises("run.different", UsageError) as caught:
         reproduce(Experiment.TABLE1, "digits", results, epochs=7, samples=10)
+    assert caught.value.fields["differences"] == ["epochs"]
 
 
 def test_the_ood_experiment_needs_foreign_images(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Which images are foreign to digits"):
+    with raises("ood.missing", UsageError):
         reproduce(Experiment.OOD, "digits", tmp_path, epochs=1)
     with pytest.raises(UceEdgeError, match="nowhere"):
         reproduce(Experiment.OOD, "digits", tmp_path, epochs=1, ood_images="nowhere")
@@ -153,10 +156,10 @@ def test_the_ood_curve_is_that_of_an_evaluation(results: Path) -> None:
     assert [float(row["fraction"]) for row in curve] == ood.FRACTIONS.tolist()
     assert [float(row["mean_uncertainty"]) for row in curve] == pytest.approx(mean.tolist(), rel=1e-5)
     assert [float(row["batch_std"]) for row in curve] == pytest.approx(deviation.tolist(), rel=1e-5)
-    told = {(row["inference"], row["method"]): row for row in rows(results, "ood-detection")}
-    assert float(told["mc", "temperature"]["auroc H"]) == pytest.approx(metrics.ood_auroc(inside, outside), rel=1e-5)
-    assert float(told["mc", "temperature"]["mean_foreign"]) == pytest.approx(float(outside.mean()), rel=1e-5)
-    assert told["deterministic", "temperature"]["auroc model part"] == "nan", "one pass has no model part"
+    found = {(row["inference"], row["method"]): row for row in rows(results, "ood-detection")}
+    assert float(found["mc", "temperature"]["auroc H"]) == pytest.approx(metrics.ood_auroc(inside, outside), rel=1e-5)
+    assert float(found["mc", "temperature"]["mean_foreign"]) == pytest.approx(float(outside.mean()), rel=1e-5)
+    assert found["deterministic", "temperature"]["auroc model part"] == "nan", "one pass has no model part"
 
 
 def test_both_kinds_of_dropout_have_the_moments_of_the_formula_and_one_of_them_its_correlations(results: Path) -> None:
@@ -211,10 +214,10 @@ def test_thresholds_that_tell_nothing_leave_the_claim_untested(
 ) -> None:
     shutil.copytree(results / "work", tmp_path / "work")
     again = subject(tmp_path)
-    told, labels = again.probabilities, again.labels()
+    original, labels = again.probabilities, again.labels()
 
-    def changed(*asked: Any, **how: Any) -> np.ndarray:
-        table = told(*asked, **how)
+    def changed(*arguments: Any, **options: Any) -> np.ndarray:
+        table = original(*arguments, **options)
         if left is None:  # every label right and every image certain
             return np.where(np.arange(10) == labels[:, None], 0.999, 0.001 / 9)
         return left * table + (1 - left) / 10
@@ -239,6 +242,23 @@ def test_a_calibrated_prediction_is_neither_over_nor_underconfident(rng: np.rand
     assert scorecard._overconfidence(sharp, labels) > 0.03
     flat = table**0.5 / (table**0.5).sum(-1, keepdims=True)
     assert scorecard._overconfidence(flat, labels) < -0.03
+
+
+def test_uce_towards_the_twin_is_judged_by_the_twins_error(rng: np.random.Generator) -> None:
+    """Plain UCE prefers the overconfident prediction here; the claim must not."""
+    honest = rng.dirichlet(np.full(5, 0.4), 4000)
+    labels = (honest.cumsum(-1) < rng.random((4000, 1))).sum(-1)
+    sharp = honest**2.5 / (honest**2.5).sum(-1, keepdims=True)
+    assert metrics.uce(sharp, labels) < metrics.uce(honest, labels)
+
+    def verdict(plain: np.ndarray, mapped: np.ndarray) -> str:
+        made = SimpleNamespace(
+            labels=lambda: labels, probabilities=lambda row, _: plain if row is Row.UNCALIBRATED else mapped
+        )
+        return scorecard._to_the_twin(made).verdict
+
+    assert (verdict(sharp, honest), verdict(honest, sharp)) == ("confirmed", "not confirmed")
+    assert verdict(honest, honest) == "undecided"
 
 
 def test_verdicts() -> None:

@@ -1,4 +1,4 @@
-"""Makes the bundled models, step by step, and writes their cards.
+"""Make the bundled models and write their cards.
 
     python train/box commands cifar10     # what to run, in order; the same for pneumonia
     python train/box card cifar10         # compare the files, write the card, and put it into the files

@@ -1,4 +1,4 @@
-"""The card of a bundled model: measured with `uce-edge compare` and `evaluate`, written into docs and the files."""
+"""Model cards, measured with `uce-edge compare` and `uce-edge evaluate`."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ Found = dict[str, Any]
 
 
 def write_card(boxed: Boxed) -> None:
-    """Measure the files of a model and its rivals; write the page and the cards inside the files."""
+    """Measure a model and its baselines; write page and cards."""
     dataset = load(boxed.data)
     sizes = ", ".join(f"{len(split):,} {name}" for name, split in dataset.splits.items())
     compared = _compared(boxed)
@@ -64,11 +64,11 @@ def write_card(boxed: Boxed) -> None:
 
 
 def _compared(boxed: Boxed) -> Found:
-    """All files on the test images and on foreign ones; under a file's own name, because pages show names."""
+    """Compare all files on test and out-of-distribution images."""
     with tempfile.TemporaryDirectory() as folder:
         rivals = [RIVALS / f"{name}.onnx" for name in boxed.rivals]
         paths = [*rivals, *map(boxed.file, boxed.kinds)]
-        options = [word for name in (*boxed.foreign, "far") for word in ("--ood", name)]
+        options = [word for name in (*boxed.ood, "far") for word in ("--ood", name)]
         page = Path(folder) / "compare.html"
         return _program("compare", *paths, "--data", boxed.data, *options, "--images", 5_000, "--threads", THREADS,
                         "--report", page, "--json")  # fmt: skip
@@ -115,9 +115,9 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         "## What it should reject",
         "None of these images has a class of the model. `far` holds the kinds of made images that no choice looks at "
         f"({', '.join((*synthetic_ood.JUDGE, synthetic_ood.SHUFFLED))}; [novelty](novelty.md)).",
-        _foreign(own),
+        _ood(own),
         f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
-        "Each cell says which share `--reject auto` accepts, and which share of these is wrong.",
+        "Each cell shows which share `--reject auto` accepts, and which share of these is wrong.",
         _damage(damage),
         *(_aims(boxed, own[boxed.kinds[0]], damage) if boxed.aims else ()),
         f"**Licence.** {boxed.licence}",
@@ -135,8 +135,8 @@ def _shown(name: str, value: float) -> str:
     return f"{value:.4f}" if name in ("nll", "brier") else percent(value, 2 if name == "aurc" else 1)
 
 
-def _said(boxed: Boxed, verdict: str) -> str:
-    """The verdict with the names of the table."""
+def _named(boxed: Boxed, verdict: str) -> str:
+    """Replace file names by the names of the table."""
     for name, called in boxed.rivals.items():
         verdict = verdict.replace(f"{name}.onnx", f"*{called}*")
     return verdict
@@ -159,12 +159,12 @@ def _rivals(boxed: Boxed, files: dict[str, Found], compared: Found) -> str:
         cells += [str(one["price"]["passes"]), times, "" if macs is None else f"{macs / 1e6:.0f} M"]
         cells.append(f"{one['price']['file_mb']:.2f}")
         rows.append([called, *cells])
-    foreign = files[reference]["evaluation"]["ood"][0]["name"]
-    head = ["file", *(SHOWN[name] for name in JUDGED), f"AUROC of {foreign}, both gates", "passes",
+    nearest = files[reference]["evaluation"]["ood"][0]["name"]
+    head = ["file", *(SHOWN[name] for name in JUDGED), f"AUROC of {nearest}, both gates", "passes",
             f"time of one image, {compared['threads']} threads, best / median", "MACs", "MB"]  # fmt: skip
     lead = (
         f"Times are multiples of the first row's. In brackets stands the paired 95 % interval of the difference to the "
-        f"first row: an interval that holds 0 is a tie. {_said(boxed, compared['verdict'])}"
+        f"first row: an interval that holds 0 is a tie. {_named(boxed, compared['verdict'])}"
     )
     return f"{lead}\n\n{_table(head, rows)}"
 
@@ -175,7 +175,7 @@ def _gap(metric: str, difference: Found) -> str:
 
 
 def _best(outside: Found) -> Found:
-    """How foreign images are told by all that the file has."""
+    """Detection by all the scores that the file has."""
     return next(outside["detection"][name] for name in reversed(SCORES) if name in outside["detection"])  # type: ignore[no-any-return]
 
 
@@ -189,12 +189,12 @@ def _promises(own: dict[Inference, Found], metadata: Metadata) -> str:
             str(kind), percent(gated["level"]), percent(gated["foreign"], 2), f"{gated['threshold']:.4f}",
             percent(target), percent(gated["coverage"]), percent(gated["error"], 2),
         ])  # fmt: skip
-    head = ["", "familiar images that it may call foreign", "it does", "threshold", "error of the accepted, at most",
+    head = ["", "in-distribution images that it may reject", "it does", "threshold", "error of the accepted, at most",
             "accepted", "error of these"]  # fmt: skip
     return _table(head, rows)
 
 
-def _foreign(own: dict[Inference, Found]) -> str:
+def _ood(own: dict[Inference, Found]) -> str:
     rows = []
     for kind, one in own.items():
         for outside in one["evaluation"]["ood"]:
@@ -224,16 +224,16 @@ def _damage(shift: Found) -> str:
         for group in shift["apart"]
     ]
     alone, gated = (_together(shift["curves"].values(), prefix) for prefix in ("", "gated_"))
-    told = [f"accepted {percent(accepted)}, wrong of these {percent(wrong)}" for accepted, wrong in (gated, alone)]
-    pooled.append(f"all six together: {told[0]}; by the uncertainty alone {told[1]}")
+    totals = [f"accepted {percent(accepted)}, wrong of these {percent(wrong)}" for accepted, wrong in (gated, alone)]
+    pooled.append(f"all six together: {totals[0]}; by the uncertainty alone {totals[1]}")
     head = ["severity", *map(str, range(1, severities + 1))]
     return _table(head, rows) + "\n\nAll severities together:\n\n" + "\n".join(f"- {line}" for line in pooled)
 
 
 def _aims(boxed: Boxed, one: Found, damage: Found) -> list[str]:
-    """What was aimed at, and what the default file reached."""
+    """Targets, and the values of the default file."""
     evaluation, outside = one["evaluation"], {ood["name"]: ood for ood in one["evaluation"]["ood"]}
-    near, (accepted, wrong) = outside[boxed.foreign[0]], _together(damage["curves"].values(), "gated_")
+    near, (accepted, wrong) = outside[boxed.ood[0]], _together(damage["curves"].values(), "gated_")
     accuracy, nll = (evaluation["metrics"][name]["value"] for name in ("accuracy", "nll"))
     aurc, price = one["differences"]["aurc"], one["price"]["measured"]["ratio_best"]
     auroc, coverage = _best(near)["auroc"]["value"], evaluation["gated"]["coverage"]
@@ -246,11 +246,11 @@ def _aims(boxed: Boxed, one: Found, damage: Found) -> list[str]:
         (price, f"{price:.2f}x"),
     )
     rows = [
-        [aim.what, aim.told, told, "yes" if aim.met(value) else "no"]
-        for aim, (value, told) in zip(boxed.aims, reached, strict=True)
+        [aim.what, aim.target, reached_text, "yes" if aim.met(value) else "no"]
+        for aim, (value, reached_text) in zip(boxed.aims, reached, strict=True)
     ]
     head = ["", "aim", "reached", "met"]
-    return ["## What was aimed at", f"`{boxed.kinds[0]}`, by the tables above:", _table(head, rows)]
+    return ["## Targets", f"`{boxed.kinds[0]}`, by the tables above:", _table(head, rows)]
 
 
 def _kept(one: Found) -> str:
@@ -258,7 +258,7 @@ def _kept(one: Found) -> str:
 
 
 def _together(curves: Iterable[Sequence[Found]], prefix: str) -> tuple[float, float]:
-    """The share that is accepted of all damaged images, and the share of it that is wrong."""
+    """Acceptance and error over all damaged images."""
     conditions = [one for curve in curves for one in curve[1:]]
     accepted = sum(one[f"{prefix}coverage"] for one in conditions)
     wrong = sum(one[f"{prefix}coverage"] * (one[f"{prefix}error"] or 0) for one in conditions)

@@ -1,4 +1,4 @@
-"""Compares recipes, and rates of dropout, on calibration images alone."""
+"""Compare recipes and dropout rates on calibration images."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ _PASSES = 25
 
 
 def compare_recipes(folders: Sequence[str]) -> None:
-    """Print the NLL of every ensemble and of its first member alone.
+    """Print the NLL of ensembles and of their first members.
 
-    Nothing is calibrated, so that all calibration images count. The damage stands for machines that differ.
+    Nothing is calibrated, so all calibration images count. The damage simulates other machines.
     """
     print("| recipe | members | NLL | NLL of damaged images |\n| --- | --- | --- | --- |")
     for folder in folders:
@@ -39,17 +39,20 @@ def compare_recipes(folders: Sequence[str]) -> None:
 
 
 def compare_rates(folders: Sequence[str]) -> None:
-    """Print NLL and AURC of runs that differ in p, each with its own temperature, and the difference to the first."""
+    """Print NLL and AURC of runs with different p.
+
+    Each has its own temperature; differences are to the first.
+    """
     print("| run | p | NLL | AURC | NLL, difference | AURC, difference |\n| --- | --- | --- | --- | --- | --- |")
     reference = None
     for folder in folders:
         run = Run.load(folder)
         data = run.dataset().splits["calibration"]
-        p = run.recipe.p if run.recipe.dropout is Dropout.GAUSSIAN else 0
+        p = 0 if run.recipe.dropout is Dropout.NONE else run.recipe.p
         logits = mc_logits(load_model(run, folder), data, run.image, _PASSES if p else 1, 0)
-        said = probabilities(fit_map(Method.TEMPERATURE, logits, data.labels), logits)
-        reference = said if reference is None else reference
-        values = [f"{metric(said, data.labels):.4f}" for metric in (nll, aurc)]
-        changes = [bootstrap_difference(metric, said, reference, data.labels) for metric in (nll, aurc)]
+        predicted = probabilities(fit_map(Method.TEMPERATURE, logits, data.labels), logits)
+        reference = predicted if reference is None else reference
+        values = [f"{metric(predicted, data.labels):.4f}" for metric in (nll, aurc)]
+        changes = [bootstrap_difference(metric, predicted, reference, data.labels) for metric in (nll, aurc)]
         values += [f"{change.low:+.4f} to {change.high:+.4f}" for change in changes]
         print(f"| {folder} | {p:g} | {' | '.join(values)} |", flush=True)

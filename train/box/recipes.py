@@ -1,4 +1,4 @@
-"""What the box holds: how every model is made, what it is for, and what it is compared with."""
+"""Bundled models: commands, purpose, limits and baselines."""
 
 import os
 from collections.abc import Callable
@@ -17,10 +17,10 @@ _FILES = "uce_edge/models"
 
 
 class Aim(NamedTuple):
-    """What a model should reach."""
+    """A target of a model."""
 
     what: str
-    told: str
+    target: str
     met: Callable[[float], bool]
 
 
@@ -40,16 +40,16 @@ class Boxed:
     commands: tuple[str, ...]
     rivals: dict[str, str]
     """Files in build/box that it is compared with, and what each is called; the first is the reference."""
-    foreign: tuple[str, ...]
+    ood: tuple[str, ...]
     """As in `--ood`, apart from `far`."""
     limits: tuple[str, ...]
     licence: str
     tested: str = "chance may put them a little above"
-    """How what was measured on the test images may differ from what is promised."""
+    """How the measured error may differ from the promise."""
     aims: tuple[Aim, ...] = ()
-    """In the order in which the card tells what was reached."""
+    """In the order of the card."""
     remarks: tuple[str, ...] = ()
-    """What a reader must know of how this was chosen and measured."""
+    """How this was chosen and measured."""
     seed: int = 0
 
     def file(self, kind: Inference) -> Path:
@@ -68,10 +68,10 @@ _P = 0.02
 _CIFAR10 = Boxed(
     name="cifar10",
     what=(
-        "A ResNet-9 with 262,000 weights, for photos of 32x32 pixels. It tells airplane, automobile, bird, cat, deer, "
-        f"dog, frog, horse, ship and truck apart. Every weight layer but the first has Gaussian dropout (p = {_P}, "
-        "factored sigma). There are two files of one network: `moments` propagates mean and variance in one pass and "
-        "draws the last layer; `mc` draws exact passes. `predict` takes `moments` unless told otherwise."
+        "A ResNet-9 with 262,000 weights, for photos of 32x32 pixels. It distinguishes airplane, automobile, bird, "
+        "cat, deer, dog, frog, horse, ship and truck. All weight layers but the first have Gaussian dropout "
+        f"(p = {_P}, factored sigma). There are two files of one network: `moments` propagates mean and variance in "
+        "one pass and draws the last layer; `mc` draws exact passes. `predict` takes `moments` by default."
     ),
     called="CIFAR-10",
     data="cifar10",
@@ -97,11 +97,11 @@ _CIFAR10 = Boxed(
         "trained-without-noise": "the same network, its last 8 of 44 epochs trained without noise",
         "run-without-noise": "this network, run without its noise",
     },
-    foreign=("cifar100", "mnist"),
+    ood=("cifar100", "mnist"),
     limits=(
         "It knows ten kinds of things in photos of 32x32 pixels. Larger photos are shrunk to that.",
         "It has no class for people, plants, food or furniture, and rejects only a part of them.",
-        "An unknown thing that looks like a known one is rarely foreign to it.",
+        "An unknown thing that looks like a known one is rarely rejected.",
         "On damaged images its uncertainty rises less than its error.",
         "Its promises hold for images drawn like CIFAR-10's, with the stored passes and seed.",
         "It is not for decisions about people, and not for safety.",
@@ -134,9 +134,9 @@ _MEMBERS = 3
 _PNEUMONIA = Boxed(
     name="pneumonia",
     what=(
-        f"An ensemble of {_MEMBERS} ResNet-8 with 78,000 weights each, for chest X-rays of 28x28 pixels. It tells "
-        "normal from pneumonia. It has no noise: the members disagree where they do not know. One file runs all of "
-        "them once."
+        f"An ensemble of {_MEMBERS} ResNet-8 with 78,000 weights each, for chest X-rays of 28x28 pixels. It "
+        "distinguishes normal from pneumonia. It has no noise: the members disagree where they "
+        "are uncertain. One file runs each of them once."
     ),
     called="PneumoniaMNIST",
     data=str(PNEUMONIA),
@@ -154,7 +154,7 @@ _PNEUMONIA = Boxed(
         "uce-edge export runs/pneumonia/member-0 --inference deterministic --out build/box/one-member.onnx",
     ),
     rivals={"one-member": "its first member alone"},
-    foreign=(),
+    ood=(),
     tested="these images differ from the held-out ones, and more of what is accepted is wrong than is promised",
     limits=(
         "It is an exercise, not a medical device.",
@@ -162,7 +162,7 @@ _PNEUMONIA = Boxed(
         "It knows no other finding than pneumonia.",
         "Its promises are about X-rays drawn like the held-out training images. The official test images differ from "
         "these, and more of what it accepts there is wrong than is promised.",
-        "X-rays of one patient may be in several splits: the data do not say whose they are.",
+        "X-rays of one patient may be in several splits: the data do not identify patients.",
     ),
     licence=(
         "MIT for the weights; PneumoniaMNIST (MedMNIST, Yang et al. 2023; from Kermany et al. 2018) is under CC BY 4.0."
@@ -184,7 +184,9 @@ BOX = {boxed.name: boxed for boxed in (_CIFAR10, _PNEUMONIA)}
 
 
 def make_pneumonia() -> None:
-    """Hold out more of PneumoniaMNIST's training images than its validation part: a promise about 1 % takes 598.
+    """Split PneumoniaMNIST with a larger held-out part.
+
+    A promise of 1 % takes 598 images, more than its validation part has.
 
     Images that occur twice are kept once, so that no copy is in two splits. The official test images stay.
     """

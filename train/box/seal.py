@@ -1,4 +1,4 @@
-"""Digests and probe images of the bundled files, made anew."""
+"""Renew digests and probe images of the bundled files."""
 
 from uce_edge._util.atomic_files import replacing
 from uce_edge.models import files
@@ -7,7 +7,7 @@ from uce_edge_export.publish.draft import Draft
 
 
 def seal() -> None:
-    """Renew what tells a changed file; the graphs stay to the byte."""
+    """Rewrite digests and probe images; graphs do not change."""
     for path in files():
         metadata = Model(path, "cpu").metadata
         with replacing(path.with_suffix(".json")) as described, replacing(path) as temporary:

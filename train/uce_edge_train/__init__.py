@@ -1,4 +1,4 @@
-"""Train and calibrate Bayesian image classifiers with Monte Carlo dropout in PyTorch."""
+"""Train and calibrate image classifiers with Monte Carlo dropout."""
 
 from typing import TYPE_CHECKING
 

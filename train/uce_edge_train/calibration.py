@@ -1,9 +1,10 @@
-"""Calibrating a trained run: its map, and on request its dropout rates, on images it was not trained on."""
+"""Calibrate a trained run on held-out images."""
 
 import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 from uce_edge.rejection.rule import doubts
 from uce_edge_export.options import PostHoc
-from uce_edge_train.calibration_cache import Answers, Asked, Memory
+from uce_edge_train.calibration_cache import Cache, Predictions, Settings
 from uce_edge_train.choices import Dropout, Rates
 from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout import learned_rates
@@ -35,6 +36,7 @@ from uce_edge_train.dropout.monte_carlo import classes_of, mc_logits
 from uce_edge_train.runs import Run, load_model
 
 _log = logging.getLogger(__name__)
+_Predict = Callable[[Split], Predictions | None]
 _TUNING_STEPS, _TUNING_IMAGES, _TUNING_PASSES = 120, 64, 8
 
 
@@ -50,7 +52,9 @@ def calibrate(
     posterior: PostHoc | None = None,
     prior: PriorFrom = PriorFrom.MARGINAL_LIKELIHOOD,
 ) -> Run:
-    """Fit a calibration map, and on request the dropout rates, and store them in the run.
+    """Fit a calibration map and store it in the run.
+
+    On request, also tune the dropout rates.
 
     The run also keeps what was computed. Another promise then needs no new passes, unless something else has changed.
 
@@ -58,13 +62,12 @@ def calibrate(
         folder: The run.
         data: Labelled images to calibrate on, none of them a training image; None for those that the run set aside.
         method: The calibration map.
-        samples: The number of passes that the map is fitted for; None for 25, or for 100 draws of a posterior.
+        samples: The number of passes that the map is fitted to; None for 25, or for 100 draws of a posterior.
         seed: Seed of the noise.
         tune: Which dropout rates are optimised with the map.
-        promise: The error that the exported threshold must keep. This function checks whether the guarantee images can
-            prove it.
-        novelty: What the gate against foreign images must keep. The export fits the gate, on the images that the run
-            set aside for calibration. None for no gate.
+        promise: The error that the exported threshold must keep. The guarantee images must be able to prove it.
+        novelty: The out-of-distribution gate, which the export fits on the run's calibration images. None for no
+            gate.
         posterior: A posterior that replaces the run's own noise. It is fitted on the training images and kept in the
             run. None keeps the noise.
         prior: What chooses the precision of the posterior's prior: the training images, or those of the map.
@@ -80,7 +83,7 @@ def calibrate(
     before = Run.load(folder)
     run = replace(before, tuned_rates=None, laplace=None)
     if promise is not None:
-        promise.targets(run.class_names)  # refuses classes that do not exist
+        promise.targets(run.class_names)  # rejects unknown classes
     own = None if data is not None and promise is None and posterior is None else run.dataset()
     if data is None:
         assert own is not None
@@ -88,7 +91,8 @@ def calibrate(
         if data.sha256() != run.split_hashes["calibration"]:
             raise UsageError(
                 f"The calibration images of {own.name} are not those that were set aside when {folder} was "
-                "trained. Train again, or restore the data."
+                "trained. Train again, or restore the data.",
+                "split.changed",
             )
     else:
         overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
@@ -97,49 +101,57 @@ def calibrate(
         held_out = own.splits["guarantee"].one_per_group()
         guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
     if novelty is not None and novelty.level is not None:
-        cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # refuses a level that so few images cannot keep
+        cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # rejects a level that so few images cannot keep
     samples = _samples(run, folder, samples, tune, posterior)
-    memory = Memory.of(folder, run, Asked(method, samples, seed, tune, posterior, prior), data, own)
-    known = None if held_out is None else memory.answers(before, held_out)
-    has_map = memory.has_map(before)
+    settings = Settings(method, samples, seed, tune, posterior, prior)
+    cache = Cache.of(folder, run, settings, data, own)
+    finish = partial(_stored, cache, promise, novelty, held_out)
+    known = None if held_out is None else cache.predictions(before, held_out)
+    has_map = cache.has_map(before)
     if has_map and (promise is None or known is not None):
         _log.info("The stored map is kept and no pass is computed: nothing that it depends on has changed.")
-        return _stored(before, folder, promise, novelty, memory, held_out, lambda _: known)
+        return finish(before, lambda _: known)
     if posterior is PostHoc.LAPLACE:
         assert own is not None
-        return _calibrate_laplace(run, folder, own, data, method, samples, seed, promise, novelty, prior, memory)
+        return _calibrate_laplace(run, folder, own, data, settings, finish)
     if has_map:
         _log.info("The stored map is kept: nothing that it depends on has changed.")
         run = before
     else:
-        run = _fitted(run, load_model(run, folder), data, method, samples, seed, tune)
+        run = _fitted(run, load_model(run, folder), data, settings)
     model = load_model(run, folder)  # with the rates that were kept
 
-    def answers(images: Split) -> Answers:
+    def predict(images: Split) -> Predictions:
         logits = mc_logits(model, images, run.image, samples, seed, keep_dropout=run.masks)
-        return _answers(run, logits, images)
+        return _predictions(run, logits, images)
 
-    return _stored(run, folder, promise, novelty, memory, held_out, answers)
+    return finish(run, predict)
 
 
 def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:
-    """The passes of the map; refuses rates that cannot be tuned."""
-    if tune is not Rates.FIXED and run.recipe.dropout is not Dropout.GAUSSIAN:
-        raise UsageError(f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.")
+    """The number of passes; rejects rates that cannot be tuned."""
+    if tune is not Rates.FIXED and not run.recipe.family.learns_rates:
+        raise UsageError(
+            f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.", "rates.unsupported"
+        )
     if posterior is PostHoc.LAPLACE:
         if tune is not Rates.FIXED:
-            raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.")
+            raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.", "rates.unsupported")
         return samples or DRAWS
     if run.recipe.dropout is Dropout.NONE:
         return 1  # all passes are the same
     return 25 if samples is None else samples
 
 
-def _fitted(run: Run, model: nn.Module, data: Split, method: Method, samples: int, seed: int, tune: Rates) -> Run:
-    """The run with a map, and with other rates where tuning made them better; the network is used up."""
+def _fitted(run: Run, model: nn.Module, data: Split, settings: Settings) -> Run:
+    """The run with a map, and better rates if found.
+
+    The network is modified.
+    """
+    method, samples, seed = settings.method, settings.samples, settings.seed
     calibration = fit(model, run.image, data, method, samples, seed, keep_dropout=run.masks)
-    if tune is not Rates.FIXED:
-        tune_rates(model, run.image, data, tune, method, seed)
+    if settings.tune is not Rates.FIXED:
+        tune_rates(model, run.image, data, settings.tune, method, seed)
         tuned = fit(model, run.image, data, method, samples, seed)
         # Few passes per step guide the search; the passes that ship decide.
         before = calibration.outcome
@@ -158,71 +170,63 @@ def _calibrate_laplace(
     folder: str | Path,
     dataset: Dataset,
     data: Split,
-    method: Method,
-    samples: int,
-    seed: int,
-    promise: Promise | None,
-    novelty: NoveltyPromise | None,
-    prior: PriorFrom,
-    memory: Memory,
+    settings: Settings,
+    finish: Callable[[Run, _Predict], Run],
 ) -> Run:
-    """Fit the posterior on the training images, and the map to the draws of the file that will ship."""
+    """Fit a Laplace posterior, and a map to its draws."""
     from uce_edge_train import run_posterior  # the other calibrations need no ONNX
 
-    model = load_model(run, folder)
-    with run_posterior.fitted(model, run, dataset, data, prior, samples) as (drawn, file):
-        calibration = fit_map(method, logits_of(file, data.images, samples, seed), data.labels, seed)
+    model, samples, seed = load_model(run, folder), settings.samples, settings.seed
+    with run_posterior.fitted(model, run, dataset, data, settings.prior, samples) as (drawn, file):
+        calibration = fit_map(settings.method, logits_of(file, data.images, samples, seed), data.labels, seed)
         run_posterior.store(drawn, model, folder)
         run = replace(run, calibration=calibration, laplace=drawn.fit)
-        held_out = None if promise is None else dataset.splits["guarantee"].one_per_group()
-
-        def answers(images: Split) -> Answers:
-            return _answers(run, logits_of(file, images.images, samples, seed), images)
-
-        return _stored(run, folder, promise, novelty, memory, held_out, answers)
+        return finish(run, lambda images: _predictions(run, logits_of(file, images.images, samples, seed), images))
 
 
-def _answers(run: Run, logits: Logits, images: Split) -> Answers:
-    """What the calibrated passes say of some images."""
+def _predictions(run: Run, logits: Logits, images: Split) -> Predictions:
+    """Calibrated predictions."""
     p = probabilities(run.calibration, logits)
     uncertainty, confidence = (values.astype(np.float32) for values in (normalized_entropy(p), p.max(-1)))
     labels = p.argmax(-1)
-    return Answers(uncertainty, confidence, labels != images.labels, labels.astype(np.int32))
+    return Predictions(uncertainty, confidence, labels != images.labels, labels.astype(np.int32))
 
 
 def _stored(
-    run: Run,
-    folder: str | Path,
+    cache: Cache,
     promise: Promise | None,
     novelty: NoveltyPromise | None,
-    memory: Memory,
     held_out: Split | None,
-    answers: Callable[[Split], Answers | None],
+    run: Run,
+    predict: _Predict,
 ) -> Run:
-    """Save the run, then try whether a promise can be kept: whatever comes of that, the map is there."""
+    """Save the run, then try to prove the promise.
+
+    The map is kept even if the promise fails.
+    """
     run = replace(run, promise=None, novelty=novelty)
-    run.save(folder)
-    if not memory.has_map(run):
-        memory.keep(run)
+    run.save(cache.folder)
+    if not cache.has_map(run):
+        cache.store(run)
     if promise is None or held_out is None:
         return run
-    said = answers(held_out)
-    assert said is not None
-    memory.keep(run, said, held_out)
-    score = doubts(said.confidence[:, None]) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
+    predicted = predict(held_out)
+    assert predicted is not None
+    cache.store(run, predicted, held_out)
+    score = doubts(predicted.confidence[:, None]) if promise.score is RejectBy.CONFIDENCE else predicted.uncertainty
     try:
-        found = fitting.find_limits(score, said.wrong, said.class_ids, promise, run.class_names)
-        _tell_hopeless(run.class_names, found)
+        found = fitting.find_limits(score, predicted.wrong, predicted.class_ids, promise, run.class_names)
+        _report_rejected_classes(run.class_names, found)
     except NoGuaranteeError as error:
         counted = "" if held_out.groups is None else f" {ONE_EACH}"
-        kept = f"{error}{counted} The fitted map is kept in {folder}, without a promise."
+        kept = f"{error}{counted} The fitted map is kept in {cache.folder}, without a promise."
         raise NoGuaranteeError(kept, error.curve, promise.score) from error
     run = replace(run, promise=promise)
-    run.save(folder)
+    run.save(cache.folder)
     return run
 
 
-def _tell_hopeless(classes: Sequence[str], found: fitting.Found) -> None:
+def _report_rejected_classes(classes: Sequence[str], found: fitting.Found) -> None:
     for name, limit, promised in zip(classes, found.limits, found.known.get("classes", ()), strict=False):
         if limit < 0:
             _log.info(
@@ -241,13 +245,16 @@ def fit(
     *,
     keep_dropout: bool = False,
 ) -> Calibration:
-    """A map for a network, from its own Monte Carlo logits on some images; `keep_dropout` as in `mc_blocks`."""
+    """Fit a map to a network's Monte Carlo logits.
+
+    `keep_dropout` is that of `mc_blocks`.
+    """
     logits = mc_logits(model, data, image, samples, seed, keep_dropout=keep_dropout)
     return fit_map(method, logits, data.labels, seed)
 
 
 def tune_rates(model: nn.Module, image: ImageSpec, data: Split, tune: Rates, method: Method, seed: int) -> None:
-    """Optimise the dropout rates with respect to the NLL of the averaged prediction, weights frozen, in place.
+    """Minimise the NLL over the dropout rates, in place.
 
     The parameters of the map move along, so that rates are found that suit the calibrated network. The rates are the
     mean over the second half of the steps.

@@ -1,4 +1,7 @@
-"""What a calibration computed, kept in the run: another promise about the same map needs no new passes."""
+"""Cached predictions of a calibrated run.
+
+Another promise for the same map then needs no new passes.
+"""
 
 import hashlib
 import json
@@ -27,8 +30,8 @@ _SHA256 = "sha256"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Everything that decides a map, but for the run and the images."""
+class Settings:
+    """Settings that determine a map, besides run and images."""
 
     method: Method
     samples: int
@@ -39,73 +42,76 @@ class Asked:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """What a calibrated run says of its guarantee images."""
+class Predictions:
+    """Predictions for the guarantee images."""
 
     uncertainty: npt.NDArray[np.float32]
     confidence: npt.NDArray[np.float32]
-    """The largest probability, which orders images otherwise than the entropy."""
+    """The largest probability, whose order of images differs from that of the entropy."""
     wrong: npt.NDArray[np.bool_]
-    """Whether the label is not the true one."""
+    """Whether the predicted label is wrong."""
     class_ids: npt.NDArray[np.int32]
     """The labels."""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Where the results of one calibration are kept, and under which key."""
+class Cache:
+    """The cache file of one calibration, and its key."""
 
     folder: Path
     fit: str
-    """SHA-256 of all that decides the map."""
+    """SHA-256 of everything that determines the map."""
 
     @classmethod
-    def of(cls, folder: str | Path, run: Run, asked: Asked, data: Split, dataset: Dataset | None) -> "Memory":
-        """That of a run.
+    def of(cls, folder: str | Path, run: Run, settings: Settings, data: Split, dataset: Dataset | None) -> "Cache":
+        """The cache of a run.
 
         Args:
             folder: The run.
             run: Its description.
-            asked: How it shall be calibrated.
+            settings: How it is calibrated.
             data: The images of the map.
             dataset: The run's own, whose training images a posterior is fitted on.
         """
         trained_on = None
-        if asked.posterior is not None:
+        if settings.posterior is not None:
             assert dataset is not None
             trained_on = dataset.splits["train"].sha256()
-        decides = {
-            "asked": [str(part) for part in vars(asked).values()],
+        inputs = {
+            "asked": [str(part) for part in vars(settings).values()],
             "weights": _sha256(Path(folder) / WEIGHTS),
             "run": [run.recipe.to_document(), run.image.to_document(), run.rates],
             "data": data.sha256(),
             "trained on": trained_on,
             "tools": tool_versions(),
         }
-        return cls(Path(folder), _digest(decides))
+        return cls(Path(folder), _digest(inputs))
 
     def has_map(self, run: Run) -> bool:
-        """Whether the map of the run is the one that would be fitted."""
+        """Whether the run's map is up to date."""
         known, _ = self._read()
         return known.get(_MAP) == self._map(run)
 
-    def answers(self, run: Run, held_out: Split) -> Answers | None:
-        """What the run said of these images; None when it has not been asked, or would answer otherwise now."""
-        known, said = self._read()
-        return said if (known.get(_MAP), known.get(_GUARANTEE)) == (self._map(run), held_out.sha256()) else None
+    def predictions(self, run: Run, held_out: Split) -> Predictions | None:
+        """Cached predictions for these images; None if missing or stale."""
+        known, stored = self._read()
+        return stored if (known.get(_MAP), known.get(_GUARANTEE)) == (self._map(run), held_out.sha256()) else None
 
-    def keep(self, run: Run, answers: Answers | None = None, held_out: Split | None = None) -> None:
-        """Remember that the run has this map, and what it said of its guarantee images."""
+    def store(self, run: Run, predictions: Predictions | None = None, held_out: Split | None = None) -> None:
+        """Store the key of the map, and predictions if given."""
         described, tensors = {_MAP: self._map(run)}, dict[str, npt.NDArray[Any]]()
-        if answers is not None and held_out is not None:
+        if predictions is not None and held_out is not None:
             described[_GUARANTEE] = held_out.sha256()
-            tensors = {name: np.asarray(getattr(answers, name), kind) for name, kind in _TENSORS.items()}
+            tensors = {name: np.asarray(getattr(predictions, name), kind) for name, kind in _TENSORS.items()}
             described[_SHA256] = _content(tensors)
         with replacing(self.folder / FILE) as path:
             path.write_bytes(save(tensors, described))
 
     def _map(self, run: Run) -> str:
-        """The key of the map with the map itself: a run that was calibrated otherwise since then has another one."""
+        """The key of the settings together with the fitted map.
+
+        It changes when the run is calibrated again with other settings.
+        """
         laplace = self.folder / LAPLACE
         result = {
             "fit": self.fit,
@@ -115,21 +121,21 @@ class Memory:
         }
         return _digest(result)
 
-    def _read(self) -> tuple[dict[str, str], Answers | None]:
+    def _read(self) -> tuple[dict[str, str], Predictions | None]:
         try:
             tensors, known = tensor_files.read(self.folder / FILE)
-        except (OSError, TensorFileError):  # then nothing is known
+        except (OSError, TensorFileError):
             return {}, None
         if _GUARANTEE not in known:
             return known, None
-        said = {name: value.numpy() for name, value in tensors.items()}
-        if set(said) != set(_TENSORS) or known.get(_SHA256) != _content(said):
+        arrays = {name: value.numpy() for name, value in tensors.items()}
+        if set(arrays) != set(_TENSORS) or known.get(_SHA256) != _content(arrays):
             return {}, None
-        return known, Answers(**said)
+        return known, Predictions(**arrays)
 
 
 def _content(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
-    """SHA-256 of arrays, their kinds and sizes."""
+    """SHA-256 of arrays, their types and shapes."""
     return _digest({name: [str(tensors[name].dtype), tensors[name].shape, _bytes(tensors[name])] for name in _TENSORS})
 
 
@@ -143,6 +149,6 @@ def _digest(document: object) -> str:
 
 def _sha256(path: Path) -> str | None:
     if not path.is_file():
-        return None  # whoever needs it says so
+        return None  # loading it reports the missing file
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,7 @@
-"""What a user chooses between when training. No torch here: the command line imports this."""
+"""Options of training.
+
+This module does not import torch: the command line imports it.
+"""
 
 from enum import StrEnum
 
@@ -27,7 +30,7 @@ class Architecture(StrEnum):
 
 
 class Stem(StrEnum):
-    """How a network starts."""
+    """The first layers of a network."""
 
     CIFAR = "cifar"
     """One 3x3 convolution that keeps the resolution, for small images."""
@@ -36,20 +39,20 @@ class Stem(StrEnum):
 
 
 class Mixing(StrEnum):
-    """What training images are mixed with, or changed into."""
+    """Augmentation that mixes or changes training images."""
 
     NONE = "none"
     """Nothing."""
     AUGMIX = "augmix"
     """Changed copies of themselves: turned, sheared, moved, posterised, solarised, equalised."""
     PIXMIX = "pixmix"
-    """Such copies, and pictures without a subject: fractals, clouds and mosaics, made by rule."""
+    """Such copies, and generated pictures: fractals, clouds and mosaics."""
     TRIVIAL = "trivial"
     """One of 14 operations of random strength instead, brightness and contrast among them."""
 
 
 class Optimiser(StrEnum):
-    """What turns gradients into steps."""
+    """The optimiser."""
 
     ADAMW = "adamw"
     """Adam with decoupled weight decay."""
@@ -58,7 +61,7 @@ class Optimiser(StrEnum):
 
 
 class Schedule(StrEnum):
-    """How the learning rate moves."""
+    """The learning-rate schedule."""
 
     ONE_CYCLE = "one-cycle"
     """Up during the first 30 % of the steps, then down to nothing."""
@@ -69,7 +72,10 @@ class Schedule(StrEnum):
 
 
 class Arithmetic(StrEnum):
-    """The numbers of the forward pass; weights, loss and the dropout variance stay float32."""
+    """Precision of the forward pass.
+
+    Weights, loss and the dropout variance stay float32.
+    """
 
     FLOAT32 = "float32"
     """Plain."""
@@ -80,18 +86,18 @@ class Arithmetic(StrEnum):
 
 
 class Dropout(StrEnum):
-    """What makes a network random."""
+    """The dropout family."""
 
     GAUSSIAN = "gaussian"
     """Gaussian dropout in every weight layer after the first."""
     BERNOULLI = "bernoulli"
     """Bernoulli dropout on the inputs of the same layers."""
     NONE = "none"
-    """Nothing but dropout that the network has by itself."""
+    """No added dropout; the network may have its own."""
 
 
 class Rates(StrEnum):
-    """What happens to the dropout rates p."""
+    """Which dropout rates are learned."""
 
     FIXED = "fixed"
     """They stay as they are."""
@@ -102,7 +108,7 @@ class Rates(StrEnum):
 
 
 class TrainDevice(StrEnum):
-    """Where a network is trained."""
+    """The device of training."""
 
     AUTO = "auto"
     """CUDA, or MPS, or the processor: the first that is there."""
@@ -115,7 +121,7 @@ class TrainDevice(StrEnum):
 
 
 class Experiment(StrEnum):
-    """What of the paper is repeated."""
+    """An experiment of the paper."""
 
     TABLE1 = "table1"
     """Classwise ECE and UCE of every calibration method."""
@@ -126,15 +132,15 @@ class Experiment(StrEnum):
     OOD = "ood"
     """Uncertainty of images from another distribution."""
     DROPOUT = "dropout"
-    """What a layer gives with Bernoulli and with Gaussian dropout; trains nothing."""
+    """A layer's output under Bernoulli and Gaussian dropout; trains nothing."""
     SCORECARD = "scorecard"
-    """The paper's eight claims, each with what was found."""
+    """The paper's eight claims, each with a verdict."""
     ALL = "all"
     """All of them."""
 
 
 class Scale(StrEnum):
-    """How large a reproduction is."""
+    """The size of a reproduction."""
 
     PAPER = "paper"
     """The paper's networks and schedule: a day on a graphics card."""

@@ -1,4 +1,4 @@
-"""Ensembles of trained runs: every run becomes a member, and the whole is calibrated on what all runs set aside."""
+"""Export several runs as one calibrated ensemble."""
 
 import tempfile
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class ExportedEnsemble:
-    """What was written."""
+    """An exported ensemble."""
 
     members: tuple[ExportedRun, ...]
-    """As they were before they became one file."""
+    """The members before they were combined."""
     combined: Exported
-    """The same for the whole, before it was calibrated."""
+    """The ensemble before it was calibrated."""
     calibrated: Recalibrated
 
 
@@ -52,7 +52,7 @@ def export_ensemble(
         folders: The runs; all were trained on the same splits of the same dataset.
         out: The `.onnx` file.
         wanted: The kind of file. Without samples of its own, those that the runs were calibrated at.
-        promise: What a rejection threshold shall keep; None for what the runs were calibrated with.
+        promise: The error that the threshold must keep; None for that of the runs.
     """
     out = check_name(out)
     runs = [Run.load(folder) for folder in folders]
@@ -64,7 +64,9 @@ def export_ensemble(
         promise.targets(runs[0].class_names)
         guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
     if wanted.noise is NoiseKind.INPUT:
-        raise UsageError("Noise as graph inputs goes with one network: export the runs one by one.")
+        raise UsageError(
+            "Noise as graph inputs goes with one network: export the runs one by one.", "ensemble.noise-input"
+        )
     inference, options = wanted.inference, wanted.options
     own = plan.samples if inference is Inference.MC else None
     samples = wanted.samples or own or default_samples(inference)
@@ -83,7 +85,7 @@ def export_ensemble(
 
 
 def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
-    """How the runs were calibrated, which must be in one way; those that were not follow the others."""
+    """The calibration that all calibrated runs share."""
     plans = {
         folder: Plan(run.calibration.method, run.calibration.samples, run.promise, run.novelty)
         for run, folder in zip(runs, folders, strict=True)
@@ -96,24 +98,27 @@ def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
         if other != plan:
             raise UsageError(
                 f"An ensemble is calibrated as its runs were, but {first} and {folder} were calibrated in different "
-                f"ways. Calibrate them alike: uce-edge calibrate {folder}"
+                f"ways. Calibrate them alike: uce-edge calibrate {folder}",
+                "ensemble.calibration",
             )
     return plan
 
 
 def shared_dataset(runs: Sequence[Run], folders: Sequence[Path]) -> Dataset:
-    """The dataset of the runs; refuses runs that did not set aside the same images."""
+    """The shared dataset; rejects runs with different splits."""
     for run, folder in zip(runs, folders, strict=True):
         if run.split_hashes != runs[0].split_hashes or run.class_names != runs[0].class_names:
             raise UsageError(
                 f"{folders[0]} and {folder} were trained on different images, so none are left for calibrating both. "
                 "Export each, and calibrate them as a whole on images that neither has seen: "
-                "uce-edge export --from a.onnx b.onnx --data FOLDER"
+                "uce-edge export --from a.onnx b.onnx --data FOLDER",
+                "ensemble.data",
             )
     dataset = runs[0].dataset()
     if dataset.hashes() != runs[0].split_hashes:
         raise UsageError(
             f"The images of {dataset.name} are not those that {folders[0]} was trained on. Restore the data, or train "
-            "again."
+            "again.",
+            "split.changed",
         )
     return dataset

@@ -1,4 +1,4 @@
-"""Export a PyTorch network, or a trained run with its calibration, as a contract file."""
+"""Export a PyTorch network or a trained run."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from uce_edge_train.dropout import sigma_scale
 from uce_edge_train.dropout.gaussian_layers import computing_sigma, deterministic
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
-COUNTED = 1000  # held-out images that say what a threshold lets through, when nothing is promised
+COUNTED = 1000  # held-out images whose acceptance by threshold is stored when no error is promised
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ def export_module(
     *,
     dropout: str | None = None,
 ) -> Exported:
-    """Write a model with dropout as a contract file; nothing is written unless it passes the parity gate.
+    """Write a model with dropout as a contract file.
+
+    Nothing is written unless the file passes the parity gate.
 
     Args:
         model: A classifier after `gaussianize`, or with dropout of its own, from normalised pixels [batch, channels,
@@ -88,7 +90,8 @@ def _refuse_masks(options: Options) -> None:
     if options.masks:
         raise UsageError(
             "Masks on named values go with an ONNX file: uce-edge export --from model.onnx --dropout 'PATTERN=RATE'. "
-            "In a network of PyTorch, put an nn.Dropout there and keep it: --dropout keep"
+            "In a network of PyTorch, put an nn.Dropout there and keep it: --dropout keep",
+            "dropout.named-masks",
         )
 
 
@@ -127,7 +130,7 @@ def export_run(
         member: Whether the file is a member of an ensemble. A member is not calibrated or measured; the ensemble is.
     """
     check_name(out)
-    # A choice may be given by its name: a text is no member, and would be taken for another choice below.
+    # A plain string is accepted, but `is` below needs the enum member.
     inference = checked("inference", Inference, inference, "Leave it out for mc")
     noise = checked("noise", NoiseKind, noise, "Leave it out for table")
     numbers = checked("numbers", Precision, numbers, "Leave it out for fp32")
@@ -140,14 +143,16 @@ def export_run(
         raise UsageError(
             f"{folder} was trained without dropout, so its passes would all be the same. Export it with --inference "
             "deterministic, keep dropout that is in the network (--dropout keep), or give it a posterior first: "
-            f"uce-edge calibrate {folder} --posterior laplace"
+            f"uce-edge calibrate {folder} --posterior laplace",
+            "dropout.missing",
         )
     model = load_model(run, folder)
     if run.laplace is not None and inference is not Inference.DETERMINISTIC:
         if member:
             raise UsageError(
                 f"{folder} has a Laplace posterior, which a member of an ensemble cannot have. Calibrate it without "
-                "--posterior, or export with --inference deterministic"
+                "--posterior, or export with --inference deterministic",
+                "ensemble.posterior",
             )
         _check_baked(folder, run.calibration, samples or run.calibration.samples, options)
         return _export_laplace(folder, out, run, model, dataset, inference, noise, options, numbers)
@@ -200,7 +205,7 @@ def _export_laplace(
     options: Options,
     numbers: Precision,
 ) -> ExportedRun:
-    """Export a run with the posterior that calibration gave it: the network without noise, and draws of its logits."""
+    """Export a run with its Laplace posterior."""
     from uce_edge_train import run_posterior
 
     options.refuse_noise(inference)
@@ -234,12 +239,15 @@ def _check_baked(folder: str | Path, calibration: Calibration, samples: int | No
     if options.bake and calibration.samples != samples:
         raise UsageError(
             f"{folder} is calibrated at {calibration.samples} passes, but --bake-samples is {samples}. First calibrate "
-            f"it at {samples}: uce-edge calibrate {folder} --samples {samples}"
+            f"it at {samples}: uce-edge calibrate {folder} --samples {samples}",
+            "samples.not-calibrated",
+            calibrated=calibration.samples,
+            samples=samples,
         )
 
 
 def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
-    """The images that a file is judged on; one that takes its noise from a caller cannot be."""
+    """The labelled images that a file is evaluated on."""
     held_out = dataset.splits["guarantee"].one_per_group()
     counted = held_out if run.promise else held_out.at_most(COUNTED)
     return Labelled(dataset.splits["calibration"], None if member else counted, run.promise, run.novelty)
@@ -248,7 +256,10 @@ def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
 def _noise_scale(
     model: nn.Module, image: ImageSpec, sites: list[Site], options: Options, images: npt.NDArray[np.uint8] | None
 ) -> float:
-    """What another sigma than the trained one needs; 1 where nothing changes, or where there are too few images."""
+    """The noise scale of another sigma; 1 if unchanged.
+
+    It is also 1 with too few images.
+    """
     changed = options.sigma is not None and sigma_error.of_sites(sites) is not options.sigma
     if not (sites and changed and images is not None and len(images) >= sigma_scale.IMAGES):
         return 1.0
@@ -267,7 +278,7 @@ def _scale_notes(scale: float) -> tuple[str, ...]:
 def metadata_of(
     run: Run, model: nn.Module, inference: Inference, noise: NoiseKind, calibration: Calibration
 ) -> Metadata:
-    """What the file of a run says of itself."""
+    """The metadata of a run's file."""
     return Metadata(
         classes=run.class_names,
         image=run.image,

@@ -1,4 +1,4 @@
-"""How a network is trained: everything that decides the result, and nothing about where it runs."""
+"""Training recipe: everything that determines the result."""
 
 import dataclasses
 import math
@@ -31,8 +31,7 @@ from uce_edge_train.data.augment_mix import Mix, PixMix, augmix
 from uce_edge_train.data.augment_operations import OPERATIONS
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.mixup import Blend
-from uce_edge_train.dropout.bernoulli_layers import bernoullize
-from uce_edge_train.dropout.gaussian_layers import gaussianize
+from uce_edge_train.dropout.families import FAMILIES, Family
 from uce_edge_train.networks import architectures, parameter_groups
 from uce_edge_train.networks.initial_weights import Start
 
@@ -42,6 +41,13 @@ _EXAMPLES = {  # where the default is no example
     "layer_decay": 0.7,
     "rotate": 15, "colour": 0.4, "mixup": 0.2,
 }  # fmt: skip
+_MIXED = {
+    Mixing.NONE: (),
+    Mixing.AUGMIX: OPERATIONS,
+    Mixing.PIXMIX: (*OPERATIONS, *augment_pictures.SEEN),
+    Mixing.TRIVIAL: augment_trivial.SEEN,
+}
+"""Operations of `augment`, by name."""
 _UP_TO_ONE = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -57,11 +63,11 @@ class Recipe(Record):
     """Layers that keep the weights and the batch-norm statistics they start with, by name; see
     `parameter_groups.freeze`."""
     layer_decay: Annotated[Annotated[float, _UP_TO_ONE], OPTIONAL] = 1.0
-    """What the learning rate is multiplied by for every stage below the head."""
+    """Factor on the learning rate for every stage below the head."""
     p: float = 0.2
     """Dropout rate, or where learned rates start."""
     dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
-    """What makes the network random."""
+    """The dropout family."""
     sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
     """How the standard deviation of the noise is computed."""
     rates: Rates = Rates.FIXED
@@ -86,7 +92,7 @@ class Recipe(Record):
     colour: Annotated[Share, OPTIONAL] = 0.0
     """The strength of random changes of brightness, contrast, saturation and hue."""
     augment: Annotated[Mixing, OPTIONAL] = Mixing.NONE
-    """What training images are mixed with, or changed into."""
+    """Augmentation that mixes or changes training images."""
     mixup: Annotated[Annotated[float, at_least(0)], OPTIONAL] = 0.0
     """Images and labels are blended with others, by shares from Beta(mixup, mixup); 0 for not at all."""
     noise: Annotated[Share, OPTIONAL] = 0.0
@@ -110,27 +116,27 @@ class Recipe(Record):
             name = re.split(r"[.[]", error.key)[0]
             option, example = name.replace("_", "-"), _EXAMPLES.get(name, getattr(type(self), name))
             raise RecordError(error.key, error.rule, error.value, f"As in --{option} {example}") from None
-        if self.dropout is not Dropout.GAUSSIAN:
-            for name, plain in (("rates", Rates.FIXED), ("sigma", Sigma.EXACT)):
-                if getattr(self, name) is not plain:
-                    remedy = f"Leave --{name} out, or --dropout {self.dropout}"
-                    raise RecordError(name, f"{plain} with {self.dropout} dropout", str(getattr(self, name)), remedy)
+        rates, sigma = ("rates", Rates.FIXED, self.family.learns_rates), ("sigma", Sigma.EXACT, self.family.has_sigma)
+        for name, default, supported in (rates, sigma):
+            value = getattr(self, name)
+            if value is not default and not supported:
+                remedy = f"Leave --{name} out, or --dropout {self.dropout}"
+                raise RecordError(name, f"{default} with {self.dropout} dropout", str(value), remedy)
         if self.freeze and self.init is None:
             remedy = "Name the weights to keep, as in --init weights.safetensors"
             raise RecordError("freeze", "left out without `init`", ", ".join(self.freeze), remedy)
 
+    @property
+    def family(self) -> Family:
+        """The dropout family."""
+        return FAMILIES[self.dropout]
+
     def build(self, classes: int, channels: int) -> nn.Module:
-        """The network with its dropout, with weights from the seed."""
+        """Build the network with its dropout."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
-            match self.dropout:
-                case Dropout.GAUSSIAN:
-                    return gaussianize(network, self.p, sigma=self.sigma)
-                case Dropout.BERNOULLI:
-                    return bernoullize(network, self.p)
-                case Dropout.NONE:
-                    return network
+            return self.family.add(network, self.p, self.sigma)
 
     def augmentation(self, image: ImageSpec) -> Augmentation:
         """The augmentation for a kind of images."""
@@ -146,30 +152,18 @@ class Recipe(Record):
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """What training does to its images or mixes into them, by name; a damage by its name in `corruptions`."""
+        """Augmentations by name, corruptions as in `corruptions`."""
         saw = [
             *([str(Kind.NOISE)] if self.noise else []),
             *([str(Kind.BLUR)] if self.blur else []),
             *([str(Kind.BRIGHTNESS), str(Kind.CONTRAST), "saturation", "hue"] if self.colour else []),
             *(["single colours"] if self.colour > augment_colour.FLAT else []),
             *(["rotate"] if self.rotate else []),
-            *self._mixed(),
+            *_MIXED[self.augment],
             *(["mixup"] if self.mixup else []),
             *(self.init.seen if self.init else ()),
         ]
         return tuple(dict.fromkeys(saw))
-
-    def _mixed(self) -> tuple[str, ...]:
-        """What `augment` does, by name."""
-        match self.augment:
-            case Mixing.NONE:
-                return ()
-            case Mixing.AUGMIX:
-                return OPERATIONS
-            case Mixing.PIXMIX:
-                return (*OPERATIONS, *augment_pictures.SEEN)
-            case Mixing.TRIVIAL:
-                return augment_trivial.SEEN
 
     def _mix(self, image: ImageSpec) -> Mix | None:
         if self.augment is Mixing.NONE:
@@ -182,7 +176,7 @@ class Recipe(Record):
         return PixMix(torch.from_numpy(pictures))
 
     def optimiser_for(self, model: nn.Module, learned_rates: list[Tensor]) -> torch.optim.Optimizer:
-        """The optimiser of the weights that learn, and of dropout rates, which do not decay.
+        """The optimiser of weights and learned dropout rates.
 
         The learning rate of a group is the recipe's, multiplied by the group's `factor`.
         """
@@ -196,7 +190,7 @@ class Recipe(Record):
         return torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=self.weight_decay)
 
     def learning_rate_at(self, progress: float, reductions: int) -> float:
-        """The learning rate after a share of all steps and a number of reductions on a plateau."""
+        """The learning rate after a share of all steps."""
         if self.schedule is Schedule.PLATEAU:
             return self.learning_rate * 0.1**reductions
         if self.schedule is Schedule.COSINE:
@@ -207,7 +201,7 @@ class Recipe(Record):
         return self.learning_rate * _cosine(1, 1e-5, (progress - rising) / (1 - rising))
 
     def judged(self, logits: Tensor) -> Tensor:
-        """The logits that the likelihood is computed from. With LogitNorm, all have the same length."""
+        """The logits of the likelihood, normalised with LogitNorm."""
         logits = logits.float()
         if self.logit_norm is None:
             return logits
@@ -216,7 +210,7 @@ class Recipe(Record):
         return directed
 
     def loss(self, logits: Tensor, labels: Tensor, blend: Blend | None = None) -> tuple[Tensor, Tensor]:
-        """The loss that is minimised and the plain NLL in it, both as means over the batch."""
+        """Mean loss and mean NLL of the batch."""
         logits = self.judged(logits)
         nll = nn.functional.cross_entropy(logits, labels) if blend is None else blend.nll(logits, labels)
         if self.penalty == 0:

@@ -1,4 +1,4 @@
-"""The Laplace posterior of a run: fitted on its training images, kept beside its weights, drawn from by a file."""
+"""The Laplace posterior of a run."""
 
 import tempfile
 from collections.abc import Iterator
@@ -43,13 +43,14 @@ def fitted(
         samples: Draws.
 
     Returns:
-        The posterior, and a file that draws from it, without a map, which goes away with the block.
+        The posterior, and an uncalibrated model that draws from it, which the block's end deletes.
     """
     trained_on = dataset.splits["train"]
     if trained_on.sha256() != run.split_hashes["train"]:
         raise UsageError(
             f"The training images of {dataset.name} are not those that this run was trained on. Train again, or "
-            "restore the data."
+            "restore the data.",
+            "split.changed",
         )
     classifier = torch_graph.export_deterministic(model, run.image)
     plain = Metadata(run.class_names, run.image, inference=Inference.DETERMINISTIC, noise=NoiseKind.NONE, samples=1)
@@ -64,7 +65,7 @@ def fitted(
 
 
 def store(drawn: Drawn, model: nn.Module, folder: str | Path) -> None:
-    """Keep a posterior with the run of its network."""
+    """Store a posterior in the run's folder."""
     curved = drawn.posterior.curvature
     tensors = {name: np.ascontiguousarray(getattr(curved, name)) for name in _FACTORS}
     with replacing(Path(folder) / LAPLACE) as path:
@@ -72,20 +73,24 @@ def store(drawn: Drawn, model: nn.Module, folder: str | Path) -> None:
 
 
 def load(fit: LaplaceFit, model: nn.Module, folder: str | Path) -> Laplace:
-    """The posterior of a run, or why there is none."""
+    """Load the posterior of a run."""
     path, again = Path(folder) / LAPLACE, f"Fit it again: uce-edge calibrate {folder} --posterior laplace"
     try:
         tensors, header = tensor_files.read(path)
         curved = Curvature(*(tensors[name].numpy() for name in _FACTORS))
     except (OSError, TensorFileError, KeyError, TypeError) as error:
-        raise UceEdgeError(f"{path} cannot be read ({tensor_files.reason(error)}). {again}") from None
+        raise UceEdgeError(
+            f"{path} cannot be read ({tensor_files.reason(error)}). {again}", "posterior.unreadable"
+        ) from None
     known = header.get("weights")
     if known != weights_sha256(model):
-        raise UceEdgeError(f"{path} belongs to other weights than the run has now. {again}")
+        raise UceEdgeError(f"{path} belongs to other weights than the run has now. {again}", "posterior.mismatch")
     classes, features = model.state_dict()[f"{head_of(model)}.weight"].shape[:2]
     sizes = ((features + 1, features + 1), (features + 1,), (classes, classes - 1), (classes - 1,))
     for name, size in zip(_FACTORS, sizes, strict=True):
         factor = getattr(curved, name)
         if factor.shape != size or factor.dtype.kind != "f" or not np.isfinite(factor).all():
-            raise UceEdgeError(f"{path} does not fit the last layer of the run: {name} is not {size}. {again}")
+            raise UceEdgeError(
+                f"{path} does not fit the last layer of the run: {name} is not {size}. {again}", "posterior.mismatch"
+            )
     return Laplace(curved, fit.prior_precision)

@@ -1,4 +1,4 @@
-"""A training run on disk: `run.json` describes it, `weights.safetensors` holds the parameters. No pickle."""
+"""Training runs on disk: `run.json` and `weights.safetensors`."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -14,10 +14,9 @@ from uce_edge._util.field_rules import NONE_AS_EMPTY, OPTIONAL, Positive, Record
 from uce_edge._util.records import DocumentError, Record, parse
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
-from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.rejection.promises import NoveltyPromise, Promise
-from uce_edge_train.choices import Dropout
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
 from uce_edge_train.networks import tensor_files
 from uce_edge_train.networks.tensor_files import TensorFileError
@@ -27,12 +26,12 @@ DESCRIPTION = "run.json"
 WEIGHTS = "weights.safetensors"
 LAPLACE = "laplace.safetensors"
 MEMBER = "member-"
-"""What the folders of an ensemble's members are called, before their numbers."""
+"""The prefix of the folders of an ensemble's members."""
 
 
 @dataclass(frozen=True)
 class TrainingScores(Record):
-    """How the training ended."""
+    """Scores at the end of training."""
 
     epochs: Positive
     """The epoch whose weights were kept."""
@@ -45,7 +44,7 @@ class TrainingScores(Record):
 
 @dataclass(frozen=True)
 class Run(Record):
-    """The description of a training run: its network, its data and its calibration."""
+    """Description of a run: network, data and calibration."""
 
     data: str
     root: str | None
@@ -60,35 +59,38 @@ class Run(Record):
     metrics: Annotated[TrainingScores | None, NONE_AS_EMPTY] = None
     calibration: Calibration = field(default_factory=Calibration)
     tuned_rates: dict[str, Rate] | None = None
-    """The rates that calibration put in their place."""
+    """The rates that calibration tuned."""
     promise: Promise | None = None
-    """What the threshold shall keep that an export finds and stores."""
+    """What the threshold of an export must keep."""
     novelty: Annotated[NoveltyPromise | None, OPTIONAL] = None
-    """What the gate against foreign images shall keep that an export fits and stores."""
+    """What the out-of-distribution gate of an export must keep."""
     laplace: Annotated[LaplaceFit | None, OPTIONAL] = None
     """How the posterior of the last layer was fitted, if it has one; `laplace.safetensors` holds it."""
     group: Annotated[str | None, OPTIONAL] = None
-    """What groups its images, so that no group is in two splits: a column, or a pattern."""
+    """The column or pattern that groups its images; no group is in two splits."""
     tools: dict[str, str] = field(default_factory=dict)
 
     @property
     def masks(self) -> bool:
-        """Whether its passes have Bernoulli masks."""
-        return self.recipe.dropout is Dropout.BERNOULLI
+        """Whether its passes keep the masks of torch's dropout."""
+        return self.recipe.family.masks
 
     def build(self) -> nn.Module:
-        """The network of this run, with its rates and random weights."""
+        """Build the network with its rates and random weights."""
         model = self.recipe.build(len(self.class_names), self.image.channels)
         rates = self.tuned_rates or self.rates
         layers = gaussian_layers(model)
         if set(rates) != set(layers):
-            raise UceEdgeError(f"{self.recipe.arch} has other layers than it had when it was trained. Train it again.")
+            raise UceEdgeError(
+                f"{self.recipe.arch} has other layers than it had when it was trained. Train it again.",
+                "architecture.changed",
+            )
         for name, layer in layers.items():
             layer.p = rates[name]
         return model
 
     def dataset(self) -> Dataset:
-        """The data that this run was trained on, loaded from the same place."""
+        """Load the data that this run was trained on."""
         size = (self.image.height, self.image.width)
         return splits.load(self.data, self.root, size, group=self.group, range_=self.image.range)
 
@@ -105,19 +107,22 @@ class Run(Record):
             if numbered(folder):
                 raise UsageError(
                     f"{folder} holds the members of an ensemble, which are calibrated as a whole when they are "
-                    f"exported: uce-edge export {folder}"
+                    f"exported: uce-edge export {folder}",
+                    "run.ensemble",
                 )
             raise UsageError(
                 f"{folder} is not a training run (it has no {DESCRIPTION}). "
-                f"Train one with: uce-edge train --out {folder}"
+                f"Train one with: uce-edge train --out {folder}",
+                "run.missing",
             )
         again = f"Train again: uce-edge train --out {folder}"
         try:
             return cls.from_document(parse(path.read_bytes()))
         except (OSError, DocumentError) as error:
-            raise UceEdgeError(f"{path} cannot be read ({error}). {again}") from None
+            raise UceEdgeError(f"{path} cannot be read ({error}). {again}", "run.unreadable") from None
         except RecordError as error:
-            raise UceEdgeError(f"{path} cannot be read. {error.told(again)}") from None
+            message = expected(f"`{error.key}`", error.rule, error.value, again)
+            raise UceEdgeError(f"{path} cannot be read. {message}", "run.unreadable", **message.fields) from None
 
 
 def save_weights(model: nn.Module, folder: str | Path) -> None:
@@ -127,23 +132,30 @@ def save_weights(model: nn.Module, folder: str | Path) -> None:
 
 
 def load_model(run: Run, folder: str | Path) -> nn.Module:
-    """The trained network of a run, ready for Monte Carlo passes: batch-norm frozen, noise on."""
+    """Load the trained network of a run.
+
+    Batch-norm is frozen and noise is on, ready for Monte Carlo passes.
+    """
     path, again = Path(folder) / WEIGHTS, f"Train again: uce-edge train --out {folder}"
     model = run.build()
     try:
         model.load_state_dict(tensor_files.read(path).tensors)
     except FileNotFoundError:
-        raise UceEdgeError(f"{path} is missing. {again}") from None
+        raise UceEdgeError(f"{path} is missing. {again}", "weights.missing") from None
     except (TensorFileError, RuntimeError) as error:
-        raise UceEdgeError(f"{path} does not fit {run.recipe.arch} ({tensor_files.reason(error)}). {again}") from None
+        raise UceEdgeError(
+            f"{path} does not fit {run.recipe.arch} ({tensor_files.reason(error)}). {again}", "weights.mismatch"
+        ) from None
     broken = [name for name, value in model.state_dict().items() if not bool(torch.isfinite(value).all())]
     if broken:
-        raise UceEdgeError(f"{path} holds numbers that are not finite, in {broken[0]}. {again}")
+        raise UceEdgeError(
+            f"{path} holds numbers that are not finite, in {broken[0]}. {again}", "weights.not-finite", tensors=broken
+        )
     return model.eval()
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """A fingerprint of all parameters and buffers, in name order."""
+    """SHA-256 of all parameters and buffers, in name order."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -152,25 +164,30 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def numbered(folder: str | Path) -> dict[int, Path]:
-    """The members of an ensemble in a folder, finished or not, by their numbers."""
+    """Members of an ensemble by number, finished or not."""
     found = {path.name.removeprefix(MEMBER): path for path in Path(folder).glob(f"{MEMBER}*") if path.is_dir()}
     return {int(number): found[number] for number in sorted(found, key=len) if number.isdecimal()}
 
 
 def members_of(folder: str | Path) -> list[Path]:
-    """The runs that a folder stands for: itself, or the members of an ensemble, all of which must be finished."""
+    """The run in a folder, or its ensemble members.
+
+    Rejects unfinished members.
+    """
     members = [] if (Path(folder) / DESCRIPTION).is_file() else [path for _, path in sorted(numbered(folder).items())]
     for path in members:
         if not (path / DESCRIPTION).is_file():
             raise UsageError(
                 f"{path} is not finished. Continue with the command that started it and --resume: "
-                f"uce-edge train --members {len(members)} --out {folder} --resume"
+                f"uce-edge train --members {len(members)} --out {folder} --resume",
+                "run.unfinished",
+                path=path,
             )
     return members or [Path(folder)]
 
 
 def newest(root: str | Path = "runs") -> Path:
-    """The run or the ensemble of runs under `root` that was written last."""
+    """The newest run or ensemble under `root`."""
     patterns = (f"*/{DESCRIPTION}", f"*/{MEMBER}*/{DESCRIPTION}")
     descriptions = sorted(
         (path for pattern in patterns for path in Path(root).glob(pattern)), key=lambda path: path.stat().st_mtime
@@ -179,13 +196,14 @@ def newest(root: str | Path = "runs") -> Path:
         return descriptions[-1].parent.parent
     if not descriptions:
         raise UsageError(
-            f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits"
+            f"There is no training run under {root}/. Train one with: uce-edge train --data digits --out runs/digits",
+            "run.missing",
         )
     return descriptions[-1].parent
 
 
 def tool_versions() -> dict[str, str]:
-    """The versions that made a run."""
+    """Versions of the tools."""
     from uce_edge import __version__
 
     return {"uce_edge": __version__, "torch": torch.__version__}

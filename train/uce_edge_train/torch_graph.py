@@ -1,4 +1,4 @@
-"""The graph of a PyTorch classifier without noise, and PyTorch itself as the reference of the parity gate."""
+"""Trace a PyTorch classifier; PyTorch reference for parity."""
 
 import ast
 import contextlib
@@ -6,6 +6,7 @@ import io
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,18 +31,22 @@ from uce_edge_train.dropout.gaussian_layers import deterministic, gaussian_layer
 
 
 def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: bool = False) -> Classifier:
-    """Export a model without its noise, batch-norm folded; weights keep their parameter names.
+    """Export a model without noise, batch-norm folded.
+
+    Weights keep their parameter names.
 
     Args:
         model: Any classifier.
         spec: What it takes.
-        keep_dropout: Mark where it calls dropout, see `dropout_marks`; otherwise nothing of that is left.
+        keep_dropout: Mark where it calls dropout, see `dropout_marks`; without it, dropout is removed.
     """
     broken = [name for name, value in model.state_dict().items() if not torch.isfinite(value).all()]
     if broken:
         raise UceEdgeError(
             f"The weights hold NaN or infinity (first in {broken[0]}); nothing was written. "
-            "Train again, for example with a smaller --learning-rate."
+            "Train again, for example with a smaller --learning-rate.",
+            "weights.not-finite",
+            tensors=broken,
         )
     model.eval()
     example = torch.zeros(2, spec.channels, spec.height, spec.width)  # 2: a batch of 1 would be specialised away
@@ -63,13 +68,16 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
         except UceEdgeError:
             raise
         except Exception as error:  # the exporter raises many kinds; each is a model it cannot trace
-            raise UceEdgeError(f"PyTorch could not export the model: {str(error).splitlines()[0]}") from error
+            raise UceEdgeError(
+                f"PyTorch could not export the model: {str(error).splitlines()[0]}", "export.untraceable"
+            ) from error
     assert program is not None
     shape = program.model.graph.inputs[0].shape
     if shape is not None and isinstance(shape[0], int):
         raise UceEdgeError(
             "The model's forward pass fixes the batch size while it is traced. "
-            "Does it use len(x)? Write x.shape[0] instead, and keep the batch out of Python branches."
+            "Does it use len(x)? Write x.shape[0] instead, and keep the batch out of Python branches.",
+            "export.fixed-batch",
         )
     if calls is not None:
         _mark_calls(program.model.graph, calls.seen)
@@ -80,14 +88,14 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
 
 
 def _images_first(traced: ir.Model, model: nn.Module, spec: ImageSpec) -> ir.Model:
-    """The same graph with the images of a batch as the first dimension of every value, if that can be."""
+    """Move the batch to the first dimension where possible."""
     if not batch_axis.moves_images(traced.graph):
         return traced
     try:
         freed = simplification.for_one_image(ir.from_proto(ir.to_proto(traced)))
         batch_axis.free_batch(freed.graph)
     except batch_axis.MixedImagesError:
-        return traced  # noise may start behind what cannot be sampled, and is refused by name otherwise
+        return traced  # noise may start later in the graph; if not, the layer is rejected by name
     pixels = torch.randn(2, spec.channels, spec.height, spec.width, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), deterministic(model), torch_dropout.removed():
         alone, together = torch.cat([model(pixels[:1]), model(pixels[1:])]), model(pixels)
@@ -98,7 +106,10 @@ def _images_first(traced: ir.Model, model: nn.Module, spec: ImageSpec) -> ir.Mod
 
 
 def _emit_mark(x: Any, call: int) -> Any:
-    """A Dropout in training mode, which no optimiser takes away; its seed is the number of the call."""
+    """A Dropout node in training mode, seeded by the call.
+
+    No optimiser removes it.
+    """
     import onnxscript
 
     op: Any = onnxscript.opset18
@@ -106,7 +117,7 @@ def _emit_mark(x: Any, call: int) -> Any:
 
 
 def _mark_calls(graph: ir.Graph, calls: list[torch_dropout.Call]) -> None:
-    """Turn what tracing left into marks, named after their modules."""
+    """Turn traced markers into marks, named after their modules."""
     nodes = [node for node in graph if node.op_type == "Dropout"]
     names = [_names(node) for node in nodes]
     alone = Counter(short for short, _ in names)
@@ -117,7 +128,10 @@ def _mark_calls(graph: ir.Graph, calls: list[torch_dropout.Call]) -> None:
 
 
 def _names(node: ir.Node) -> tuple[str, str]:
-    """The dropout module; where a function was called, the module around it with "dropout", or with a number, too."""
+    """Short and long name of a dropout call.
+
+    A function call is named after the module around it.
+    """
     *modules, call = ast.literal_eval(node.metadata_props["pkg.torch.onnx.name_scopes"])
     kinds = ast.literal_eval(node.metadata_props["pkg.torch.onnx.class_hierarchy"])
     if "nn.modules.dropout" in kinds[len(modules) - 1]:
@@ -126,7 +140,7 @@ def _names(node: ir.Node) -> tuple[str, str]:
 
 
 def dropout_notes(model: nn.Module) -> tuple[str, ...]:
-    """What a user must know of dropout layers: they are switched off in evaluation mode, so a file has none of them."""
+    """Note about dropout layers that the file does not keep."""
     names = torch_dropout.layer_names(model)
     if not names:
         return ()
@@ -138,29 +152,34 @@ def dropout_notes(model: nn.Module) -> tuple[str, ...]:
 
 
 def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
-    """The weight layers that are Gaussian in the PyTorch model, and dropout that was marked, in graph order."""
+    """Gaussian layers and marked dropout, in graph order."""
     layers, masked = gaussian_layers(model), sites_of_marks(classifier.graph)
     if not layers and not masked:
         raise UsageError(
             f"{type(model).__name__} has no Gaussian dropout, so its passes would all be the same. Call "
-            'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").'
+            'gaussianize(model) before training, or export it without noise: Metadata(..., inference="deterministic").',
+            "dropout.missing",
         )
-    rates = {f"{name}.weight": layer.p for name, layer in layers.items()}
-    sites = sites_with_rates(classifier.graph, rates)
-    trained = {
-        f"{name}.weight": layer.weight.detach().numpy() for name, layer in layers.items() if layer.factors_its_sigma
-    }
+    by_weight = {f"{name}.weight": layer for name, layer in layers.items()}
+    sites = [
+        replace(site, perturbation=by_weight[site.name].perturbation())
+        for site in sites_with_rates(classifier.graph, {name: layer.p for name, layer in by_weight.items()})
+    ]
+    trained = {name: layer.weight.detach().numpy() for name, layer in by_weight.items() if layer.factors_its_sigma}
     cheap = factored([site for site in sites if site.name in trained], trained) if trained else []
     by_node = {site.node: site for site in cheap}
     return in_order(classifier.graph, [*(by_node.get(site.node, site) for site in sites), *masked])
 
 
-class _ElsewhereError(Exception):
-    """The images of a batch are not the first dimension of a noisy value."""
+class _BatchElsewhereError(Exception):
+    """A noisy value does not have its batch first."""
 
 
 def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Reference:
-    """PyTorch's own logits under given noise; dropout is in training mode where a site keeps it."""
+    """PyTorch's logits under given noise.
+
+    Dropout is in training mode where a site keeps it.
+    """
     marked = marks([site.node for site in sites])
     mirrored = {site.node: _mirrored(site, model) for site in sites if site.node not in marked}
 
@@ -172,7 +191,7 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
                 return model(pixels).numpy()[None]  # type: ignore[no-any-return]
         try:
             return sampled(pixels, noises)
-        except _ElsewhereError:  # one image in one pass has its values in the same order wherever its dimension is
+        except _BatchElsewhereError:  # one image in one pass has its values in the same order wherever its dimension is
             passes = [[values[i : i + 1] for values in noises] for i in range(len(noises[0]))]
             return np.concatenate([np.concatenate([sampled(x[None], eps) for x in pixels], 1) for eps in passes])
 
@@ -192,7 +211,7 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
         def shaped(values: FloatArray, dims: tuple[int, ...], like: Tensor) -> Tensor:
             rows = samples * len(pixels)
             if rows > 1 and like.shape != (rows, *dims):
-                raise _ElsewhereError
+                raise _BatchElsewhereError
             return torch.from_numpy(values).repeat_interleave(len(pixels), 0).reshape(like.shape)
 
         def given(name: str, mu: Tensor) -> Tensor:
@@ -214,7 +233,7 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
 
 
 def _mirrored(site: Site, model: nn.Module) -> Tensor:
-    """1 or -1 for every output of a layer, in a shape that goes with them.
+    """The sign of every output's noise, 1 or -1.
 
     Batch-norm with a negative scale mirrors the noise of its channel. Folded into the weights it does not: the noise
     has the same distribution, and the other sign.
@@ -230,7 +249,7 @@ def _mirrored(site: Site, model: nn.Module) -> Tensor:
 
 
 def _restore_names(graph: ir.Graph, model: nn.Module) -> None:
-    """Rename weights that the exporter transposed into new constants after the parameter they come from."""
+    """Rename transposed weights after their parameters."""
     names = {value.name for value in graph.initializers.values()}
     for name, layer in gaussian_layers(model).items():
         weight_name = f"{name}.weight"
@@ -248,7 +267,7 @@ def _restore_names(graph: ir.Graph, model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def _without_fast_paths() -> Iterator[None]:
-    """Fused kernels of transformer layers hide what they are made of."""
+    """Switch off fused transformer kernels, which hide their layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -259,7 +278,7 @@ def _without_fast_paths() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter reports every step and missing optional packages; a failure is an exception anyway."""
+    """Silence the exporter; failures raise."""
     with quiet_logs.errors_only(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

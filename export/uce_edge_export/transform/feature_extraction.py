@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.runtime.providers import Device, open_session
-from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
@@ -49,6 +48,8 @@ def probe(
     graph.outputs[:] = [*results, *(value for value in graph.outputs if logits and value.name == contract.LOGITS)]
     for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
         graph.inputs.remove(value)
+    from uce_edge_export.graph.assembly import checked  # which imports this module for the decision
+
     session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU)
     blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
     parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)

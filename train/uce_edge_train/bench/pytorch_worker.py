@@ -1,4 +1,4 @@
-"""How long PyTorch takes for the passes of one image: the worker that `uce-edge bench --compare pytorch` starts.
+"""The PyTorch worker of `uce-edge bench --compare pytorch`.
 
 Run as a module (`python -m uce_edge_train.bench.pytorch_worker JSON`), so that no other engine is in its process. Speed
 does not depend on the weights: the network is built from its name.
@@ -15,7 +15,7 @@ from uce_edge_train.networks import architectures
 
 
 def work(job: Job) -> Timing:
-    """Time the passes of one image, all as one batch or one after another."""
+    """Time the passes of one image, batched or in sequence."""
     if job.threads:
         torch.set_num_threads(job.threads)
     samples = job.samples or 1

@@ -1,4 +1,6 @@
-"""A network by its name as a file whose noise is the runtime's own: what `uce-edge bench --compare naive` measures.
+"""The file that `uce-edge bench --compare naive` measures.
+
+Its noise comes from the runtime's own random operators.
 
 Run as a module: `python -m uce_edge_train.bench.runtime_noise JSON`.
 """

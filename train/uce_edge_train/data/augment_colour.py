@@ -1,4 +1,6 @@
-"""Brightness, contrast, saturation, hue and sharpness, on pixels from 0 to 1 [n, channels, height, width].
+"""Colour augmentation of pixels from 0 to 1.
+
+Tensors are [n, channels, height, width]: brightness, contrast, saturation, hue and sharpness.
 
 A factor of 1 changes nothing. Factors are [n, 1, 1, 1], one for every image. With other than three channels there is
 neither saturation nor hue.
@@ -15,7 +17,10 @@ FLAT = 0.5
 
 
 def jittered(pixels: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Brightness, contrast and saturation times 1 - strength to 1 + strength; the hue turned by up to strength/4."""
+    """Random brightness, contrast, saturation and hue.
+
+    Factors are 1 - strength to 1 + strength; the hue turns by up to strength/4.
+    """
     draws = (2 * torch.rand(4, len(pixels), generator=generator) - 1) * strength
     brightness, contrast, saturation, turn = draws.to(pixels)[:, :, None, None, None]
     pixels = contrasted(brightened(pixels, 1 + brightness), 1 + contrast)
@@ -28,17 +33,17 @@ def brightened(pixels: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrasted(pixels: Tensor, factor: Tensor) -> Tensor:
-    """The distance to the mean gray of the image, times a factor."""
+    """Scale the distance to the image's mean gray."""
     return _blended(pixels, _gray(pixels).mean((2, 3), keepdim=True), factor)
 
 
 def saturated(pixels: Tensor, factor: Tensor) -> Tensor:
-    """The distance to the gray image, times a factor."""
+    """Scale the distance to the gray image."""
     return _blended(pixels, _gray(pixels), factor) if pixels.shape[1] == 3 else pixels
 
 
 def hue_turned(pixels: Tensor, turn: Tensor) -> Tensor:
-    """Every colour turned on the circle of hues, by a share of it."""
+    """Rotate every hue by a share of the circle."""
     if pixels.shape[1] != 3:
         return pixels
     red, green, blue = pixels.unbind(1)
@@ -59,7 +64,10 @@ def hue_turned(pixels: Tensor, turn: Tensor) -> Tensor:
 
 
 def sharpened(pixels: Tensor, factor: Tensor) -> Tensor:
-    """The distance to a smoothed copy, times a factor: below 1 it blurs. The border stays as it is."""
+    """Scale the distance to a smoothed copy; below 1 blurs.
+
+    The border does not change.
+    """
     channels = pixels.shape[1]
     kernel = torch.tensor(_SMOOTH, dtype=pixels.dtype, device=pixels.device)
     kernel = (kernel / kernel.sum()).expand(channels, 1, 3, 3)

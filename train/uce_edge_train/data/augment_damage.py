@@ -1,4 +1,4 @@
-"""Noise and blur of random strength, on pixels from 0 to 1 [n, channels, height, width]."""
+"""Random noise and blur of pixels from 0 to 1."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ BLUR = (0.3, 1.5)
 
 
 def noisy(pixels: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """Gaussian noise on every value of the images that are chosen."""
+    """Add Gaussian noise to randomly chosen images."""
     chosen, strength = _chosen(len(pixels), probability, NOISE, generator)
     noise = torch.randn(len(chosen), *pixels.shape[1:], generator=generator) * strength[:, None, None, None]
     chosen = chosen.to(pixels.device)
@@ -18,7 +18,7 @@ def noisy(pixels: Tensor, probability: float, generator: torch.Generator) -> Ten
 
 
 def blurred(pixels: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """A Gaussian blur of the images that are chosen; at the border, over what is there."""
+    """Blur randomly chosen images; no padding at the border."""
     height, width = pixels.shape[2:]
     chosen, strength = _chosen(len(pixels), probability, BLUR, generator)
     deviation = (strength * max(1, min(height, width) / 32)).to(pixels.device)
@@ -31,7 +31,7 @@ def blurred(pixels: Tensor, probability: float, generator: torch.Generator) -> T
 def _chosen(
     images: int, probability: float, strengths: tuple[float, float], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The places of the images that it happens to, and how strong it is there."""
+    """Indices and strengths of the chosen images."""
     draw, strength = torch.rand(2, images, generator=generator)
     chosen = (draw < probability).nonzero()[:, 0]
     low, high = strengths
@@ -39,7 +39,7 @@ def _chosen(
 
 
 def _weights(length: int, deviation: Tensor) -> Tensor:
-    """How much every place takes from every other one [n, 1, length, length]; each row sums to 1."""
+    """Blur matrices [n, 1, length, length]; rows sum to 1."""
     place = torch.arange(length, device=deviation.device)
     distance = (place[:, None] - place[None]) / deviation[:, None, None]
     weights = torch.exp(-(distance**2) / 2)

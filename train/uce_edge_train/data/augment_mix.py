@@ -1,4 +1,4 @@
-"""AugMix and PixMix: training images mixed with changed copies of themselves, or with pictures without a subject.
+"""AugMix and PixMix.
 
 Both take and give pixels from 0 to 1 [n, channels, height, width]; every image is mixed in its own way.
 """
@@ -18,7 +18,7 @@ _ROUNDS, _BETA = 4, 3.0  # PixMix as published
 
 
 def augmix(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """An image and three chains of one to three operations on it, mixed (Hendrycks et al. 2020).
+    """AugMix (Hendrycks et al. 2020): mix three chains of operations.
 
     Without the Jensen-Shannon term of the paper, which takes three passes of the network instead of one.
     """
@@ -39,7 +39,7 @@ def augmix(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PixMix:
-    """Up to four rounds of adding or multiplying a changed copy or a picture (Hendrycks et al. 2022)."""
+    """PixMix (Hendrycks et al. 2022), up to four rounds."""
 
     pictures: Tensor = field(repr=False)
     """uint8 [count, channels, height, width]"""
@@ -69,7 +69,7 @@ class PixMix:
 
 
 def _put_changed(into: Tensor, pixels: Tensor, chosen: Tensor, generator: torch.Generator) -> None:
-    """Replace the chosen images by changed copies of those of `pixels`."""
+    """Replace the chosen images by changed copies."""
     places = chosen.nonzero()[:, 0].to(pixels.device)
     into.index_copy_(0, places, operate(pixels.index_select(0, places), generator))
 
@@ -86,7 +86,10 @@ def _product(image: Tensor, other: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _weights(count: int, generator: torch.Generator) -> Tensor:
-    """The weights of the image and of what is mixed into it [2, count]: both positive, or the second subtracted."""
+    """Weights of the image and of its partner [2, count].
+
+    Both are positive, or the second is subtracted.
+    """
     large, small, side = torch.rand(3, count, generator=generator)
     # Beta(beta, 1) and Beta(1, beta) are powers of uniform numbers.
     mostly, little = large ** (1 / _BETA), 1 - small ** (1 / _BETA)

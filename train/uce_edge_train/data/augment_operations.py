@@ -1,4 +1,4 @@
-"""The simple operations of AugMix and PixMix, and what they share with others, on pixels from 0 to 1 [n, c, h, w].
+"""Operations of AugMix and PixMix on pixels in [0, 1].
 
 Those of Hendrycks et al. (2020), with their strengths: none of them is a damage that `uce_edge.images.corruptions`
 evaluates.
@@ -14,7 +14,7 @@ SEVERITY = 3.0
 _ROTATE, _SHEAR, _TRANSLATE = math.radians(30), 0.3, 1 / 3  # the largest, at level 10
 _GEOMETRIC = 5  # rotate, shear and translate along x and y
 OPERATIONS = ("rotate", "shear x", "shear y", "move x", "move y", "posterise", "solarise", "autocontrast", "equalise")
-"""By the names under which a run says what it has seen."""
+"""Names of the operations, as in `Recipe.seen`."""
 
 
 def operate(pixels: Tensor, generator: torch.Generator) -> Tensor:
@@ -39,7 +39,7 @@ def operate(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _geometric(pixels: Tensor, kind: Tensor, level: Tensor) -> Tensor:
-    """Turned, sheared or moved, each image in one way."""
+    """Rotate, shear or translate each image."""
     turn = torch.where(kind == 0, level * _ROTATE, 0)
     shear_x, shear_y = (torch.where(kind == index, level * _SHEAR, 0) for index in (1, 2))
     move_x, move_y = (torch.where(kind == index, level * _TRANSLATE * 2, 0) for index in (3, 4))
@@ -47,7 +47,7 @@ def _geometric(pixels: Tensor, kind: Tensor, level: Tensor) -> Tensor:
 
 
 def moved(pixels: Tensor, turn: Tensor, shear_x: Tensor, shear_y: Tensor, move_x: Tensor, move_y: Tensor) -> Tensor:
-    """Turned, sheared and moved, each image in its own way, reflecting at the border.
+    """Rotate, shear and translate each image; the border reflects.
 
     Args:
         pixels: The images.
@@ -71,28 +71,28 @@ def moved(pixels: Tensor, turn: Tensor, shear_x: Tensor, shear_y: Tensor, move_x
 
 
 def _posterised(pixels: Tensor, level: Tensor) -> Tensor:
-    """3 or 4 bits are left."""
+    """Keep 3 or 4 bits."""
     return posterised(pixels, 2 ** (4 - (4 * level).floor()))
 
 
 def posterised(pixels: Tensor, values: Tensor) -> Tensor:
-    """So many values are left."""
+    """Keep this many values."""
     return (pixels * values).floor().clamp_(max=values - 1) / values
 
 
 def solarised(pixels: Tensor, level: Tensor) -> Tensor:
-    """What is brighter than a threshold becomes its negative."""
+    """Invert values above a threshold."""
     return torch.where(pixels < 1 - level, pixels, 1 - pixels)
 
 
 def autocontrast(pixels: Tensor, level: Tensor) -> Tensor:
-    """Every channel stretched to the full range."""
+    """Stretch every channel to the full range."""
     low, high = pixels.amin((2, 3), keepdim=True), pixels.amax((2, 3), keepdim=True)
     return torch.where(high > low, (pixels - low) / (high - low).clamp_(min=1e-6), pixels)
 
 
 def equalised(pixels: Tensor, level: Tensor) -> Tensor:
-    """Every value of a channel becomes the share of its pixels that are below."""
+    """Equalise the histogram of every channel."""
     count = pixels[0, 0].numel()
     binned = (pixels * 255).round().long().flatten(2)
     histogram = torch.zeros(*binned.shape[:2], 256, device=pixels.device)

@@ -1,4 +1,4 @@
-"""Pictures that PixMix mixes into training images, made by rule: structured, without a subject, and never downloaded.
+"""Generated pictures that PixMix mixes into training images.
 
 `SEEN` names what they are alike among the kinds of `uce_edge.datasets.synthetic_ood`; a test shows that the others stay
 unseen.
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 PICTURES = 300
-"""How many are made for a training."""
+"""The number of pictures of a training."""
 _LEAST_CONTRAST = 0.12  # standard deviation of the values 0 to 1: what is flatter is drawn again
 _TRIES = 50  # a picture of one pixel is always flat
 
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def mixing_pictures(height: int, width: int, channels: int, seed: int, count: int = PICTURES) -> npt.NDArray[np.uint8]:
-    """A bank of pictures [count, channels, height, width], the kinds in turn; the same for the same seed."""
+    """A reproducible set of pictures [count, channels, height, width]."""
     rng = np.random.default_rng([seed, 0x91C7])  # apart from whatever else the seed decides
     kinds = list(KINDS.values())
     bank = np.empty((count, channels, height, width), np.uint8)
@@ -33,7 +33,7 @@ def mixing_pictures(height: int, width: int, channels: int, seed: int, count: in
 
 
 def _plasma(rng: np.random.Generator, height: int, width: int) -> Floats:
-    """Clouds: random waves of all lengths, whose strength falls with the frequency."""
+    """Clouds: random waves, weaker at high frequencies."""
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = np.inf
     spectrum = rng.normal(size=(2, *frequency.shape)) / frequency ** rng.uniform(1.4, 2.2)
@@ -41,7 +41,7 @@ def _plasma(rng: np.random.Generator, height: int, width: int) -> Floats:
 
 
 def _julia(rng: np.random.Generator, height: int, width: int) -> Floats:
-    """How fast z² + c escapes, for a c just outside the Mandelbrot set."""
+    """Escape speed of z² + c near the Mandelbrot set."""
     turn = np.exp(2j * np.pi * rng.random())
     c = (turn / 2 - turn**2 / 4) * rng.uniform(1.01, 1.12)
     y, x = _grid(rng, height, width, rng.uniform(0.4, 1.3))
@@ -54,7 +54,7 @@ def _julia(rng: np.random.Generator, height: int, width: int) -> Floats:
 
 
 def _iterated(rng: np.random.Generator, height: int, width: int) -> Floats:
-    """Where the chaos game of two to four random contractions spends its time."""
+    """Density of the chaos game of random contractions."""
     maps = int(rng.integers(2, 5))
     angle, shrink = rng.uniform(0, 2 * np.pi, (2, maps)), rng.uniform(0.45, 0.8, (2, maps))
     matrices = np.array(
@@ -73,7 +73,7 @@ def _iterated(rng: np.random.Generator, height: int, width: int) -> Floats:
 
 
 def _mosaic(rng: np.random.Generator, height: int, width: int) -> Floats:
-    """Cells around 12 to 40 random points, each with a value of its own and darker towards its border."""
+    """Voronoi cells around 12 to 40 random points."""
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     sites = rng.random((int(rng.integers(12, 41)), 2))
     distance = np.hypot(y[..., None] - sites[:, 0], x[..., None] - sites[:, 1])
@@ -83,21 +83,21 @@ def _mosaic(rng: np.random.Generator, height: int, width: int) -> Floats:
 
 
 def _grid(rng: np.random.Generator, height: int, width: int, extent: float) -> tuple[Floats, Floats]:
-    """Coordinates of a turned square with random centre, `extent` to each side."""
+    """Coordinates of a rotated square with a random centre."""
     y, x = (np.mgrid[0:height, 0:width] / max(height, width) * 2 - 1) * extent
     angle, shift = rng.uniform(0, 2 * np.pi), rng.normal(0, 0.3, 2)
     return x * np.sin(angle) + y * np.cos(angle) + shift[0], x * np.cos(angle) - y * np.sin(angle) + shift[1]
 
 
 def _smooth(values: Floats) -> Floats:
-    """The mean of every 3x3 neighbourhood: counts of few points are grainy."""
+    """The mean of every 3x3 neighbourhood."""
     padded = np.pad(values, 1, mode="edge")
     rows = padded[:-2] + padded[1:-1] + padded[2:]
     return (rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]) / 9
 
 
 def _coloured(values: Floats, channels: int, rng: np.random.Generator) -> Floats:
-    """Values of any range as a picture [channels, height, width] from 0 to 1, through three to five random colours."""
+    """Map values to a picture through random colours."""
     low, high = values.min(), values.max()
     share = (values - low) / max(high - low, 1e-9)
     colours = rng.random((int(rng.integers(3, 6)), channels))
@@ -113,4 +113,4 @@ KINDS: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
 }
 """The kinds, by their names."""
 SEEN = (*KINDS, "pink noise")  # clouds have its spectrum; mosaics are called alike
-"""What a run says that it has seen."""
+"""Names of the kinds, as in `Recipe.seen`."""

@@ -1,4 +1,4 @@
-"""TrivialAugment, wide (Müller & Hutter 2021): one random operation of random strength on every training image.
+"""TrivialAugment, wide (Müller & Hutter 2021).
 
 Operations and ranges are the published ones. Where an image moves, it is reflected at the border instead of filled.
 """
@@ -34,11 +34,11 @@ _BY_LEVEL: dict[str, Operation] = {
 KINDS = (*_WAYS, *_BY_FACTOR, *_BY_LEVEL)
 """Every image gets one of them, or nothing, all with the same probability."""
 SEEN = (*KINDS, "blur", "single colours")
-"""What a run has seen with it, by name: the least sharpness is a blur, the least contrast nearly a single colour."""
+"""Names for `Recipe.seen`: the least sharpness is a blur, the least contrast nearly a single colour."""
 
 
 def trivial(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """One operation for every image."""
+    """Apply one random operation to every image."""
     count = len(pixels)
     kind = torch.randint(len(KINDS) + 1, (count,), generator=generator)
     level = torch.randint(STEPS, (count,), generator=generator) / (STEPS - 1)
@@ -54,7 +54,7 @@ def trivial(pixels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def operated(name: str, pixels: Tensor, level: Tensor, signed: Tensor) -> Tensor:
-    """One operation of `KINDS` on images, each with its own strength.
+    """Apply one operation of `KINDS`.
 
     Args:
         name: Which.

@@ -1,4 +1,4 @@
-"""Augmentation, vectorised over a batch of tensors [n, channels, height, width]."""
+"""Augmentation of a batch of images."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from uce_edge_train.data.augment_operations import moved
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to a training image."""
+    """Random changes of training images."""
 
     shift: int = 0
     """It moves by up to this many pixels, reflecting at the border."""
@@ -37,7 +37,7 @@ class Augmentation:
     """The strength of a random change of brightness, contrast, saturation and hue."""
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Every image of a batch in its own way; `images` are normalised, so the mean colour is 0."""
+        """Augment every image of a normalised batch."""
         if self.flip:
             mirrored = torch.rand(len(images), 1, 1, 1, generator=generator) < 0.5
             images = torch.where(mirrored.to(images.device), images.flip(3), images)
@@ -52,7 +52,7 @@ class Augmentation:
         return images
 
     def _on_pixels(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """What needs the range of a pixel: out of the normalisation, and back into it."""
+        """Operations on pixels from 0 to 1: denormalise, apply, normalise."""
         mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
         pixels = (images * std + mean).clamp_(0, 1)
         if self.colour:
@@ -84,7 +84,7 @@ def _turned(images: Tensor, degrees: float, generator: torch.Generator) -> Tenso
 
 
 def _erased(images: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """Random erasing (Zhong et al. 2020): aspect ratio 1/3 to 3."""
+    """Random erasing (Zhong et al. 2020)."""
     batch, _, height, width = images.shape
     chosen, size, shape, top, left = torch.rand(5, batch, generator=generator)
     area = height * width * (0.02 + 0.31 * size)

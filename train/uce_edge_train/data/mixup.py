@@ -1,4 +1,4 @@
-"""mixup (Zhang et al. 2018): every training image is blended with another one, and so are their labels."""
+"""mixup (Zhang et al. 2018)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Blend:
-    """Which images of a batch are blended, and how."""
+    """Partners and weights of a blended batch."""
 
     partner: Tensor
     """The place of every image's partner."""
@@ -28,7 +28,7 @@ class Blend:
 
 
 def draw(alpha: float, images: int, generator: torch.Generator) -> Blend:
-    """A blend for one batch: the share comes from Beta(alpha, alpha), the partners from a permutation."""
+    """Draw a blend; the share comes from Beta(alpha, alpha)."""
     partner = torch.randperm(images, generator=generator)
     seed = int(torch.randint(2**62, (), generator=generator))
     return Blend(partner, float(np.random.default_rng(seed).beta(alpha, alpha)))

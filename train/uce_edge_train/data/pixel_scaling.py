@@ -1,4 +1,4 @@
-"""From stored pixels to what a network takes."""
+"""Normalisation of pixels."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,16 @@ from uce_edge.metadata import ImageSpec
 
 
 def normalise(images: Tensor, spec: ImageSpec) -> Tensor:
-    """Pixels [n, h, w, c] -> normalised float32 [n, c, h, w], as the exported graph does it."""
+    """Normalise pixels and move channels first.
+
+    [n, h, w, c] becomes float32 [n, c, h, w], as in the exported graph.
+    """
     mean, std = (torch.tensor(values, device=images.device) for values in (spec.mean, spec.std))
     return ((images.float() / spec.scale - mean) / std).permute(0, 3, 1, 2).contiguous()
 
 
 def channel_statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel of pixels in [0, 1], from histograms of a few images at a time."""
+    """Mean and standard deviation per channel, pixels in [0, 1]."""
     means, deviations = [], []
     values = np.arange(256) / 255
     for channel in range(images.shape[-1]):
@@ -28,7 +31,10 @@ def channel_statistics(images: npt.NDArray[np.uint8]) -> tuple[tuple[float, ...]
         means.append(round(mean, 4))
         deviations.append(round(float(np.sqrt(weights @ (values - mean) ** 2)), 4))
     if min(deviations) == 0:
-        raise UsageError("A channel of the training images is constant: there is nothing to learn from. Check --data.")
+        raise UsageError(
+            "A channel of the training images is constant: there is nothing to learn from. Check --data.",
+            "dataset.constant-channel",
+        )
     return tuple(means), tuple(deviations)
 
 

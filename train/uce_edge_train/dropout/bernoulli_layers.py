@@ -1,4 +1,4 @@
-"""Bernoulli dropout on the inputs of weight layers: what Gaussian dropout has the mean and the variance of.
+"""Bernoulli dropout on the inputs of weight layers.
 
 The layers are subclasses of torch's own with the same parameters, so a state_dict moves freely between a plain model
 and this form. They call `F.dropout`, so that they train, calibrate and export as `nn.Dropout` does.
@@ -17,7 +17,7 @@ class _Dropping(nn.Module):
     p: float
 
     def forward(self, input: Tensor) -> Tensor:
-        """The layer's output for what is left of its input."""
+        """The layer's output for its masked input."""
         output: Tensor = super().forward(F.dropout(input, self.p, self.training))
         return output
 
@@ -47,7 +47,7 @@ _FORMS: dict[type[nn.Module], type[_Dropping]] = {
 
 
 def bernoullize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) -> nn.Module:
-    """Add Bernoulli dropout to the input of every Conv and Linear layer of a model, in place.
+    """Add Bernoulli dropout to Conv and Linear layers, in place.
 
     These are the same layers that `gaussianize` changes. Every value is dropped on its own, also within a channel.
     Gaussian dropout has the same mean and variance.

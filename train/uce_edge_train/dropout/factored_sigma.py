@@ -1,4 +1,4 @@
-"""Factored sigma: the variance of a weight layer from one map instead of a second layer.
+"""Factored sigma: the variance from one map.
 
 The squared weights are replaced by the product of their marginals, W^2[o, c, k] ~ u_o q_c g_k / T^2, the rank-one
 tensor that keeps the sum of every output and is nearest in Kullback-Leibler divergence. Then
@@ -19,7 +19,7 @@ _TINY = 1e-30  # all weights of a group may be 0
 
 
 class Factors(NamedTuple):
-    """The marginals of squared weights [outputs, inputs of a group, taps...], per group."""
+    """Marginals of the squared weights, per group."""
 
     outputs: Tensor
     """u: [outputs], the sum of the squared weights of every output."""
@@ -41,21 +41,20 @@ def factors(weight: Tensor, groups: int) -> Factors:
 
 
 def is_factored(weight: Tensor, groups: int) -> bool:
-    """Whether the squared weights are a product already, as those of a depthwise layer are."""
+    """Whether the layer is depthwise: its squares are a product."""
     return weight.ndim > 2 and weight.shape[0] == groups and weight.shape[1] == 1
 
 
 def _one_channel(summed: Tensor) -> Tensor:
-    """[batch, ...] as [batch, 1, ...] with the strides of channels that come last.
+    """Add a channel dimension with channels-last strides.
 
-    With one channel it is the same memory, but oneDNN takes many times as long for the gradient of a convolution if
-    channels are said to come first.
+    The memory is the same with one channel, but oneDNN computes the gradient of a convolution many times faster.
     """
     return summed.unsqueeze(-1).movedim(-1, 1)
 
 
 class WeightedSquares(torch.autograd.Function):
-    """sum_c weight_c x_c^2 over channels [batch, channels, ...], in as few passes over x as possible."""
+    """sum_c weight_c x_c^2 over channels, with few memory passes."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -77,7 +76,10 @@ class WeightedSquares(torch.autograd.Function):
 
 
 class FactoredSample(torch.autograd.Function):
-    """y = mu + scale_o * sqrt(s) * eps for a map s of one channel, in as few passes as possible."""
+    """Sample with factored sigma, with few memory passes.
+
+    y = mu + scale_o * sqrt(s) * eps for a map s of one channel.
+    """
 
     @staticmethod
     def forward(ctx: Any, mu: Tensor, s: Tensor, eps: Tensor, scale: Tensor) -> Tensor:
@@ -101,7 +103,10 @@ class FactoredSample(torch.autograd.Function):
 
 
 def sample(mu: Tensor, s: Tensor, eps: Tensor, outputs: Tensor, alpha: Tensor) -> Tensor:
-    """Mu + sigma * eps with sigma^2 = alpha * u_o * s; s has one channel, or one per group."""
+    """Sample with sigma^2 = alpha * u_o * s.
+
+    s has one channel, or one per group.
+    """
     scale = (alpha * outputs + _TINY).sqrt()
     if s.shape[1] == 1:
         drawn: Tensor = FactoredSample.apply(mu, s, eps, scale)  # type: ignore[no-untyped-call]

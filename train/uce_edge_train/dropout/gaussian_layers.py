@@ -1,4 +1,6 @@
-"""Gaussian dropout: weight layers whose output is a sample from N(mu, alpha * layer(x^2, W^2)).
+"""Gaussian dropout in weight layers.
+
+The output is a sample from N(mu, alpha * layer(x^2, W^2)).
 
 The layers are subclasses of torch's own with the same parameters, so a state_dict moves freely between a
 plain model and its Gaussian form. Noise is independent per output element: it has the marginals of Bernoulli
@@ -7,7 +9,7 @@ dropout on the layer's input, not its correlations.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,9 @@ from uce_edge.errors import UsageError, expected
 from uce_edge_train.dropout import factored_sigma
 from uce_edge_train.dropout.noise_draws import standard_normal
 
+if TYPE_CHECKING:
+    from uce_edge_export.noise.perturbations import Perturbation
+
 Noise = Callable[[str, Tensor], Tensor]
 """Given a layer's name and its mean output, standard normal noise of the same shape."""
 
@@ -25,7 +30,10 @@ _VARIANCE_FLOOR = 1e-12
 
 
 class _Sample(torch.autograd.Function):
-    """Eq. 9 of the paper, y = mu + sigma * eps with sigma^2 = alpha * variance, in as few passes as possible."""
+    """Eq. 9 of the paper, with few memory passes.
+
+    y = mu + sigma * eps with sigma^2 = alpha * variance.
+    """
 
     @staticmethod
     def forward(ctx: Any, mu: Tensor, variance: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
@@ -37,7 +45,7 @@ class _Sample(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of mu, variance and alpha; sigma = sqrt(alpha * variance) gives each half of d log sigma."""
+        """Gradients of mu, variance and alpha."""
         (gradient,) = gradients
         eps, sigma, alpha = ctx.saved_tensors
         to_sigma = gradient * eps
@@ -46,7 +54,7 @@ class _Sample(torch.autograd.Function):
 
 
 class _Gaussian(nn.Module):
-    """What the Gaussian layers share: the rate, the noise source, and the reparameterised output."""
+    """Base of Gaussian layers: rate, noise source, reparameterised output."""
 
     weight: Tensor
     layer_name: str
@@ -68,11 +76,17 @@ class _Gaussian(nn.Module):
 
     @property
     def factors_its_sigma(self) -> bool:
-        """Whether the variance comes from the factors of the squared weights; products of factors stay as they are."""
+        """Whether the variance comes from factored squared weights."""
         return self.sigma is Sigma.FACTORED and not factored_sigma.is_factored(self.weight, getattr(self, "groups", 1))
 
+    def perturbation(self) -> "Perturbation":
+        """The noise in an exported graph, with exact sigma."""
+        from uce_edge_export.noise.perturbations import GaussianDropout
+
+        return GaussianDropout(self.p)
+
     def _sample(self, mu: Tensor, input: Tensor) -> Tensor:
-        """A sample of the output; the variance is only computed when it is needed."""
+        """Sample the output; skip the variance when noise is off."""
         if not self.sampling:
             return mu
         eps = standard_normal(mu, None) if self.noise is None else self.noise(self.layer_name, mu)
@@ -162,7 +176,9 @@ class GaussianConv3d(_GaussianConv, nn.Conv3d):
     """`nn.Conv3d` with Gaussian dropout."""
 
 
-_GAUSSIAN_FORMS: dict[type[nn.Module], type[_Gaussian]] = {
+Forms = Mapping[type[nn.Module], type[_Gaussian]]
+"""The noisy class of every kind of weight layer."""
+_GAUSSIAN_FORMS: Forms = {
     nn.Linear: GaussianLinear,
     nn.Conv1d: GaussianConv1d,
     nn.Conv2d: GaussianConv2d,
@@ -177,7 +193,7 @@ def gaussianize(
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
 ) -> nn.Module:
-    """Add Gaussian dropout to every Conv and Linear layer of a model, in place.
+    """Add Gaussian dropout to Conv and Linear layers, in place.
 
     Layers keep their parameters, names and hooks; only their class changes. The first weight layer stays
     as it is by default: the input image is never dropped.
@@ -191,6 +207,17 @@ def gaussianize(
     Returns:
         The same model.
     """
+    return add_noise(model, _GAUSSIAN_FORMS, p, skip_first, sigma)
+
+
+def add_noise(
+    model: nn.Module,
+    forms: Forms,
+    p: float | Mapping[str, float],
+    skip_first: bool = True,
+    sigma: Sigma | str = Sigma.EXACT,
+) -> nn.Module:
+    """Give weight layers a noisy class; arguments as in `gaussianize`."""
     noisy = noisy_layers(model, skip_first)
     if sigma not in list(Sigma):
         raise UsageError(expected("`sigma`", f"one of {', '.join(Sigma)}", sigma, "The paper's form is exact"))
@@ -202,14 +229,14 @@ def gaussianize(
         if not 0.0 < rate < 1.0:
             raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
     for name, module in noisy.items():
-        module.__class__ = _GAUSSIAN_FORMS[type(module)]
+        module.__class__ = forms[type(module)]
         assert isinstance(module, _Gaussian)
         module._init_gaussian(name, rates[name], Sigma(sigma))
     return model
 
 
 def noisy_layers(model: nn.Module, skip_first: bool) -> dict[str, nn.Module]:
-    """The Conv and Linear layers of a model by name that can get noise, in registration order.
+    """Conv and Linear layers by name, in registration order.
 
     Raises:
         UsageError: There is none.
@@ -229,13 +256,13 @@ def noisy_layers(model: nn.Module, skip_first: bool) -> dict[str, nn.Module]:
 
 
 def gaussian_layers(model: nn.Module) -> dict[str, _Gaussian]:
-    """The Gaussian layers of a model by name, in registration order."""
+    """Gaussian layers by name, in registration order."""
     return {name: module for name, module in model.named_modules() if isinstance(module, _Gaussian)}
 
 
 @contextmanager
 def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[None]:
-    """Inside the block, the model's noise comes from a generator or from a function of layer and mean."""
+    """Take the model's noise from a generator or function."""
     if isinstance(noise, torch.Generator):
         generator = noise
 
@@ -248,14 +275,14 @@ def noise_from(model: nn.Module, noise: Noise | torch.Generator) -> Iterator[Non
 
 @contextmanager
 def deterministic(model: nn.Module) -> Iterator[None]:
-    """Inside the block, the model is deterministic: same weights, no noise."""
+    """Switch the model's noise off inside the block."""
     with _every_layer(model, "sampling", lambda _: False):
         yield
 
 
 @contextmanager
 def computing_sigma(model: nn.Module, sigma: Sigma | None, scale: float = 1.0) -> Iterator[None]:
-    """Inside the block, the standard deviation of the model's noise is computed in another way.
+    """Compute sigma in another way inside the block.
 
     Args:
         model: A model with Gaussian layers.
@@ -272,7 +299,7 @@ def computing_sigma(model: nn.Module, sigma: Sigma | None, scale: float = 1.0) -
 
 @contextmanager
 def _every_layer(model: nn.Module, attribute: str, value: Callable[[Any], object]) -> Iterator[None]:
-    """Give every Gaussian layer an attribute for the time of the block, made from what it had."""
+    """Replace an attribute of every Gaussian layer inside the block."""
     before = {layer: getattr(layer, attribute) for layer in gaussian_layers(model).values()}
     for layer, own in before.items():
         setattr(layer, attribute, value(own))

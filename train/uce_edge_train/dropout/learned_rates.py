@@ -1,4 +1,4 @@
-"""Dropout rates that are learned: during training, or afterwards on the calibration images (the paper's Outlook)."""
+"""Learned dropout rates (the paper's Outlook)."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _LOWEST, _HIGHEST = 0.001, 0.5  # alpha = 1 at p = 0.5: beyond it a layer is mor
 
 
 def learn(model: nn.Module, rates: Rates) -> list[Tensor]:
-    """Make the rates of a model learnable, from where they are; returns the tensors to optimise."""
+    """Make the rates learnable; returns the tensors to optimise."""
     layers = list(gaussian_layers(model).values())
     if rates is Rates.FIXED:
         return []
@@ -30,7 +30,7 @@ def learn(model: nn.Module, rates: Rates) -> list[Tensor]:
 
 
 def keep_in_bounds(learned: Sequence[Tensor]) -> None:
-    """After a step of the optimiser: 0.001 <= p <= 0.5."""
+    """Clamp learned rates to 0.001 <= p <= 0.5."""
     with torch.no_grad():
         for value in learned:
             value.clamp_(_logit(_LOWEST), _logit(_HIGHEST))
@@ -45,7 +45,7 @@ def current(model: nn.Module) -> dict[str, float]:
 
 
 def settle(model: nn.Module) -> dict[str, float]:
-    """Turn what was learned into fixed rates."""
+    """Fix the rates at their learned values."""
     tuned = current(model)
     for name, layer in gaussian_layers(model).items():
         layer.p, layer.log_alpha = tuned[name], None
@@ -53,7 +53,9 @@ def settle(model: nn.Module) -> dict[str, float]:
 
 
 def prior(model: nn.Module, images: int) -> Tensor | float:
-    """What keeps learned rates from sinking to 0 in training: minus the entropy of p, once per input of a layer.
+    """Regulariser that keeps learned rates above 0.
+
+    Minus the entropy of p, once per input of a layer.
 
     This is the regulariser of Concrete Dropout (Gal et al. 2017), per training image.
     """

@@ -1,4 +1,4 @@
-"""Monte Carlo passes of a PyTorch network: the logits of many images, a block at a time."""
+"""Logits of Monte Carlo passes, in blocks."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ _BATCH = 64  # images in one pass of the network: larger ones leave the processo
 
 
 def classes_of(model: nn.Module, image: ImageSpec) -> int:
-    """The number of classes of a network, from what it says of a black image."""
+    """The number of a network's logits."""
     with torch.no_grad(), deterministic(model):
         black = torch.zeros(1, image.channels, image.height, image.width, device=next(model.parameters()).device)
         return int(model(black).shape[-1])
@@ -33,14 +33,14 @@ def mc_blocks(
     """Logits of stochastic passes in blocks.
 
     Args:
-        model: A Gaussian-dropout network, on the device where it shall run.
+        model: A Gaussian-dropout network, on the device where it runs.
         data: The images.
         image: How they are normalised.
         samples: Passes per image.
         seed: Of the noise. An image's logits depend on the image, the seed and the pass alone.
         keep_dropout: Whether `nn.Dropout` and the like stay random, with one mask for all images of a pass.
     """
-    pass_seeds(samples, 0)  # refuses what is no number of passes
+    pass_seeds(samples, 0)  # rejects an invalid number of passes
     device = next(model.parameters()).device
     model.eval()
     block = images_per_block(len(data), samples, classes_of(model, image))
@@ -69,5 +69,5 @@ def _one_pass(model: nn.Module, batch: Tensor, noise: PassNoise, keep_dropout: b
 def mc_logits(
     model: nn.Module, data: Split, image: ImageSpec, samples: int, seed: int, *, keep_dropout: bool = False
 ) -> StoredLogits:
-    """All of them, in a temporary file."""
+    """The logits of all blocks, in a temporary file."""
     return StoredLogits(mc_blocks(model, data, image, samples, seed, keep_dropout=keep_dropout))

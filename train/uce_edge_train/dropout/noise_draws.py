@@ -8,20 +8,23 @@ _LARGEST = 2**25  # numbers in a pool, 128 MB
 
 
 def standard_normal(mean: Tensor, source: torch.Generator | None) -> Tensor:
-    """Fresh noise in the shape and memory layout of `mean`; layouts that differ would cost a slow addition."""
+    """Draw noise in the shape and memory layout of `mean`.
+
+    Adding tensors of different layouts is slow.
+    """
     noise = torch.empty_like(mean)
     torch.as_strided(noise, (mean.numel(),), (1,)).normal_(generator=source)
     return noise
 
 
 def generator(device: str | torch.device, *numbers: int) -> torch.Generator:
-    """Randomness that depends on all the numbers."""
+    """A generator seeded by all the numbers."""
     state = np.random.SeedSequence(numbers).generate_state(2)
     return torch.Generator(device).manual_seed(int(state[0]) << 31 ^ int(state[1]))
 
 
 class PassNoise:
-    """The noise of one Monte Carlo pass, which all images share, as in an exported file.
+    """The noise of one pass, shared by all images.
 
     An image's logits then depend on the image and the pass alone, not on its batch, and a pass needs few numbers.
     """
@@ -35,9 +38,11 @@ class PassNoise:
 
 
 class NoisePool:
-    """Noise for training on a CPU, where drawing fresh numbers takes a fifth of the step.
+    """A pool of noise for training on a CPU.
 
-    Every layer of every step reads a large pool, drawn anew for every epoch, at a random place. Steps, and now and then
+    Drawing fresh numbers would take a fifth of the step.
+
+    Every layer of every step reads a large pool, redrawn for every epoch, at a random place. Steps, and now and then
     two layers of a step, share numbers at other places, which gradient descent does not notice. Calibration and
     inference use noise of their own.
     """
@@ -51,8 +56,8 @@ class NoisePool:
         count = mean.numel()
         if 4 * count > _LARGEST:
             return standard_normal(mean, self._generator)
-        wanted = min(32 * count, _LARGEST)
-        if len(self._pool) < wanted:
-            self._pool = torch.randn(wanted, generator=self._generator)
+        size = min(32 * count, _LARGEST)
+        if len(self._pool) < size:
+            self._pool = torch.randn(size, generator=self._generator)
         start = int(torch.randint(len(self._pool) - count, (), generator=self._generator))
         return torch.as_strided(self._pool, mean.shape, mean.stride(), start)

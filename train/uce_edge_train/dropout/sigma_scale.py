@@ -1,4 +1,4 @@
-"""Factored sigma for a network that was trained with exact sigma: how much noise it needs for the same uncertainty.
+"""Noise scale of factored sigma after training with exact sigma.
 
 Exact sigma is large where a layer's output is large, factored sigma is spread more evenly over the outputs: the same
 variance does more harm there. One factor on alpha = p / (1 - p) of all layers repairs that on average.
@@ -25,7 +25,7 @@ _RANGE = math.log(4)  # of the factor's logarithm, both ways
 
 
 def noise_scale(model: nn.Module, spec: ImageSpec, sites: list[Site], sigma: Sigma, images: Pixels) -> float:
-    """The factor on alpha at which the mean uncertainty of images under another sigma is that of the model's own.
+    """The factor on alpha that keeps the mean uncertainty.
 
     Args:
         model: A Gaussian-dropout network.
@@ -42,13 +42,13 @@ def noise_scale(model: nn.Module, spec: ImageSpec, sites: list[Site], sigma: Sig
         probabilities = torch.from_numpy(logits).double().softmax(-1).mean(0).numpy()
         return float(normalized_entropy(probabilities).mean())
 
-    wanted = uncertainty(0.0, None)
-    before, excess = 0.0, uncertainty(0.0) - wanted
+    target = uncertainty(0.0, None)
+    before, excess = 0.0, uncertainty(0.0) - target
     if excess == 0:
         return 1.0
     now = -math.copysign(math.log(2), excess) / 2
     for _ in range(_STEPS):  # the secant method: more noise is more uncertainty
-        excess_now = uncertainty(now) - wanted
+        excess_now = uncertainty(now) - target
         if excess_now == excess:
             break
         step = excess_now * (now - before) / (excess_now - excess)

@@ -1,4 +1,4 @@
-"""Dropout as PyTorch has it, kept random at inference: where a network calls it, and the masks of those calls.
+"""PyTorch's dropout calls, kept random at inference.
 
 Modules such as `nn.Dropout2d` and functions such as `F.dropout` are the same here: a mode of PyTorch sees every call in
 a forward pass, in order. While a network is traced, a call leaves a mark in the graph. While it runs under given
@@ -64,7 +64,7 @@ def layer_names(model: nn.Module) -> list[str]:
 
 @torch.library.custom_op("uce_edge::dropout", mutates_args=())
 def marker(x: Tensor, call: int) -> Tensor:
-    """What a call of dropout becomes in a traced graph."""
+    """The marker of a dropout call in a traced graph."""
     return x.clone()
 
 
@@ -74,7 +74,7 @@ def _(x: Tensor, call: int) -> Tensor:
 
 
 class _Calls(TorchFunctionMode):
-    """Sees every call of dropout with a rate above 0."""
+    """Records every dropout call with a rate above 0."""
 
     always = True
     """Whether calls count that are switched off."""
@@ -105,7 +105,7 @@ class _Calls(TorchFunctionMode):
 def _arguments(
     input: Tensor, p: float = 0.5, training: bool = True, *in_place: bool, **more: bool
 ) -> tuple[Tensor, float, bool, tuple[bool, ...]]:
-    """Of all the functions alike: what is masked, the rate, whether it is in training mode, and what follows that."""
+    """Input, rate, training mode and in-place flag of a call."""
     # torch.dropout and the like call it `train`.
     training = more.get("train", training)
     return input, p, training, in_place or tuple(value for name, value in more.items() if name == "inplace")
@@ -124,7 +124,7 @@ def _attention_rate(
 
 
 class _Survey(_Calls):
-    """Refuses calls that have no mask of their own for every image."""
+    """Rejects calls whose mask is not per image."""
 
     def call(self, func: Callable[..., Any], x: Tensor, p: float, in_place: tuple[bool, ...]) -> Tensor:
         """The input as it is."""
@@ -132,7 +132,8 @@ class _Survey(_Calls):
         if x.ndim == _WITHOUT_BATCH.get(func):
             raise UceEdgeError(
                 f"{func.__name__} takes the images of a batch for channels where its input has {x.ndim} dimensions, so "
-                "their answers would depend on each other. Use nn.Dropout there."
+                "their answers would depend on each other. Use nn.Dropout there.",
+                "dropout.batch-as-channels",
             )
         return super().call(func, x, p, in_place)
 
@@ -149,14 +150,14 @@ class Tracing(_Calls):
 
 
 class _Masked(_Calls):
-    """Makes every call in training mode, with a mask from given noise."""
+    """Applies every call with a mask from given noise."""
 
     def __init__(self, normals: Normals, kept: Collection[int] | None) -> None:
         super().__init__()
         self._normals, self._kept = normals, kept
 
     def call(self, func: Callable[..., Any], x: Tensor, p: float, in_place: tuple[bool, ...]) -> Tensor:
-        """What PyTorch makes of it."""
+        """The masked input, computed by PyTorch."""
         number = len(self.seen)
         super().call(func, x, p, in_place)
         if self._kept is not None and number not in self._kept:
@@ -167,13 +168,13 @@ class _Masked(_Calls):
 
 
 class _Training(_Masked):
-    """Gives calls in training mode a mask from given noise, and leaves the others switched off."""
+    """Applies given masks to calls in training mode only."""
 
     always = False
 
 
 class _GivenMask(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The one random number generator that dropout calls gives a mask that somebody else made."""
+    """Replaces the random mask of a dropout call."""
 
     def __init__(self, mask: Callable[[Tensor], Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -193,14 +194,14 @@ class _GivenMask(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def removed() -> Iterator[None]:
-    """Inside the block, no call of dropout does anything, not even one that is always in training mode."""
+    """Switch all dropout calls off inside the block."""
     with _Calls():
         yield
 
 
 @contextmanager
 def masks_from(normals: Normals, kept: Collection[int] | None = None) -> Iterator[None]:
-    """Inside the block, which must hold one forward pass, dropout is random, with masks from given normals.
+    """Apply dropout with given masks, for one forward pass.
 
     Args:
         normals: What becomes masks.
@@ -212,9 +213,9 @@ def masks_from(normals: Normals, kept: Collection[int] | None = None) -> Iterato
 
 @contextmanager
 def training_with(noise: Noise | torch.Generator) -> Iterator[None]:
-    """Inside the block, which must hold one forward pass, dropout in training mode takes its masks from this noise.
+    """Draw training masks from this noise, for one forward pass.
 
-    It takes them from PyTorch's global generator otherwise, which a training that goes on does not have any more.
+    PyTorch's global generator would not repeat them in a resumed training.
     """
 
     def normals(call: int, mask: Tensor) -> Tensor:
@@ -225,7 +226,7 @@ def training_with(noise: Noise | torch.Generator) -> Iterator[None]:
 
 
 def refuse_unreachable(model: nn.Module, example: Tensor) -> None:
-    """Refuse a network with dropout that a graph of it does not show.
+    """Reject a network with dropout that tracing cannot see.
 
     Args:
         model: The network.
@@ -240,24 +241,30 @@ def refuse_unreachable(model: nn.Module, example: Tensor) -> None:
         if inside is not None:
             raise UceEdgeError(
                 f"The dropout of {name or type(model).__name__} is inside a {inside} and cannot be kept. Set its rate "
-                "to 0, or write the block with nn.Dropout."
+                "to 0, or write the block with nn.Dropout.",
+                "dropout.fused",
             )
     shown, trained = (_calls(model, example, training) for training in (False, True))
     if trained.fused:
         raise UceEdgeError(
             f"The dropout inside {trained.fused[0]} is in a fused block and cannot be kept. Set its rate to 0, or "
-            "write the block with nn.Dropout."
+            "write the block with nn.Dropout.",
+            "dropout.fused",
         )
     hidden = len(trained.seen) - len(shown.seen)
     if hidden > 0:
         raise UceEdgeError(
             f"{hidden} of {len(trained.seen)} calls of dropout happen in training mode alone, so the graph does not "
-            "show them. Call F.dropout(x, p, self.training) without an if around it."
+            "show them. Call F.dropout(x, p, self.training) without an if around it.",
+            "dropout.training-only",
         )
     if not shown.seen:
         zero = [name for name, layer in model.named_modules() if isinstance(layer, _LAYERS)]
         cause = f"the rate of {', '.join(zero)} is 0" if zero else "it has no dropout"
-        raise UsageError(f"{type(model).__name__} has nothing to keep: {cause}. Leave --dropout keep (dropout=) out.")
+        raise UsageError(
+            f"{type(model).__name__} has nothing to keep: {cause}. Leave --dropout keep (dropout=) out.",
+            "dropout.missing",
+        )
 
 
 def _inside(layer: nn.Module) -> str | None:
@@ -272,7 +279,7 @@ def _inside(layer: nn.Module) -> str | None:
 
 
 def _calls(model: nn.Module, example: Tensor, training: bool) -> _Calls:
-    """The calls of a forward pass; in training mode, normalisation stays frozen."""
+    """Dropout calls of a forward pass; batch-norm stays frozen."""
     network = copy.deepcopy(model).train(training)
     for layer in network.modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):

@@ -1,4 +1,4 @@
-"""The state of an unfinished training on disk, so that a killed one goes on as if nothing had happened. No pickle."""
+"""Checkpoints of an unfinished training, without pickle."""
 
 import dataclasses
 import json
@@ -20,21 +20,21 @@ from uce_edge_train.recipe import Recipe
 
 CHECKPOINT = "checkpoint.safetensors"
 COLUMNS = ("epoch", "learning_rate", "train_nll", "held_out_nll", "held_out_accuracy", "mean_p", "seconds")
-"""What the log says of an epoch."""
+"""Columns of the log."""
 _SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 _HINTS = {"best_nll": float, "scaler": dict[str, float], "log": list[dict[str, float]]}
 _STEP = "step"
-_REMEMBERED: dict[type[torch.optim.Optimizer], set[str]] = {
+_STATE: dict[type[torch.optim.Optimizer], set[str]] = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {_STEP, "exp_avg", "exp_avg_sq"},
 }
 _DIGITS = 10  # of a parameter's number, fewer
-_FREE_TO_CHANGE = ("learning_rate", "clip")  # what one changes after a training that diverged
+_FREE_TO_CHANGE = ("learning_rate", "clip")  # changed after a training that diverged
 
 
 @dataclass
 class Progress:
-    """Where a training stands, besides its tensors."""
+    """The progress of a training, besides its tensors."""
 
     epoch: int = 0
     """Epochs done."""
@@ -50,7 +50,7 @@ class Progress:
 
     @classmethod
     def from_text(cls, text: str) -> "Progress":
-        """From the JSON in a checkpoint, which is written after an epoch.
+        """Parse the JSON of a checkpoint.
 
         Raises:
             ValueError: It is something else.
@@ -71,7 +71,7 @@ class Progress:
 
 @dataclass
 class Training:
-    """Everything that moves during training."""
+    """The mutable state of a training."""
 
     model: nn.Module
     optimiser: torch.optim.Optimizer
@@ -83,18 +83,18 @@ class Training:
     """Names of the batch-norm layers whose statistics stay."""
 
     def learn(self) -> None:
-        """Put the model into training mode, but for what is frozen."""
+        """Switch to training mode; frozen batch-norm stays frozen."""
         self.model.train()
         for name in self.held:
             self.model.get_submodule(name).eval()
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters, buffers and learned rates, by name, as they are now."""
+        """Current parameters, buffers and learned rates, by name."""
         rates = {f"rate.{i}": value.detach() for i, value in enumerate(self.learned_rates)}
         return {f"model.{name}": value for name, value in self.model.state_dict().items()} | rates
 
     def take(self, weights: dict[str, Tensor]) -> None:
-        """Put weights back that `weights` gave."""
+        """Restore weights that `weights` returned."""
         prefix = "model."
         self.model.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
         with torch.no_grad():
@@ -102,11 +102,11 @@ class Training:
                 value.copy_(weights[f"rate.{i}"])
 
     def save(self, folder: Path, recipe: Recipe, data: str) -> None:
-        """Write the checkpoint; the old one stays if that fails.
+        """Write the checkpoint atomically.
 
         Args:
             folder: Where.
-            recipe: To be compared when training goes on.
+            recipe: Compared when training resumes.
             data: Fingerprint of the training images, likewise.
         """
         tensors = {f"now.{name}": value for name, value in self.weights().items()}
@@ -123,22 +123,29 @@ class Training:
             path.write_bytes(content)
 
     def load(self, folder: Path, recipe: Recipe, data: str) -> None:
-        """Go on from a checkpoint, or say why it is another training's."""
+        """Restore a checkpoint; rejects that of another training."""
         path = folder / CHECKPOINT
         try:
             tensors, header = tensor_files.read(path)
             stored = Recipe.from_document(parse(header["recipe"]))
             progress = Progress.from_text(header["progress"])
         except (OSError, KeyError, ValueError, UsageError) as error:
-            raise UceEdgeError(f"{path} cannot be read ({error}). Delete it to train from the start.") from None
+            raise UceEdgeError(
+                f"{path} cannot be read ({error}). Delete it to train from the start.", "checkpoint.unreadable"
+            ) from None
         wrong = [name for name in recipe.differences(stored) if name not in _FREE_TO_CHANGE]
         if wrong:
             was = ", ".join(f"{name} {getattr(stored, name)} there, {getattr(recipe, name)} here" for name in wrong)
             raise UsageError(
-                f"{path} belongs to another training ({was}). Repeat its options, or start anew with --overwrite."
+                f"{path} belongs to another training ({was}). Repeat its options, or start over with --overwrite.",
+                "checkpoint.recipe",
+                differences=wrong,
             )
         if header.get("data") != data:
-            raise UsageError(f"{path} was trained on other images. Restore the data, or start anew with --overwrite.")
+            raise UsageError(
+                f"{path} was trained on other images. Restore the data, or start over with --overwrite.",
+                "checkpoint.data",
+            )
         groups = _groups(tensors)
         now, best = groups.get("now", {}), groups.get("best", {})
         try:
@@ -148,7 +155,8 @@ class Training:
             optimiser = self._optimiser_state(groups.get("optimiser", {}))
         except TensorFileError as error:
             raise UsageError(
-                f"{path} does not fit {recipe.arch} any more ({error}). Start anew with --overwrite."
+                f"{path} does not fit {recipe.arch} any more ({error}). Start over with --overwrite.",
+                "checkpoint.mismatch",
             ) from None
         self.take(now)
         self.progress, self.best = progress, best
@@ -156,14 +164,14 @@ class Training:
         self.optimiser.load_state_dict({"state": optimiser, "param_groups": document["param_groups"]})
 
     def _check_weights(self, found: dict[str, Tensor]) -> None:
-        """Refuse weights of other names or shapes than `weights` gives."""
-        wanted = {name: value.shape for name, value in self.weights().items()}
-        wrong = [name for name in wanted | found if name not in found or found[name].shape != wanted.get(name)]
+        """Reject weights of other names or shapes."""
+        expected = {name: value.shape for name, value in self.weights().items()}
+        wrong = [name for name in expected | found if name not in found or found[name].shape != expected.get(name)]
         if wrong:
             raise TensorFileError(f"{wrong[0]} is not what the network has")
 
     def _optimiser_state(self, found: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-        """What the optimiser remembers, by the number of the parameter."""
+        """The optimiser's state, by the index of the parameter."""
         parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
         state: dict[int, dict[str, Tensor]] = {number: {} for number in range(len(parameters))}
         for name, value in found.items():
@@ -174,13 +182,13 @@ class Training:
             # In the layout of the weights: the optimiser is slower with two.
             state[index][key] = value.float() if key == _STEP else torch.empty_like(parameters[index]).copy_(value)
         kept = {index: values for index, values in state.items() if values}
-        if any(set(values) != _REMEMBERED[type(self.optimiser)] for values in kept.values()):
-            raise TensorFileError("the optimiser remembers other things")
+        if any(set(values) != _STATE[type(self.optimiser)] for values in kept.values()):
+            raise TensorFileError("the optimiser has other state")
         return kept
 
 
 def _groups(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """By the first part of the name."""
+    """Group tensors by the first part of their names."""
     groups: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         group, _, rest = name.partition(".")

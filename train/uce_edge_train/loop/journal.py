@@ -1,4 +1,4 @@
-"""What is told of a training while it runs: a line per epoch, `log.csv`, and TensorBoard's files on request."""
+"""Training log: console lines, `log.csv`, optional TensorBoard files."""
 
 import csv
 import logging
@@ -7,24 +7,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uce_edge._util.atomic_files import replacing
-from uce_edge_train.loop.event_log import EventLog
+from uce_edge.errors import MissingPartError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 LOG = "log.csv"
 _log = logging.getLogger(__name__)
-_QUIET = 30.0  # seconds between two lines, where no bar is drawn
+_INTERVAL = 30.0  # seconds between two console lines when no progress bar is drawn
 
 
 class Journal:
     """The record of a training, one row per epoch."""
 
-    def __init__(self, folder: Path, epochs: int, events: EventLog | None) -> None:
+    def __init__(self, folder: Path, epochs: int, events: "SummaryWriter | None") -> None:
         self._folder = folder
         self._epochs = epochs
         self._events = events
-        self._started = self._said = time.monotonic()
+        self._started = self._reported = time.monotonic()
         self._first: int | None = None
 
     def add(self, rows: list[dict[str, Any]]) -> None:
@@ -37,16 +40,17 @@ class Journal:
         if self._events is not None:
             for tag, value in row.items():
                 if tag != "epoch":
-                    self._events.scalar(tag, float(value), int(row["epoch"]))
-        self._say(row)
+                    self._events.add_scalar(tag, float(value), int(row["epoch"]))
+            self._events.flush()  # a killed training loses no epoch
+        self._report(row)
 
-    def _say(self, row: dict[str, Any]) -> None:
-        """In a terminal the bar tells enough; in a log file a line every half minute does."""
+    def _report(self, row: dict[str, Any]) -> None:
+        """Log a line every 30 s without a progress bar."""
         now = time.monotonic()
         first = self._first = row["epoch"] if self._first is None else self._first
-        if sys.stderr.isatty() or now - self._said < _QUIET:
+        if sys.stderr.isatty() or now - self._reported < _INTERVAL:
             return
-        self._said = now
+        self._reported = now
         left = (now - self._started) / (row["epoch"] - first + 1) * (self._epochs - row["epoch"])
         _log.info(
             f"epoch {row['epoch']}/{self._epochs}: NLL {row['train_nll']:.3f}, held-out NLL {row['held_out_nll']:.3f}, "
@@ -55,10 +59,24 @@ class Journal:
 
 
 @contextmanager
-def open_journal(folder: Path, epochs: int, tensorboard: bool) -> Iterator[Journal]:
-    """A journal in a run's folder."""
+def open_journal(folder: Path, epochs: int, tensorboard: bool, done: int = 0) -> Iterator[Journal]:
+    """Open the journal of a run.
+
+    Args:
+        folder: The run's folder.
+        epochs: Epochs of the whole training.
+        tensorboard: Also write TensorBoard's event files.
+        done: Epochs in the checkpoint; TensorBoard drops later steps of a killed training.
+
+    Raises:
+        MissingPartError: TensorBoard is requested and not installed.
+    """
     if not tensorboard:
         yield Journal(folder, epochs, None)
         return
-    with EventLog(folder) as events:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingPartError("--tensorboard", "tensorboard", "tensorboard") from None
+    with SummaryWriter(folder, purge_step=done + 1 if done else None) as events:
         yield Journal(folder, epochs, events)

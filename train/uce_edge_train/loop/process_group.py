@@ -1,4 +1,4 @@
-"""The processes that train one network together, as `torchrun` starts them."""
+"""Distributed training with the processes of `torchrun`."""
 
 import os
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files and talks."""
+        """Whether this process writes files and logs."""
         return self.rank == 0
 
     def share(self, batch: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Group:
         return values
 
     def from_leader(self, values: list[float]) -> list[float]:
-        """The leader's numbers, for everybody."""
+        """Broadcast the leader's numbers."""
         if self.size == 1:
             return values
         sent = torch.tensor(values, dtype=torch.float64 if self.device.type != "mps" else torch.float32)
@@ -56,7 +56,7 @@ class Group:
 
 @contextmanager
 def join(device: TrainDevice = TrainDevice.AUTO) -> Iterator[Group]:
-    """Join the processes that torchrun started, or work alone.
+    """Join the processes of torchrun, or train alone.
 
     Args:
         device: Where this process trains.
@@ -68,7 +68,7 @@ def join(device: TrainDevice = TrainDevice.AUTO) -> Iterator[Group]:
         yield Group(chosen)
         return
     if chosen.type == "mps":
-        raise UsageError("Several processes cannot share mps. Use --device cpu, or one process.")
+        raise UsageError("Several processes cannot share mps. Use --device cpu, or one process.", "device.not-shared")
     distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Group(chosen, rank, size)
@@ -77,7 +77,7 @@ def join(device: TrainDevice = TrainDevice.AUTO) -> Iterator[Group]:
 
 
 def pick(name: TrainDevice, local: int = 0) -> torch.device:
-    """The device that a name means here, or a refusal."""
+    """Resolve the name of a device."""
     available = {
         TrainDevice.CUDA: torch.cuda.is_available(),
         TrainDevice.MPS: torch.backends.mps.is_available(),
@@ -86,7 +86,9 @@ def pick(name: TrainDevice, local: int = 0) -> torch.device:
     if name is TrainDevice.AUTO:
         name = next(kind for kind, there in available.items() if there)
     if not available[name]:
-        raise UceEdgeError(f"This machine, or this build of torch, has no {name}. Use --device cpu or --device auto.")
+        raise UceEdgeError(
+            f"This machine, or this build of torch, has no {name}. Use --device cpu or --device auto.", "device.missing"
+        )
     if name is TrainDevice.CUDA:
         torch.cuda.set_device(local)
         return torch.device("cuda", local)

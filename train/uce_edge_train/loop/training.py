@@ -1,7 +1,9 @@
-"""The training loop: maximum likelihood under dropout, one noise draw per image and step.
+"""The training loop: maximum likelihood under dropout.
 
-All randomness of an epoch comes from the seed, the epoch and the rank of the process, so a training that goes on
-from a checkpoint repeats what the uninterrupted one would have done.
+Every image and step has one noise draw.
+
+All randomness of an epoch comes from the seed, the epoch and the rank of the process, so a training that
+resumes from a checkpoint repeats the uninterrupted one.
 """
 
 import logging
@@ -46,7 +48,7 @@ def train(
     resume: bool = False,
     tensorboard: bool = False,
 ) -> Run:
-    """Train a network with dropout and write the run to `out`.
+    """Train a network and write the run to `out`.
 
     Started by `torchrun`, several processes share every batch.
 
@@ -57,7 +59,7 @@ def train(
         recipe: How the network is trained.
         device: Where it is trained.
         resume: Continue from the checkpoint in `out`, if there is one.
-        tensorboard: Also write TensorBoard's event files.
+        tensorboard: Also write TensorBoard's event files (`pip install "uce-edge[tensorboard]"`).
 
     Returns:
         The description of the run, as saved.
@@ -75,10 +77,10 @@ def train(
         if recipe.precision is Arithmetic.FLOAT16 and group.device.type != "cuda":
             rule = "float32 or bfloat16 without CUDA"
             raise UsageError(expected("`precision`", rule, "float16", "Use --precision bfloat16"))
-        goes_on = resume and (out / CHECKPOINT).exists()
-        if recipe.init is not None and not goes_on:
-            said = pretrained.begin(model, recipe.init, recipe.arch)
-            _log.log(logging.INFO if group.leads else logging.DEBUG, said)
+        resumes = resume and (out / CHECKPOINT).exists()
+        if recipe.init is not None and not resumes:
+            summary = pretrained.begin(model, recipe.init, recipe.arch)
+            _log.log(logging.INFO if group.leads else logging.DEBUG, summary)
         held = parameter_groups.freeze(model, recipe.freeze)
         writable_folder(out)  # an hour of training must not end at a full or forbidden disk
         model = model.to(group.device)
@@ -86,11 +88,14 @@ def train(
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         learned = learned_rates.learn(model, recipe.rates)
         training = Training(model, recipe.optimiser_for(model, learned), learned, held=held)
-        if goes_on:
+        if resumes:
             training.load(out, recipe, hashes["train"])
         if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
-            raise UsageError(f"The processes see different checkpoints. Put --out ({out}) where all machines see it.")
-        with open_journal(out, recipe.epochs, tensorboard and group.leads) as journal:
+            raise UsageError(
+                f"The processes see different checkpoints. Put --out ({out}) where all machines see it.",
+                "checkpoint.not-shared",
+            )
+        with open_journal(out, recipe.epochs, tensorboard and group.leads, training.progress.epoch) as journal:
             _Loop(training, recipe, augment, image, dataset, hashes["train"], group, out, journal).run()
         if training.best:
             training.take(training.best)
@@ -153,7 +158,7 @@ class _Loop:
             self.scaler.load_state_dict(training.progress.scaler)
 
     def run(self) -> None:
-        """All epochs that are left."""
+        """Train the remaining epochs."""
         state, recipe = self.training.progress, self.recipe
         parallel = self.group.wrap(self.training.model)
         with progress("training", total=recipe.epochs * self.steps, shown=self.group.leads) as advance:
@@ -178,7 +183,7 @@ class _Loop:
         return patience is not None and state.epoch - state.best_epoch >= patience
 
     def _note(self, nll: float, held_out: list[float], seconds: float) -> None:
-        """Book-keeping at the end of an epoch."""
+        """Update log, best weights and schedule after an epoch."""
         state = self.training.progress
         plain = 0.0 if self.recipe.dropout is Dropout.NONE else self.recipe.p
         current = list(learned_rates.current(self.training.model).values()) or [plain]
@@ -220,7 +225,7 @@ class _Loop:
     def _step(
         self, parallel: nn.Module, batch: Tensor, source: torch.Generator, noise: NoisePool | torch.Generator
     ) -> Tensor:
-        """One step of the optimiser; returns the NLL of the batch."""
+        """One optimiser step; returns the NLL of the batch."""
         recipe, group, training = self.recipe, self.group, self.training
         images = normalise(self.pixels[batch].to(group.device), self.image)
         images = self.augment(images, source)
@@ -265,14 +270,17 @@ class _Loop:
         )
         return UceEdgeError(
             f"The loss became {loss} in epoch {done + 1}. {kept} a smaller --learning-rate than "
-            f"{recipe.learning_rate}, or --clip 1; a smaller --p than {recipe.p} needs a new start."
+            f"{recipe.learning_rate}, or --clip 1; a smaller --p than {recipe.p} needs a new start.",
+            "training.diverged",
+            epoch=done + 1,
+            kept=done,
         )
 
 
 def evaluate(
     model: nn.Module, image: ImageSpec, data: Split, judged: Callable[[Tensor], Tensor] = Tensor.float
 ) -> tuple[float, float]:
-    """NLL and accuracy of the network without noise, from its logits as the likelihood takes them."""
+    """NLL and accuracy of the network without noise."""
     device = next(model.parameters()).device
     nll, right = 0.0, 0
     with torch.no_grad(), deterministic(model):

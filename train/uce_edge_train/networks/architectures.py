@@ -1,4 +1,4 @@
-"""Networks written from torch layers, plain: `gaussianize` adds the noise.
+"""Network architectures; `gaussianize` adds the noise.
 
 Residual networks follow He et al. 2016, dense ones Huang et al. 2017. `stem="cifar"` keeps the resolution with one
 3x3 convolution; `stem="imagenet"` is the 7x7 stride-2 stem with max-pooling. Every function is
@@ -17,7 +17,10 @@ from uce_edge_train.choices import Architecture, Stem
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, with a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut.
+
+    A 1x1 convolution adapts the shortcut where the shape changes.
+    """
 
     expansion = 1
 
@@ -36,7 +39,10 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, the last four times as wide; the 3x3 one has the stride."""
+    """1x1, 3x3 and 1x1 convolutions, and a shortcut.
+
+    The last is four times as wide; the 3x3 one has the stride.
+    """
 
     expansion = 4
 
@@ -88,7 +94,7 @@ class ResNet(nn.Module):
 
 
 class ResNet9(nn.Module):
-    """Eight 3x3 convolutions with two max-pools and two shortcuts, global average, one linear layer.
+    """Eight 3x3 convolutions, two shortcuts, one linear layer.
 
     The shape is that of Page's DAWNBench network of 2018: shallow and wide, it learns in few epochs.
     """
@@ -113,7 +119,7 @@ class ResNet9(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """Batch-norm first: 1x1 to four times the growth, 3x3 to the growth, concatenated to the input."""
+    """Pre-activation 1x1 and 3x3 convolutions, concatenated to the input."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -129,7 +135,7 @@ class DenseLayer(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Stem, dense blocks with halving transitions, global average, one linear layer."""
+    """Stem, dense blocks with transitions, average, linear layer."""
 
     def __init__(self, depths: list[int], classes: int, stem: str = "cifar", channels: int = 3) -> None:
         super().__init__()
@@ -201,7 +207,7 @@ ARCHITECTURES: dict[Architecture, Callable[..., nn.Module]] = {
     Architecture.DENSENET121: densenet121,
     Architecture.DENSENET169: densenet169,
 }
-"""`Architecture` says what each is."""
+"""`Architecture` describes each."""
 
 
 def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Module:
@@ -217,7 +223,8 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
         model = _own(name)(classes=classes, channels=channels)
         if not isinstance(model, nn.Module):
             raise UceEdgeError(
-                expected(f"{name}(classes, channels)", "a torch module", type(model).__name__, "Return one")
+                expected(f"{name}(classes, channels)", "a torch module", type(model).__name__, "Return one"),
+                "architecture.not-a-module",
             )
         return model
     if name not in ARCHITECTURES:

@@ -1,4 +1,4 @@
-"""What torchvision and timm call the weights of the networks here, so that their files can be read."""
+"""Weight names of torchvision and timm."""
 
 import re
 
@@ -7,19 +7,22 @@ from torch import nn
 from uce_edge_train.networks.architectures import DenseLayer, DenseNet, ResNet
 
 HEAD = "head"
-"""What every name of a last layer becomes in `canonical`."""
+"""The name of the last layer in `canonical`."""
 _HEADS = re.compile(r"(?:fc|classifier|linear|head|head\.fc)(?=\.(?:weight|bias)$)")
 _NUMBERED = re.compile(r"\b(norm|conv)\.([12])\.")  # torchvision's oldest files of dense networks
 
 
 def canonical(name: str) -> str:
-    """One spelling for the names that differ between hubs, and between this project and theirs."""
+    """Normalise a weight name that differs between hubs."""
     name = _NUMBERED.sub(r"\1\2.", name).replace(".shortcut.", ".downsample.")
     return _HEADS.sub(HEAD, name)
 
 
 def hub_names(model: nn.Module) -> dict[str, str]:
-    """The name in torchvision of every weight and buffer of a model; its own name for networks of others."""
+    """Torchvision's name of every weight and buffer.
+
+    Networks that torchvision does not have keep their own names.
+    """
     if isinstance(model, ResNet):
         modules = _of_resnet(model)
     elif isinstance(model, DenseNet):
@@ -59,7 +62,7 @@ def _of_densenet(model: DenseNet) -> dict[str, str]:
 
 
 def _renamed(name: str, modules: dict[str, str]) -> str:
-    """A weight's name after the longest part of it that has another name."""
+    """Rename the longest known prefix of a weight's name."""
     module, end = name, ""
     while module and module not in modules:
         module, _, part = module.rpartition(".")

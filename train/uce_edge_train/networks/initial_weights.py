@@ -1,4 +1,4 @@
-"""The file of trained weights that a training starts from, as a recipe remembers it."""
+"""The initial weights of a recipe."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -9,14 +9,14 @@ from uce_edge._util.records import Record
 
 @dataclass(frozen=True)
 class Start(Record):
-    """A file of trained weights; its content counts, not where it lies."""
+    """A file of trained weights, compared by content."""
 
     file: str = field(compare=False)
     """As it was given."""
     sha256: str
     """Of the file."""
     seen: Annotated[tuple[str, ...], OPTIONAL] = ()
-    """What the training of these weights did to its images, where a run beside the file tells."""
+    """Augmentations of their training, if a run beside the file records them."""
 
     def __str__(self) -> str:
         return f"{self.file} (SHA-256 {self.sha256[:8]}...)"

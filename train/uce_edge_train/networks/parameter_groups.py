@@ -1,4 +1,4 @@
-"""Which weights of a network learn, and how fast: its stages from the image to the head, and what is frozen."""
+"""Parameter groups: stages, learning rates, frozen layers."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -18,19 +18,19 @@ _WEIGHT_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, 
 
 
 def head_of(model: nn.Module) -> str:
-    """The name of the layer that gives the logits: the last linear one, or else the last convolution."""
+    """The name of the last linear layer or convolution."""
     layers = _weight_layers(model)
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     return linear[-1] if linear else list(layers)[-1]
 
 
 def first_of(model: nn.Module) -> str:
-    """The name of the layer that sees the image: the first with weights."""
+    """The name of the first weight layer."""
     return next(iter(_weight_layers(model)))
 
 
 def stages_of(model: nn.Module) -> dict[str, int]:
-    """The stage of every parameter, counted from the head down: 0 is the head.
+    """The stage of every parameter; 0 is the head.
 
     Residual and dense networks have the stages of their papers, and the stem. Of other networks, every module at the
     top is a stage; neighbouring single layers are one.
@@ -58,7 +58,10 @@ def stages_of(model: nn.Module) -> dict[str, int]:
 
 
 def groups_of(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """The parameters that learn, for an optimiser: the head first, every stage below it with `decay` times its rate."""
+    """Trainable parameters in groups of decaying learning rate.
+
+    The head comes first; every stage below it has `decay` times its rate.
+    """
     stages = stages_of(model) if decay != 1 else {}
     groups: dict[int, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -68,7 +71,7 @@ def groups_of(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Make the weights that patterns name keep their values.
+    """Freeze the weights that match patterns.
 
     Args:
         model: The network.
@@ -108,7 +111,10 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
 def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _WEIGHT_LAYERS)}
     if not layers:
-        raise UsageError(expected("the network", "one with Conv or Linear layers", type(model).__name__, "See --arch"))
+        raise UsageError(
+            expected("the network", "one with Conv or Linear layers", type(model).__name__, "See --arch"),
+            "architecture.no-weights",
+        )
     return layers
 
 
@@ -117,7 +123,7 @@ def _all_in(frozen: Collection[str], name: str, module: nn.Module) -> bool:
 
 
 def _holds(pattern: str, name: str) -> bool:
-    """Whether a pattern is the name of a weight or of a module around it."""
+    """Whether a pattern matches a weight or its module."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 

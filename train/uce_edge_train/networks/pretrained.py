@@ -1,4 +1,4 @@
-"""Trained weights as a start: reads files of this project, of torchvision and of timm, and fits them to a network."""
+"""Initial weights from files of torchvision, timm or this project."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -31,16 +31,16 @@ _EXAMPLE = "As in --init weights.safetensors, or --init runs/photos"
 
 @dataclass(frozen=True)
 class Fitted:
-    """Which tensors of a file a network takes, and what is left on both sides."""
+    """Tensors of a file that fit a network."""
 
     tensors: dict[str, Tensor]
     """By the network's names, in its shapes."""
     notes: tuple[str, ...]
-    """What was changed on the way, as sentences."""
+    """Changes that were made to fit, as sentences."""
     missing: tuple[str, ...]
-    """Names of the network that start anew, those of the head left out."""
+    """Names of the network that start at random, without the head."""
     unused: tuple[str, ...]
-    """Names of the file that nothing takes, those of the head left out."""
+    """Names of the file that do not fit, without the head."""
     share: float
     """Of the network's numbers below the head, those that are taken."""
     likeness: float
@@ -48,22 +48,25 @@ class Fitted:
 
     @property
     def is_enough(self) -> bool:
-        """Whether these are weights of this architecture: some names and shapes agree by chance."""
+        """Whether these are weights of this architecture.
+
+        Some names and shapes match by chance.
+        """
         return self.likeness >= _ENOUGH
 
-    def told(self) -> str:
-        """What is taken and what is not, as sentences."""
-        said = [f"{len(self.tensors):,} tensors are taken, {self.share:.1%} of the weights below the head."]
-        said += self.notes
+    def summary(self) -> str:
+        """A summary of matched and unmatched tensors."""
+        sentences = [f"{len(self.tensors):,} tensors are taken, {self.share:.1%} of the weights below the head."]
+        sentences += self.notes
         if self.missing:
-            said.append(f"The file lacks {_listed(self.missing)}, which start at random.")
+            sentences.append(f"The file lacks {_listed(self.missing)}, which start at random.")
         if self.unused:
-            said.append(f"The network has no place for {_listed(self.unused)} of the file.")
-        return " ".join(said)
+            sentences.append(f"The network has no place for {_listed(self.unused)} of the file.")
+        return " ".join(sentences)
 
 
 def start_from(path: str | Path) -> Start:
-    """What a recipe remembers of a file of weights, or of the run in a folder.
+    """Describe the weights of a file or run.
 
     Raises:
         UsageError: There is no such file.
@@ -74,49 +77,55 @@ def start_from(path: str | Path) -> Start:
 
 
 def begin(model: nn.Module, start: Start, arch: str) -> str:
-    """Give a network the weights it starts from, in place; returns what was taken, as sentences.
+    """Load initial weights in place; returns a summary.
 
     Raises:
         UsageError: The file is not the one that the recipe means, or holds weights of another architecture.
     """
     content = _content(_file(start.file))
     if _sha256(content) != start.sha256:
-        raise UsageError(f"{start.file} is not the file that the recipe was made with: its SHA-256 differs.")
+        raise UsageError(
+            f"{start.file} is not the file that the recipe was made with: its SHA-256 differs.", "weights.changed"
+        )
     tensors = _tensors(content, start.file)
     fitted = fit(model, tensors)
     if not fitted.is_enough:
-        raise UsageError(_another(tensors, start.file, arch, fitted))
+        raise UsageError(_another(tensors, start.file, arch, fitted), "weights.mismatch")
     broken = [name for name, value in fitted.tensors.items() if not bool(torch.isfinite(value).all())]
     if broken:
-        raise UsageError(f"{start.file} holds numbers that are not finite, in {_listed(broken)}. Take another file.")
+        raise UsageError(
+            f"{start.file} holds numbers that are not finite, in {_listed(broken)}. Take another file.",
+            "weights.not-finite",
+            tensors=broken,
+        )
     model.load_state_dict(fitted.tensors, strict=False)
-    return f"Starts from {start.file}: {fitted.told()}"
+    return f"Starts from {start.file}: {fitted.summary()}"
 
 
 def trained_on(start: Start | None) -> Sketch | None:
-    """The images that the weights of a start were trained on, where a run beside the file tells."""
+    """Training images of the initial weights, if known."""
     run = None if start is None else _run_beside(_file(start.file))
     return None if run is None else run.trained_on
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
-    """Find the tensors of a file that a network can take, by its own names or by those of torchvision."""
+    """Match the tensors of a file to a network."""
     own: dict[str, Tensor] = model.state_dict()
     head, first = head_of(model), first_of(model)
     sources = _sources(model, own, tensors)
     found = {name: tensors[source] for name, source in sources.items()}
     notes = [_head_note(found.get(f"{head}.weight"), own.get(f"{head}.weight"))]
-    anew: set[str] = set()
+    reset: set[str] = set()
     start = f"{first}.weight"
     if start in found and found[start].shape != own[start].shape:
         found[start], note = _first_layer(found[start], own[start])
         notes.append(note)
         if found[start].shape != own[start].shape:
-            anew = _with_norm(model, first)  # the statistics are those of another first layer
+            reset = _with_norm(model, first)  # the statistics are those of another first layer
     taken = {
         name: value.to(own[name].dtype)
         for name, value in found.items()
-        if name not in anew
+        if name not in reset
         and value.shape == own[name].shape
         and value.is_floating_point() == own[name].is_floating_point()
     }
@@ -128,13 +137,13 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
         if not (name.startswith(f"{head}.") or name.endswith(_COUNTER))
     }
     taken_below = sum(size for name, size in below.items() if name in taken)
-    explained = {source for name, source in sources.items() if name in taken or name in anew or name not in below}
+    explained = {source for name, source in sources.items() if name in taken or name in reset or name not in below}
     unused = sorted(name for name in tensors if name not in explained and not name.endswith(_COUNTER))
     everything = sum(below.values()) + sum(tensors[name].numel() for name in unused)
     return Fitted(
         tensors=taken,
         notes=tuple(filter(None, notes)),
-        missing=tuple(name for name in below if name not in taken and name not in anew),
+        missing=tuple(name for name in below if name not in taken and name not in reset),
         unused=tuple(unused),
         share=taken_below / sum(below.values()),
         likeness=taken_below / everything,
@@ -142,37 +151,40 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
 
 
 def _sources(model: nn.Module, own: Collection[str], tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """What the file calls the tensors of a network, where it has them."""
+    """The file's names of the network's tensors."""
     theirs, called = hub_names(model), {canonical(name): name for name in tensors}
     sources = {name: name if name in tensors else called.get(canonical(theirs[name])) for name in own}
     return {name: source for name, source in sources.items() if source is not None}
 
 
-def _head_note(found: Tensor | None, wanted: Tensor | None) -> str:
-    if found is None or wanted is None or not found.ndim:
+def _head_note(found: Tensor | None, own: Tensor | None) -> str:
+    if found is None or own is None or not found.ndim:
         return "The head is new: the file has none."
-    if found.shape == wanted.shape:
+    if found.shape == own.shape:
         return ""
-    return f"The head is new: the file has {len(found):,} classes, the network {len(wanted):,}."
+    return f"The head is new: the file has {len(found):,} classes, the network {len(own):,}."
 
 
-def _first_layer(found: Tensor, wanted: Tensor) -> tuple[Tensor, str]:
-    """The kernel of the first layer for another number of channels, and what was done; as it is where nothing fits."""
-    there, here = "x".join(map(str, found.shape[2:])), "x".join(map(str, wanted.shape[2:]))
-    if found.ndim != wanted.ndim or there != here or len(found) != len(wanted):
+def _first_layer(found: Tensor, own: Tensor) -> tuple[Tensor, str]:
+    """Adapt the first kernel to another number of channels.
+
+    Returns the kernel unchanged where it cannot be adapted, and a note.
+    """
+    there, here = "x".join(map(str, found.shape[2:])), "x".join(map(str, own.shape[2:]))
+    if found.ndim != own.ndim or there != here or len(found) != len(own):
         sizes = f"{there} in the file, {here} in the network"
         return found, f"The first layer is new: its kernels are {sizes} (see --stem)."
-    channels, needed = found.shape[1], wanted.shape[1]
+    channels, needed = found.shape[1], own.shape[1]
     if needed == 1:
         return found.sum(1, keepdim=True), f"The first layer takes 1 channel: the kernels for {channels} are summed."
     if channels == 1:  # gray images in all channels give what they gave
-        spread = (found / needed).expand(wanted.shape)
+        spread = (found / needed).expand(own.shape)
         return spread, f"The first layer takes {needed} channels: each gets 1/{needed} of the kernel for one channel."
     return found, f"The first layer is new: it takes {channels} channels in the file, {needed} in the network."
 
 
 def _with_norm(model: nn.Module, first: str) -> set[str]:
-    """The tensors of the first layer, and of the batch-norm that follows it."""
+    """Tensors of the first layer and its batch-norm."""
     names = [first]
     norm = next((name for name, module in model.named_modules() if isinstance(module, _NormBase)), None)
     names += [norm] if norm else []
@@ -180,7 +192,7 @@ def _with_norm(model: nn.Module, first: str) -> set[str]:
 
 
 def _another(tensors: Mapping[str, Tensor], file: str, arch: str, fitted: Fitted) -> str:
-    """Why a file is refused, with the architecture that it seems to be of."""
+    """The reason of a mismatch, with the likely architecture."""
     reason = (
         f"{file} holds weights of another architecture than {arch}: both have {fitted.likeness:.0%} of their weights "
         f"below the head in common, and half is needed. Not found: {_listed(fitted.missing)}. Left over: "
@@ -200,7 +212,7 @@ def _attempts(tensors: Mapping[str, Tensor]) -> list[tuple[str, Fitted]]:
 
 
 def _file(path: str | Path) -> Path:
-    """The file of weights that a path means: itself, or what lies in the folder of a run."""
+    """The file of weights at or in a path."""
     path = Path(path)
     if not path.is_dir():
         return path
@@ -229,12 +241,14 @@ def _sha256(content: bytes) -> str:
 
 
 def _tensors(content: bytes, file: str) -> dict[str, Tensor]:
-    """The tensors of a file by name, without what wrappers put around them."""
+    """Tensors of a file by name, without wrappers and prefixes."""
     remedy = "Save its state_dict: torch.save(model.state_dict(), 'weights.pt')"
     try:
         document = read_any(content)
     except TensorFileError as error:
-        raise UceEdgeError(f"{file} is neither safetensors nor a torch file of weights ({error}). {remedy}") from None
+        raise UceEdgeError(
+            f"{file} is neither safetensors nor a torch file of weights ({error}). {remedy}", "weights.unreadable"
+        ) from None
     for name in _WRAPPED:
         if isinstance(document, dict) and isinstance(document.get(name), dict):
             document = document[name]
@@ -244,7 +258,7 @@ def _tensors(content: bytes, file: str) -> dict[str, Tensor]:
         if any(name.startswith(chosen) for name in tensors):
             return {name.removeprefix(chosen): value for name, value in tensors.items() if name.startswith(chosen)}
     if not tensors:
-        raise UceEdgeError(f"{file} holds no tensors by name. {remedy}")
+        raise UceEdgeError(f"{file} holds no tensors by name. {remedy}", "weights.empty")
     return _without_prefix(tensors)
 
 
@@ -255,7 +269,7 @@ def _without_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """How many, and the first of them."""
+    """The number of names, and the first of them."""
     if not names:
         return "nothing"
     more = ", ..." if len(names) > _SHOWN else ""

@@ -1,4 +1,4 @@
-"""Tensors by name in files: safetensors, and torch files, whose code is never run. What cannot be read is one error."""
+"""Read safetensors and torch files without running their code."""
 
 import io
 import json
@@ -20,11 +20,14 @@ _LONGEST = 200  # characters of a reason
 
 
 class TensorFileError(ValueError):
-    """A file of tensors cannot be read; the message is a clause without a full stop."""
+    """A file of tensors cannot be read.
+
+    The message is a clause without a full stop.
+    """
 
 
 class TensorFile(NamedTuple):
-    """What a safetensors file holds."""
+    """The content of a safetensors file."""
 
     tensors: dict[str, Tensor]
     header: dict[str, str]
@@ -51,7 +54,9 @@ def read(path: Path) -> TensorFile:
 
 
 def read_any(content: bytes) -> object:
-    """What is in a safetensors file or a torch file; of the latter, tensors and plain containers alone are read.
+    """Read a safetensors or torch file.
+
+    Of torch files, only tensors and plain containers are read.
 
     Raises:
         TensorFileError: It is damaged, or something else.
@@ -67,7 +72,7 @@ def read_any(content: bytes) -> object:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value is a tensor of numbers that are all in the file: not sparse, quantised or repeated."""
+    """Whether a value is a dense tensor, fully stored."""
     return (
         isinstance(value, Tensor)
         and value.layout is torch.strided
@@ -78,6 +83,6 @@ def is_plain(value: object) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error's text, or its kind where it has none."""
+    """The first line of an error, or its class."""
     line = next(iter(str(error).splitlines()), "").strip()[:_LONGEST]
     return line if line and line.isprintable() else type(error).__name__

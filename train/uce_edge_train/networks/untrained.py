@@ -1,4 +1,4 @@
-"""A network by its name with random weights, as a file: speed does not depend on the weights."""
+"""Export an architecture with random weights, for benchmarks."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def export_untrained(
     classes: int = 10,
     image: ImageSpec = ImageSpec(32, 32, 3),
 ) -> Exported:
-    """Write a network with random weights, always the same, as a contract file.
+    """Write a network with fixed random weights.
 
     Args:
         name: As in `architectures.build`.

@@ -1,1 +1,4 @@
-"""The paper's experiments, one function per table or figure; each writes CSV, PNG and a Markdown section."""
+"""The paper's experiments, one module per table or figure.
+
+Each writes CSV, PNG and a Markdown section.
+"""

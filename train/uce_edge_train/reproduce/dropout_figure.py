@@ -1,4 +1,4 @@
-"""The paper's figure of Bernoulli and Gaussian dropout: what one output of a random convolution is, pass after pass."""
+"""The paper's figure of Bernoulli and Gaussian dropout."""
 
 import math
 from dataclasses import dataclass
@@ -25,20 +25,20 @@ _BINS = 80
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """Two outputs of one layer at the same place, in many passes."""
+    """Two outputs of one layer, in many passes."""
 
     inputs: int
-    """How many values each sums."""
+    """The number of values that each sums."""
     rate: float
     mean: float
-    """What the layer gives without noise."""
+    """The output without noise."""
     deviation: float
     """The standard deviation that the formula of Gaussian dropout gives the first output."""
     drawn: dict[Dropout, npt.NDArray[np.float64]]
     """[passes, 2] by the kind of dropout."""
 
     def distance(self, kind: Dropout) -> float:
-        """The largest gap between the distribution of the first output and the normal one (Kolmogorov-Smirnov)."""
+        """Kolmogorov-Smirnov distance of the first output to the normal."""
         ordered = np.sort((self.drawn[kind][:, 0] - self.mean) / self.deviation)
         normal = np.array([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in ordered])
         steps = np.arange(len(ordered) + 1) / len(ordered)
@@ -51,7 +51,7 @@ class Outputs:
 
 
 def run(subject: Subject) -> None:
-    """Write dropout.csv, dropout.png and the section. No network is trained for it."""
+    """Write dropout.csv, dropout.png and the section."""
     found = [draw(channels, rate, subject.setting.recipe.seed) for channels in CHANNELS for rate in RATES]
     lines: list[Cells] = [
         {
@@ -69,7 +69,7 @@ def run(subject: Subject) -> None:
 
 
 def draw(channels: int, rate: float, seed: int) -> Outputs:
-    """Passes of a 3x3 convolution with random weights over a random input, with both kinds of dropout."""
+    """Run a random convolution with both dropout families."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         layer = nn.Conv2d(channels, 2, 3, bias=False)

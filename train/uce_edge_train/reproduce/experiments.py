@@ -1,4 +1,4 @@
-"""Running experiments: the data, the networks, then one table or figure after the other."""
+"""Run the paper's experiments."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from uce_edge_train.reproduce import (
 from uce_edge_train.reproduce.settings import setting
 from uce_edge_train.reproduce.trained_networks import Subject
 
-FOREIGN = 5000  # images of another distribution that are shown; more change no digit that is printed
+OOD_IMAGES = 5000  # more change no printed digit
 
 EXPERIMENTS: dict[Experiment, Callable[[Subject], None]] = {
     Experiment.TABLE1: table1.run,
@@ -46,25 +46,30 @@ def reproduce(
     seed: int = 0,
     device: TrainDevice = TrainDevice.AUTO,
 ) -> list[Experiment]:
-    """Repeat an experiment; what an earlier call trained or computed in `out` is used again.
+    """Repeat an experiment.
+
+    Networks and logits of an earlier call in `out` are reused.
 
     Returns:
-        The experiments that were done.
+        The experiments that ran.
     """
     dataset = splits.load(name, root, download=download)
     chosen = setting(dataset, name, scale, arch, epochs, samples, ood_images, seed)
-    wanted: list[Experiment] = list(EXPERIMENTS) if experiment is Experiment.ALL else [experiment]
-    foreign = None
-    needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(wanted)
+    requested: list[Experiment] = list(EXPERIMENTS) if experiment is Experiment.ALL else [experiment]
+    ood = None
+    needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(requested)
     if chosen.ood is not None and needs_ood:
-        foreign = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root, download).at_most(FOREIGN)
+        ood = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root, download).at_most(OOD_IMAGES)
     elif experiment is Experiment.ALL:
-        wanted.remove(Experiment.OOD)
-    if experiment is Experiment.OOD and foreign is None:
-        raise UsageError(f"Which images are foreign to {name}? Name them: --ood cifar100, --ood folder/ or --ood x.npz")
+        requested.remove(Experiment.OOD)
+    if experiment is Experiment.OOD and ood is None:
+        raise UsageError(
+            f"Which images are out of distribution for {name}? Name them: --ood cifar100, --ood folder/ or --ood x.npz",
+            "ood.missing",
+        )
     out = Path(out)
     writable_folder(out)
-    subject = Subject(chosen, dataset, foreign, out, device)
-    for kind in wanted:
+    subject = Subject(chosen, dataset, ood, out, device)
+    for kind in requested:
         EXPERIMENTS[kind](subject)
-    return wanted
+    return requested

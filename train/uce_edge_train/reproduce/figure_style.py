@@ -1,4 +1,4 @@
-"""One look for all figures: colours per calibration method, a light grid, no window system."""
+"""The style of all figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ GRID = {"color": "#e5e7eb", "linewidth": 0.8}
 
 @contextmanager
 def figure(folder: Path, name: str, rows: int, columns: int, width: float, height: float) -> Iterator[Any]:
-    """Axes [rows, columns] of a figure that is written to `name`.png when the block ends."""
+    """Axes of a figure; the block's end writes `name`.png."""
     try:
         import matplotlib as mpl
     except ImportError:

@@ -1,4 +1,4 @@
-"""Out of distribution: the mean uncertainty of a batch as foreign images replace its own, and detection per image."""
+"""Out-of-distribution detection, per batch and per image."""
 
 import math
 from dataclasses import dataclass
@@ -16,34 +16,34 @@ from uce_edge_train.reproduce.result_files import Cells, markdown_table, write_c
 from uce_edge_train.reproduce.trained_networks import INFERENCES, Row, Subject
 
 SCORES = {"uncertainty": "H", "confidence": "max p", "model_uncertainty": "model part"}
-"""What may tell foreign images from own ones, and the name of its columns."""
+"""Detection scores, and the names of their columns."""
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How well one score tells foreign images from own ones."""
+    """How well one score separates out-of-distribution images."""
 
     auroc: float
     fpr_at_95: float
 
 
 @dataclass(frozen=True)
-class Told:
-    """How one calibration method with one inference tells them apart."""
+class Detection:
+    """Detection by one calibration method with one inference."""
 
     row: Row
     inference: Inference
     mean_own: float
     """Mean uncertainty of the own images."""
-    mean_foreign: float
+    mean_ood: float
     by: dict[str, Separation | None]
     """Per score, as in `SCORES`; None where one pass has no such score."""
 
     def line(self) -> Cells:
-        """Itself in a CSV file."""
+        """The row of a CSV file."""
         line: Cells = {
             "inference": str(self.inference), "method": str(self.row), "mean_own": self.mean_own,
-            "mean_foreign": self.mean_foreign,
+            "mean_foreign": self.mean_ood,
         }  # fmt: skip
         for score, separation in self.by.items():
             area, accepted = (separation.auroc, separation.fpr_at_95) if separation else (math.nan, math.nan)
@@ -69,9 +69,9 @@ def run(subject: Subject) -> None:
                     }
                 )  # fmt: skip
     write_csv(subject.folder, Experiment.OOD, lines)
-    told = [_told(subject, row, inference) for inference in INFERENCES for row in Row]
-    detection = [{**one.line(), **subject.commands(Experiment.OOD, one.row)} for one in told]
-    write_csv(subject.folder, "ood-detection", detection)
+    found = [_detection(subject, row, inference) for inference in INFERENCES for row in Row]
+    rows = [{**one.line(), **subject.commands(Experiment.OOD, one.row)} for one in found]
+    write_csv(subject.folder, "ood-detection", rows)
     with figure(subject.folder, Experiment.OOD, 1, 2, 9.2, 3.6) as axes:
         for axis, inference, title in zip(axes[0], reversed(INFERENCES), ("Monte Carlo", "Deterministic"), strict=True):
             for row in Row:
@@ -86,41 +86,41 @@ def run(subject: Subject) -> None:
             )  # fmt: skip
             axis.grid(**GRID)
         axes[0][0].legend(frameon=False, fontsize=8)
-    write_section(subject.folder, Experiment.OOD, _section(subject, told))
+    write_section(subject.folder, Experiment.OOD, _section(subject, found))
 
 
-def _told(subject: Subject, row: Row, inference: Inference) -> Told:
+def _detection(subject: Subject, row: Row, inference: Inference) -> Detection:
     passes = subject.setting.samples if inference is Inference.MC else 1
     inside, outside = (subject.answers(row, inference, split) for split in ("test", "ood"))
-    own, foreign = inside.scores(passes), outside.scores(passes)
-    by = {score: _separation(own[score], foreign[score]) for score in SCORES}
-    return Told(row, inference, float(inside.uncertainty.mean()), float(outside.uncertainty.mean()), by)
+    own, ood = inside.scores(passes), outside.scores(passes)
+    by = {score: _separation(own[score], ood[score]) for score in SCORES}
+    return Detection(row, inference, float(inside.uncertainty.mean()), float(outside.uncertainty.mean()), by)
 
 
-def _separation(own: npt.NDArray[np.float64] | None, foreign: npt.NDArray[np.float64] | None) -> Separation | None:
-    if own is None or foreign is None:
+def _separation(own: npt.NDArray[np.float64] | None, ood: npt.NDArray[np.float64] | None) -> Separation | None:
+    if own is None or ood is None:
         return None
-    return Separation(metrics.ood_auroc(own, foreign), metrics.ood_fpr_at_95(own, foreign))
+    return Separation(metrics.ood_auroc(own, ood), metrics.ood_fpr_at_95(own, ood))
 
 
-def _section(subject: Subject, told: list[Told]) -> str:
+def _section(subject: Subject, found: list[Detection]) -> str:
     rows = [
         [
-            str(one.inference), str(one.row), f"{one.mean_own:.3f}", f"{one.mean_foreign:.3f}",
+            str(one.inference), str(one.row), f"{one.mean_own:.3f}", f"{one.mean_ood:.3f}",
             *map(_pair, one.by.values()),
         ]
-        for one in told
+        for one in found
     ]  # fmt: skip
-    header = ["", "", "mean H, own", "mean H, foreign", *SCORES.values()]
+    header = ["", "", "mean H, own", "mean H, OOD", *SCORES.values()]
     images = len(subject.probabilities(Row.UNCALIBRATED, Inference.MC, "ood"))
     return (
         "## Out of distribution\n\n"
-        f"Trained on {subject.setting.data}, shown {images} images of {subject.setting.ood}. Left: mean uncertainty. "
-        "Right, per image and score: AUROC / FPR at 95 % (the share of foreign images accepted by the threshold that "
-        f"accepts 95 % of the own ones), in percent.\n\n{markdown_table(header, rows)}\n\n"
-        f"Mean uncertainty of a batch of {BATCH} as foreign images replace its own, mean and standard deviation over "
+        f"Trained on {subject.setting.data}, tested on {images} images of {subject.setting.ood} (OOD). Left: mean "
+        "uncertainty. Right, per image and score: AUROC / FPR at 95 % (the share of OOD images accepted by the "
+        f"threshold that accepts 95 % of the own ones), in percent.\n\n{markdown_table(header, rows)}\n\n"
+        f"Mean uncertainty of a batch of {BATCH} as OOD images replace its own, mean and standard deviation over "
         f"{BATCHES} random batches. Its expectation is a straight line between the two means above.\n\n"
-        "![Mean uncertainty against the foreign share](ood.png)\n\n"
+        "![Mean uncertainty against the OOD share](ood.png)\n\n"
         "Values and commands: [ood.csv](ood.csv), [ood-detection.csv](ood-detection.csv)."
     )
 

@@ -1,4 +1,4 @@
-"""Rejection: the error of the images that are kept, as the threshold on the uncertainty falls."""
+"""Rejection: error of accepted images against the threshold."""
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
@@ -98,7 +98,7 @@ def _section(subject: Subject) -> str:
 
 
 def _areas(subject: Subject, row: Row) -> dict[str, float]:
-    """The area under the risk-coverage curve, by every score."""
+    """Area under the risk-coverage curve, by score."""
     labels = subject.labels()
     sampled, deterministic = (subject.probabilities(row, kind) for kind in (Inference.MC, Inference.DETERMINISTIC))
     return {

@@ -1,4 +1,4 @@
-"""Reliability diagrams: confidence of both inferences, and uncertainty, for every calibration method."""
+"""Reliability diagrams of confidence and uncertainty."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""What an experiment leaves behind: a CSV file, a Markdown section, and one page that joins the sections."""
+"""Result files: CSV, Markdown sections, one page."""
 
 import csv
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Cells = dict[str, str | int | float]
 
 
 def write_csv(folder: Path, name: str, lines: Sequence[Cells]) -> None:
-    """A table; numbers with six significant digits."""
+    """Write a table; numbers have six significant digits."""
     with replacing(folder / f"{name}.csv") as path, path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
@@ -24,7 +24,7 @@ def write_csv(folder: Path, name: str, lines: Sequence[Cells]) -> None:
 
 
 def write_section(folder: Path, name: Experiment, text: str) -> None:
-    """Write a section, and the page of all sections that exist."""
+    """Write a section, and the page of all sections."""
     with replacing(folder / f"{name}.md") as path:
         path.write_text(text.rstrip() + "\n")
     order = [Experiment.SCORECARD, *(kind for kind in Experiment if kind is not Experiment.SCORECARD)]
@@ -34,13 +34,13 @@ def write_section(folder: Path, name: Experiment, text: str) -> None:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def interval(measured: Interval, digits: int = 2) -> str:
-    """A value in percent with the interval it lies in."""
+    """A value and its interval, in percent."""
     value, low, high = (percentage(number, digits) for number in (measured.value, measured.low, measured.high))
     return f"{value} ({low} to {high})"
 

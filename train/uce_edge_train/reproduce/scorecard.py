@@ -1,4 +1,7 @@
-"""The paper's eight claims against what was found. Every verdict follows from numbers by a rule that is stated."""
+"""The paper's eight claims, each with a verdict.
+
+Every verdict follows from numbers by a stated rule.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +29,7 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a claim."""
+    """The verdict on a claim."""
 
     verdict: str
     evidence: str
@@ -34,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper says."""
+    """A claim of the paper."""
 
     text: str
     rule: str
@@ -63,7 +66,7 @@ def run(subject: Subject) -> None:
         subject.folder,
         Experiment.SCORECARD,
         f"## Scorecard: the paper's claims\n\n{setting.recipe.arch} on {setting.data} at {setting.scale} scale, one "
-        f"training per objective, seed {setting.recipe.seed}; Monte Carlo with N = {setting.samples} unless it says "
+        f"training per objective, seed {setting.recipe.seed}; Monte Carlo with N = {setting.samples} unless marked "
         "deterministic. Intervals are 95 % bootstrap intervals over the test images (paired where two "
         "predictions are compared); they do not contain the spread "
         f"between trainings.\n\n{markdown_table(['', 'claim', 'verdict', 'evidence'], rows)}\n\n"
@@ -72,21 +75,21 @@ def run(subject: Subject) -> None:
 
 
 def _verdict(parts: list[bool | None]) -> str:
-    """Of the parts of a claim, each true, false, or too close to call."""
+    """Combine the parts of a claim; None is undecided."""
     if all(parts):
         return "confirmed"
     return "partly" if any(parts) else "not confirmed" if False in parts else "undecided"
 
 
 def _sign(difference: metrics.Interval) -> bool | None:
-    """Whether a difference is below 0; None if 0 is in its interval."""
+    """Whether a difference is below 0; None if undecided."""
     return True if difference.high < 0 else False if difference.low > 0 else None
 
 
 def _difference(
     subject: Subject, score: Callable[[Table, Labels], float], first: Table, second: Table
 ) -> metrics.Interval:
-    """`score` of one prediction minus that of another, on the same images, with a paired bootstrap interval."""
+    """Paired bootstrap interval of the difference of two scores."""
     labels = subject.labels()
     rng = np.random.default_rng(0)
     draws = []
@@ -99,7 +102,7 @@ def _difference(
 
 
 def _overconfidence(table: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """The error minus the error that the probabilities themselves expect."""
+    """The error minus the error that the probabilities expect."""
     return 1 - metrics.accuracy(table, labels) - float(np.mean(1 - np.asarray(table).max(-1)))
 
 
@@ -155,12 +158,12 @@ def _temperature_suffices(subject: Subject) -> Finding:
 def _aux_overfits(subject: Subject) -> Finding:
     classes = len(subject.dataset.class_names)
     plain = subject.probabilities(Row.TEMPERATURE, Inference.MC)
-    wild = subject.probabilities(Row.AUX, Inference.MC, regularise=False)
-    difference = _difference(subject, metrics.nll, plain, wild)
+    unregularised = subject.probabilities(Row.AUX, Inference.MC, regularise=False)
+    difference = _difference(subject, metrics.nll, plain, unregularised)
     fitted = subject.calibration(Row.AUX, Inference.MC, regularise=False).outcome.nll_after
     words = (
         f"aux without weight decay and early stopping: NLL {fitted:.4f} on the calibration images, "
-        f"{metrics.nll(wild, subject.labels()):.4f} on the test images; "
+        f"{metrics.nll(unregularised, subject.labels()):.4f} on the test images; "
         f"temperature {metrics.nll(plain, subject.labels()):.4f} there"
     )
     if classes < MANY_CLASSES:
@@ -204,7 +207,7 @@ def _rejection_lowers(subject: Subject) -> Finding:
 
 def _ood_rises(subject: Subject) -> Finding:
     if not subject.has_ood:
-        return Finding("not tested", "no foreign images were given (--ood)")
+        return Finding("not tested", "no out-of-distribution images were given (--ood)")
     rises, words = {}, []
     for row in (Row.UNCALIBRATED, Row.TEMPERATURE):
         inside, outside = (subject.answers(row, Inference.MC, split).uncertainty for split in ("test", "ood"))
@@ -215,8 +218,8 @@ def _ood_rises(subject: Subject) -> Finding:
     uncalibrated = rises[Row.UNCALIBRATED]
     return Finding(
         _verdict([rises[Row.TEMPERATURE], None if uncalibrated is None else not uncalibrated]),
-        f"mean H, own -> foreign: {', '.join(words)}. The expected curve is a straight line between the two, so what "
-        "rises at all also rises past 50 %",
+        f"mean H, own -> OOD: {', '.join(words)}. The expected curve is a straight line between the two, so a curve "
+        "that rises at all also rises past 50 %",
     )
 
 
@@ -269,8 +272,8 @@ _CLAIMS = (
         _rejection_lowers,
     ),
     Claim(
-        "Mean H rises with the foreign share, past 50 % only once calibrated",
-        "Foreign images have a larger mean H than own ones with temperature and not without calibration; partly: both.",
+        "Mean H rises with the OOD share, past 50 % only once calibrated",
+        "OOD images have a larger mean H than own ones with temperature and not without calibration; partly: both.",
         _ood_rises,
     ),
     Claim(

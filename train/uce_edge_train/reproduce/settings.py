@@ -1,4 +1,4 @@
-"""What is trained for a reproduction, at each scale."""
+"""Recipes of a reproduction at each scale."""
 
 import shlex
 from dataclasses import dataclass, fields, replace
@@ -15,7 +15,7 @@ _LAPTOP_IMAGES = 480_000  # that a training sees at most, which two cores do in 
 
 @dataclass(frozen=True)
 class Setting:
-    """One column of the paper: a dataset, a network, and how both are used."""
+    """A dataset, a network, and how both are used."""
 
     data: str
     """As the user names it."""
@@ -25,15 +25,15 @@ class Setting:
     ood: str | None = None
 
     changes: tuple[str, ...] = ()
-    """The user's options besides data and scale, as typed."""
+    """The user's other options, as typed."""
 
     def command(self, experiment: str, out: str) -> str:
-        """The command that makes the numbers of an experiment, training what is not there yet."""
+        """The command that repeats an experiment."""
         words = ["uce-edge", "reproduce", experiment, "--data", self.data, "--scale", self.scale, *self.changes]
         return shlex.join([*words, "--out", out])
 
     def train_command(self, penalty: float) -> str:
-        """The command that trains a network of this setting by itself."""
+        """The command that trains one network of this setting."""
         recipe, plain = replace(self.recipe, penalty=penalty), Recipe()
         words = ["uce-edge", "train", "--data", self.data]
         for field in fields(recipe):
@@ -59,7 +59,7 @@ def setting(
     ood: str | None = None,
     seed: int = 0,
 ) -> Setting:
-    """The setting of a dataset at a scale, with the user's changes."""
+    """The setting of a dataset, with the user's changes."""
     flip = data in _MIRRORED
     if scale is Scale.PAPER:
         # The authors' public code: AdamW 0.01, batch 256, a plateau schedule, shifts of 4 pixels.
@@ -81,5 +81,5 @@ def setting(
         "seed": seed or None,
     }
     changes = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-    usual = {"cifar10": "cifar100", "svhn": "cifar10"}.get(data)
-    return Setting(data, scale, recipe, samples, ood or usual, tuple(changes))
+    default_ood = {"cifar10": "cifar100", "svhn": "cifar10"}.get(data)
+    return Setting(data, scale, recipe, samples, ood or default_ood, tuple(changes))

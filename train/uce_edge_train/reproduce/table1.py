@@ -1,4 +1,4 @@
-"""Table 1: classwise ECE and UCE of every calibration method, deterministic and Monte Carlo."""
+"""Table 1: classwise ECE and UCE of every calibration method."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Scored:
 
     interval: metrics.Interval
     twin: float
-    """What a perfectly calibrated model with the same probabilities scores."""
+    """The score of a perfectly calibrated model with the same probabilities."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Cell:
     empty_classes: int
 
     def line(self) -> Cells:
-        """Itself in a CSV file."""
+        """The row of a CSV file."""
         line: Cells = {
             "inference": str(self.inference),
             "method": str(self.row),
@@ -131,7 +131,7 @@ def _section(subject: Subject, cells: list[Cell]) -> str:
 
 
 def _draw(subject: Subject, cells: list[Cell]) -> None:
-    """How far every value is from its twin's, with the interval."""
+    """Draw the difference of every value to its twin."""
     with figure(subject.folder, Experiment.TABLE1, 1, len(SCORES), 10.6, 2.9) as axes:
         for axis, name in zip(axes[0], SCORES, strict=True):
             for place, cell in enumerate(cells):

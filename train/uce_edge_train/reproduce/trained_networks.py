@@ -1,4 +1,7 @@
-"""The networks of a reproduction and what they say: trained, asked and calibrated once, then kept on disk."""
+"""Networks of a reproduction, their logits and predictions.
+
+All are computed once and stored on disk.
+"""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -29,7 +32,7 @@ INFERENCES = (Inference.DETERMINISTIC, Inference.MC)
 
 
 class Row(StrEnum):
-    """A way to calibrate, as in the columns of Table 1."""
+    """A calibration method, as in Table 1."""
 
     UNCALIBRATED = "uncalibrated"
     """The network as trained."""
@@ -54,7 +57,7 @@ class Row(StrEnum):
 
 
 class Subject:
-    """Both networks of a setting, with their logits and calibrated predictions."""
+    """Both networks of a setting, with their predictions."""
 
     def __init__(
         self, setting: Setting, dataset: Dataset, ood: Split | None, folder: Path, device: TrainDevice
@@ -62,7 +65,7 @@ class Subject:
         self.setting, self.dataset, self.folder = setting, dataset, folder
         self._device = device
         self._data = dict(dataset.splits) | ({} if ood is None else {"ood": ood})
-        # What was computed once is asked for by several experiments.
+        # Several experiments use the same results.
         self.probabilities = cache(self._probabilities)
         self.calibration = cache(self._calibration)
         self.model_part = cache(self._model_part)
@@ -71,7 +74,7 @@ class Subject:
 
     @property
     def work(self) -> Path:
-        """Where networks and logits lie."""
+        """The folder of networks and logits."""
         return self.folder / "work"
 
     @property
@@ -84,14 +87,14 @@ class Subject:
         return self.dataset.splits["test"].labels
 
     def commands(self, experiment: Experiment, row: Row) -> dict[str, str]:
-        """What regenerates a cell, and what trains its network alone; for the last columns of a CSV file."""
+        """Commands that regenerate a row of a CSV file."""
         return {
             "command": self.setting.command(experiment, str(self.folder)),
             "trained_by": self.setting.train_command(PENALTY if row is Row.PENALTY else 0.0),
         }
 
     def train(self, kind: str) -> Path:
-        """The folder of a trained network: found there, or trained, or trained further after a kill."""
+        """The folder of a network, trained if necessary."""
         folder = self.work / "runs" / kind
         recipe = replace(self.setting.recipe, penalty=PENALTY if kind == "penalty" else 0.0)
         if (folder / "run.json").exists():
@@ -100,14 +103,16 @@ class Subject:
             if different or run.split_hashes["train"] != self.dataset.splits["train"].sha256():
                 what = ", ".join(different) or "its images"
                 raise UsageError(
-                    f"{folder} holds a network that was trained otherwise ({what}). Choose another --out, or delete it."
+                    f"{folder} holds a network of another recipe ({what}). Choose another --out, or delete it.",
+                    "run.different",
+                    differences=different,
                 )
         else:
             training.train(self.dataset, folder, recipe, device=self._device, resume=True)
         return folder
 
     def _compute_logits(self, kind: str, inference: Inference, split: str) -> ArrayLogits:
-        """Logits of some images, from disk if this network was asked before."""
+        """Logits of a split, cached on disk."""
         folder = self.train(kind)
         run = Run.load(folder)
         model = load_model(replace(run, tuned_rates=None), folder).to(pick(self._device))
@@ -140,13 +145,13 @@ class Subject:
         return probabilities(self.calibration(row, inference, regularise), logits)
 
     def _answers(self, row: Row, inference: Inference, split: str = "test") -> Answers:
-        """The predictions with the uncertainty and its part that is the model's, as `evaluate` has them."""
+        """Predictions with uncertainty and model uncertainty."""
         table = self.probabilities(row, inference, split)
         part = self.model_part(row, split) if inference is Inference.MC else np.zeros(len(table))
         return Answers(table, normalized_entropy(table), part)
 
     def _model_part(self, row: Row, split: str) -> npt.NDArray[np.float64]:
-        """The model's part of the uncertainty: H of the mean minus the mean of H."""
+        """Model uncertainty: H of the mean minus mean H."""
         fitted = self.calibration(row, Inference.MC)
         logits = self._logits(row.trained_as, Inference.MC, split)
         parts = []
