@@ -65,6 +65,8 @@ class Said(NamedTuple):
     code: int
     out: str
     err: str
+    error: str = ""
+    """The code of the error that ended it, such as `image.unreadable`; empty without one."""
 
 
 class Call(Protocol):
@@ -83,7 +85,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
             cli.main([str(argument) for argument in arguments])
         said = capsys.readouterr()
         assert "Traceback" not in said.err
-        return Said(int(stop.value.code or 0), said.out, said.err)
+        error = getattr(stop.value.__context__, "code", "")
+        return Said(int(stop.value.code or 0), said.out, said.err, error if isinstance(error, str) else "")
 
     return called
 
