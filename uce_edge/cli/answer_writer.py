@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 from uce_edge._util.printable import cell
 from uce_edge.cli.drift_watcher import Watcher
 from uce_edge.cli.messages import say
-from uce_edge.cli.predict_outputs import Destinations
 from uce_edge.errors import UsageError
+from uce_edge.output.destinations import Destinations
 
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer, Request

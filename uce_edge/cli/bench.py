@@ -11,7 +11,6 @@ from uce_edge.cli.bench_engines import ENGINES
 from uce_edge.cli.command import Command
 from uce_edge.cli.extras import need_torch_export
 from uce_edge.cli.messages import echo, say
-from uce_edge.cli.predict_outputs import check_apart
 from uce_edge.cli.shared_options import (
     DeviceOption,
     InferenceOption,
@@ -22,6 +21,7 @@ from uce_edge.cli.shared_options import (
 )
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
+from uce_edge.output.destinations import check_apart
 from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ def _refuse(
         raise UsageError("--shuffle needs a log: uce-edge monitor decisions.jsonl --shuffle")
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(expected("`plot`", "a file name ending in .svg", str(plot), "Use: --plot evidence.svg"))
-    from uce_edge.cli.predict_outputs import same_place
+    from uce_edge.output.destinations import same_place
 
     kept = {"the log": log, "the labels": labels, "the model": model}
     for option, path in (("state", state), ("plot", plot)):

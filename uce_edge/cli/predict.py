@@ -16,7 +16,6 @@ from uce_edge import contract
 from uce_edge.cli import answer_text
 from uce_edge.cli.answer_writer import Form, Printer, Writer
 from uce_edge.cli.messages import detail, fail, say, warn
-from uce_edge.cli.predict_outputs import Destinations
 from uce_edge.cli.shared_options import (
     DeviceOption,
     InferenceOption,
@@ -32,6 +31,7 @@ from uce_edge.cli.shared_options import (
     parse_threshold,
 )
 from uce_edge.errors import UsageError, expected
+from uce_edge.output.destinations import Destinations
 from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import typer
 from uce_edge import models as box
 from uce_edge.cli.extras import need_server
 from uce_edge.cli.messages import alarm, say
-from uce_edge.cli.predict_outputs import Destinations
 from uce_edge.cli.shared_options import (
     DeviceOption,
     ThreadsOption,
@@ -19,6 +18,7 @@ from uce_edge.cli.shared_options import (
     variable,
 )
 from uce_edge.errors import UsageError, expected
+from uce_edge.output.destinations import Destinations
 from uce_edge.runtime.providers import Device, check_threads
 
 _LIMITS = "Limits"

@@ -63,9 +63,7 @@ def joined(address: str | None) -> Iterator[None]:
         return
     with _ending_by_signals(), _private_folder() as folder, _environment(folder):
         try:
-            _init(
-                address=_HERE, _temp_dir=str(folder / "r"), _node_ip_address="127.0.0.1"
-            )  # by default it listens on all addresses
+            _init(address=_HERE, _temp_dir=str(folder / "r"), _node_ip_address="127.0.0.1")  # else on all
             _check_loopback()
             with _ending_by_signals():  # Ray has set its own handlers
                 yield
