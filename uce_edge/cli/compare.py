@@ -11,9 +11,9 @@ from uce_edge.cli.messages import say, show_log, table, warn
 from uce_edge.cli.shared_options import (
     DataOption,
     DeviceOption,
-    ForeignOption,
     JsonOption,
     MemoryOption,
+    OodOption,
     RootOption,
     SeedOption,
     TestGroupOption,
@@ -26,7 +26,7 @@ def compare(
     models: Annotated[list[Path], typer.Argument(help="Two or more model files made by `uce-edge export`.")],
     data: DataOption,
     group: TestGroupOption = None,
-    ood: ForeignOption = None,
+    ood: OodOption = None,
     report: Annotated[Path | None, typer.Option(help="Write all results to this .html file, with charts.")] = None,
     images: Annotated[
         int | None,

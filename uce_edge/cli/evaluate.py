@@ -11,12 +11,12 @@ from uce_edge.cli.messages import say, show_log, table, warn
 from uce_edge.cli.shared_options import (
     DataOption,
     DeviceOption,
-    ForeignOption,
     InferenceOption,
     JsonOption,
     MemoryOption,
     ModelArgument,
     NoVerifyOption,
+    OodOption,
     RootOption,
     SamplesOption,
     SeedOption,
@@ -42,7 +42,7 @@ def evaluate(
     model: ModelArgument = None,
     group: TestGroupOption = None,
     inference: InferenceOption = None,
-    ood: ForeignOption = None,
+    ood: OodOption = None,
     reject: Annotated[
         str | None,
         typer.Option(

@@ -18,7 +18,6 @@ from uce_edge.cli.shared_options import (
     variable,
 )
 from uce_edge.errors import UsageError, expected
-from uce_edge.output.destinations import Destinations
 from uce_edge.runtime.providers import Device, check_threads
 
 _LIMITS = "Limits"
@@ -117,6 +116,7 @@ def serve(
     threshold = parse_threshold(reject)
     check_threads(threads)
     need_server()
+    from uce_edge.output.destinations import Destinations
     from uce_edge.serve import access
     from uce_edge.serve.model_host import Limits, Named
     from uce_edge.serve.prometheus_metrics import Gauges
