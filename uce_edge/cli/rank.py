@@ -67,6 +67,7 @@ def rank(
     Example: uce-edge rank unlabelled/ --model digits.onnx --least --max-uncertainty 0.1 --csv > pseudo-labels.csv
     """
     form = Form.of(as_json=as_json, jsonl=jsonl, as_csv=as_csv)
+    image_ranking.check_options(top, max_uncertainty)
     model = check_request(model, samples, seed)
     from uce_edge._util.progress import progress
     from uce_edge.images.loader import collect

@@ -49,6 +49,14 @@ class Ranking:
     score: Score
 
 
+def check_options(top: int, max_uncertainty: float | None) -> None:
+    """Raise a UsageError for options of `rank` that are out of range."""
+    if top < 1:
+        raise UsageError(expected("`top`", "at least 1", top, "For example: --top 100"))
+    if max_uncertainty is not None:
+        check_threshold(max_uncertainty, "max_uncertainty")
+
+
 def rank(
     model: "Model",
     paths: Sequence[str | Path],
@@ -77,10 +85,7 @@ def rank(
     Raises:
         UsageError: An option is out of range, or the score needs more than one pass.
     """
-    if top < 1:
-        raise UsageError(expected("`top`", "at least 1", top, "For example: --top 100"))
-    if max_uncertainty is not None:
-        check_threshold(max_uncertainty, "max_uncertainty")
+    check_options(top, max_uncertainty)
     score = by or (Score.UNCERTAINTY if least else Score.MODEL_UNCERTAINTY)
     if score.needs_passes and (model.metadata.samples if samples is None else samples) == 1:
         raise UsageError(
