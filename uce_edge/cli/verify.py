@@ -55,7 +55,7 @@ def _print(verified: "Verified") -> None:
         "file": verified.file,
         "graph": "no digest" if verified.digests is None else f"as published, sha256 {verified.digests.graph}",
         "metadata": "no digest" if verified.digests is None else f"as published, sha256 {verified.digests.metadata}",
-        "description": "belongs to this file" if verified.description else "none beside it, or one without digests",
+        "description": "that of this file" if verified.description else "none beside it, or one without digests",
         "probe": probe,
         "signature": "not checked (--key)" if verified.signed is None else f"covers {', '.join(verified.signed)}",
     }

@@ -1,5 +1,6 @@
 """Verify a published model file on this computer, and sign one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,17 +47,21 @@ def verify_model(path: Path, key: Path | None = None, device: Device = Device.CP
             "digest.missing",
             path=path,
         )
+    _check_signed(signed, path, model.sha256)
     description = verification.check_description(path, model.metadata)
-    for file, digest in ((path, model.sha256), (path.with_suffix(".json"), description)):
-        if signed is not None and digest not in (None, signed.get(file)):
-            message = f"{file} was replaced after its signature was checked. Do not use it."
-            raise IntegrityError(message, "model.replaced", path=file)
+    _check_signed(signed, path.with_suffix(".json"), description)
     tested = model.self_test()
     if tested is not None and not tested.passed:
         message = f"{tested.sentence(str(path))} Do not use it here."
         raise UceEdgeError(message, "model.self-test-failed", path=path)
     files = None if signed is None else [file.name for file in signed]
     return Verified(str(path), model.digests, description is not None, tested, files)
+
+
+def _check_signed(signed: Mapping[Path, str] | None, file: Path, digest: str | None) -> None:
+    if signed is not None and digest not in (None, signed.get(file)):
+        message = f"{file} was replaced after its signature was checked. Do not use it."
+        raise IntegrityError(message, "model.replaced", path=file)
 
 
 def sign_model(path: Path, key: Path) -> tuple[Path, list[Path]]:

@@ -193,13 +193,13 @@ class Folder:
             self._write(self.name(number), sink.getvalue())
         return Counts.of(rows)
 
-    def keep(self, name: str, content: bytes) -> None:
+    def store(self, name: str, content: bytes) -> None:
         """Store a file for the workers, unless it exists."""
         with self._writing():
             if self._read(name) != content:
                 self._write(name, content)
 
-    def kept(self, name: str) -> bytes:
+    def load(self, name: str) -> bytes:
         """Read a file that was stored for the workers."""
         content = self._read(name)
         if content is None:

@@ -90,7 +90,7 @@ def opened(given: str, model: Path, out: str, request: Request = Request(), bloc
     with folder.locked():
         folder.clean()
         there = folder.begin(manifest, [one.stamp for one in found])
-        folder.keep(MODEL, content)
+        folder.store(MODEL, content)
         yield Job(found, there, _Shared(out, request, manifest))
 
 
@@ -171,7 +171,7 @@ class _Score:
         self._job, self._folder = job, Folder(job.out)
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / MODEL
-            path.write_bytes(self._folder.kept(MODEL))
+            path.write_bytes(self._folder.load(MODEL))
             # ONNX Runtime ignores the OMP_NUM_THREADS of Ray and would use all cores.
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
         if self._model.sha256 != job.manifest.model_sha256:

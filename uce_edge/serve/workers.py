@@ -47,7 +47,7 @@ class Workers:
         return bool(self._began)
 
     def close(self, *, wait: bool = True) -> None:
-        """Accept no more work, and wait for the work that has begun unless nobody needs it."""
+        """Accept no more work; by default, wait for the work under way."""
         self._threads.shutdown(wait=wait)
 
     def _ended(self, work: "asyncio.Future[Any]") -> None:
