@@ -117,10 +117,10 @@ def test_every_address_of_a_list_is_one_entry(photos: Path, monkeypatch: pytest.
         monkeypatch.chdir(photos)  # the path of a socket must be short
         listening.bind("socket.png")
     odd = ["foo://x/y.png", "file://host/x.png", "s3://", "a\0b.png", "fifo.png", "null.png", "dangling.png"]
-    odd += ["itself.png", "socket.png", "b", "a" * 5000, "\udcff.png", "a.JPG"]
+    odd += ["itself.png", "socket.png", "b", "a" * 5000, "a.JPG"]
     (photos / "list.jsonl").write_text("\n".join(json.dumps({"path": name}) for name in odd))
     found = [entry for block in blocks(str(photos / "list.jsonl"), 4) for entry in entries(block)]
-    assert [entry.content for entry in found] == [None] * 12 + [b"a.JPG"]
+    assert [entry.content for entry in found] == [None] * 11 + [b"a.JPG"]
     assert all(entry.error for entry in found[:-1])
 
 
