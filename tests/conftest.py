@@ -59,12 +59,17 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Digits:
     return Digits(run, model, deterministic, image, dataset, exported)
 
 
-class Said(NamedTuple):
-    """What a command did."""
-
+class _Printed(NamedTuple):
     code: int
     out: str
     err: str
+
+
+class Said(_Printed):
+    """Exit code and output of a command."""
+
+    error = ""
+    """The code of the error that ended it, such as `image.unreadable`; empty without one."""
 
 
 class Call(Protocol):
@@ -83,7 +88,9 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
             cli.main([str(argument) for argument in arguments])
         said = capsys.readouterr()
         assert "Traceback" not in said.err
-        return Said(int(stop.value.code or 0), said.out, said.err)
+        result = Said(int(stop.value.code or 0), said.out, said.err)
+        result.error = getattr(stop.value.__context__, "code", "") if result.code else ""
+        return result
 
     return called
 

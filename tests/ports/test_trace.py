@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
 
-from uce_edge.cli import web
 from uce_edge.errors import UceEdgeError
+from uce_edge.serve import page_contents
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("UCE_EDGE_PORTS") != "required", reason="runs with: make test-trace"),
@@ -137,7 +137,7 @@ def test_the_trace_would_show_it(folders: Folders) -> None:
 
 def test_the_page_listens_where_it_was_told_and_calls_nobody(folders: Folders) -> None:
     try:
-        web.assets()
+        page_contents.assets()
     except UceEdgeError as error:
         pytest.skip(str(error))
     words = folders.words("web", "--model", MODEL, "--port", "0")

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.errors import raises
 
 pa = pytest.importorskip("pyarrow", reason="the extra `ray` is not installed: make test-scale")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from uce_edge.errors import UceEdgeError, UsageError  # noqa: E402
+from uce_edge.errors import UsageError  # noqa: E402
 from uce_edge.scale import places  # noqa: E402
 from uce_edge.scale.inputs import Block, Entry, Kind, blocks, fingerprint, read, sources  # noqa: E402
 from uce_edge.scale.parquet_parts import MANIFEST, AgainWarning, Counts, Folder, Manifest  # noqa: E402
@@ -75,7 +76,7 @@ def test_what_cannot_be_read_is_an_entry(photos: Path) -> None:
     first, second = entries(block)
     assert (first.content, first.error) == (b"a.JPG", None)
     assert second.content is None
-    assert "gone.png cannot be read" in str(second.error)
+    assert "gone.png" in str(second.error)
 
 
 def test_a_bucket_is_reached_once_for_all_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +117,10 @@ def test_every_address_of_a_list_is_one_entry(photos: Path, monkeypatch: pytest.
         monkeypatch.chdir(photos)  # the path of a socket must be short
         listening.bind("socket.png")
     odd = ["foo://x/y.png", "file://host/x.png", "s3://", "a\0b.png", "fifo.png", "null.png", "dangling.png"]
-    odd += ["itself.png", "socket.png", "b", "a" * 5000, "\ud800.png", "\udcff.png", "a.JPG"]
+    odd += ["itself.png", "socket.png", "b", "a" * 5000, "a.JPG"]
     (photos / "list.jsonl").write_text("\n".join(json.dumps({"path": name}) for name in odd))
     found = [entry for block in blocks(str(photos / "list.jsonl"), 4) for entry in entries(block)]
-    assert [entry.content for entry in found] == [None] * 13 + [b"a.JPG"]
+    assert [entry.content for entry in found] == [None] * 11 + [b"a.JPG"]
     assert all(entry.error for entry in found[:-1])
 
 
@@ -214,29 +215,30 @@ def test_damaged_parquet_is_one_entry_beside_sound_rows(tmp_path: Path) -> None:
     assert [one[-1].error is None for one in found] == [True, False, False]
     (tmp_path / "0.parquet").unlink()
     (tmp_path / "2.parquet").unlink()
-    with pytest.raises(UsageError, match="cannot be read as Parquet"):
+    with raises("input.unreadable"):
         blocks(str(tmp_path), 9)
 
 
-def test_what_is_no_input_is_told(tmp_path: Path, photos: Path) -> None:
+def test_a_wrong_input_is_an_error(tmp_path: Path, photos: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "nothing.csv").write_text("label\ncat\n")
     (tmp_path / "bad.parquet").write_bytes(b"no")
     wrong = {
-        tmp_path / "gone": "exists",
-        tmp_path / "empty": "images",
-        tmp_path / "empty" / "*.png": "images",
-        tmp_path / "nothing.csv": "`path`",
-        tmp_path / "bad.parquet": "Parquet",
-        "nowhere://bucket": "cannot be reached",
+        tmp_path / "gone": "input.missing",
+        tmp_path / "empty": "input.empty",
+        tmp_path / "empty" / "*.png": "input.empty",
+        tmp_path / "bad.parquet": "input.unreadable",
+        "nowhere://bucket": "bucket.unreachable",
     }
-    for given, words in wrong.items():
-        with pytest.raises(UsageError, match=words):
+    for given, code in wrong.items():
+        with raises(code):
             blocks(str(given), 64)
+    with pytest.raises(UsageError):
+        blocks(str(tmp_path / "nothing.csv"), 64)
     (photos / "x.parquet").write_bytes(b"")
-    with pytest.raises(UsageError, match="not both"):
+    with raises("input.mixed"):
         blocks(str(photos), 64)
-    with pytest.raises(UsageError, match="`block`"):
+    with raises("argument.block"):
         blocks(str(photos), 0)
 
 
@@ -264,13 +266,14 @@ def test_a_folder_goes_on_and_refuses_other_jobs(tmp_path: Path) -> None:
     Folder(str(out)).clean()
     names = ["_lock", MANIFEST, "part-00000000.parquet", "part-00000001.parquet"]
     assert sorted(path.name for path in out.iterdir()) == names
-    for changed, words in ({"model_sha256": "x"}, "another model"), ({"fingerprint": "x"}, "another input"):
-        with pytest.raises(UsageError, match=words):
+    for changed in ({"model_sha256": "x"}, {"fingerprint": "x"}):
+        with raises("job.another") as caught:
             begun(out, Manifest(**{**vars(MANIFESTED), **changed}))
+        assert caught.value.fields["key"] in changed
     for mine in ("photo.png", "letter.tmp"):
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / mine).write_text("mine")
-        with pytest.raises(UsageError, match="no _manifest"):
+        with raises("job.not-empty"):
             begun(tmp_path / "other")
         Folder(str(tmp_path / "other")).clean()
         assert [path.name for path in (tmp_path / "other").iterdir()] == [mine]
@@ -326,24 +329,25 @@ def test_a_part_whose_images_have_changed_is_computed_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff", b"[" * 100_000])
-def test_a_damaged_manifest_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_manifest_is_an_error(tmp_path: Path, content: bytes) -> None:
     stored(tmp_path)
     (tmp_path / MANIFEST).write_bytes(content)
-    with pytest.raises(UsageError, match="is damaged"):
+    with raises("job.damaged"):
         begun(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["part-abc.parquet", "part-00000002.parquet", "other.parquet"])
-def test_foreign_answers_are_refused(tmp_path: Path, name: str) -> None:
+def test_unknown_parts_are_rejected(tmp_path: Path, name: str) -> None:
     counts = stored(tmp_path)
     (tmp_path / "notes.txt").touch()
     assert begun(tmp_path) == {0: counts, 1: counts}
     (tmp_path / name).touch()
-    with pytest.raises(UsageError, match=name):
+    with raises("job.unknown-part") as caught:
         begun(tmp_path)
+    assert caught.value.fields["file"] == name
 
 
-def test_places_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "file" / "x")
     (tmp_path / "locked").mkdir()
@@ -351,14 +355,14 @@ def test_places_that_cannot_be_written_are_told(tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "_lock").symlink_to(tmp_path / "created")
     for place in ("file", "file/x", "dangling", "locked", "linked", "a" * 300, "a\0b"):
-        with pytest.raises(UceEdgeError, match="Cannot write to"):
+        with raises("job.unwritable"):
             begun(tmp_path / place)
     assert not (tmp_path / "created").exists()
 
 
 def test_two_jobs_on_one_folder_are_refused(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "out"))
-    with folder.locked(), pytest.raises(UceEdgeError, match="Another job"), Folder(str(tmp_path / "out")).locked():
+    with folder.locked(), raises("job.locked"), Folder(str(tmp_path / "out")).locked():
         pass
     begun(tmp_path / "out")
     assert json.loads((tmp_path / "out" / MANIFEST).read_text())["input"] == "photos"

@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they run, so that `--version` and `--help` are instant."""
+"""The command line. Commands import heavy modules when they run, to start fast."""
 
 import io
 import os
@@ -67,8 +67,8 @@ app.command(name="serve", cls=Command)(serve.serve)
 app.command(name="web", cls=Command)(web.web)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         echo(f"uce-edge {__version__}")
         raise typer.Exit
 
@@ -81,16 +81,16 @@ def _root(
 ) -> None:
     import logging
 
-    # Without any handler Python prints Pillow's own error log on stderr, beside the message of ours.
+    # Without a handler, Python prints the log of Pillow on stderr.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a known failure becomes one sentence on stderr and an exit code."""
+    """Run the command line; known errors become a message and an exit code."""
     warnings.formatwarning = format_warning
     set_talk(Talk.NORMAL)
     providers.silence_log()
-    # A file name may have bytes that are no text: it is shown with a mark in their place, as stderr does.
+    # File names may not be valid text; replace such bytes, as stderr does.
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
     try:
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
             try:
                 app(arguments)
             finally:
-                sys.stdout.flush()  # while what goes wrong can be told
+                sys.stdout.flush()  # while errors can still be reported
     except Stopped as error:
         if sys.stderr.isatty():
             echo(err=True)  # below the ^C
@@ -108,10 +108,13 @@ def main(arguments: list[str] | None = None) -> None:
         echo(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.filename is not None:  # of a file, which whoever opened it should have told
+        if error.filename is not None:  # an error of a file, which is a bug: it should have a message
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is not written at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop the rest of the output
         if not isinstance(error, BrokenPipeError):
-            told = f"error: Cannot write the output: {error.strerror}. Make room, or send it elsewhere."
-            typer.secho(told, err=True, fg=typer.colors.RED)
+            echo(
+                f"error: Cannot write the output: {error.strerror}. Make room, or redirect it.",
+                err=True,
+                fg=typer.colors.RED,
+            )
         sys.exit(1)

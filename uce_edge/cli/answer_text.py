@@ -1,4 +1,4 @@
-"""Answers on stdout for people: a card for one image, a table for many, a row of a stream."""
+"""Answers as text: a card for one image, a table, or a row of a stream."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def card(answer: "Answer") -> None:
-    """One image: its likeliest classes as bars, how sure, and what to do with it."""
+    """Print one answer: the likeliest classes as bars, uncertainty and decision."""
     echo(answer.path, bold=True)
     if answer.prediction is None:
         echo(f"  {answer.error}", fg=typer.colors.RED)
@@ -36,30 +36,30 @@ def card(answer: "Answer") -> None:
 
 
 def decisions(answers: Sequence["Answer"], *, passes: bool = False) -> None:
-    """Many images: what each is, how sure, and what to do with it; and the passes it took, where they differ."""
+    """Print a table of answers with their decisions, optionally with passes."""
     extra = {"passes": lambda answer, prediction: f"{prediction.passes:>6}"} if passes else {}
     _table(answers, extra | {"decision": lambda answer, _: styled(_decision(answer), fg=_colour(answer))})
 
 
 def disagreements(answers: Sequence["Answer"]) -> None:
-    """Many images: what each is, how sure, and how far the passes disagree."""
+    """Print a table of answers with their model uncertainty."""
     _table(answers, {"model uncertainty": lambda _, prediction: f"{prediction.model_uncertainty:.3f}"})
 
 
 def row(answer: "Answer") -> None:
-    """One image of a stream: a line of its own, at once."""
+    """Print one answer of a stream at once."""
     prediction = answer.prediction
     if prediction is None:
         echo(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
     else:
-        decided = styled("" if answer.decision is None else _decision(answer), fg=_colour(answer))
-        sure = f"{prediction.label}  {prediction.confidence:.1%}  {spread(prediction)}"
-        echo(f"{answer.path}  {sure}  {wrong_about(prediction)}  ", decided)
+        decision = styled("" if answer.decision is None else _decision(answer), fg=_colour(answer))
+        certainty = f"{prediction.label}  {prediction.confidence:.1%}  {spread(prediction)}"
+        echo(f"{answer.path}  {certainty}  {wrong_about(prediction)}  ", decision)
     sys.stdout.flush()
 
 
 def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "ImagePrediction"], str]]) -> None:
-    """What all tables tell of an image, and some more columns."""
+    """Print a table with the common columns and further ones."""
     widest = max([width(answer.path) for answer in answers] + [5])
     names = max([width(answer.prediction.label) for answer in answers if answer.prediction is not None] + [5])
     head = f"{'image':<{widest}}  {'label':<{names}}  confidence  uncertainty    wrong about  {'  '.join(columns)}"
@@ -72,7 +72,7 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
         line = f"{pad(answer.path, widest)}  {pad(prediction.label, names)}  {prediction.confidence:>10.1%}"
         wrong = MISSING if prediction.out_of_distribution else odds(prediction.error_probability)
         line += f"  {spread(prediction):<13}  {wrong:<11}"
-        cells = [tell(answer, prediction) for tell in columns.values()]
+        cells = [text(answer, prediction) for text in columns.values()]
         echo(line, *(part for cell in cells for part in ("  ", cell)))
 
 
@@ -87,7 +87,7 @@ def _colour(answer: "Answer") -> str | None:
 
 
 def _bar(share: float) -> str:
-    """A bar of at most `_BAR` characters, in eighths where the terminal has them."""
+    """Draw a bar of at most `_BAR` characters, in eighths if the terminal can."""
     eighths = round(share * _BAR * 8)
     drawn = _EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
     try:

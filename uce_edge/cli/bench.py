@@ -11,7 +11,6 @@ from uce_edge.cli.bench_engines import ENGINES
 from uce_edge.cli.command import Command
 from uce_edge.cli.extras import need_torch_export
 from uce_edge.cli.messages import echo, say
-from uce_edge.cli.predict_outputs import check_apart
 from uce_edge.cli.shared_options import (
     DeviceOption,
     InferenceOption,
@@ -22,6 +21,7 @@ from uce_edge.cli.shared_options import (
 )
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
+from uce_edge.output.destinations import check_apart
 from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ _MADE = Path("made here")
 
 
 class BenchCommand(Command):
-    """`--baseline` may stand without a value, which Typer has no word for."""
+    """Accepts `--baseline` without a value, which Typer cannot express."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give a bare `--baseline` its value."""
+        """Insert the value of a bare `--baseline`."""
         following = [*args[1:], "--"]
         given = [
             f"{word}={_MADE}" if word == "--baseline" and then.startswith("--") else word
@@ -90,15 +90,14 @@ def bench(
     if plot is not None:
         picture.check_plot(plot)
         check_apart("plot", plot, [model])
-    # A wrong file is told here, in this process, and in full.
+    # Errors of the file are reported here rather than in a worker process.
     metadata = Model(model, device).metadata
     if not metadata.takes_seeds and counts != [metadata.samples]:
         rule = f"{metadata.samples} for a model with a fixed number of passes"
         raise UsageError(expected("`samples`", rule, samples, f"Use: --samples {metadata.samples}"))
     if baseline not in (None, _MADE) and Model(baseline, device).metadata.inference is not Inference.DETERMINISTIC:
-        raise UsageError(
-            f"The baseline {baseline} is not deterministic. Make one with: uce-edge export --inference deterministic"
-        )
+        remedy = "Make one with: uce-edge export --inference deterministic"
+        raise UsageError(expected("`baseline`", "a deterministic model", str(baseline), remedy))
     with tempfile.TemporaryDirectory() as folder:
         report = sweep.sweep(
             model,
@@ -121,7 +120,7 @@ def bench(
 
 
 def _deterministic(metadata: "Metadata", folder: Path) -> Path:
-    """A deterministic file of the same architecture, with random weights: speed does not depend on them."""
+    """Export the same architecture as deterministic, with random weights."""
     from uce_edge_train.choices import Architecture
 
     name = metadata.architecture.removesuffix(" (untrained)")
@@ -132,12 +131,12 @@ def _deterministic(metadata: "Metadata", folder: Path) -> Path:
     from uce_edge_export.options import Wanted
     from uce_edge_train.networks.untrained import export_untrained
 
-    wanted, out = Wanted(Inference.DETERMINISTIC), folder / f"{name}-deterministic.onnx"
-    return export_untrained(name, out, wanted, classes=len(metadata.classes), image=metadata.image).path
+    options, out = Wanted(Inference.DETERMINISTIC), folder / f"{name}-deterministic.onnx"
+    return export_untrained(name, out, options, classes=len(metadata.classes), image=metadata.image).path
 
 
 def print_report(report: "Report") -> None:
-    """The sweep as a table."""
+    """Print the sweep as a table."""
     batched = {m.batch for m in report.measurements} != {1}
     ratio = "  ratio to baseline" if report.baseline else ""
     images = "  images" if batched else ""

@@ -1,4 +1,4 @@
-"""The engines of `uce-edge bench --compare`: the one place that knows in which package each worker lies."""
+"""The engines of `uce-edge bench --compare`, with the modules of their workers."""
 
 from uce_edge.bench.engine import Engine
 

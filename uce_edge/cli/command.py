@@ -1,4 +1,4 @@
-"""What every command has: how much it says, and what becomes of Ctrl-C."""
+"""The base of all commands: --quiet, --verbose and Ctrl-C."""
 
 import shlex
 import time
@@ -16,13 +16,14 @@ _GOES_ON = {
     "reproduce": "The same command continues where it stopped.",
     "score": "The same command continues where it stopped.",
 }
-"""What to do after a stop, for commands that keep what they have done."""
+"""How to continue after Ctrl-C, for commands that can."""
 
 
 class Stopped(UceEdgeError):
-    """Ctrl-C ended a command; by custom, the exit code is 128 and the number of the signal."""
+    """Ctrl-C ended a command; the exit code is 128 plus the number of the signal."""
 
     exit_code = 130
+    default_code = "stopped"
 
 
 class Command(TyperCommand):
@@ -38,7 +39,7 @@ class Command(TyperCommand):
         ]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep what was typed, for the line that goes on after a stop."""
+        """Store the typed words, for the command that continues after Ctrl-C."""
         ctx.meta["uce_edge.typed"] = list(args)
         return super().parse_args(ctx, args)
 
@@ -55,12 +56,12 @@ class Command(TyperCommand):
             messages.detail(f"{self.name} took {time.monotonic() - started:.2f} s.")
 
 
-def _switch(name: str, talk: Talk, told: str) -> TyperOption:
+def _switch(name: str, talk: Talk, text: str) -> TyperOption:
     def chosen(_: Any, __: Any, given: bool) -> None:
         if given:
             messages.set_talk(talk)
 
     return TyperOption(
-        param_decls=[name], is_flag=True, default=False, expose_value=False, callback=chosen, help=told, is_eager=True,
+        param_decls=[name], is_flag=True, default=False, expose_value=False, callback=chosen, help=text, is_eager=True,
         rich_help_panel=_PANEL,
     )  # fmt: skip

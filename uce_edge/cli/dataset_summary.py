@@ -1,4 +1,4 @@
-"""What is said of labelled images before a network is trained on them."""
+"""Summary of a labelled dataset before training."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ _FEW = 20  # classes whose images are counted one by one
 
 
 def tell_dataset(dataset: "Dataset") -> None:
-    """Say which classes there are, how many images each split has, and what is wrong with them."""
+    """Print the classes, the images of every split, and problems."""
     import numpy as np
 
     names, splits = dataset.class_names, dataset.splits
@@ -38,7 +38,7 @@ def tell_dataset(dataset: "Dataset") -> None:
 
 
 def _tell_groups(split: "Split") -> None:
-    """Say what so few groups can promise at best, while it can still be changed."""
+    """Warn if there are too few groups for a promised error of 5 %."""
     from uce_edge.rejection.guarantee import images_needed, upper_bound
 
     groups, needed = len(split.one_per_group()), images_needed(0.05, 0.95)

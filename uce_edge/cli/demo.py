@@ -1,4 +1,4 @@
-"""`uce-edge demo`: the whole path on the embedded digits."""
+"""`uce-edge demo`: all steps on the embedded digits."""
 
 import shlex
 import time
@@ -36,14 +36,14 @@ def demo(
         echo(f"[{number}/{len(commands)}] {command}", bold=True, err=True)
         _run(context, command)
         if command.startswith("uce-edge predict"):
-            say(f"{digit} is a handwritten {label} that the network never saw; {other} is a photo of a flower.")
-    say("", f"Done in {time.monotonic() - started:.0f} s. The same by hand:")
+            say(f"{digit} is a handwritten {label} from the test images; {other} is a photo of a flower.")
+    say("", f"Done in {time.monotonic() - started:.0f} s. The commands were:")
     for command in commands:
         say(f"    {command}")
 
 
 def _run(context: typer.Context, command: str) -> None:
-    """Run a command as it is printed, through the program that this one is a command of."""
+    """Run a command exactly as it is printed."""
     program = context.find_root()
     code = program.command.main(shlex.split(command)[1:], program.info_name, standalone_mode=False)
     if code:
@@ -51,7 +51,7 @@ def _run(context: typer.Context, command: str) -> None:
 
 
 def _write_images(digit: Path, other: Path) -> str:
-    """A test digit, and a picture that is none; returns the digit's true label."""
+    """Write a test digit and a photo; returns the true label of the digit."""
     from PIL import Image
     from sklearn.datasets import load_sample_image
 

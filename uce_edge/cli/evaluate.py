@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge.cli.evaluation_inputs import called, check_report, grouped_note, outside_images, trained_note
 from uce_edge.cli.messages import say, show_log, table, warn
 from uce_edge.cli.shared_options import (
     DataOption,
     DeviceOption,
-    ForeignOption,
     InferenceOption,
     JsonOption,
     MemoryOption,
     ModelArgument,
     NoVerifyOption,
+    OodOption,
     RootOption,
     SamplesOption,
     SeedOption,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from uce_edge.evaluation.ood import OutOfDistribution
     from uce_edge.evaluation.shift import Pooled
 
-_PAGES = (".html", ".htm")
 _GATED = ("accepted with the gate", "error")
 _NAME = 10  # characters of a class above a column of the confusion matrix
 
@@ -44,7 +42,7 @@ def evaluate(
     model: ModelArgument = None,
     group: TestGroupOption = None,
     inference: InferenceOption = None,
-    ood: ForeignOption = None,
+    ood: OodOption = None,
     reject: Annotated[
         str | None,
         typer.Option(
@@ -76,49 +74,38 @@ def evaluate(
 
     The test part of a dataset is used. Each metric is shown beside its value for a perfectly calibrated twin: the same
     answers, with labels drawn from the model's own probabilities. Even the twin's calibration errors are not 0. A test
-    says whether the model is overconfident, underconfident or consistent with calibration.
+    reports whether the model is overconfident, underconfident or consistent with calibration.
 
     Example: uce-edge evaluate digits.onnx --data digits --reject 0.3 --report report.html
 
     Example: uce-edge evaluate photos.onnx --data photos/ --ood elsewhere/ --ood far --corrupt --report report.html
     """
     show_log()
-    # Wrong usage is told before anything slow happens.
     threshold = parse_threshold(reject)
     model = check_request(model, samples, seed, inference)
     check_threads(threads)
-    if report is not None:
-        check_report(report, [model])
-    from uce_edge import evaluation
     from uce_edge._util.atomic_files import replacing
-    from uce_edge.datasets import labelled
+    from uce_edge.evaluation.evaluation_data import EvaluationData
+    from uce_edge.output.destinations import check_report
     from uce_edge.output.report import page, summary
     from uce_edge.runtime.model import Model
 
+    if report is not None:
+        check_report(report, [model])
     loaded = Model(model, device, threads=threads, max_memory=max_memory, verify=not no_verify)
     if threshold == "auto":
         loaded.reject_rule("auto")
         threshold = None
-    spec = loaded.metadata.image
-    own = labelled.Own(loaded.metadata.hashes.splits, loaded.metadata.group)
-    split, part = labelled.load_test(data, spec, loaded.classes, root, own, group)
-    say(f"Evaluating {model} on {len(split):,} images: {data}, {part}.")
-    outside = outside_images(ood or (), spec, root, split.images)
-    result = evaluation.evaluate(
+    test = EvaluationData.load(data, loaded.metadata, ood=ood or (), root=root, group=group)
+    say(f"Evaluating {model} on {len(test.split):,} images: {data}, {test.part}.")
+    result = test.evaluate(
         loaded,
-        split.images,
-        split.labels,
-        data=called(data),
-        part=part,
-        names=None if split.names is None else list(split.names),
-        outside=outside.images,
-        kinds=outside.kinds,
+        names=test.names,
         samples=samples,
         seed=seed,
         reject=threshold,
         corrupt=corrupt_images if corrupt else 0,
         timed=report is not None and latency,
-        notes=[*trained_note(loaded.metadata, split.images), *grouped_note(split)],
     )
     if report is not None:
         with replacing(report, "--report") as temporary:
@@ -130,14 +117,13 @@ def evaluate(
     for note in result.notes:
         warn(note)
     say(summary.headline(result))
-    test = result.reliability["uncertainty"].test
-    say(f"By uncertainty it is {summary.calibration(test)}.")
+    say(f"By uncertainty it is {summary.calibration(result.reliability['uncertainty'].test)}.")
     if report is not None:
         say(f"Wrote {report}")
 
 
 def _print(result: "Evaluation") -> None:
-    """The tables for people; why there are dashes goes to stderr."""
+    """Print the tables; the reasons for dashes go to stderr."""
     from uce_edge.output import wording
 
     table(
@@ -154,7 +140,7 @@ def _print(result: "Evaluation") -> None:
         ],
     )
     table(
-        ("uncertainty at most", "accepted", "error", "95 % bound", "errors let through"),
+        ("uncertainty at most", "accepted", "error", "95 % bound", "errors accepted"),
         [
             (
                 f"{wording.threshold(point.measured.threshold)} ({point.origin})",
@@ -183,9 +169,9 @@ def _print(result: "Evaluation") -> None:
                 )
             ],
         )
-    for outside in result.ood:
-        _print_foreign(outside, result.rejection[0].measured.threshold)
-        reasons |= {wording.SCORES[name]: detection.auroc.why for name, detection in outside.detection.items()}
+    for ood in result.ood:
+        _print_ood(ood, result.rejection[0].measured.threshold)
+        reasons |= {wording.SCORES[name]: detection.auroc.why for name, detection in ood.detection.items()}
     if result.shift is not None:
         table(
             ("damage", "accuracy", "uncertainty", "UCE", "accepted", "error", *(_GATED if result.gated else ())),
@@ -238,24 +224,24 @@ def _print_classes(classes: "Classes") -> None:
         )
 
 
-def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
+def _print_ood(ood: "OutOfDistribution", threshold: float) -> None:
     from uce_edge.output import wording
 
-    head = (f"foreign: {outside.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
-    table(head, [wording.separation(name, detection) for name, detection in outside.detection.items()])
-    gated = outside.gated is not None
+    head = (f"out of distribution: {ood.name}", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval")
+    table(head, [wording.separation(name, detection) for name, detection in ood.detection.items()])
+    gated = ood.gated is not None
     table(
-        ("uncertainty at most", "foreign, accepted", *(("with the gate",) if gated else ())),
+        ("uncertainty at most", "out of distribution, accepted", *(("with the gate",) if gated else ())),
         [
             (
                 wording.threshold(threshold),
-                wording.percent(outside.accepted),
-                *((wording.percent(outside.gated),) if gated else ()),
+                wording.percent(ood.accepted),
+                *((wording.percent(ood.gated),) if gated else ()),
             )
         ],
     )
 
-    if outside.kinds:
+    if ood.kinds:
         scores = ("uncertainty", *(("both",) if gated else ()))
         table(
             (
@@ -273,7 +259,7 @@ def _print_foreign(outside: "OutOfDistribution", threshold: float) -> None:
                     wording.percent(kind.accepted),
                     *((wording.percent(kind.gated),) if gated else ()),
                 )
-                for kind in (*outside.kinds, *outside.apart)
+                for kind in (*ood.kinds, *ood.apart)
             ],
         )
 

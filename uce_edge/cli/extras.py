@@ -1,4 +1,4 @@
-"""The parts of the installation that a command needs."""
+"""Checks that the optional packages of a command are installed."""
 
 from importlib import import_module
 
@@ -8,27 +8,27 @@ _ONNX = ("onnx", "onnx_ir")
 
 
 def need_torch(what: str) -> None:
-    """Say how to install the training part when it is not there."""
+    """Require the packages for training."""
     _need(what, ("torch", "safetensors"), "train,export")
 
 
 def need_torch_export(what: str) -> None:
-    """Say how to install what turns a torch network into a file."""
+    """Require the packages to export a torch network."""
     _need(what, ("torch", "safetensors", "onnxscript", *_ONNX), "train,export")
 
 
 def need_onnx(what: str) -> None:
-    """Say how to install what reads and writes model files, which needs no torch."""
+    """Require the packages that edit model files, without torch."""
     _need(what, _ONNX, "recalibrate")
 
 
 def need_server() -> None:
-    """Say how to install what serves model files over HTTP."""
+    """Require the packages of the HTTP server."""
     _need("Serving", ("starlette", "uvicorn", "prometheus_client"), "serve")
 
 
 def need_ray() -> None:
-    """Say how to install what scores on many machines."""
+    """Require the packages for scoring on many machines."""
     _need("Scoring", ("ray", "pyarrow"), "ray")
 
 

@@ -1,4 +1,4 @@
-"""What commands say to a person."""
+"""Messages of commands on stderr, and escaped output on stdout."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -11,54 +11,38 @@ from uce_edge._util.printable import shown
 
 if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
-    from uce_edge.monitor import LabelCheck
 
 
 def describe_auto(metadata: "Metadata") -> str | None:
-    """What `--reject auto` does with a file; None when nothing is stored."""
+    """Describe the stored reject rule of a file; None without one."""
     from uce_edge.rejection.description import describe
 
     return None if metadata.rule is None else describe(metadata.rule, metadata.classes)
 
 
-def describe_check(check: "LabelCheck", alpha: float) -> str:
-    """What labelled images say of a promised error."""
-    from uce_edge.output.wording import percent
-
-    promised = percent(check.target_error)
-    counted = f"{check.errors} of {check.images:,} labelled and accepted images are wrong"
-    if check.is_broken(alpha):
-        told = f"the promised error of at most {promised} is BROKEN"
-    elif check.is_kept(alpha):
-        told = f"the promised error of at most {promised} is kept"
-    else:
-        told = f"these are too few to confirm or refute the promised error of at most {promised}: label more images"
-    return f"Checked {check.time}: {counted}; {told} (at alpha {alpha:g})."
-
-
 def quote(path: object) -> str:
-    """A path as one shell word, for commands to paste."""
+    """Quote a path for a shell command."""
     import shlex
 
     return shlex.quote(str(path))
 
 
 class Talk(StrEnum):
-    """How much a command says on stderr."""
+    """How much a command prints on stderr."""
 
     QUIET = "quiet"
-    """Errors and alarms alone."""
+    """Errors and alarms only."""
     NORMAL = "normal"
-    """What a person wants to know."""
+    """Also notes, warnings and progress."""
     VERBOSE = "verbose"
-    """Also what is loaded, where it runs, and how long it takes."""
+    """Also what is loaded, where it runs and how long it takes."""
 
 
 _talk = Talk.NORMAL
 
 
 def set_talk(talk: Talk) -> None:
-    """Choose how much is said from now on."""
+    """Set how much is printed from now on."""
     global _talk  # noqa: PLW0603 - a program has one stderr
     _talk = talk
     progress.hide(talk is Talk.QUIET)
@@ -69,72 +53,72 @@ def set_talk(talk: Talk) -> None:
 
 
 class Styled(str):
-    """A part of a line with its colours; what others have named is escaped in it."""
+    """A coloured part of a line, already escaped."""
 
     __slots__ = ()
 
 
 def styled(text: str, fg: str | None = None) -> Styled:
-    """A part of a line in a colour."""
+    """Colour and escape a part of a line."""
     return Styled(typer.style(shown(text), fg=fg))
 
 
 def echo(*parts: str, err: bool = False, fg: str | None = None, bold: bool | None = None) -> None:
-    """Print one line. All commands print here: no name of a file or class can break it or control the terminal."""
+    """Print one line, escaped: no file or class name can control the terminal."""
     line = "".join(part if isinstance(part, Styled) else shown(part) for part in parts)
     typer.secho(line, err=err, fg=fg, bold=bold)
 
 
 def say(*lines: str) -> None:
-    """Tell a person; stdout is for data."""
+    """Print notes on stderr, because stdout is for data."""
     if _talk is not Talk.QUIET:
         for line in lines:
             echo(line, err=True)
 
 
 def detail(text: str) -> None:
-    """Tell a person who wants to know more."""
+    """Print a line on stderr with --verbose."""
     if _talk is Talk.VERBOSE:
         echo(text, err=True)
 
 
 def warn(text: str) -> None:
-    """Tell a person what may harm them."""
+    """Print a warning on stderr."""
     if _talk is not Talk.QUIET:
         alarm(text)
 
 
 def alarm(text: str) -> None:
-    """Tell a person what they asked to be told of, even if nothing else is said."""
+    """Print a warning on stderr, even with --quiet."""
     echo(f"warning: {text}", err=True, fg=typer.colors.YELLOW)
 
 
 def fail(text: str) -> None:
-    """Tell a person what went wrong while the rest went on, even if nothing else is said."""
+    """Print an error that does not end the command, even with --quiet."""
     echo(f"error: {text}", err=True)
 
 
 def format_warning(message: Warning | str, *_: object, **__: object) -> str:
-    """A warning of Python in one line, for `warnings.formatwarning`."""
+    """Format a Python warning in one line, for `warnings.formatwarning`."""
     return "" if _talk is Talk.QUIET else f"warning: {shown(str(message))}\n"
 
 
 def show_log(package: str = "uce_edge.datasets") -> None:
-    """Say on stderr what a package logs, once: of long work, or of the images that it found."""
+    """Print the log of a package on stderr, every line once."""
     import logging
 
-    told: set[str] = set()  # a command may read the same images again
+    printed: set[str] = set()  # a command may read the same images again
 
-    class Said(logging.Handler):
+    class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             text = self.format(record)
-            if text not in told:
-                told.add(text)
+            if text not in printed:
+                printed.add(text)
                 (warn if record.levelno >= logging.WARNING else say)(text)
 
     log = logging.getLogger(package)
     log.setLevel(logging.INFO)
-    log.handlers = [Said()]
+    log.handlers = [Handler()]
 
 
 def hide_log(package: str) -> None:
@@ -147,7 +131,7 @@ def hide_log(package: str) -> None:
 
 
 def width(text: str) -> int:
-    """The columns that a text takes on a terminal: characters of Chinese, Japanese and Korean take two."""
+    """The width of a text on a terminal, where CJK characters take two columns."""
     text = shown(text)
     if text.isascii():
         return len(text)
@@ -157,12 +141,12 @@ def width(text: str) -> int:
 
 
 def pad(text: str, columns: int) -> str:
-    """A text with blanks behind it, so many columns wide."""
+    """Pad a text with spaces to a width."""
     return shown(text) + " " * (columns - width(text))
 
 
 def again(option: str, value: str) -> str | None:
-    """The command as it was typed, with another value for an option; None for one without that option."""
+    """The typed command with another value of an option; None without that option."""
     import shlex
     import sys
 
@@ -177,12 +161,12 @@ def again(option: str, value: str) -> str | None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, err: bool = False) -> None:
-    """Columns as wide as they need to be: names to the left, numbers to the right; an empty line ends it.
+    """Print a table: names to the left, numbers to the right, and an empty line.
 
     Args:
         head: The names of the columns.
         rows: Their cells.
-        err: Whether it is talk rather than the result.
+        err: Whether to print on stderr.
     """
     if err and _talk is Talk.QUIET:
         return

@@ -14,9 +14,8 @@ import typer
 
 from uce_edge import contract
 from uce_edge.cli import answer_text
-from uce_edge.cli.answer_writer import Form, Printer, Writer
-from uce_edge.cli.messages import detail, fail, say, warn
-from uce_edge.cli.predict_outputs import Destinations
+from uce_edge.cli.answer_writer import Form, Printer
+from uce_edge.cli.messages import alarm, detail, fail, say, warn
 from uce_edge.cli.shared_options import (
     DeviceOption,
     InferenceOption,
@@ -32,6 +31,7 @@ from uce_edge.cli.shared_options import (
     parse_threshold,
 )
 from uce_edge.errors import UsageError, expected
+from uce_edge.output.destinations import Destinations
 from uce_edge.runtime.providers import Device, check_threads
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Sort(StrEnum):
     """The order of the answers."""
 
     GIVEN = "given"
-    """As the images were named."""
+    """The order of the arguments."""
     UNCERTAINTY = "uncertainty"
-    """The most uncertain first; what could not be read comes last."""
+    """The most uncertain first, unreadable images last."""
 
 
 def predict(
@@ -138,9 +138,9 @@ def predict(
     """
     # Wrong usage is told before anything slow happens.
     form = Form.of(as_json=as_json, jsonl=jsonl, as_csv=as_csv)
-    _refuse(images, watch, form, sort, sheet)
+    _check_options(images, watch, form, sort, sheet)
     if exit_code and reject is None:
-        raise UsageError("--exit-code reports rejections, so it needs a threshold: add --reject 0.3")
+        raise UsageError("--exit-code needs a threshold: add --reject 0.3", "usage.no-threshold")
     threshold = parse_threshold(reject)
     if adaptive is not None:
         contract.check_adaptive(adaptive)
@@ -148,6 +148,7 @@ def predict(
     model = check_request(model, samples, seed, inference)
     from uce_edge.images.folder_watch import arrivals
     from uce_edge.images.loader import collect
+    from uce_edge.output.answer_files import AnswerFiles
     from uce_edge.runtime.answers import Request
     from uce_edge.runtime.model import Model
 
@@ -171,7 +172,7 @@ def predict(
     emit = keep if not at_once else answer_text.row if form is Form.TEXT else printer.print
     asked = Request(samples, seed, threshold, adaptive, top)
     with (
-        Writer(destinations, loaded, asked, endless=watch is not None) as writer,
+        AnswerFiles(destinations, loaded, asked, endless=watch is not None, alarm=alarm) as writer,
         _progress(len(paths), shown=not form.flows) as advance,
         _until_stopped(watch),
     ):
@@ -188,8 +189,8 @@ def predict(
         printer.finish(kept)
     elif not at_once:
         _show(kept, passes=adaptive is not None)
-    writer.finish()
-    tally.tell(decided=reject is not None and form is Form.TEXT)
+    say(*writer.finish())
+    tally.print(decided=reject is not None and form is Form.TEXT)
     if tally.failed:
         raise typer.Exit(1)
     if exit_code and tally.rejected:
@@ -198,7 +199,7 @@ def predict(
 
 @dataclass
 class _Tally:
-    """What became of the images: numbers, so that a folder may be watched for years."""
+    """Counts of images by outcome."""
 
     total: int = 0
     failed: int = 0
@@ -212,8 +213,8 @@ class _Tally:
         self.rejected += answer.decision == "reject"
         self.ood += answer.prediction is not None and answer.prediction.out_of_distribution
 
-    def tell(self, *, decided: bool) -> None:
-        """Sum up on stderr; of decisions only if there were several."""
+    def print(self, *, decided: bool) -> None:
+        """Print a summary on stderr, with decisions if there were several."""
         took = time.monotonic() - self.started
         noun = "image" if self.total == 1 else "images"
         detail(
@@ -228,13 +229,13 @@ class _Tally:
 
 
 def _bytes(audit: Path | None, megabytes: float | None) -> int | None:
-    """The size of --audit-size."""
+    """The value of --audit-size in bytes."""
     if megabytes is None:
         return None
     if audit is None:
-        raise UsageError("--audit-size needs a log: add --audit decisions.jsonl")
+        raise UsageError("--audit-size needs a log: add --audit decisions.jsonl", "usage.no-log")
     if not megabytes > 0:
-        raise UsageError(expected("`audit-size`", "above 0", megabytes, "For example: --audit-size 100"))
+        raise UsageError(expected("`audit_size`", "above 0", megabytes, "For example: --audit-size 100"))
     return max(1, round(1e6 * min(megabytes, 1e9)))
 
 
@@ -251,7 +252,7 @@ def _show(answers: list["Answer"], *, passes: bool) -> None:
 
 @contextmanager
 def _until_stopped(watched: Path | None) -> Iterator[None]:
-    """For a watched folder, Ctrl-C is the end and no failure."""
+    """With a watched folder, Ctrl-C ends the command without an error."""
     if watched is None:
         yield
         return
@@ -263,7 +264,7 @@ def _until_stopped(watched: Path | None) -> Iterator[None]:
 
 
 def _progress(total: int, shown: bool) -> AbstractContextManager[Callable[[int], None]]:
-    """A bar for many images; a few need none."""
+    """Show a progress bar for many images."""
     if total <= 16 or not shown:
         return nullcontext(lambda _: None)
     from uce_edge._util.progress import progress
@@ -271,12 +272,14 @@ def _progress(total: int, shown: bool) -> AbstractContextManager[Callable[[int],
     return progress("predicting", total)
 
 
-def _refuse(images: list[str] | None, watch: Path | None, form: Form, sort: Sort, sheet: Path | None) -> None:
+def _check_options(images: list[str] | None, watch: Path | None, form: Form, sort: Sort, sheet: Path | None) -> None:
     if (not images) == (watch is None):
         raise UsageError(
-            "Give either images (files, folders, or - for stdin) or one folder to watch: --watch incoming/"
+            "Give either images (files, folders, or - for stdin) or one folder to watch: --watch incoming/",
+            "usage.no-images",
         )
     if watch is not None and (form is Form.JSON or sheet is not None or sort is not Sort.GIVEN):
-        raise UsageError("--watch never ends, so --json, --sheet and --sort do not go with it. Use: --jsonl")
+        message = "--watch never ends, so --json, --sheet and --sort do not work with it. Use: --jsonl"
+        raise UsageError(message, "usage.watch")
     if sheet is not None and sheet.suffix.lower() != ".png":
         raise UsageError(expected("`sheet`", "a file name ending in .png", str(sheet), "Use: --sheet answers.png"))

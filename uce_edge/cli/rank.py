@@ -1,8 +1,5 @@
 """`uce-edge rank`."""
 
-import heapq
-from collections.abc import Iterator
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,35 +18,14 @@ from uce_edge.cli.shared_options import (
     ThreadsOption,
     check_request,
 )
-from uce_edge.errors import UsageError, expected
+from uce_edge.runtime import image_ranking
+from uce_edge.runtime.image_ranking import Score
 from uce_edge.runtime.providers import Device
 
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer
 
 _COLUMNS = ("path", "label", "confidence", "uncertainty", "model_uncertainty", "standard_error")
-
-
-class Score(StrEnum):
-    """What images are ranked by."""
-
-    MODEL_UNCERTAINTY = "model_uncertainty"
-    """How far the passes disagree: what more labels can teach. Mutual information, known as BALD."""
-    UNCERTAINTY = "uncertainty"
-    """Normalised entropy, whether the model or the image itself is to blame."""
-    CONFIDENCE = "confidence"
-    """The probability of the label; the lowest is the most uncertain."""
-    STANDARD_ERROR = "standard_error"
-    """How far the uncertainty itself may be off, for want of passes."""
-
-    @property
-    def needs_passes(self) -> bool:
-        """Whether a single pass says nothing about it."""
-        return self in (Score.MODEL_UNCERTAINTY, Score.STANDARD_ERROR)
-
-    def of(self, answer: "Answer") -> float:
-        """The score of an image; its name is that of the prediction's number."""
-        return float(getattr(answer.prediction, self))
 
 
 def rank(
@@ -90,51 +66,33 @@ def rank(
 
     Example: uce-edge rank unlabelled/ --model digits.onnx --least --max-uncertainty 0.1 --csv > pseudo-labels.csv
     """
-    # Wrong usage is told before anything slow happens.
     form = Form.of(as_json=as_json, jsonl=jsonl, as_csv=as_csv)
-    if top < 1:
-        raise UsageError(expected("`top`", "at least 1", top, "For example: --top 100"))
-    if max_uncertainty is not None:
-        from uce_edge.rejection.rule import check_threshold
-
-        check_threshold(max_uncertainty, "max_uncertainty")
+    image_ranking.check_options(top, max_uncertainty)
     model = check_request(model, samples, seed)
-    score = by or (Score.UNCERTAINTY if least else Score.MODEL_UNCERTAINTY)
     from uce_edge._util.progress import progress
     from uce_edge.images.loader import collect
     from uce_edge.runtime.model import Model
 
     paths = collect(images)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
-    if score.needs_passes and (loaded.metadata.samples if samples is None else samples) == 1:
-        raise UsageError(
-            f"--by {score} needs more than one pass. Use --samples 25, or --by uncertainty for a deterministic model."
-        )
-    failed = left = 0
+    with progress("ranking", len(paths)) as advance:
 
-    def usable() -> Iterator["Answer"]:
-        nonlocal failed, left
-        # The rule of --reject: what it would reject is left out.
-        for answer in loaded.answers(paths, samples, seed, max_uncertainty):
+        def done(answer: "Answer") -> None:
             advance(1)
             if not answer.ok:
-                failed += 1
                 fail(str(answer.error))
-            elif answer.decision != "reject":
-                left += 1
-                yield answer
 
-    # Only the best so far are kept, however many images there are.
-    choose = heapq.nlargest if least == (score is Score.CONFIDENCE) else heapq.nsmallest
-    with progress("ranking", len(paths)) as advance:
-        ranked = choose(top, usable(), key=score.of)
+        ranking = image_ranking.rank(
+            loaded, paths, by, top=top, least=least,
+            max_uncertainty=max_uncertainty, samples=samples, seed=seed, done=done,
+        )  # fmt: skip
     if form is Form.TEXT:
-        answer_text.disagreements(ranked)
+        answer_text.disagreements(ranking.answers)
     else:
-        Printer(form, columns=_COLUMNS).finish(ranked)
+        Printer(form, columns=_COLUMNS).finish(ranking.answers)
     order = "most certain" if least else "most uncertain"
     limit = "" if max_uncertainty is None else f" with an uncertainty of at most {max_uncertainty:g}"
-    say(f"{len(ranked)} of {left} images{limit}, {order} first by {score}.")
-    if failed:
-        fail(f"{failed} of {len(paths)} images could not be used.")
+    say(f"{len(ranking.answers)} of {ranking.usable} images{limit}, {order} first by {ranking.score}.")
+    if ranking.failed:
+        fail(f"{ranking.failed} of {len(paths)} images could not be used.")
         raise typer.Exit(1)

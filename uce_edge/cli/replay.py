@@ -44,14 +44,14 @@ def replay(
 
     for path in model or []:
         if not path.is_file():
-            raise ModelFileError(f"There is no model file {path}. Check its spelling.")
+            raise ModelFileError(f"There is no model file {path}. Check its spelling.", "model.missing", path=path)
     known = ModelFiles(model or models.files())
     counts: Counter[Outcome] = Counter()
-    told = []
+    findings = []
     for finding in recompute(log, images, known, tolerance):
         counts[finding.outcome] += 1
         if as_json:
-            told.append(finding.as_dict())
+            findings.append(finding.as_dict())
         elif finding.outcome is not Outcome.SAME:
             line = f"{finding.file}:{finding.line}  {finding.path or '?'}  {finding.outcome}: {finding.why}"
             echo(line, fg=typer.colors.YELLOW if finding.outcome is Outcome.UNCHECKED else typer.colors.RED)
@@ -63,18 +63,18 @@ def replay(
         ),
         None,
     )
-    is_whole = ends_with is None or last == ends_with
+    is_complete = ends_with is None or last == ends_with
     if as_json:
         summary = {outcome.value: counts[outcome] for outcome in Outcome}
-        whole = {"last": last, "whole": None if ends_with is None else is_whole}
-        typer.echo(json.dumps(summary | whole | {"lines": told}, indent=2, allow_nan=False))
+        ending = {"last": last, "whole": None if ends_with is None else is_complete}
+        typer.echo(json.dumps(summary | ending | {"lines": findings}, indent=2, allow_nan=False))
     else:
         echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome) + ".")
-        if not is_whole:
+        if not is_complete:
             echo(
                 f"The log ends with {last}, not with the hash of --ends-with: lines are missing at its end.",
                 fg=typer.colors.RED,
             )
         say(f"Last line: {last}")
-    if not is_whole or counts.total() > counts[Outcome.SAME]:
+    if not is_complete or counts.total() > counts[Outcome.SAME]:
         raise typer.Exit(1)

@@ -21,7 +21,9 @@ def reproduce(
         ),
     ] = (Scale.LAPTOP),
     out: Annotated[Path | None, typer.Option(help="The folder of the results. Default: results/DATA-SCALE.")] = None,
-    ood: Annotated[str | None, typer.Option(help="Foreign images: a dataset's name, a folder or an .npz file.")] = None,
+    ood: Annotated[
+        str | None, typer.Option(help="Out-of-distribution images: a dataset's name, a folder or an .npz file.")
+    ] = None,
     root: RootOption = None,
     download: DownloadOption = False,
     arch: Annotated[

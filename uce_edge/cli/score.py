@@ -74,12 +74,12 @@ def score(
     from uce_edge.scale.ray_job import Machines, opened
 
     machines = Machines(address, workers, cpus_per_worker, Device.CUDA if cuda else Device.CPU)
-    # Ray tells of nodes that died on stdout, which is for results.
+    # Ray reports dead nodes on stdout, which is for results.
     with redirect_stdout(sys.stderr), opened(images, model, out, Request(samples, seed, threshold), block) as job:
         counts = sum(job.there.values(), Counts())
         with progress("scoring", len(job.blocks)) as advance:
             advance(len(job.there))
-            with closing(job.run(machines)) as done:  # also where a signal ends it
+            with closing(job.run(machines)) as done:  # also after a signal
                 for stored in done:
                     counts += stored
                     advance(1)
@@ -87,7 +87,7 @@ def score(
         import json
 
         typer.echo(json.dumps(counts.as_dict() | {"images": counts.images, "files": len(job.blocks)}))
-    resumed = f" {len(job.there)} of {len(job.blocks)} files were there already." if job.there else ""
+    resumed = f" {len(job.there)} of {len(job.blocks)} files existed already." if job.there else ""
     decided = f"{counts.accepted} accepted, {counts.rejected} rejected" if threshold is not None else "no threshold"
     say(f"{counts.images} images in {out}: {decided}.{resumed}")
     for kind, number in sorted(counts.errors.items()):

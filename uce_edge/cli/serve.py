@@ -9,7 +9,6 @@ import typer
 from uce_edge import models as box
 from uce_edge.cli.extras import need_server
 from uce_edge.cli.messages import alarm, say
-from uce_edge.cli.predict_outputs import Destinations
 from uce_edge.cli.shared_options import (
     DeviceOption,
     ThreadsOption,
@@ -71,7 +70,7 @@ def serve(
         int, typer.Option(help="The largest number of open connections.", rich_help_panel=_LIMITS)
     ] = 256,
     timeout: Annotated[
-        float, typer.Option(help="Seconds after which a request is given up.", rich_help_panel=_LIMITS)
+        float, typer.Option(help="Seconds until a request times out with 504.", rich_help_panel=_LIMITS)
     ] = 30,
     allow_host: Annotated[
         list[str] | None,
@@ -104,7 +103,7 @@ def serve(
     if not 0 <= port <= 65535:
         raise UsageError(expected("`port`", "between 0 and 65535", port, "For example: --port 8000"))
     if (tls_cert is None) != (tls_key is None):
-        raise UsageError("A certificate needs its key: give both --tls-cert and --tls-key.")
+        raise UsageError("A certificate needs its key: give both --tls-cert and --tls-key.", "server.tls-key")
     for name, path in (("tls_cert", tls_cert), ("tls_key", tls_key)):
         if path is not None and not path.is_file():
             raise UsageError(expected(f"`{name}`", "a file", str(path), "Check the path"))
@@ -112,10 +111,12 @@ def serve(
         raise UsageError(expected("`max_connections`", "at least 1", max_connections, "Leave it out for 256"))
     if (audit or monitor) and len(models or ()) > 1:
         option = "--audit" if monitor is None else "--monitor"
-        raise UsageError(f"{option} works with one model only: leave it out, or start a server for each model.")
+        message = f"{option} works with one model only: leave it out, or start a server for each model."
+        raise UsageError(message, "server.several-models", option=option)
     threshold = parse_threshold(reject)
     check_threads(threads)
     need_server()
+    from uce_edge.output.destinations import Destinations
     from uce_edge.serve import access
     from uce_edge.serve.model_host import Limits, Named
     from uce_edge.serve.prometheus_metrics import Gauges
@@ -130,17 +131,17 @@ def serve(
     gauges = Gauges()
     hosts = load(named, limits, gauges, device, threads, threshold)
     if token is None and host not in ("127.0.0.1", "localhost", "::1"):
-        say(f"note: everybody who can reach {host} can use this server. To require a token, set {access.TOKEN}.")
+        say(f"note: anyone who can reach {host} can use this server. To require a token, set {access.TOKEN}.")
 
     def announce(address: str) -> None:
         for hosted in hosts:
             say(f"{address}/v2/models/{hosted.named.name}/versions/{hosted.named.version}: {hosted.named.path}")
-        say("Stop with Ctrl+C. Requests that have begun are finished first.")
+        say("Stop with Ctrl+C. Requests under way are answered first.")
 
     address = Address(host, port, tls_cert, tls_key, token, max_connections, tuple(allow_host or ()))
     run(hosts, limits, gauges, address, audit, announce, monitor, alarm)
 
 
 def _file(text: str) -> str:
-    """A bundled model as NAME=PATH; everything else as it is."""
+    """Replace the name of a bundled model by NAME=PATH."""
     return f"{text}={choose_model(Path(text))}" if text in box.names() and not Path(text).is_file() else text

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def variable(option: str) -> str:
-    """The environment variable that gives an option its default: UCE_EDGE_MAX_MEMORY for --max-memory."""
+    """The environment variable of an option: UCE_EDGE_MAX_MEMORY for --max-memory."""
     return f"UCE_EDGE_{option.upper()}"
 
 
@@ -27,19 +27,19 @@ _MODEL = (
 )
 _REJECT = (
     "Reject images whose uncertainty is above this threshold (0 to 1). auto: apply the rule stored in the model, which "
-    "may also reject foreign images."
+    "may also reject out-of-distribution images."
 )
 
 
 def reject_option(text: str = _REJECT) -> Any:
-    """The option --reject, whose meaning a command may tell in its own words."""
+    """The option --reject, with the help text of a command."""
     return typer.Option("--reject", metavar="FLOAT|auto", help=text, envvar=variable("reject"))
 
 
 ModelOption = Annotated[Path | None, typer.Option(help=_MODEL, envvar=variable("model"))]
 ModelArgument = Annotated[Path | None, typer.Argument(help=_MODEL, envvar=variable("model"))]
 NamedModelOption = Annotated[Path | None, typer.Option(help=_MODEL)]
-"""For a command that knows by itself which model is meant: no variable speaks for it."""
+"""For a command that finds the model by itself, without the environment variable."""
 InferenceOption = Annotated[
     Inference | None,
     typer.Option(help=f"For a bundled model: use its {' or '.join(models.BUNDLED)} file. Default: {models.DEFAULT}."),
@@ -113,7 +113,7 @@ NoveltyLevelOption = Annotated[
         "0.03, or up to 0.05 if the images cannot prove less.",
     ),
 ]
-ForeignOption = Annotated[
+OodOption = Annotated[
     list[str] | None,
     typer.Option(
         help="Out-of-distribution images, which the model should reject: a dataset's name, a folder, an .npz file, far "
@@ -141,14 +141,14 @@ RangeOption = Annotated[
 
 
 def parse_range(text: str | None) -> "Choice":
-    """The value of --range."""
+    """Parse --range."""
     from uce_edge.images.gray_range import parse
 
     return "auto" if text is None else parse(text)
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """HEIGHTxWIDTH as two numbers."""
+    """Parse HEIGHTxWIDTH."""
     if text is None:
         return None
     height, _, width = text.partition("x")
@@ -158,7 +158,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def parse_numbers(argument: str, text: str) -> list[float]:
-    """Numbers with commas between."""
+    """Parse numbers separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
@@ -167,15 +167,15 @@ def parse_numbers(argument: str, text: str) -> list[float]:
 
 
 def parse_names(argument: str, text: str | None) -> list[str] | None:
-    """Names with commas between, or those of a file with one per line."""
+    """Parse names separated by commas, or read a file with one per line."""
     if text is None:
         return None
     try:
-        lines = Path(text).read_text(encoding="utf-8-sig").splitlines()  # editors of Windows write a mark first
+        lines = Path(text).read_text(encoding="utf-8-sig").splitlines()  # editors of Windows write a byte order mark
     except UnicodeDecodeError:
         rule = "names, or a text file in UTF-8"
         raise UsageError(expected(f"`{argument}`", rule, text, "Save it as UTF-8")) from None
-    except (OSError, ValueError):  # not a file: the names themselves, which may be no file name, such as a long one
+    except (OSError, ValueError):  # not a file, so these are the names
         return [name.strip() for name in text.split(",")]
     return [line.strip() for line in lines if line.strip()]
 
@@ -184,7 +184,7 @@ TARGETS = "ERROR|CLASS=ERROR,..."
 
 
 def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" = None) -> "Promise":
-    """The value of --target-error: an error, or one for every label, such as `glioma=0.02,other=0.1`."""
+    """Parse --target-error: one error, or one per class: `glioma=0.02,other=0.1`."""
     from uce_edge.rejection.promises import OTHER, Promise, RejectBy
 
     example = f"For example: --target-error 0.05, or --target-error cat=0.02,{OTHER}=0.1"
@@ -204,7 +204,8 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
     if score not in (None, RejectBy.UNCERTAINTY):
         raise UsageError(
             f"--target-error with one error per class needs --score uncertainty, but got {score}. Leave --score out, "
-            "or give one error for all classes."
+            "or give one error for all classes.",
+            "usage.score-per-class",
         )
     try:
         return Promise.of_classes(errors, confidence)
@@ -213,7 +214,7 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
 
 
 def parse_novelty(level: float | None, confidence: float | None = None) -> "NoveltyPromise":
-    """The value of --novelty-level, with the confidence of its promise."""
+    """Parse --novelty-level and its confidence."""
     from uce_edge.rejection.promises import NoveltyPromise
 
     try:
@@ -226,7 +227,7 @@ def parse_novelty(level: float | None, confidence: float | None = None) -> "Nove
 
 
 def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
-    """The value of --reject."""
+    """Parse --reject."""
     from uce_edge.rejection.rule import check_threshold
 
     if text is None or text == "auto":
@@ -238,11 +239,11 @@ def parse_threshold(text: str | None) -> "float | Literal['auto'] | None":
 
 
 def check_request(model: Path | None, samples: int | None, seed: int, inference: Inference | None = None) -> Path:
-    """Refuse passes that do not exist; returns the model file, which is one of the box unless it is named."""
+    """Check the passes, and find the model file."""
     contract.pass_seeds(samples if samples is not None else 1, seed)
     return choose_model(model, inference)
 
 
 def choose_model(model: Path | None, inference: Inference | None = None) -> Path:
-    """The named file, or one of the box: by the model's name, or the default one, of a kind of inference."""
+    """Find a model file by path or bundled name; None for the default."""
     return models.find(model, inference)

@@ -269,13 +269,13 @@ def train(
     if leads:
         show_log()
     dataset = datasets.load(data, root, parse_size(size), download, group, parse_range(range_))
-    recipe.build(len(dataset.class_names), dataset.image_shape[2])  # refuses what cannot be, before anything is told
+    recipe.build(len(dataset.class_names), dataset.image_shape[2])  # raises errors before anything is printed
     if leads:
         tell_dataset(dataset)
         if dataset.gray.words is not None:
             say(dataset.gray.words)
     if members > 1:
-        for folder in folders:  # all at once: an ensemble that lacks a member is not finished
+        for folder in folders:  # all at once, because an incomplete ensemble is not finished
             writable_folder(folder)
     for number, folder in enumerate(folders):
         if finished[number]:
@@ -293,33 +293,40 @@ def train(
 
 
 def _folders(out: Path, members: int) -> list[Path]:
-    """Where the networks go; refuses a folder that holds something else."""
+    """The folders of the networks; raises an error if one has other contents."""
     others = sorted(path.name for path in out.glob(f"{_MEMBER}*") if path.is_dir())
     if members == 1:
         if others:
-            raise UsageError(f"{out} holds an ensemble ({', '.join(others)}). Choose another --out, or add --members.")
+            message = f"{out} holds an ensemble ({', '.join(others)}). Choose another --out, or add --members."
+            raise UsageError(message, "run.ensemble", path=out)
         return [out]
     if (out / "run.json").exists() or (out / "checkpoint.safetensors").exists():
-        raise UsageError(f"{out} holds a single run, but --members trains an ensemble. Choose another --out.")
+        message = f"{out} holds a single run, but --members trains an ensemble. Choose another --out."
+        raise UsageError(message, "run.not-ensemble", path=out)
     folders = [out / f"{_MEMBER}{number}" for number in range(members)]
     beyond = sorted(set(others) - {folder.name for folder in folders})
     if beyond:
         raise UsageError(
             f"{out} holds more members than {members} ({', '.join(beyond)}). Choose another --out, or a larger "
-            "--members."
+            "--members.",
+            "run.more-members",
+            path=out,
         )
     return folders
 
 
 def _is_finished(folder: Path, resume: bool, overwrite: bool) -> bool:
-    """Whether a network is trained already and shall stay; refuses to touch one without being told to."""
+    """Whether a network is trained and kept; raises an error without --resume or --overwrite."""
     unfinished = (folder / "checkpoint.safetensors").exists()
     if (folder / "run.json").exists() and not overwrite and not (resume and unfinished):
         if resume:
             return True
-        raise UsageError(f"{folder} holds a trained run already. Choose another --out, or replace it with --overwrite.")
+        message = f"{folder} holds a trained run already. Choose another --out, or replace it with --overwrite."
+        raise UsageError(message, "run.exists", path=folder)
     if unfinished and not (resume or overwrite):
         raise UsageError(
-            f"{folder} holds an unfinished training. Continue it with --resume, or start again with --overwrite."
+            f"{folder} holds an unfinished training. Continue it with --resume, or start again with --overwrite.",
+            "run.unfinished",
+            path=folder,
         )
     return False

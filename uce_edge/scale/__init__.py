@@ -1,5 +1,5 @@
-"""Scoring many images on many machines, with Ray Data.
+"""Bulk scoring on many machines, with Ray Data.
 
-`inputs` cuts an input into blocks, `parquet_parts` writes one Parquet file per block, and `ray_job` runs it. A pass
-depends on the image and its seed alone, so a block has the same rows whoever computes it, and whenever.
+`inputs` splits an input into blocks, `parquet_parts` writes one Parquet file per block, and `ray_job` runs the job. A
+pass depends on its image and seed alone, so a block has the same rows on every machine.
 """

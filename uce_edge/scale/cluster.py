@@ -1,4 +1,4 @@
-"""Ray: started on this machine for one job, or joined where a cluster runs."""
+"""Start Ray on this machine for one job, or join a cluster."""
 
 import ipaddress
 import os
@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# Before Ray is imported: it would report its use to its makers, and hide the graphics cards of tasks that ask for none.
+# Before the import of Ray: no usage statistics, and GPUs stay visible to tasks that request none.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# Nor are its own records of tasks and events needed: every process would write them as long as a job lasts.
+# No records of tasks and events: every process would write them during the whole job.
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
 os.environ.setdefault("RAY_enable_metrics_collection", "0")
 os.environ.setdefault("RAY_event_stats", "0")
@@ -28,23 +28,23 @@ from ray.exceptions import RayError
 
 from uce_edge.errors import UceEdgeError
 
-_HERE = "local"  # without it Ray would join whatever cluster runs on this machine
+_HERE = "local"  # without it Ray would join any cluster that runs on this machine
 _FOLDER = "uce-ray-"
 _NEW = 60
-"""Seconds in which a folder may be that of a job that is about to hold it."""
+"""Seconds in which a folder may belong to a job that has not locked it yet."""
 _LONGEST = 20
-"""Characters of the path of a temporary folder: that of a socket below it may have 103, of which Ray takes 67."""
+"""Characters of the temporary folder: a socket path has at most 103, and Ray needs 67."""
 
 
 @contextmanager
 def joined(address: str | None) -> Iterator[None]:
-    """Join a cluster, or start Ray on this machine; whoever has started Ray already is left alone.
+    """Join a cluster, or start Ray here; a Ray that already runs in this process is used.
 
-    A Ray that is started here listens on the loopback address alone and asks for a secret of its own (if it can: 2.60
-    and later). Its files are in a folder that nobody else can read, and that is removed at the end.
+    A Ray that is started here listens on the loopback address only and needs a token (2.60 and later). Its files are in
+    a private folder that is removed at the end.
 
     Args:
-        address: Of a cluster; None starts Ray.
+        address: The address of a cluster; None starts Ray.
 
     Raises:
         UceEdgeError: Ray did not start.
@@ -63,7 +63,7 @@ def joined(address: str | None) -> Iterator[None]:
         return
     with _ending_by_signals(), _private_folder() as folder, _environment(folder):
         try:
-            _init(address=_HERE, _temp_dir=str(folder / "r"), _node_ip_address="127.0.0.1")  # which it opens to all
+            _init(address=_HERE, _temp_dir=str(folder / "r"), _node_ip_address="127.0.0.1")  # else on all
             _check_loopback()
             with _ending_by_signals():  # Ray has set its own handlers
                 yield
@@ -73,16 +73,16 @@ def joined(address: str | None) -> Iterator[None]:
 
 @contextmanager
 def _environment(folder: Path) -> Iterator[None]:
-    """What Ray and its workers find in their environment: the loopback address, a secret, a temporary folder."""
-    given = {
+    """Set the environment of Ray and its workers: loopback address, token, temporary folder."""
+    variables = {
         # Ray's switch for machines without clusters: without it, a loopback address is replaced by a public one.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # without it, Ray keeps one in the home folder
         "TMPDIR": str(folder),
     }
-    before, enabled = {name: os.environ.get(name) for name in given}, ray_constants.ENABLE_RAY_CLUSTER
-    os.environ.update(given)
-    ray_constants.ENABLE_RAY_CLUSTER = False  # it was read when Ray was imported
+    before, enabled = {name: os.environ.get(name) for name in variables}, ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(variables)
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read it when it was imported
     try:
         yield
     finally:
@@ -95,16 +95,19 @@ def _environment(folder: Path) -> Iterator[None]:
 
 
 def _check_loopback() -> None:
-    """Refuse to go on with a Ray that others can reach: its switch is not documented."""
+    """Raise an error if others can reach Ray: its switch is not documented."""
     for node in ray.nodes():
         if not ipaddress.ip_address(node["NodeManagerAddress"]).is_loopback:
-            said = f"Ray {ray.__version__} listens on {node['NodeManagerAddress']}, where others can reach it."
-            raise UceEdgeError(f"{said} Start a cluster that only you can reach, and name it with --address.")
+            raise UceEdgeError(
+                f"Ray {ray.__version__} listens on {node['NodeManagerAddress']}, where others can reach it. Start a "
+                "private cluster and give its address with --address.",
+                "ray.exposed",
+            )
 
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder for this job alone; removes those of jobs that were killed, too."""
+    """Make a folder for this job, and remove those of killed jobs."""
     place = tempfile.gettempdir()
     if len(place) > _LONGEST and Path("/tmp").is_dir():
         place = "/tmp"
@@ -115,7 +118,8 @@ def _private_folder() -> Iterator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=place))
     except OSError as error:
-        raise UceEdgeError(f"Ray needs a temporary folder: {error.strerror}. Set TMPDIR to another place.") from None
+        message = f"Ray needs a temporary folder: {error.strerror}. Set TMPDIR to another place."
+        raise UceEdgeError(message, "ray.no-folder") from None
     try:
         with _held(folder):
             yield folder
@@ -125,7 +129,7 @@ def _private_folder() -> Iterator[Path]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold a folder of one's own; raises OSError if a job that runs holds it, or if it belongs to somebody else."""
+    """Lock a folder; raises OSError if a running job has locked it, or another user owns it."""
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -140,7 +144,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _ending_by_signals() -> Iterator[None]:
-    """Let the signals that end a process end it in order."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that Ray is shut down."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -159,15 +163,16 @@ def _ending_by_signals() -> Iterator[None]:
 def _init(address: str, **settings: Any) -> None:
     try:
         ray.init(address, log_to_driver=False, include_dashboard=False, logging_level="error", **settings)
-    except Exception as error:  # Ray raises bare ones: for a raylet that is not there in time, for one
+    except Exception as error:  # Ray raises bare exceptions, for example for a raylet that starts too late
         if isinstance(error, OSError | RayError) and address != _HERE:
             raise
-        said = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
-        raise UceEdgeError(f"Ray did not start ({said}). If the machine is busy, start it again later.") from None
+        reason = str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
+        message = f"Ray did not start ({reason}). If the machine is busy, try again later."
+        raise UceEdgeError(message, "ray.not-started", reason=reason) from None
 
 
 def _reach(address: str) -> None:
-    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    """Raise an error at once if nothing listens at the address: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         with socket.create_connection((host, int(port)), timeout=5):

@@ -1,4 +1,4 @@
-"""What can be scored: folders, patterns, buckets, Parquet files with images, and lists of files; cut into blocks."""
+"""Inputs of a scoring job (folders, patterns, buckets, Parquet, lists), split into blocks."""
 
 import fnmatch
 import hashlib
@@ -20,11 +20,11 @@ from uce_edge.scale.places import Bucket, File, Local, is_far, reached, reason
 _CONTENT = ("image", "bytes", "content")
 _NAMES = ("path", "name", "id")
 _ROWS = 64
-"""Rows of a Parquet file that are in memory at once."""
+"""Rows of a Parquet file in memory at once."""
 
 
 class Kind(StrEnum):
-    """What a block is made of."""
+    """The content of a block."""
 
     FILES = "files"
     """Image files."""
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Block:
-    """Images that are computed together and stored in one file."""
+    """Images whose answers are stored in one file."""
 
     number: int
     kind: Kind
@@ -42,26 +42,26 @@ class Block:
     """The image files, or the Parquet file."""
     row_group: int = 0
     stamp: str = ""
-    """SHA-256 of the sizes and times of change of its files."""
+    """SHA-256 of the sizes and modification times of its files."""
 
     def to_json(self) -> str:
-        """As a text of ASCII: names may be no UTF-8, which Arrow does not take."""
+        """Write as ASCII: Arrow rejects file names that are not UTF-8."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Block":
-        """From such a text."""
+        """Read from JSON."""
         values = json.loads(text)
         return cls(**values | {"kind": Kind(values["kind"]), "addresses": tuple(values["addresses"])})
 
     @property
     def far(self) -> bool:
-        """Whether its files lie in a bucket, where each of them is waited for."""
+        """Whether its files are in a bucket, where every read takes time."""
         return self.kind is Kind.FILES and any(map(is_far, self.addresses))
 
 
 class Entry(NamedTuple):
-    """One image as it lies there, or why it cannot be read."""
+    """The bytes of one image, or why it cannot be read."""
 
     path: str
     content: bytes | None
@@ -69,12 +69,12 @@ class Entry(NamedTuple):
 
 
 def blocks(given: str, images: int) -> list[Block]:
-    """Cut an input into blocks.
+    """Split an input into blocks.
 
     Args:
         given: A folder, a pattern, a Parquet file or a folder of them, a list (.csv, .tsv, .jsonl, .txt), or the
-            address of any of these in a bucket that pyarrow knows (s3://, gs://, ...).
-        images: How many image files one block has.
+            address of any of these in a bucket that pyarrow supports (s3://, gs://, ...).
+        images: The number of image files per block.
 
     Raises:
         UsageError: There is nothing to score.
@@ -92,37 +92,39 @@ def blocks(given: str, images: int) -> list[Block]:
         else:
             files = [File(place, system.stamp(place))]
     except FileNotFoundError:
-        raise UsageError(expected("the input", "a place that exists", given, "Check the path")) from None
+        raise UsageError(expected("the input", "an existing path", given, "Check it"), "input.missing") from None
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise UsageError(f"{given} cannot be read: {reason(error)}. Check the address and your rights.") from None
+        message = f"{given} cannot be read: {reason(error)}. Check the address and your permissions."
+        raise UsageError(message, "input.unreadable", input=given) from None
     tables = [file for file in files if file.path.lower().endswith(".parquet")]
     pictures = [file for file in files if is_image_name(file.path) or file.path.endswith("/")]
     if tables and pictures:
         rule = "images or Parquet files, not both"
-        raise UsageError(expected("the input", rule, given, "Name one of them by a pattern: 'photos/**/*.jpg'"))
+        remedy = "Select one of them with a pattern: 'photos/**/*.jpg'"
+        raise UsageError(expected("the input", rule, given, remedy), "input.mixed")
     if not (tables or pictures):
-        rule = f"a place with images ({', '.join(sorted(SUFFIXES))}) or Parquet files"
-        raise UsageError(expected("the input", rule, given, "Check the path"))
+        rule = f"a path with images ({', '.join(sorted(SUFFIXES))}) or Parquet files"
+        raise UsageError(expected("the input", rule, given, "Check the path"), "input.empty")
     if tables:
         return _of_tables(system, tables)
     return _of_files([File(system.prefix + file.path, file.stamp) for file in pictures], images)
 
 
 def fingerprint(found: Sequence[Block]) -> str:
-    """SHA-256 of what the blocks are made of, by name: a job that goes on must go on with the same."""
+    """SHA-256 of the names in all blocks; a resumed job must have the same."""
     digest = hashlib.sha256()
-    for block in found:  # one by one: the text of all of them would take gigabytes
+    for block in found:  # one by one, because all names together may have gigabytes
         digest.update(json.dumps([block.number, block.kind, block.addresses, block.row_group]).encode())
     return digest.hexdigest()
 
 
 def sources(block: Block) -> Iterator["str | Entry"]:
-    """The images of a block, in order, as `read` takes them: addresses of files, or rows that are read already."""
+    """The images of a block in order, for `read`: addresses of files, or rows."""
     return _rows(block) if block.kind is Kind.ROWS else iter(block.addresses)
 
 
 def read(source: "str | Entry") -> Entry:
-    """An image as it lies there; what cannot be read is an entry, too."""
+    """Read the bytes of an image; a failure is an entry, too."""
     if isinstance(source, Entry):
         return source
     try:
@@ -131,12 +133,12 @@ def read(source: "str | Entry") -> Entry:
             return Entry(source, read_stream(file, source), None)
     except UceEdgeError as error:
         return Entry(source, None, str(error))
-    except Exception as error:  # an address may be anything, and so is what file systems make of it
-        return Entry(source, None, f"{source} cannot be read: {reason(error)}. Check the path and your rights.")
+    except Exception as error:  # file systems raise many kinds of errors for odd addresses
+        return Entry(source, None, f"{source} cannot be read: {reason(error)}. Check the path and your permissions.")
 
 
 def _rows(block: Block) -> Iterator[Entry]:
-    """The rows of a row group; one that is damaged ends with an entry that says so."""
+    """Read the rows of a row group; a damaged one ends with an error entry."""
     (address,), row = block.addresses, 0
     try:
         system, place = reached(address)
@@ -150,7 +152,7 @@ def _rows(block: Block) -> Iterator[Entry]:
                 for one in batch.to_pylist():
                     yield _row(one[content], one.get(named), f"{address}#{block.row_group}/{row}")
                     row += 1
-    except Exception as error:  # the reader raises whatever its parsing ran into
+    except Exception as error:  # pyarrow raises many kinds of errors for damaged files
         path = f"{address}#{block.row_group}"
         yield Entry(path, None, f"{path} cannot be read as Parquet: {reason(error)}. Write that file again.")
 
@@ -163,7 +165,7 @@ def _row(content: object, given: object, number: str) -> Entry:
     if not isinstance(content, bytes):
         return Entry(path, None, f"{path} has no image bytes in its row.")
     if len(content) > MAX_FILE:
-        return Entry(path, None, f"{path} has more than {MAX_FILE >> 30} GiB, which no image needs.")
+        return Entry(path, None, f"{path} has more than {MAX_FILE >> 30} GiB, too much for an image.")
     return Entry(path, content, None)
 
 
@@ -174,7 +176,8 @@ def _column(schema: pa.Schema, address: str) -> str:
             if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_struct(kind):
                 return name
     rule = f"to have a column of image bytes called {', '.join(_CONTENT[:-1])} or {_CONTENT[-1]}"
-    raise UsageError(f"Expected {address} {rule}, but got {', '.join(schema.names)}. Rename the column.")
+    message = f"Expected {address} {rule}, but got {', '.join(schema.names)}. Rename the column."
+    raise UsageError(message, "input.columns", input=address)
 
 
 def _of_files(files: Sequence[File], images: int) -> list[Block]:
@@ -186,7 +189,7 @@ def _of_files(files: Sequence[File], images: int) -> list[Block]:
 
 
 def _of_tables(system: Local | Bucket, tables: Sequence[File]) -> list[Block]:
-    """A block per row group. A file that cannot be read is a block, too, unless all of them are such."""
+    """Make a block per row group; an unreadable file is a block, too, unless all are unreadable."""
     found, damage = list[Block](), list[str]()
     for table in tables:
         address, groups = system.prefix + table.path, 1
@@ -197,14 +200,14 @@ def _of_tables(system: Local | Bucket, tables: Sequence[File]) -> list[Block]:
                 groups = parquet.num_row_groups
         except UceEdgeError:
             raise
-        except Exception as error:  # the reader raises whatever its parsing ran into
+        except Exception as error:  # pyarrow raises many kinds of errors for damaged files
             damage.append(f"{address} cannot be read as Parquet: {reason(error)}. Write that file again.")
         stamp = _stamp([table])
         found += [Block(len(found) + group, Kind.ROWS, (address,), group, stamp) for group in range(groups)]
     if len(damage) == len(tables):
-        raise UsageError(damage[0])
+        raise UsageError(damage[0], "input.unreadable")
     if not found:
-        raise UsageError("The Parquet files have no rows.")
+        raise UsageError("The Parquet files have no rows.", "input.empty")
     return found
 
 
@@ -213,13 +216,13 @@ def _stamp(files: Sequence[File]) -> str:
 
 
 def _matching(system: Local | Bucket, pattern: str) -> list[File]:
-    """Files by a pattern; ** goes through folders."""
+    """Find files by a pattern; ** matches folders."""
     parts = Path(pattern).parts
     first = next(index for index, part in enumerate(parts) if any(sign in part for sign in "*?["))
     base = str(Path(*parts[:first])) if first else "."
     if not system.is_folder(base):
         return []
-    simple = pattern.replace("**/", "*")  # fnmatch's star goes through folders by itself
+    simple = pattern.replace("**/", "*")  # fnmatch's star also matches slashes
     deep = "**" in pattern
     return [
         file
@@ -229,7 +232,7 @@ def _matching(system: Local | Bucket, pattern: str) -> list[File]:
 
 
 def _listed(system: Local | Bucket, place: str) -> list[File]:
-    """The image files that a list names; relative ones lie beside it."""
+    """Read the image files of a list; relative paths start at its folder."""
     with system.open(place) as file:
         text = read_stream(file, place).decode("utf-8-sig")
     rows = image_lists.parse(text, Path(place).suffix.lower(), place)
@@ -238,8 +241,8 @@ def _listed(system: Local | Bucket, place: str) -> list[File]:
 
 
 def _named(address: str) -> File:
-    """A file of a list. In a bucket its stamp is not known: every file would be waited for."""
+    """A file of a list. In a bucket it has no stamp, because every request takes time."""
     try:
         return File(address, "" if is_far(address) else Local().stamp(reached(address)[1]))
-    except UsageError:  # its row says why
+    except UsageError:  # its row has the error
         return File(address, "")

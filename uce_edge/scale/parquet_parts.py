@@ -1,4 +1,4 @@
-"""The output: one Parquet file per block, each there whole or not at all, and a manifest of the job."""
+"""The output: one Parquet file per block, written atomically, and a manifest."""
 
 import hashlib
 import json
@@ -24,12 +24,12 @@ from uce_edge.scale.places import Bucket, reached, reason
 
 MANIFEST = "_manifest.json"
 MODEL = "_model.onnx"
-"""The model file lies beside its answers, where every machine that writes them can read it."""
+"""A copy of the model file beside its answers, for all machines."""
 _LOCK = "_lock"
 _PART = re.compile(r"part-(\d{8})\.parquet")
 _TEMPORARY = re.compile(rf"({_PART.pattern}|{re.escape(MANIFEST)}|{re.escape(MODEL)})\.[0-9a-f]+\.tmp")
 _KEY = b"uce_edge_key"
-_NAMED = 3  # files that a message names
+_NAMED = 3  # files to list in a message
 
 SCHEMA = pa.schema(
     [
@@ -51,20 +51,20 @@ SCHEMA = pa.schema(
         ("onnxruntime", pa.string()),
     ]
 )
-"""The columns: the fields of an answer, the hash of the image's bytes, and what computed it."""
+"""The columns: the fields of an answer, the hash of the image, and the versions."""
 
 
 class AgainWarning(UceEdgeWarning):
-    """Answers that are stored already are computed again."""
+    """Stored answers are computed again."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of answers was computed from; a job that goes on must agree with it."""
+    """The input and settings of a job; a resumed job must have the same."""
 
     model_sha256: str
     input: str
-    """What the user named."""
+    """As the user wrote it."""
     blocks: int
     fingerprint: str
     """SHA-256 of the blocks."""
@@ -73,11 +73,11 @@ class Manifest:
     reject: float | str | None
 
     def key(self, number: int, stamp: str) -> str:
-        """What a part is computed from: the job, the block, and the content of its files.
+        """Hash the job, the block and the stamp of its files.
 
         Args:
-            number: Of the block.
-            stamp: As of the block.
+            number: The number of the block.
+            stamp: The stamp of the block.
         """
         same = {name: value for name, value in asdict(self).items() if name != "input"}
         return hashlib.sha256(json.dumps([same, number, stamp]).encode()).hexdigest()
@@ -85,12 +85,12 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of images."""
+    """Numbers of images by outcome."""
 
     accepted: int = 0
     rejected: int = 0
     undecided: int = 0
-    """Answered without a threshold."""
+    """Answers without a threshold."""
     errors: Counter[str] = field(default_factory=Counter)
     """Images without an answer, by the kind of error."""
 
@@ -111,7 +111,7 @@ class Counts:
 
     @property
     def images(self) -> int:
-        """All of them."""
+        """The number of all images."""
         return self.accepted + self.rejected + self.undecided + sum(self.errors.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -120,12 +120,12 @@ class Counts:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Counts":
-        """From plain values."""
+        """Read plain values."""
         return cls(**values | {"errors": Counter(values["errors"])})
 
 
 class Folder:
-    """Where the answers go: a local folder, or a place in a bucket."""
+    """The folder of the answers, local or in a bucket."""
 
     def __init__(self, address: str) -> None:
         """Find the file system of an address."""
@@ -135,40 +135,41 @@ class Folder:
         self._system = system.system if isinstance(system, Bucket) else pa_fs.LocalFileSystem()
 
     def name(self, number: int) -> str:
-        """The file of a block."""
+        """The file name of a block."""
         return f"part-{number:08d}.parquet"
 
     def begin(self, manifest: Manifest, stamps: Sequence[str]) -> dict[int, Counts]:
-        """Start or go on with a job; gives what is there already.
+        """Start or resume a job; returns the counts of the stored blocks.
 
         Args:
-            manifest: Of the job.
-            stamps: Of its blocks.
+            manifest: The manifest of the job.
+            stamps: The stamps of its blocks.
 
         Warns:
-            AgainWarning: Some of what is there is damaged, or its images have changed. It is computed again.
+            AgainWarning: Stored answers are damaged, or their images have changed. They are computed again.
 
         Raises:
-            UsageError: The folder holds the answers of another job, or files of somebody else.
+            UsageError: The folder has the answers of another job, or other files.
         """
         with self._writing():
-            there = self._read(MANIFEST)
-            if there is None:
+            stored = self._read(MANIFEST)
+            if stored is None:
                 self._write(MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
                 return {}
-            self._compare(there, asdict(manifest))
+            self._compare(stored, asdict(manifest))
             return self._stored([manifest.key(number, stamp) for number, stamp in enumerate(stamps)])
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other jobs on this machine out; a bucket has no lock.
+        """Create the folder and lock it against other jobs on this machine.
 
-        Two jobs on one bucket write the same files with the same rows.
+        A bucket has no lock, but two jobs write the same files with the same rows.
         """
         with self._writing():
             self._system.create_dir(self._place, recursive=True)
             if self._files() and self._read(MANIFEST) is None:
-                raise UsageError(f"{self.address} has files and no {MANIFEST}. Name an empty folder with --out.")
+                message = f"{self.address} has files but no {MANIFEST}. Choose an empty folder with --out."
+                raise UsageError(message, "job.not-empty")
         if not self._local:
             yield
             return
@@ -184,7 +185,7 @@ class Folder:
             os.close(file)
 
     def write(self, number: int, key: str, rows: Sequence[dict[str, Any]]) -> Counts:
-        """Store the rows of a block; the file is there whole or not at all."""
+        """Write the rows of a block atomically."""
         sink = pa.BufferOutputStream()
         table = pa.Table.from_pylist([_storable(row) for row in rows], SCHEMA.with_metadata({_KEY: key}))
         pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
@@ -192,21 +193,21 @@ class Folder:
             self._write(self.name(number), sink.getvalue())
         return Counts.of(rows)
 
-    def keep(self, name: str, content: bytes) -> None:
-        """Store a file for the workers, if it is not there."""
+    def store(self, name: str, content: bytes) -> None:
+        """Store a file for the workers, unless it exists."""
         with self._writing():
             if self._read(name) != content:
                 self._write(name, content)
 
-    def kept(self, name: str) -> bytes:
-        """A file that was stored for the workers."""
+    def load(self, name: str) -> bytes:
+        """Read a file that was stored for the workers."""
         content = self._read(name)
         if content is None:
-            raise UceEdgeError(f"{name} is gone from {self.address}. Start the job again.")
+            raise UceEdgeError(f"{name} is missing in {self.address}. Start the job again.", "job.model-missing")
         return content
 
     def clean(self) -> None:
-        """Remove what killed workers left."""
+        """Remove temporary files of killed workers."""
         with self._writing():
             for name in self._names():
                 if _TEMPORARY.fullmatch(name):
@@ -214,22 +215,23 @@ class Folder:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Say what is wrong with the place."""
+        """Convert errors of the file system."""
         try:
             yield
         except BlockingIOError:
-            raise UceEdgeError(f"Another job writes to {self.address}. Wait for it, or name another --out.") from None
+            message = f"Another job writes to {self.address}. Wait for it, or choose another --out."
+            raise UceEdgeError(message, "job.locked") from None
         except (OSError, ValueError, pa.ArrowException) as error:
-            said = f"Cannot write to {self.address}: {reason(error)}."
-            raise UceEdgeError(f"{said} Make room, or choose another place with --out.") from None
+            message = f"Cannot write to {self.address}: {reason(error)}. Make room, or choose another place with --out."
+            raise UceEdgeError(message, "job.unwritable") from None
 
     def _write(self, name: str, content: Any) -> None:
         place = f"{self._place}/{name}"
-        if not self._local:  # an object store shows an object when it is whole
+        if not self._local:  # object stores write atomically
             with self._system.open_output_stream(place) as file:
                 file.write(content)
             return
-        temporary = f"{place}.{secrets.token_hex(8)}.tmp"  # machines of a cluster may share process numbers
+        temporary = f"{place}.{secrets.token_hex(8)}.tmp"  # process ids repeat on the machines of a cluster
         try:
             with Path(temporary).open("xb") as local:
                 local.write(content)
@@ -249,7 +251,7 @@ class Folder:
         return content
 
     def _files(self) -> list[str]:
-        """The names of the files, without the lock and what killed workers left."""
+        """List the files, without the lock and temporary files."""
         return [name for name in self._names() if name != _LOCK and not _TEMPORARY.fullmatch(name)]
 
     def _names(self) -> list[str]:
@@ -257,7 +259,7 @@ class Folder:
         return sorted(Path(info.path).name for info in found if info.type is pa_fs.FileType.File)
 
     def _stored(self, keys: Sequence[str]) -> dict[int, Counts]:
-        """The counts of what need not be computed again."""
+        """The counts of the blocks that are stored and valid."""
         there, again = dict[int, Counts](), defaultdict[str, list[str]](list)
         for name in self._files():
             part = _PART.fullmatch(name)
@@ -268,22 +270,23 @@ class Folder:
                     there[number] = found
                 else:
                     again[found].append(name)
-            elif name.endswith(".parquet"):  # who reads the folder would read it, too
-                raise UsageError(f"{self.address} has {name}, which this job did not write. Move that file away.")
+            elif name.endswith(".parquet"):  # readers of the folder would read it, too
+                message = f"{self.address} has {name}, which this job did not write. Move that file away."
+                raise UsageError(message, "job.unknown-part", file=name)
         for why, names in again.items():
             named = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-            said = f"{len(names)} of {len(keys)} files in {self.address} are computed again: {why} ({named})."
-            warnings.warn(said, AgainWarning, stacklevel=5)
+            message = f"{len(names)} of {len(keys)} files in {self.address} are computed again: {why} ({named})."
+            warnings.warn(message, AgainWarning, stacklevel=5)
         return there
 
     def _counts(self, name: str, key: str) -> Counts | str:
-        """What is in a part, or why it does not count."""
+        """Count the rows of a part, or return why it is not valid."""
         try:
             content = pa.BufferReader(self._read(name))
             table = pq.read_table(content, page_checksum_verification=True)
             if not table.schema.equals(SCHEMA):
                 return "they are damaged"
-        except Exception:  # the reader raises whatever its parsing ran into
+        except Exception:  # pyarrow raises many kinds of errors for damaged files
             return "they are damaged"
         if (table.schema.metadata or {}).get(_KEY) != key.encode():
             return "their images have changed, or another version wrote them"
@@ -295,18 +298,21 @@ class Folder:
         except (ValueError, RecursionError):
             there = None
         if not isinstance(there, dict):
-            raise UsageError(f"{MANIFEST} of {self.address} is damaged. Name another folder with --out.")
+            message = f"{MANIFEST} of {self.address} is damaged. Choose another folder with --out."
+            raise UsageError(message, "job.damaged")
         for key, value in now.items():
             if key != "input" and there.get(key) != value:
                 what = {"model_sha256": "another model", "fingerprint": "another input", "blocks": "another input"}
                 raise UsageError(
-                    f"{self.address} holds the answers of {what.get(key, f'another {key}')} "
-                    f"({key} {there.get(key)!r}, now {value!r}). Name another folder with --out."
+                    f"{self.address} has the answers of {what.get(key, f'another {key}')} "
+                    f"({key} {there.get(key)!r}, now {value!r}). Choose another folder with --out.",
+                    "job.another",
+                    key=key,
                 )
 
 
 def _storable(row: dict[str, Any]) -> dict[str, Any]:
-    """Names that are no UTF-8 are stored with backslashes."""
+    """Escape text that is not UTF-8 with backslashes."""
     return row | {
         name: row[name].encode("utf-8", "backslashreplace").decode()
         for name in ("path", "error")

@@ -1,4 +1,4 @@
-"""Where inputs and answers lie: folders of this machine, and buckets."""
+"""File systems of inputs and answers: local folders and buckets."""
 
 import errno
 import heapq
@@ -15,9 +15,9 @@ import pyarrow.fs as pa_fs
 from uce_edge.errors import UsageError
 
 _PATIENCE = 60
-"""Seconds to wait for a bucket, and to remember that it cannot be reached."""
+"""Seconds to wait for a bucket, and to cache that it is unreachable."""
 _SLOW = ("abfs", "abfss", "gcs", "gs", "hdfs", "s3", "viewfs")
-# pyarrow ends the process where Azure has no credentials, and tries for a quarter of an hour where Google has none.
+# Without credentials, pyarrow ends the process for Azure and retries for 15 minutes for Google.
 _PROBE = """
 import sys, pyarrow.fs as fs
 system, place = fs.FileSystem.from_uri(sys.argv[1])
@@ -30,20 +30,20 @@ class File(NamedTuple):
 
     path: str
     stamp: str
-    """Its size and time of change: another stamp means another content. Empty where it is not known."""
+    """Size and modification time, which change with the content; empty if unknown."""
 
 
 class Local:
-    """The file system of this machine. Names may be any bytes, and files may be anything that has a name."""
+    """The local file system, with names of any bytes and files of any type."""
 
     prefix = ""
 
     def is_folder(self, place: str) -> bool:
-        """Whether it is a folder; raises OSError if there is nothing."""
+        """Whether the path is a folder; raises OSError if it does not exist."""
         return stat.S_ISDIR(os.stat(place).st_mode)  # noqa: PTH116 - Path refuses some names
 
     def stamp(self, place: str) -> str:
-        """As of `File`."""
+        """The stamp of `File`."""
         try:
             info = os.stat(place)  # noqa: PTH116
         except (OSError, ValueError):
@@ -51,9 +51,9 @@ class Local:
         return f"{info.st_size}:{info.st_mtime_ns}"
 
     def below(self, place: str) -> list[File]:
-        """All files, by name. Every folder is listed once, whatever links to it; first by its own name.
+        """List all files by name. Every folder is listed once, whatever links to it.
 
-        A folder that cannot be listed is in the list, with a slash at its end.
+        A folder that cannot be listed is in the result, with a slash at its end.
         """
         found, seen = list[File](), set[tuple[int, int]]()
         folders, linked = [place], list[str]()
@@ -79,12 +79,12 @@ class Local:
         return sorted(found)
 
     def open(self, place: str) -> BinaryIO:
-        """Open a regular file. Others are refused: they may block, or have no end."""
-        _refuse_odd(os.stat(place).st_mode)  # noqa: PTH116 - opening a device may already do something
+        """Open a regular file; others raise OSError, because they may block or be endless."""
+        _require_regular(os.stat(place).st_mode)  # noqa: PTH116 - opening a device may already do something
         descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         file = os.fdopen(descriptor, "rb")
         try:
-            _refuse_odd(os.fstat(descriptor).st_mode)
+            _require_regular(os.fstat(descriptor).st_mode)
         except OSError:
             file.close()
             raise
@@ -95,7 +95,7 @@ class Bucket:
     """A file system of pyarrow."""
 
     def __init__(self, system: Any, scheme: str) -> None:
-        """`scheme` makes an address of a place."""
+        """Wrap a file system; `scheme` starts its addresses."""
         self.system, self.prefix = system, f"{scheme}://"
 
     def is_folder(self, place: str) -> bool:
@@ -106,30 +106,30 @@ class Bucket:
         return kind is pa_fs.FileType.Directory
 
     def stamp(self, place: str) -> str:
-        """As `File`."""
+        """The stamp of `File`."""
         return _stamp(self.system.get_file_info(place))
 
     def below(self, place: str) -> list[File]:
-        """All files, by name."""
+        """List all files by name."""
         found = self.system.get_file_info(pa_fs.FileSelector(place, recursive=True))
         return sorted(File(info.path, _stamp(info)) for info in found if info.type is pa_fs.FileType.File)
 
     def open(self, place: str) -> BinaryIO:
-        """Open a file that can be rewound."""
+        """Open a seekable file."""
         file: BinaryIO = self.system.open_input_file(place)
         return file
 
 
 def is_far(address: str) -> bool:
-    """Whether an address is that of a bucket."""
+    """Whether an address is in a bucket."""
     return "://" in address and not address.startswith("file://")
 
 
 def reached(address: str) -> tuple[Local | Bucket, str]:
-    """The file system of an address, and the place in it.
+    """Find the file system of an address, and the path in it.
 
     Raises:
-        UsageError: There is no such file system, or it cannot be reached.
+        UsageError: The file system is unknown or unreachable.
     """
     scheme, sign, rest = address.partition("://")
     if not sign:
@@ -146,11 +146,11 @@ _unreachable: dict[str, tuple[float, str]] = {}
 
 
 def _bucket(address: str) -> tuple[Any, str]:
-    """A bucket and its name; it is asked for its region once, and one that fails is left alone for a while."""
+    """Open a bucket. The result is cached; a failure is cached for `_PATIENCE` seconds."""
     if address not in _reachable:
-        since, said = _unreachable.get(address, (-_PATIENCE, ""))
+        since, message = _unreachable.get(address, (-_PATIENCE, ""))
         if time.monotonic() - since < _PATIENCE:
-            raise UsageError(said)
+            raise UsageError(message, "bucket.unreachable")
         try:
             if address.partition("://")[0] in _SLOW:
                 _probe(address)
@@ -162,27 +162,29 @@ def _bucket(address: str) -> tuple[Any, str]:
 
 
 def _probe(address: str) -> None:
-    """Refuse a bucket that ends a process, or keeps it waiting. What it merely refuses is told by its own words."""
+    """Try a bucket in another process, because pyarrow may crash or wait for minutes."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", _PROBE, address], capture_output=True, timeout=_PATIENCE, check=False
         )
     except (subprocess.TimeoutExpired, ValueError):  # ValueError: a NUL or a lone surrogate
-        done = None
-    if done is None or done.returncode < 0:
-        raise UsageError(f"{address} cannot be reached: it does not answer. Check the address and your credentials.")
+        result = None
+    if result is None or result.returncode < 0:
+        message = f"{address} cannot be reached: it does not answer. Check the address and your credentials."
+        raise UsageError(message, "bucket.unreachable")
 
 
 def _from_uri(address: str) -> tuple[Any, str]:
     try:
         system, place = pa_fs.FileSystem.from_uri(address)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UsageError(f"{address} cannot be reached: {reason(error)}. Check the address.") from None
+        message = f"{address} cannot be reached: {reason(error)}. Check the address."
+        raise UsageError(message, "bucket.unreachable") from None
     return system, place
 
 
 def reason(error: Exception) -> str:
-    """What is wrong, in a line."""
+    """The reason of an error, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__
@@ -199,8 +201,8 @@ def _leads_to_folder(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-def _refuse_odd(mode: int) -> None:
+def _require_regular(mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file")
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device")

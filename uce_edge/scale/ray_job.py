@@ -1,4 +1,4 @@
-"""Scoring an input with Ray Data: a pool of actors, each of which reads, decodes, answers and stores whole blocks."""
+"""A scoring job on Ray Data: a pool of actors, each of which scores whole blocks."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from uce_edge.images.gray_survey import Notes
 from uce_edge.runtime.answers import AHEAD, CHUNK, Opened, Request, answered
 from uce_edge.runtime.model import Model
 from uce_edge.runtime.providers import Device, onnxruntime
-from uce_edge.scale import cluster  # before Ray: sets what it reads when it is imported
+from uce_edge.scale import cluster  # before Ray: sets its environment variables
 from uce_edge.scale.inputs import Block, Entry, blocks, fingerprint, read, sources
 from uce_edge.scale.parquet_parts import MODEL, Counts, Folder, Manifest
 
@@ -28,20 +28,20 @@ import ray.data  # isort: skip
 from ray.exceptions import RayError  # isort: skip
 
 TASKS, TASKS_EACH = 1000, 8
-"""The tasks that Ray divides a job into, at most: so many, or so many for every worker if that is more."""
-_READERS = 16  # threads of a worker that read from a bucket: most of the time they wait
+"""The largest number of Ray tasks: in all or per worker, whichever is more."""
+_READERS = 16  # threads of a worker that read from a bucket, and mostly wait
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What the work runs on."""
+    """The machines of a job."""
 
     address: str | None = None
-    """Of a Ray cluster; None starts Ray on this machine."""
+    """The address of a Ray cluster; None starts Ray on this machine."""
     workers: int | None = None
-    """Models at work at once; None for what fits."""
+    """The number of workers; None for as many as fit."""
     cpus: int = 1
-    """Processors of each, and threads of its ONNX Runtime."""
+    """Processors per worker, and threads of its ONNX Runtime."""
     device: Device = Device.CPU
 
     def __post_init__(self) -> None:
@@ -52,17 +52,17 @@ class Machines:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """An input, a model, and a folder of answers of which some may be there already."""
+    """An input, a model and a folder of answers, some of which may exist already."""
 
     blocks: list[Block]
     there: dict[int, Counts]
-    """What is stored already, by the number of its block."""
+    """Counts of the stored blocks, by number."""
     shared: "_Shared"
 
     def run(self, machines: Machines = Machines()) -> Generator[Counts, None, None]:
-        """Compute what is missing; gives the counts of every block once it is stored, in any order.
+        """Compute the missing blocks; yields the counts of each once it is stored, in any order.
 
-        Ray ends with the generator: close one that is not read to its end.
+        Close the generator to end Ray.
         """
         missing = [block for block in self.blocks if block.number not in self.there]
         if missing:
@@ -71,16 +71,16 @@ class Job:
 
 @contextmanager
 def opened(given: str, model: Path, out: str, request: Request = Request(), block: int = 256) -> Iterator[Job]:
-    """Prepare a job, or one that was killed; other jobs on this machine are kept out of its folder meanwhile.
+    """Prepare a new or interrupted job, and lock its folder.
 
     Args:
-        given: As in `inputs.blocks`.
+        given: The input, as in `inputs.blocks`.
         model: The model file.
-        out: A folder, or a place in a bucket.
-        request: How the images are asked about.
-        block: Images of one Parquet file.
+        out: A folder, local or in a bucket.
+        request: The options of the predictions.
+        block: Images per Parquet file.
     """
-    loaded = Model(model, Device.CPU, threads=1)  # refuses what cannot work before anything starts
+    loaded = Model(model, Device.CPU, threads=1)  # fails before Ray starts
     loaded.reject_rule(request.reject)
     loaded.seeds(request.samples, request.seed)
     content, digest = loaded.content(), loaded.sha256
@@ -90,13 +90,13 @@ def opened(given: str, model: Path, out: str, request: Request = Request(), bloc
     with folder.locked():
         folder.clean()
         there = folder.begin(manifest, [one.stamp for one in found])
-        folder.keep(MODEL, content)
+        folder.store(MODEL, content)
         yield Job(found, there, _Shared(out, request, manifest))
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """What every worker needs to know, beside the model."""
+    """The settings of every worker."""
 
     out: str
     request: Request
@@ -104,10 +104,10 @@ class _Shared:
 
 
 def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterator[Counts]:
-    """The counts of every block once it is stored, in any order."""
+    """Compute blocks; yields the counts of each, in any order."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its log files have all of it
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its log files are complete
     try:
         with cluster.joined(machines.address):
             resources = ray.cluster_resources()
@@ -117,7 +117,7 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
                 fit = max(1, min(fit, cards))
             workers = machines.workers or fit
             rows = [{"block": one.to_json()} for one in missing]
-            # The driver works for every task, so a task has several blocks where there are many.
+            # Every task costs time in the driver, so a task may have several blocks.
             tasks = min(len(rows), max(TASKS, TASKS_EACH * workers))
             dataset = ray.data.from_items(rows, override_num_blocks=tasks)
             stored = dataset.map(
@@ -130,50 +130,53 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
             for row in stored.iter_rows():
                 yield Counts.from_dict(json.loads(row["counts"]))
     except OSError as error:  # also Ray's own ConnectionError
-        raise UceEdgeError(f"There is no Ray cluster at {machines.address}: {error}. Check --address.") from None
+        message = f"There is no Ray cluster at {machines.address}: {error}. Check --address."
+        raise UceEdgeError(message, "ray.no-cluster") from None
     except RayError as error:
-        raise _sentence(error) from None
+        raise _job_error(error) from None
 
 
 def _share(cpus: int, available: int, workers: int) -> float:
-    """Processors that Ray keeps for a worker: more workers than fit share them. Ray takes no fractions above 1."""
+    """Processors per worker for Ray, which accepts no fractions above 1."""
     each = available / workers
     return each if each < 1 else min(cpus, int(each))
 
 
-def _sentence(error: RayError) -> UceEdgeError:
-    """What failed, without the trace of other processes."""
+def _job_error(error: RayError) -> UceEdgeError:
+    """Find the cause of a failure, without the tracebacks of other processes."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UceEdgeError):
-            return UceEdgeError(str(cause))
+            return UceEdgeError(str(cause), cause.code, **cause.fields)
         cause = getattr(cause, "cause", None) or cause.__cause__
-    said = re.findall(r"^[\w.]+(?:Error|Exception): .*", str(error), re.MULTILINE) or [type(error).__name__]
-    return UceEdgeError(f"The job failed ({said[0]}). What is stored stays: the same command goes on.")
+    reasons = re.findall(r"^[\w.]+(?:Error|Exception): .*", str(error), re.MULTILINE) or [type(error).__name__]
+    message = f"The job failed ({reasons[0]}). Stored answers are kept: run the same command again to continue."
+    return UceEdgeError(message, "job.failed")
 
 
 class _Image(NamedTuple):
-    """An image that was read, and what its row says beside the answer."""
+    """An image, and further columns of its row."""
 
     opened: Opened
     digest: str | None
-    """SHA-256 of its bytes, which are not kept."""
+    """SHA-256 of its bytes."""
     kind: str | None
-    """Of its error."""
+    """The kind of its error."""
 
 
 class _Score:
-    """An actor: a model that answers for blocks and stores the answers."""
+    """An actor that scores and stores blocks."""
 
     def __init__(self, job: _Shared, machines: Machines) -> None:
         self._job, self._folder = job, Folder(job.out)
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / MODEL
-            path.write_bytes(self._folder.kept(MODEL))
-            # Ray sets OMP_NUM_THREADS, which ONNX Runtime ignores: without a number it would take all cores.
+            path.write_bytes(self._folder.load(MODEL))
+            # ONNX Runtime ignores the OMP_NUM_THREADS of Ray and would use all cores.
             self._model = Model(path, machines.device, threads=machines.cpus, spin=False)
         if self._model.sha256 != job.manifest.model_sha256:
-            raise UceEdgeError(f"{MODEL} in {job.out} was replaced while this job runs. Start the job again.")
+            message = f"{MODEL} in {job.out} was replaced during this job. Start the job again."
+            raise UceEdgeError(message, "model.replaced")
         self._threads = machines.cpus
         self._same = {
             "model_sha256": job.manifest.model_sha256,
@@ -188,10 +191,10 @@ class _Score:
         return {"counts": json.dumps(self._folder.write(block.number, key, self._rows(block)).as_dict())}
 
     def _rows(self, block: Block) -> list[dict[str, Any]]:
-        """Threads read and decode the next images while the model runs; no pixels leave this process."""
+        """Score a block; threads read and decode the next images while the model runs."""
         rows = []
         threads = max(_READERS, self._threads) if block.far else self._threads
-        # Lists of one length, whatever is decoded by when: the last digit may depend on what is computed together.
+        # Chunks of fixed size: the last digit may depend on the images of a call.
         ahead = done_ahead(self._open, sources(block), ahead=AHEAD, threads=threads, at_most=CHUNK, patience=None)
         with closing(ahead) as chunks, Notes() as notes:
             for chunk in chunks:

@@ -1,10 +1,11 @@
-"""The application: paths of the Open Inference Protocol, `/answer` for encoded images, and `/metrics`."""
+"""The ASGI application: Open Inference Protocol, `/answer` for encoded images, `/metrics`."""
 
 import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,21 +21,21 @@ from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.images import loader
 from uce_edge.metadata import ImageSpec
 from uce_edge.runtime.answers import Answer, refused
-from uce_edge.runtime.answers import Request as Asked
+from uce_edge.runtime.answers import Request as Options
 from uce_edge.serve import protocol
 from uce_edge.serve.access import LIVE, Guard, HostNames
-from uce_edge.serve.drift_monitor import Watching
+from uce_edge.serve.drift_monitor import DriftMonitor
 from uce_edge.serve.model_host import Hosted, Hosts, Limits, parse_reject
 from uce_edge.serve.prometheus_metrics import CONTENT_TYPE, Gauges
 from uce_edge.serve.request_batching import BusyError, Pixels, StoppingError
 from uce_edge.serve.workers import Workers
 
 _DECODERS = 2 * (os.cpu_count() or 1)
-"""Images and JSON documents that are decoded at a time."""
+"""The number of images and JSON documents that are decoded at once."""
 
 
-class Refusal(Exception):
-    """A request that gets another status than 200, and a sentence."""
+class Rejection(Exception):
+    """A request that gets an HTTP status other than 200, with a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -50,28 +51,28 @@ class Service:
         limits: Limits,
         gauges: Gauges,
         audit: Audit | None = None,
-        watching: Watching | None = None,
+        monitor: DriftMonitor | None = None,
     ) -> None:
-        """Serve some models.
+        """Serve models.
 
         Args:
             hosts: The models.
-            limits: What is taken.
-            gauges: What is counted.
+            limits: The largest accepted requests.
+            gauges: The metrics for Prometheus.
             audit: A log of decisions.
-            watching: A monitor of the answers.
+            monitor: A drift monitor of the answers.
         """
         self._hosts, self._limits, self._gauges, self._audit = hosts, limits, gauges, audit
-        self._watching = watching
-        self._decoders, self._keeper = Workers(_DECODERS, "decode"), Workers(1, "log")
+        self._monitor = monitor
+        self._decoders, self._recorder = Workers(_DECODERS, "decode"), Workers(1, "log")
         self._ready = False
 
     def application(self, token: str | None = None, names: HostNames | None = None) -> Starlette:
-        """The ASGI application.
+        """Build the ASGI application.
 
         Args:
-            token: What clients must know; None lets everybody in.
-            names: The names under which it may be asked; None for any.
+            token: The token that clients must send; None for none.
+            names: The accepted host names; None for any.
         """
         routes = [
             Route("/v2", self._server),
@@ -100,13 +101,18 @@ class Service:
             await asyncio.gather(*(hosted.batcher.close() for hosted in self._hosts))
 
     def close(self) -> None:
-        """Wait for decisions that are being logged."""
-        self._decoders.close()
-        self._keeper.close()
+        """Wait until all decisions are logged. Clients have their answers, so no other work is needed."""
+        self._decoders.close(wait=False)
+        self._recorder.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is still at work."""
+        return self._decoders.busy or any(hosted.batcher.busy for hosted in self._hosts)
 
     def _is_stuck(self, seconds: float) -> bool:
-        """Whether some kind of work has not gone on for so long: no request that needs it is answered."""
-        workers = [self._decoders, self._keeper, *(hosted.batcher for hosted in self._hosts)]
+        """Whether a kind of work has made no progress for this long."""
+        workers = [self._decoders, self._recorder, *(hosted.batcher for hosted in self._hosts)]
         return any(worker.stuck(seconds) for worker in workers)
 
     async def _server(self, _: Request) -> Response:
@@ -129,101 +135,103 @@ class Service:
     async def _model(self, request: Request) -> Response:
         try:
             hosted = self._find(request)
-        except Refusal as refusal:
-            return _refused(refusal.status, str(refusal))
+        except Rejection as rejection:
+            return _error(rejection.status, str(rejection))
         return JSONResponse(hosted.describe(self._hosts.versions(hosted.named.name)))
 
     async def _model_ready(self, request: Request) -> Response:
         try:
             hosted = self._find(request)
-        except Refusal as refusal:
-            return _refused(refusal.status, str(refusal))
-        workers = (self._decoders, self._keeper, hosted.batcher)
+        except Rejection as rejection:
+            return _error(rejection.status, str(rejection))
+        workers = (self._decoders, self._recorder, hosted.batcher)
         ready = self._ready and not any(worker.stuck(self._limits.timeout) for worker in workers)
         return JSONResponse({"name": hosted.named.name, "ready": ready}, 200 if ready else 503)
 
     async def _timed(
         self, endpoint: str, handle: Callable[[Hosted, Request], Awaitable[Response]], request: Request
     ) -> Response:
-        """A request to a model: what goes wrong is a sentence, and all of it is counted."""
+        """Handle a request to a model: errors become responses, and every response is counted."""
         start, model = time.perf_counter(), ""
         try:
             hosted = self._find(request)
             model = hosted.named.name
             async with asyncio.timeout(self._limits.timeout):
                 response = await handle(hosted, request)
-        except Refusal as refusal:
-            response = _refused(refusal.status, str(refusal))
+        except Rejection as rejection:
+            response = _error(rejection.status, str(rejection))
         except UsageError as error:
-            response = _refused(400, str(error))
+            response = _error(400, str(error))
         except UceEdgeError as error:
-            response = _refused(500, str(error))
+            response = _error(500, str(error))
         except TimeoutError:
-            response = _refused(504, f"No answer within {self._limits.timeout:g} s. Try again with fewer passes.")
+            response = _error(504, f"No answer within {self._limits.timeout:g} s. Try again with fewer passes.")
         except (BusyError, StoppingError) as error:
-            reason = "is about to stop" if isinstance(error, StoppingError) else "has too many requests waiting"
-            response = _refused(503, f"This server {reason}. Try again later.", {"Retry-After": "1"})
+            reason = "is shutting down" if isinstance(error, StoppingError) else "has too many requests waiting"
+            response = _error(503, f"This server {reason}. Try again later.", {"Retry-After": "1"})
         except ClientDisconnect:
-            response = Response(status_code=499)  # nobody reads it; the count tells
+            response = Response(status_code=499)  # for the metrics: the client has left
         self._gauges.request(model, endpoint, response.status_code, time.perf_counter() - start)
         return response
 
     async def _infer(self, hosted: Hosted, request: Request) -> Response:
         body, header = await self._body(request), request.headers.get(protocol.HEADER)
-        wanted = await self._decoders.run(protocol.read, body, header)
-        outputs = await hosted.infer(wanted)
+        infer_request = await self._decoders.run(protocol.read, body, header)
+        outputs = await hosted.infer(infer_request)
         document: dict[str, Any] = {"model_name": hosted.named.name, "model_version": str(hosted.named.version)}
-        if wanted.id is not None:
-            document["id"] = wanted.id
+        if infer_request.id is not None:
+            document["id"] = infer_request.id
         try:
-            binary = protocol.binary_choice(wanted, list(outputs))
+            binary = protocol.binary_choice(infer_request, list(outputs))
             body, length = await self._decoders.run(protocol.write, document, outputs, binary)
         except ValueError:  # JSON has no NaN
             raise UceEdgeError(
-                f"The model {hosted.named.name} gives numbers that are not finite. Ask for binary outputs to see them, "
-                "or export it again with --precision fp32."
+                f"The model {hosted.named.name} returned numbers that are not finite. Request binary outputs to see "
+                "them, or export it again with --precision fp32.",
+                "model.not-finite",
+                model=hosted.named.name,
             ) from None
         if length is None:
             return Response(body, media_type="application/json")
         return Response(body, headers={protocol.HEADER: str(length)}, media_type="application/octet-stream")
 
     async def _answer(self, hosted: Hosted, request: Request) -> Response:
-        asked, path = self._asked(hosted, request), request.query_params.get("name", "request")
+        options, path = self._options(hosted, request), request.query_params.get("name", "request")
         content = await self._body(request)
         try:
             pixels = await self._decoders.run(_pixels, content, hosted.model.metadata.image)
-            answer = await hosted.answer(pixels, asked, path)
+            answer = await hosted.answer(pixels, options, path)
         except ImageError as error:
-            answer = refused(path, str(error), hosted.model.reject_rule(asked.reject))
-        answer = Answer(**{**vars(answer), "content": content})
-        if self._audit is not None or self._watching is not None:
-            await self._keeper.run(self._keep, answer, asked)
+            answer = refused(path, str(error), hosted.model.reject_rule(options.reject))
+        answer = replace(answer, content=content)
+        if self._audit is not None or self._monitor is not None:
+            await self._recorder.run(self._record, answer, options)
         if answer.prediction is not None:
             self._gauges.decision(hosted.named.name, answer.prediction)
         return JSONResponse(answer.as_dict(), 200 if answer.ok else 422)
 
-    def _keep(self, answer: Answer, asked: Asked) -> None:
-        """Log an answer, and bet on it."""
+    def _record(self, answer: Answer, options: Options) -> None:
+        """Log an answer and pass it to the monitor."""
         if self._audit is not None:
-            self._audit.add(answer, asked)
-        if self._watching is not None:
-            self._watching.add(answer)
+            self._audit.add(answer, options)
+        if self._monitor is not None:
+            self._monitor.add(answer)
 
-    def _asked(self, hosted: Hosted, request: Request) -> Asked:
+    def _options(self, hosted: Hosted, request: Request) -> Options:
         query = request.query_params
         unknown = set(query) - {"samples", "seed", "reject", "name"}
         if unknown:
             rule = "some of samples, seed, reject and name"
-            raise UsageError(expected("the query", rule, sorted(unknown), "For example: ?reject=auto"))
+            raise UsageError(expected("the query", rule, sorted(unknown), "For example: ?reject=auto"), "request.query")
         samples, seed = (_whole(query.get(name), name) for name in ("samples", "seed"))
         reject = parse_reject(query["reject"]) if "reject" in query else hosted.reject
         hosted.model.reject_rule(reject)
         hosted.model.seeds(samples, seed or 0)
-        return Asked(samples, seed or 0, reject)
+        return Options(samples, seed or 0, reject)
 
     async def _body(self, request: Request) -> bytes:
-        """The body, as far as it may go."""
-        too_long = Refusal(413, f"A request may have at most {self._limits.max_body} bytes. Send fewer images.")
+        """Read the body, up to the size limit."""
+        too_long = Rejection(413, f"A request may have at most {self._limits.max_body} bytes. Send fewer images.")
         announced = request.headers.get("content-length", "0")
         if announced.isdecimal() and int(announced[:20]) > self._limits.max_body:
             raise too_long
@@ -234,20 +242,21 @@ class Service:
                 raise too_long
             parts.append(part)
         if not size:
-            raise UsageError("The request has no body. Send a tensor to /infer, or an image file to /answer.")
+            message = "The request has no body. Send a tensor to /infer, or an image file to /answer."
+            raise UsageError(message, "request.empty")
         return b"".join(parts)
 
     def _find(self, request: Request) -> Hosted:
         name, version = request.path_params["name"], request.path_params.get("version")
         hosted = self._hosts.find(name, version)
         if hosted is None:
-            wanted = name if version is None else f"{name}, version {version}"
-            raise Refusal(404, f"There is no model {wanted}. This server has: {', '.join(self._hosts.names())}.")
+            model = name if version is None else f"{name}, version {version}"
+            raise Rejection(404, f"There is no model {model}. This server has: {', '.join(self._hosts.names())}.")
         return hosted
 
 
 def _pixels(content: bytes, spec: ImageSpec) -> Pixels:
-    """The pixels of an encoded image; what is odd about them is not said where clients could fill a log with it."""
+    """Decode an image. Notes about it are dropped, because clients could fill a log with them."""
     return loader.load(content, spec, "The image data", note=lambda _: None)
 
 
@@ -257,14 +266,14 @@ def _whole(text: str | None, name: str) -> int | None:
     return None if text is None else int(text)
 
 
-def _refused(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    sendable = message.encode(errors="replace").decode()  # JSON may name a tensor by half a character
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    sendable = message.encode(errors="replace").decode()  # a tensor name in JSON may have a lone surrogate
     return JSONResponse({"error": sendable}, status, headers)
 
 
 def _not_found(request: Request, _: Exception) -> Response:
-    return _refused(404, f"There is no {request.url.path} here. The models are under /v2/models/NAME.")
+    return _error(404, f"There is no {request.url.path}. The models are under /v2/models/NAME.")
 
 
 def _wrong_method(request: Request, _: Exception) -> Response:
-    return _refused(405, f"{request.url.path} does not take {request.method}.")
+    return _error(405, f"{request.url.path} does not accept {request.method}.")

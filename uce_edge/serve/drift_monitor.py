@@ -1,4 +1,4 @@
-"""The monitor beside a server: it bets on the answers, and its evidence is among what Prometheus gets."""
+"""A drift monitor of a server's answers, with its evidence in the metrics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,40 +9,41 @@ from uce_edge.serve.model_host import Hosted
 from uce_edge.serve.prometheus_metrics import Gauges
 
 
-class Watching:
+class DriftMonitor:
     """A monitor of one model's answers."""
 
-    def __init__(self, path: Path, hosted: Hosted, gauges: Gauges, tell: Callable[[str], None]) -> None:
-        """Go on from a state, or begin one.
+    def __init__(self, path: Path, hosted: Hosted, gauges: Gauges, alarm: Callable[[str], None]) -> None:
+        """Continue from a state file, or start one.
 
         Args:
-            path: The state.
+            path: The state file.
             hosted: The model.
-            gauges: What Prometheus reads.
-            tell: Is told the sentence of an alarm.
+            gauges: The metrics for Prometheus.
+            alarm: Called with the message of an alarm.
         """
-        self._kept, self._model, self._gauges, self._tell = KeptMonitor(path, hosted.model), hosted, gauges, tell
+        self._kept, self._name, self._gauges = KeptMonitor(path, hosted.model), hosted.named.name, gauges
+        self._alarm = alarm
         state = self._kept.monitor.state
         self._passes = (state.samples, state.pass_seed)
         self._show()
         if self._kept.monitor.alarm is not None:
-            tell(self._kept.monitor.report().sentence)
+            alarm(self._kept.monitor.report().sentence)
 
     def add(self, answer: Answer) -> None:
-        """Bet on an answer; one of other passes than those of the reference says nothing and is counted apart."""
-        found = answer.prediction
-        if found is None:
+        """Add an answer; one with other passes than the reference is only counted."""
+        prediction = answer.prediction
+        if prediction is None:
             return
-        if (found.passes, found.seed) != self._passes:
-            self._gauges.other_passes(self._model.named.name)
+        if (prediction.passes, prediction.seed) != self._passes:
+            self._gauges.other_passes(self._name)
             return
         if self._kept.add(answer):
-            self._tell(self._kept.monitor.report().sentence)
+            self._alarm(self._kept.monitor.report().sentence)
         self._show()
 
     def close(self) -> None:
-        """Keep what is known."""
+        """Write the state."""
         self._kept.close()
 
     def _show(self) -> None:
-        self._gauges.monitor(self._model.named.name, self._kept.monitor.report())
+        self._gauges.monitor(self._name, self._kept.monitor.report())

@@ -1,8 +1,8 @@
-"""The models that a server has: by name and version, each with a queue of its own."""
+"""The models of a server by name and version, each with its own queue."""
 
 import re
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True)
 class Named:
-    """A model file and what it is called."""
+    """A model file with its name and version."""
 
     name: str
     version: int
@@ -33,17 +33,17 @@ class Named:
 
     @classmethod
     def parse(cls, text: str) -> "Named":
-        """From PATH, NAME=PATH or NAME:VERSION=PATH."""
-        called, equals, path = text.partition("=")
-        name, colon, version = called.partition(":") if equals else (Path(text).stem, "", "")
+        """Parse PATH, NAME=PATH or NAME:VERSION=PATH."""
+        prefix, equals, path = text.partition("=")
+        name, colon, version = prefix.partition(":") if equals else (Path(text).stem, "", "")
         if not (_NAME.fullmatch(name) and (_VERSION.fullmatch(version) or not colon)):
             rule = "PATH, NAME=PATH or NAME:VERSION=PATH, NAME of letters, digits, dots and dashes, VERSION a number"
-            raise UsageError(expected("a model", rule, text, "For example: photos:2=photos.onnx"))
+            raise UsageError(expected("`models`", rule, text, "For example: photos:2=photos.onnx"))
         return cls(name, int(version or 1), Path(path or text))
 
 
 def parse_reject(text: str) -> float | Literal["auto"]:
-    """A threshold as a request or a setting spells it."""
+    """Parse the threshold of a request or a setting."""
     if text == "auto":
         return "auto"
     try:
@@ -55,20 +55,20 @@ def parse_reject(text: str) -> float | Literal["auto"]:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes."""
+    """The largest requests that a server accepts."""
 
     max_batch: int = 32
-    """Images of one call."""
+    """Images in one call of a model."""
     max_queue: int = 256
-    """Images that wait before one model."""
+    """Waiting images per model."""
     max_samples: int = 256
-    """Passes of one request."""
+    """Passes per request."""
     batch_delay: float = 0.0
-    """Seconds to wait for company before a call."""
+    """Seconds to wait for more images before a call."""
     timeout: float = 30.0
-    """Seconds until a request is given up."""
+    """Seconds until a request times out."""
     max_body: int = 32 * 2**20
-    """Bytes of one request."""
+    """Bytes per request."""
 
     def __post_init__(self) -> None:
         for name in ("max_batch", "max_queue", "max_samples", "max_body"):
@@ -78,19 +78,13 @@ class Limits:
             rule = f"at most {contract.MAX_SAMPLES}"
             raise UsageError(expected("`max_samples`", rule, self.max_samples, "Leave it out for 256"))
         if not self.timeout > 0 or not 0 <= self.batch_delay < self.timeout:
-            raise UsageError(
-                expected(
-                    "`timeout` and `batch_delay`",
-                    "seconds, the timeout above 0 and the delay shorter than it",
-                    (self.timeout, self.batch_delay),
-                    "Leave them out",
-                )
-            )
+            rule = f"above 0 and longer than the batch delay of {self.batch_delay:g} seconds"
+            raise UsageError(expected("`timeout`", rule, self.timeout, "Leave both out"))
 
 
 @dataclass(frozen=True)
 class _Tensors:
-    """Which tensors are asked for; requests with the same values share a call."""
+    """The tensors of a request; equal requests share a call."""
 
     seeds: tuple[int, ...]
     names: tuple[str, ...]
@@ -99,10 +93,16 @@ class _Tensors:
 class Hosted:
     """One model that answers requests."""
 
-    def __init__(self, named: Named, model: Model, limits: Limits, gauges: Gauges) -> None:
-        """Take a loaded model into service."""
-        self.named, self.model, self._limits = named, model, limits
-        self.reject: float | Literal["auto"] | None = None
+    def __init__(
+        self,
+        named: Named,
+        model: Model,
+        limits: Limits,
+        gauges: Gauges,
+        reject: float | Literal["auto"] | None = None,
+    ) -> None:
+        """Queue the requests of a loaded model."""
+        self.named, self.model, self.reject, self._limits = named, model, reject, limits
         self.outputs = {output.name: output for output in contract.outputs_of(model.metadata.outputs)}
         self.batcher = Batcher(
             self._run,
@@ -114,11 +114,11 @@ class Hosted:
 
     @property
     def per_image(self) -> list[str]:
-        """The outputs that a request gets without naming them."""
+        """The outputs of a request that names none."""
         return [output.name for output in self.outputs.values() if output.per is Per.IMAGE]
 
     def describe(self, versions: Iterable[int]) -> dict[str, Any]:
-        """The protocol's document about a model."""
+        """The model metadata of the protocol."""
         metadata = self.model.metadata
         spec = metadata.image
         shape = [-1, spec.height, spec.width, spec.channels]
@@ -143,7 +143,7 @@ class Hosted:
         }
 
     async def infer(self, request: InferRequest) -> dict[str, npt.NDArray[Any]]:
-        """The tensors of a request."""
+        """Compute the tensors of a request."""
         pixels = self._image(request)
         names = tuple(self.per_image if request.outputs is None else (output.name for output in request.outputs))
         unknown = [name for name in names if name not in self.outputs]
@@ -153,11 +153,11 @@ class Hosted:
         result: dict[str, npt.NDArray[Any]] = await self.batcher.submit(_Tensors(self._seeds(request), names), pixels)
         return result
 
-    async def answer(self, pixels: Pixels, asked: Request, path: str) -> Answer:
-        """What `predict` says of one image."""
-        self._check_samples(asked.samples)
-        answer: Answer = await self.batcher.submit(asked, pixels[None])
-        return Answer(**{**vars(answer), "path": path})
+    async def answer(self, pixels: Pixels, request: Request, path: str) -> Answer:
+        """Answer for one image, as `predict` does."""
+        self._check_samples(request.samples)
+        answer: Answer = await self.batcher.submit(request, pixels[None])
+        return replace(answer, path=path)
 
     def _run(self, key: Hashable, jobs: Sequence[Pixels]) -> Sequence[Any]:
         batch = jobs[0] if len(jobs) == 1 else np.concatenate(jobs)
@@ -170,17 +170,15 @@ class Hosted:
         return [answer_of(self.model, "", prediction) for prediction in predictions]
 
     def _image(self, request: InferRequest) -> Pixels:
-        taken = {contract.IMAGE} | ({contract.SEEDS} if self.model.metadata.takes_seeds else set())
-        if contract.IMAGE not in request.inputs or not request.inputs.keys() <= taken:
-            rule = f"{contract.IMAGE}" + (
-                f", and {contract.SEEDS} if you like" if contract.SEEDS in taken else " alone"
-            )
-            raise UsageError(expected("`inputs`", rule, sorted(request.inputs), "Ask for the model's metadata"))
+        accepted = {contract.IMAGE} | ({contract.SEEDS} if self.model.metadata.takes_seeds else set())
+        if contract.IMAGE not in request.inputs or not request.inputs.keys() <= accepted:
+            rule = f"{contract.IMAGE}, optionally {contract.SEEDS}" if len(accepted) > 1 else f"only {contract.IMAGE}"
+            raise UsageError(expected("`inputs`", rule, sorted(request.inputs), "Read the metadata of the model"))
         pixels, spec = request.inputs[contract.IMAGE], self.model.metadata.image
         if pixels.shape[1:] != (spec.height, spec.width, spec.channels) or pixels.dtype != spec.dtype:
             rule = f"{DATATYPES[spec.dtype]} [batch, {spec.height}, {spec.width}, {spec.channels}]"
             found = f"{DATATYPES[pixels.dtype.name]} {list(pixels.shape)}"
-            raise UsageError(expected("`image`", rule, found, "An encoded image of any size goes to /answer"))
+            raise UsageError(expected("`image`", rule, found, "Send an encoded image of any size to /answer"))
         if len(pixels) > self._limits.max_queue:
             rule = f"at most {self._limits.max_queue} images"
             raise UsageError(expected("`image`", rule, len(pixels), "Send several requests"))
@@ -191,7 +189,8 @@ class Hosted:
         if contract.SEEDS in request.inputs:
             seeds = request.inputs[contract.SEEDS]
             if samples is not None or "seed" in request.parameters:
-                raise UsageError("Choose one of the input `seeds` and the parameters `samples` and `seed`.")
+                message = "Choose one of the input `seeds` and the parameters `samples` and `seed`."
+                raise UsageError(message, "request.seeds-twice")
             if seeds.dtype != np.int32 or seeds.ndim != 1 or seeds.min() < 0 or seeds.max() >= contract.SEED_SPACE:
                 rule = f"INT32 [samples] from 0 to {contract.SEED_SPACE - 1}"
                 raise UsageError(expected("`seeds`", rule, f"{seeds.dtype} {list(seeds.shape)}", "Send 0, 1, ..., N-1"))
@@ -206,36 +205,38 @@ class Hosted:
     def _check_samples(self, samples: int | None) -> None:
         if samples is not None and samples > self._limits.max_samples:
             rule = f"at most {self._limits.max_samples} on this server"
-            raise UsageError(expected("`samples`", rule, samples, "Ask for fewer passes"))
+            raise UsageError(expected("`samples`", rule, samples, "Request fewer passes"))
 
 
 class Hosts:
     """All models of a server."""
 
     def __init__(self, hosted: Sequence[Hosted]) -> None:
-        """Check that every name and version is there once."""
+        """Check that every name and version is unique."""
         self._versions: dict[str, dict[int, Hosted]] = {}
         for model in hosted:
             versions = self._versions.setdefault(model.named.name, {})
             if model.named.version in versions:
-                called = f"{model.named.name}:{model.named.version}"
+                name = f"{model.named.name}:{model.named.version}"
                 rule = "different names or versions"
-                raise UsageError(expected("the models", rule, f"{called} twice", "Use NAME:VERSION=PATH"))
+                raise UsageError(
+                    expected("`models`", rule, f"{name} twice", "Use NAME:VERSION=PATH"), "model.duplicate"
+                )
             versions[model.named.version] = model
 
     def __iter__(self) -> Any:
         return (model for versions in self._versions.values() for model in versions.values())
 
     def names(self) -> list[str]:
-        """What the models are called."""
+        """The names of the models."""
         return list(self._versions)
 
     def versions(self, name: str) -> list[int]:
-        """The versions of a model, the oldest first."""
+        """The versions of a model, oldest first."""
         return sorted(self._versions[name])
 
     def find(self, name: str, version: str | None) -> Hosted | None:
-        """A model; without a version, its newest."""
+        """Find a model; without a version, its newest."""
         versions = self._versions.get(name, {})
         if version is None:
             return versions[max(versions)] if versions else None

@@ -1,7 +1,7 @@
-"""Long arrays of numbers in JSON, read and written piece by piece.
+"""Streaming JSON reader and writer for long arrays of numbers.
 
-Python's json makes an object of every number and every bracket, and nothing else runs meanwhile: 32 MB of `[]` took
-seconds and 1.9 GB. Here an array stays text until it is needed, and then a small piece at a time becomes numbers.
+Python's json makes an object of every number and bracket while it holds the interpreter lock: 32 MB of `[]` took
+seconds and 1.9 GB. Here an array stays text until it is needed, and is then converted in small pieces.
 """
 
 import json
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 _PIECE = 1 << 15
-"""Bytes of text, or numbers, that are converted at a time: about a millisecond."""
+"""Bytes of text, or numbers, per piece: about a millisecond of work."""
 _MOST_ARRAYS = 16
-"""What follows further arrays is left as it is; a request has one or two."""
+"""The largest number of arrays to cut out; a request has one or two."""
 _KEY = b'"data"'
 _START = re.compile(rb"\s*:\s*(?=\[)")
 _DIGITS = b"0123456789+-.eE \t\r\n"
@@ -24,26 +24,26 @@ _ODD = re.compile(rb"[^\[,\s]\s*\[|\]\s*[^\],\s]")
 
 
 class Numbers:
-    """A part of a JSON text that should be an array of numbers alone."""
+    """A slice of JSON text that should be an array of numbers."""
 
     def __init__(self, text: bytes, start: int, end: int) -> None:
-        """Take a part of a text, from the first bracket to the last."""
+        """Refer to a slice, from the first bracket to the last."""
         self._text, self._start, self._end = text, start, end
         self.count = text.count(b",", start, end) + 1
-        """How many numbers it has, if it is such an array."""
+        """The number of values, if it is such an array."""
 
     def __repr__(self) -> str:
         return f"[... {self.count} values ...]"
 
     def read(self, dtype: np.dtype[Any], shape: list[int]) -> npt.NDArray[Any]:
-        """The array.
+        """Parse the array.
 
         Args:
-            dtype: What the numbers must fit into.
-            shape: The lengths of the dimensions, of which the product is `count`.
+            dtype: The type that must hold every number.
+            shape: The shape, whose product is `count`.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The text is not such an array.
         """
         whole = dtype.kind in "iu"
         limits = np.iinfo(dtype) if whole else np.finfo(dtype)
@@ -70,15 +70,15 @@ class Numbers:
 
 
 def cut(text: bytes, longest: int) -> tuple[bytes, dict[str, Numbers]] | int:
-    """JSON without the arrays of its keys `data`.
+    """Cut the arrays of the keys `data` out of a JSON text.
 
     Args:
         text: The JSON.
-        longest: How long the rest may be.
+        longest: The largest length of the rest.
 
     Returns:
-        The rest, which has an odd number in place of each array, and the arrays by these numbers as `parse_float` of
-        json gets them: no client can guess one. Or only the length of a rest that is longer.
+        The rest with a random number in place of each array, and the arrays by that number as `parse_float` of json
+        gets it: no client can guess it. If the rest is too long, only its length.
     """
     mark, parts, arrays, start, length = secrets.randbits(64), list[bytes](), dict[str, Numbers](), 0, 0
     place = text.find(_KEY)
@@ -86,7 +86,7 @@ def cut(text: bytes, longest: int) -> tuple[bytes, dict[str, Numbers]] | int:
         begin = _START.match(text, place + len(_KEY))
         place += len(_KEY)
         if begin and text[place - len(_KEY) - 1 : place - len(_KEY)] != b"\\":
-            # Numbers have neither quotes nor braces, so the array ends before the next one.
+            # Numbers contain neither quotes nor braces, so the array ends before the next one.
             ends = [found for character in b'"{}' if (found := text.find(character, begin.end())) >= 0]
             place = min(ends, default=len(text))
             end = text.rfind(b"]", begin.end(), place) + 1 or begin.end()
@@ -100,7 +100,7 @@ def cut(text: bytes, longest: int) -> tuple[bytes, dict[str, Numbers]] | int:
 
 
 def dumps(document: Any) -> bytes:
-    """JSON of a document, in which there may be arrays of numbers: each becomes a list.
+    """Write a document that may contain arrays as JSON.
 
     Raises:
         ValueError: A number is not finite.
@@ -121,7 +121,7 @@ def dumps(document: Any) -> bytes:
 
 
 def _brackets(shape: list[int]) -> bytes:
-    """Brackets and commas of an array."""
+    """The brackets and commas of an array with this shape."""
     text = b""
     for length in reversed(shape):
         text = b"[%b]" % (text + (b"," + text) * (length - 1))

@@ -1,4 +1,4 @@
-"""What a server tells Prometheus."""
+"""The metrics of a server for Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -9,7 +9,7 @@ from uce_edge.runtime.prediction import ImagePrediction
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _MONITOR = {
-    "images": "Answers that the monitor has seen.",
+    "images": "Answers that the monitor has counted.",
     "evidence": "Its evidence that the images have changed.",
     "largest_evidence": "The largest evidence so far.",
     "alarm_evidence": "The evidence that an alarm takes.",
@@ -19,7 +19,7 @@ _IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Gauges:
-    """Counts and times of one server; a registry of its own, so that two servers in a process do not mix."""
+    """Metrics of one server, in a registry of its own."""
 
     def __init__(self) -> None:
         """Start at zero."""
@@ -37,7 +37,7 @@ class Gauges:
         self._images = Histogram(
             "uce_edge_batch_images", "Images of one call.", ("model",), buckets=_IMAGES, registry=self._registry
         )
-        self._waiting = Gauge("uce_edge_queue_images", "Images that wait.", ("model",), registry=self._registry)
+        self._waiting = Gauge("uce_edge_queue_images", "Waiting images.", ("model",), registry=self._registry)
         self._decisions = Counter(
             "uce_edge_decisions", "Answers by their decision.", ("model", "decision", "reason"), registry=self._registry
         )
@@ -51,40 +51,40 @@ class Gauges:
         )
 
     def request(self, model: str, endpoint: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count a request and its time."""
         self._requests.labels(model, endpoint, str(status)).inc()
         self._seconds.labels(model, endpoint).observe(seconds)
 
     def batch(self, model: str, images: int) -> None:
-        """Count a call."""
+        """Count the images of a call."""
         self._images.labels(model).observe(images)
 
     def decision(self, model: str, prediction: ImagePrediction) -> None:
-        """Count a decision; an answer without one is not counted."""
+        """Count a decision, if there is one."""
         if prediction.decision is not None:
             self._decisions.labels(model, str(prediction.decision), str(prediction.reason or "")).inc()
 
     def monitor(self, model: str, report: Report) -> None:
-        """Tell what a monitor knows."""
-        known = {
+        """Set the values of a drift monitor."""
+        values = {
             "images": report.images,
             "evidence": report.evidence,
             "largest_evidence": report.peak,
             "alarm_evidence": 1 / report.alpha,
             "alarm": int(report.alarm is not None),
         }
-        for name, value in known.items():
+        for name, value in values.items():
             self._monitor[name].labels(model).set(value)
 
     def other_passes(self, model: str) -> None:
-        """Count an answer that no monitor can compare."""
+        """Count an answer that the monitor cannot compare."""
         self._others.labels(model).inc()
 
     def text(self, waiting: dict[str, int]) -> bytes:
-        """All of it, in Prometheus' format.
+        """Write all metrics in the Prometheus format.
 
         Args:
-            waiting: The images that wait before each model.
+            waiting: The number of waiting images, by model.
         """
         for model, images in waiting.items():
             self._waiting.labels(model).set(images)

@@ -1,4 +1,4 @@
-"""Requests and responses of the Open Inference Protocol: JSON, and binary tensors behind it."""
+"""Requests and responses of the Open Inference Protocol: JSON and binary tensors."""
 
 import json
 import math
@@ -14,20 +14,20 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.serve import numbers
 
 HEADER = "Inference-Header-Content-Length"
-"""The HTTP header that says how many bytes of a body are JSON; binary tensors follow."""
+"""The HTTP header with the length of the JSON part; binary tensors follow it."""
 
 DATATYPES = {"uint8": "UINT8", "int32": "INT32", "float32": "FP32"}
-"""The protocol's names of the kinds of numbers that model files have."""
+"""The data types of model files, by the names of the protocol."""
 _DTYPES = {name: np.dtype(dtype).newbyteorder("<") for dtype, name in DATATYPES.items()}
 _LARGEST_RANK = 4
 _LARGEST_OUTLINE = 1 << 16
-"""Bytes of JSON beside the numbers of tensors; a request has some hundred."""
+"""Bytes of JSON apart from tensor data; a typical request has some hundred."""
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class WantedOutput:
+class RequestedOutput:
     """One output of a response."""
 
     name: str
@@ -36,26 +36,26 @@ class WantedOutput:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """What a client asks for."""
+    """A parsed inference request."""
 
     id: str | None
     inputs: dict[str, npt.NDArray[Any]]
-    outputs: tuple[WantedOutput, ...] | None
-    """None for all that the model gives for an image."""
+    outputs: tuple[RequestedOutput, ...] | None
+    """None for all outputs per image."""
     binary: bool
-    """Whether all outputs are wanted as binary tensors, where none is named."""
+    """Whether the outputs are binary tensors if none is named."""
     parameters: dict[str, Any]
 
 
 def read(body: bytes, header_length: str | None) -> InferRequest:
-    """A request from its body.
+    """Parse a request.
 
     Args:
-        body: What the client sent.
+        body: The body of the HTTP request.
         header_length: The value of `HEADER`; None for a body that is JSON alone.
 
     Raises:
-        UsageError: It is not a request of the protocol; the sentence says what is wrong.
+        UsageError: The body is not a request of the protocol.
     """
     size = len(body) if header_length is None else _length(header_length, len(body))
     document = _document(body[:size])
@@ -65,33 +65,37 @@ def read(body: bytes, header_length: str | None) -> InferRequest:
     for entry in inputs:
         name = _name(entry, "inputs")
         if name in tensors:
-            raise UsageError(expected("the names of `inputs`", "different", name, "Send every input once"))
+            raise UsageError(
+                expected("the names of `inputs`", "different", name, "Send every input once"), "request.inputs"
+            )
         tensors[name], rest = _tensor(name, entry, rest)
     if len(rest):
-        rule = "as long as its tensors say"
-        raise UsageError(expected("the body", rule, f"{len(rest)} bytes more", "Check `binary_data_size`"))
+        rule = "as long as its tensors"
+        raise UsageError(
+            expected("the body", rule, f"{len(rest)} bytes more", "Check `binary_data_size`"), "request.body"
+        )
     outputs = None
     if "outputs" in document:
         outputs = tuple(
-            WantedOutput(_name(entry, "outputs"), _flag(_table(entry, "parameters"), "binary_data"))
+            RequestedOutput(_name(entry, "outputs"), _flag(_table(entry, "parameters"), "binary_data"))
             for entry in _list(document, "outputs")
         )
-    wanted_id = document.get("id")
-    if wanted_id is not None and not isinstance(wanted_id, str):
-        raise UsageError(expected("`id`", "a text", wanted_id, "Leave it out if you need none"))
-    return InferRequest(wanted_id, tensors, outputs, _flag(parameters, "binary_data_output"), parameters)
+    request_id = document.get("id")
+    if request_id is not None and not isinstance(request_id, str):
+        raise UsageError(expected("`id`", "a text", request_id, "Leave it out if you need none"))
+    return InferRequest(request_id, tensors, outputs, _flag(parameters, "binary_data_output"), parameters)
 
 
 def write(document: dict[str, Any], outputs: Tensors, binary: Mapping[str, bool]) -> tuple[bytes, int | None]:
-    """The body of a response.
+    """Write the body of a response.
 
     Args:
-        document: Name and version of the model, and the request's id.
+        document: Name and version of the model, and the id of the request.
         outputs: The tensors.
-        binary: Which of them follow as binary.
+        binary: Which of them are binary.
 
     Returns:
-        The body, and the value of `HEADER`: None when all of it is JSON.
+        The body, and the value of `HEADER`: None if all of it is JSON.
     """
     entries, blobs = [], []
     for name, values in outputs.items():
@@ -110,7 +114,9 @@ def write(document: dict[str, Any], outputs: Tensors, binary: Mapping[str, bool]
 def _length(text: str, whole: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 12 and int(text) <= whole):
         rule = f"a number of bytes, at most the {whole} of the body"
-        raise UsageError(expected(f"the header {HEADER}", rule, text, "Send the length of the JSON part"))
+        raise UsageError(
+            expected(f"the header {HEADER}", rule, text, "Send the length of the JSON part"), "request.header"
+        )
     return int(text)
 
 
@@ -118,15 +124,19 @@ def _document(text: bytes) -> dict[str, Any]:
     rest = numbers.cut(text, _LARGEST_OUTLINE)
     if isinstance(rest, int):
         where, rule = "the JSON without the numbers of `data`", f"at most {_LARGEST_OUTLINE} bytes"
-        raise UsageError(expected(where, rule, rest, "Send numbers in `data` alone, or as binary tensors"))
+        raise UsageError(
+            expected(where, rule, rest, "Send numbers in `data` alone, or as binary tensors"), "request.json"
+        )
     outline, arrays = rest
     try:
         document = json.loads(outline, parse_float=lambda text: arrays.get(text) or float(text))
     except (ValueError, RecursionError):
         where = "the JSON part of the body"
-        raise UsageError(expected(where, "JSON", text[:60], f"Check the header {HEADER}")) from None
+        raise UsageError(expected(where, "JSON", text[:60], f"Check the header {HEADER}"), "request.json") from None
     if not isinstance(document, dict):
-        raise UsageError(expected("the body", "a JSON object", type(document).__name__, 'Send {"inputs": [...]}'))
+        raise UsageError(
+            expected("the body", "a JSON object", type(document).__name__, 'Send {"inputs": [...]}'), "request.json"
+        )
     return document
 
 
@@ -147,7 +157,9 @@ def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def _name(entry: dict[str, Any], key: str) -> str:
     name = entry.get("name")
     if not isinstance(name, str):
-        raise UsageError(expected(f"the `name` of an entry of `{key}`", "a text", name, "Name every tensor"))
+        raise UsageError(
+            expected(f"the `name` of an entry of `{key}`", "a text", name, "Name every tensor"), "request.name"
+        )
     return name
 
 
@@ -159,41 +171,48 @@ def _flag(parameters: dict[str, Any], key: str) -> bool:
 
 
 def _tensor(name: str, entry: dict[str, Any], rest: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
-    """One tensor, and what follows it in the binary part."""
+    """Read one tensor; also returns the rest of the binary part."""
     datatype, shape = entry.get("datatype"), entry.get("shape")
     if not isinstance(datatype, str) or datatype not in _DTYPES:
         rule = f"one of {', '.join(_DTYPES)}"
-        raise UsageError(expected(f"the `datatype` of {name}", rule, datatype, "Convert it before you send it"))
+        raise UsageError(
+            expected(f"the `datatype` of {name}", rule, datatype, "Convert it before you send it"), "request.datatype"
+        )
     if not (
         isinstance(shape, list)
         and 1 <= len(shape) <= _LARGEST_RANK
         and all(type(length) is int and length >= 1 for length in shape)
     ):
         rule = f"one to {_LARGEST_RANK} whole numbers, each at least 1"
-        raise UsageError(expected(f"the `shape` of {name}", rule, shape, "Send the lengths of its dimensions"))
+        raise UsageError(
+            expected(f"the `shape` of {name}", rule, shape, "Send the lengths of its dimensions"), "request.shape"
+        )
     dtype, count = _DTYPES[datatype], math.prod(shape)
     size = _table(entry, "parameters").get("binary_data_size")
     if size is None:
         return _from_json(name, entry.get("data"), dtype, shape, count), rest
     if type(size) is not int or size != count * dtype.itemsize or size > len(rest):
-        rule = f"{count * dtype.itemsize}, as its shape says, and no more than the {len(rest)} bytes that follow"
-        raise UsageError(expected(f"the `binary_data_size` of {name}", rule, size, "Send the whole tensor"))
+        rule = f"{count * dtype.itemsize} by its shape, and at most the {len(rest)} bytes that follow"
+        raise UsageError(
+            expected(f"the `binary_data_size` of {name}", rule, size, "Send the whole tensor"),
+            "request.binary_data_size",
+        )
     values = np.frombuffer(rest[:size], dtype).reshape(shape)
     return values.astype(dtype.newbyteorder("="), copy=False), rest[size:]
 
 
 def _from_json(name: str, data: Any, dtype: np.dtype[Any], shape: list[int], count: int) -> npt.NDArray[Any]:
-    """A tensor whose numbers are in the JSON, nested as its shape says or in a row."""
+    """Read a tensor from JSON, flat or nested by its shape."""
     if isinstance(data, numbers.Numbers) and data.count == count:
         with suppress(ValueError, OverflowError):
             return data.read(dtype, shape)
     kind = "numbers" if dtype.kind == "f" else "whole numbers"
-    rule = f"{count} {kind} that fit into {dtype.name}, in a row or nested as its shape says"
-    raise UsageError(expected(f"the `data` of {name}", rule, data, "Send numbers in a row"))
+    rule = f"{count} {kind} that fit into {dtype.name}, flat or nested by its shape"
+    raise UsageError(expected(f"the `data` of {name}", rule, data, "Send a flat list of numbers"), "request.data")
 
 
 def binary_choice(request: InferRequest, names: Sequence[str]) -> dict[str, bool]:
-    """Which outputs a client wants as binary tensors."""
+    """Which outputs the client requests as binary tensors."""
     if request.outputs is None:
         return dict.fromkeys(names, request.binary)
     return {output.name: output.binary for output in request.outputs}

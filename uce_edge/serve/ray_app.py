@@ -1,14 +1,14 @@
-"""The same application on many machines, by Ray Serve.
+"""The application on many machines, with Ray Serve.
 
     serve run uce_edge.serve.ray_app:build model=photos.onnx reject=auto replicas=8
 
-Every replica has the models and a queue of its own. Answers are the same from each.
+Every replica has its own models and queue. All replicas give the same answers.
 """
 
 import os
 from pathlib import Path
 
-# Before Ray is imported: it would report its use to its makers.
+# Before the import of Ray: switches its usage statistics off.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 from ray import serve
 from starlette.applications import Starlette
@@ -25,22 +25,23 @@ _NUMBERS = {"replicas": 1, "threads": 1, "max_batch": 32, "max_samples": 256}
 
 
 def build(settings: dict[str, str]) -> serve.Application:
-    """The application for `serve run` and `serve deploy`.
+    """Build the application for `serve run` and `serve deploy`.
 
     Args:
-        settings: `model` has the files as `uce-edge serve` takes them, several with commas between; each must be at its
-            path on every machine. `reject` is a threshold or auto. `replicas` counts servers, `threads` the processors
-            of each; `max_batch` and `max_samples` are as in `uce-edge serve`. If `UCE_EDGE_TOKEN` is set here, clients
-            must know it.
+        settings: `model` has the files in the form of `uce-edge serve`, separated by commas; each must exist on every
+            machine. `reject` is a threshold or auto. `replicas` is the number of servers, `threads` the processors of
+            each; `max_batch` and `max_samples` are those of `uce-edge serve`. If `UCE_EDGE_TOKEN` is set, clients must
+            send it.
 
     Raises:
-        UsageError: A setting is wrong, or a model cannot be served; nothing was started.
+        UsageError: A setting is wrong. Nothing is started.
     """
     unknown = set(settings) - {"model", "reject", *_NUMBERS}
     if unknown or not settings.get("model"):
         rule = f"model=PATH and some of reject, {', '.join(_NUMBERS)}"
-        raise UsageError(expected("the settings", rule, dict(settings), "For example: model=photos.onnx reject=auto"))
-    numbers = {name: _number(name, settings.get(name, str(usual))) for name, usual in _NUMBERS.items()}
+        remedy = "For example: model=photos.onnx reject=auto"
+        raise UsageError(expected("the settings", rule, dict(settings), remedy), "argument.settings")
+    numbers = {name: _number(name, settings.get(name, str(default))) for name, default in _NUMBERS.items()}
     named = [_absolute(Named.parse(text)) for text in settings["model"].split(",")]
     reject = parse_reject(settings["reject"]) if settings.get("reject") else None
     limits = Limits(max_batch=numbers["max_batch"], max_samples=numbers["max_samples"])
@@ -51,7 +52,7 @@ def build(settings: dict[str, str]) -> serve.Application:
         hosts = load(named, limits, gauges, Device.CPU, threads, reject)
         return Service(hosts, limits, gauges).application(token)
 
-    application()  # refuses what cannot work before anything starts
+    application()  # fails here rather than in every replica
     deployment = serve.deployment(
         serve.ingress(application)(),
         name="uce-edge",

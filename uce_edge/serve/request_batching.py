@@ -1,6 +1,6 @@
-"""Putting requests together: what arrives while the model is busy runs in the next call.
+"""Batching of requests: those that arrive while the model is busy share its next call.
 
-That is exact. A pass depends on the image and its seed alone, so an answer is the same in every batch.
+Batching is exact: a pass depends on its image and seed alone, so an answer is the same in every batch.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from uce_edge.serve.workers import Workers
 
 Pixels = npt.NDArray[Any]
 Run = Callable[[Hashable, Sequence[Pixels]], Sequence[Any]]
-"""Given a key and the images of several jobs, the result of every job. It runs in a thread of its own."""
+"""Takes a key and the images of several jobs, and returns one result per job. Runs in its own thread."""
 
 
 class BusyError(Exception):
@@ -24,7 +24,7 @@ class BusyError(Exception):
 
 
 class StoppingError(Exception):
-    """The server is about to stop."""
+    """The server is shutting down."""
 
 
 @dataclass(eq=False)
@@ -35,23 +35,24 @@ class _Job:
 
 
 class Batcher:
-    """The queue before one model."""
+    """The queue of one model."""
 
     def __init__(
         self, run: Run, *, max_images: int, max_waiting: int, delay: float = 0.0, observe: Callable[[int], None]
     ) -> None:
-        """Prepare; it starts with the first job.
+        """Prepare the queue; its thread starts with the first job.
 
         Args:
-            run: What computes a batch.
-            max_images: How many images one call takes at most; a larger job is a call of its own.
-            max_waiting: How many images may wait.
-            delay: Seconds to wait for company before a call.
-            observe: Is told the number of images of every call.
+            run: Computes a batch.
+            max_images: The largest number of images in one call. A larger job is a call of its own.
+            max_waiting: The largest number of waiting images.
+            delay: Seconds to wait for more jobs before a call.
+            observe: Called with the number of images of every call.
         """
         self._run, self._observe = run, observe
         self._max_images, self._max_waiting, self._delay = max_images, max_waiting, delay
         self._jobs: deque[_Job] = deque()
+        self._running: list[_Job] = []
         self._arrived = asyncio.Event()
         self._thread = Workers(1, "batch")
         self._worker: asyncio.Task[None] | None = None
@@ -59,11 +60,11 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many images wait."""
+        """The number of waiting images."""
         return sum(len(job.pixels) for job in self._jobs)
 
     async def submit(self, key: Hashable, pixels: Pixels) -> Any:
-        """The result for some images; jobs with the same key share a call.
+        """Return the result for some images; jobs with the same key share a call.
 
         Raises:
             BusyError: Too many images wait.
@@ -81,18 +82,24 @@ class Batcher:
         try:
             return await job.done
         finally:
-            del job  # an error holds this frame, which would hold it and its pixels
+            del job  # a traceback holds this frame, which would keep the pixels
 
     async def close(self) -> None:
-        """Finish what waits, and take nothing more."""
+        """Accept no more jobs and finish those that a client waits for; a call without a client is abandoned."""
         self._stopping = True
         self._arrived.set()
         if self._worker is not None:
-            await self._worker
-        self._thread.close()
+            await asyncio.gather(*(job.done for job in (*self._running, *self._jobs)), return_exceptions=True)
+            self._worker.cancel()
+        self._thread.close(wait=False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way."""
+        return self._thread.busy
 
     def stuck(self, seconds: float) -> bool:
-        """Whether one call has taken longer than some seconds."""
+        """Whether one call has taken longer than this."""
         return self._thread.stuck(seconds)
 
     async def _work(self) -> None:
@@ -103,7 +110,7 @@ class Batcher:
                 continue
             if self._delay and not self._stopping and self.waiting < self._max_images:
                 await asyncio.sleep(self._delay)
-            batch = self._next()
+            batch = self._running = self._next()
             if not batch:
                 continue
             self._observe(sum(len(job.pixels) for job in batch))
@@ -117,9 +124,10 @@ class Batcher:
             for job, result in zip(batch, results, strict=True):
                 if not job.done.done():
                     job.done.set_result(result)
+            self._running = []
 
     def _next(self) -> list[_Job]:
-        """The oldest job and those like it, as far as they fit; who has gone away is left out."""
+        """Take the oldest job and those with its key that fit; skip jobs whose client has left."""
         while self._jobs and self._jobs[0].done.done():
             self._jobs.popleft()
         if not self._jobs:
@@ -140,7 +148,7 @@ class Batcher:
 
 
 def split(values: dict[str, npt.NDArray[Any]], axes: dict[str, int], lengths: Sequence[int]) -> list[dict[str, Any]]:
-    """The outputs of a batch as those of its jobs."""
+    """Split the outputs of a batch into those of its jobs."""
     ends = np.cumsum(lengths)[:-1]
     parts = {name: np.split(array, ends, axis=axes[name]) for name, array in values.items()}
     return [{name: parts[name][index] for name in parts} for index in range(len(lengths))]

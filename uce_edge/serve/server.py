@@ -1,4 +1,4 @@
-"""Starting a server and stopping it without a lost request."""
+"""Start a server, and stop it without losing a request."""
 
 import asyncio
 import ctypes
@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -29,37 +30,37 @@ from uce_edge.serve import stderr
 from uce_edge.serve.access import HostNames
 from uce_edge.serve.app import Service
 from uce_edge.serve.connections import IDLE_SECONDS, Connection
-from uce_edge.serve.drift_monitor import Watching
+from uce_edge.serve.drift_monitor import DriftMonitor
 from uce_edge.serve.model_host import Hosted, Hosts, Limits, Named
 from uce_edge.serve.prometheus_metrics import Gauges
 
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 _GRACE = 5
-"""Seconds that a server which is told to stop has beside those of a request, and once more for what it writes."""
+"""Seconds to stop, added to the time limit of a request; the same again for the last writes."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and who may ask it."""
+    """Where a server listens, and whom it serves."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     certificate: Path | None = None
-    """TLS, with the next; None for plain HTTP."""
+    """For TLS, with `key`; None for plain HTTP."""
     key: Path | None = None
     token: str | None = None
     max_connections: int = 256
     allowed: tuple[str, ...] = ()
-    """Further names under which clients may ask."""
+    """Further accepted host names."""
 
 
-def _concerns_us(record: logging.LogRecord) -> bool:
-    """Whether a line is logged: not of a client that breaks HTTP, or did not take its answer before the end."""
+def _is_server_fault(record: logging.LogRecord) -> bool:
+    """Whether to log a record: not for malformed HTTP or a client that left."""
     return record.exc_info is None or not isinstance(record.exc_info[1], LocalProtocolError | asyncio.CancelledError)
 
 
 class _Server(uvicorn.Server):
-    """Ends with success when it is told to stop: uvicorn's own kills the process by the signal it got."""
+    """A uvicorn server that exits with 0 after SIGTERM instead of raising the signal again."""
 
     def __init__(self, config: uvicorn.Config, watchdog: threading.Timer) -> None:
         super().__init__(config)
@@ -67,7 +68,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Inside the block, SIGINT and SIGTERM stop the server, also before it runs."""
+        """Inside the block, SIGINT and SIGTERM stop the server, even before it runs."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -85,12 +86,12 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _watchdog(seconds: float, tell: Callable[[str], None]) -> threading.Timer:
-    """What ends the process when a thread does not: Python would wait for it without end."""
+def _watchdog(seconds: float, report: Callable[[str], None]) -> threading.Timer:
+    """End the process if a thread does not end: Python would wait for it forever."""
 
     def give_up() -> None:
-        tell(f"Some work has not ended within {seconds:g} s of the order to stop, and is given up.")
-        time.sleep(0.2)  # for the sentence to be written
+        report(f"Some work did not end within {seconds:g} s of the signal to stop. It is abandoned.")
+        time.sleep(0.2)  # for the message to be written
         os._exit(1)
 
     timer = threading.Timer(seconds, give_up)
@@ -99,7 +100,7 @@ def _watchdog(seconds: float, tell: Callable[[str], None]) -> threading.Timer:
 
 
 def _return_memory() -> None:
-    """Have glibc give large blocks back when they are freed: it keeps them once some were, in every thread."""
+    """Make glibc return large blocks when they are freed; by default every thread keeps them."""
     with suppress(OSError, AttributeError, TypeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
@@ -112,30 +113,35 @@ def load(
     threads: int | None = None,
     reject: float | Literal["auto"] | None = None,
 ) -> Hosts:
-    """Load model files; one that has no stored threshold is refused when `reject` is auto."""
+    """Load model files. With `reject` auto, each must have a stored rule."""
     hosted = []
     for named in models:
         model = Model(named.path, device, threads=threads, spin=False)
         model.reject_rule(reject)
-        taken = Hosted(named, model, limits, gauges)
-        taken.reject = reject
-        hosted.append(taken)
+        hosted.append(Hosted(named, model, limits, gauges, reject))
     return Hosts(hosted)
 
 
 def listen(address: Address) -> socket.socket:
-    """The socket, before anything is said of it: a port that is taken is told in a sentence."""
+    """Open the listening socket.
+
+    Raises:
+        UceEdgeError: The port cannot be opened.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     server = socket.socket(family, socket.SOCK_STREAM)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         server.bind((address.host, address.port))
-        server.listen()  # who connects now waits until the server runs
+        server.listen()  # early clients wait until the server runs
     except OSError as error:
         server.close()
         reason = error.strerror or str(error)
         raise UceEdgeError(
-            f"Cannot listen on {address.host}, port {address.port}: {reason}. Choose another with --port."
+            f"Cannot listen on {address.host}, port {address.port}: {reason}. Choose another with --port.",
+            "server.port",
+            host=address.host,
+            port=address.port,
         ) from None
     return server
 
@@ -148,58 +154,62 @@ def serve(
     audit: Path | None = None,
     announce: Callable[[str], None] = lambda _: None,
     monitor: Path | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    alarm: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGINT or SIGTERM; requests that have begun are answered first.
+    """Serve until SIGINT or SIGTERM; requests under way are answered first.
 
     Args:
-        hosts: From `load`, like the next two.
-        limits: What is taken.
-        gauges: What is counted.
+        hosts: The models, from `load`.
+        limits: The largest accepted requests, as given to `load`.
+        gauges: The metrics, as given to `load`.
         address: Where to listen.
-        audit: A file that gets a line for every decision of `/answer`; it goes with one model.
-        announce: Is told the address once it is known.
-        monitor: The state of a monitor that bets on the answers of `/answer`; it goes with one model, too.
-        tell: Is told the sentence of an alarm.
+        audit: A log of the decisions of `/answer`, for one model.
+        announce: Called with the URL of the server.
+        monitor: The state file of a drift monitor of `/answer`, for one model.
+        alarm: Called with the message of an alarm.
     """
     _return_memory()
     grace = math.ceil(limits.timeout) + _GRACE
     with ExitStack() as stack:
         stack.enter_context(stderr.detached())
-        watchdog = _watchdog(grace + _GRACE, tell)
+        watchdog = _watchdog(grace + _GRACE, alarm)
         stack.callback(watchdog.cancel)
-        log = watching = None
+        log = drift = None
         if monitor is not None:
             (hosted,) = hosts
-            watching = Watching(monitor, hosted, gauges, tell)
-            stack.callback(watching.close)
+            drift = DriftMonitor(monitor, hosted, gauges, alarm)
+            stack.callback(drift.close)
         if audit is not None:
             (hosted,) = hosts
             log = Audit(audit, hosted.model)
             stack.callback(log.close)
-        service = Service(hosts, limits, gauges, log, watching)
+        service = Service(hosts, limits, gauges, log, drift)
         stack.callback(service.close)
         most = address.max_connections
         config = uvicorn.Config(
             service.application(address.token, HostNames(address.host, address.allowed)),
             http=partial(Connection, most=most, seconds=limits.timeout),  # type: ignore[arg-type]
             ws="none",
-            log_level="error",  # a line for every damaged request would let strangers fill the log
+            log_level="error",  # a line per malformed request would let clients fill the log
             access_log=False,
             server_header=False,
-            limit_concurrency=most + 1,  # of requests: some go on when their client has gone
+            limit_concurrency=most + 1,  # requests: some continue after their client has left
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=grace,
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
         )
-        logging.getLogger("uvicorn.error").addFilter(_concerns_us)
+        logging.getLogger("uvicorn.error").addFilter(_is_server_fault)
         listening = stack.enter_context(listen(address))
         scheme = "http" if address.certificate is None else "https"
         host = f"[{address.host}]" if ":" in address.host else address.host
-        # Clients choose passes, so they could fill a log with what these warnings say.
+        # Clients choose the number of passes, so they could fill a log with these warnings.
         stack.enter_context(warnings.catch_warnings(action="ignore", category=UceEdgeWarning))
         server = _Server(config, watchdog)
-        with naming_options(False), server.stoppable():  # clients write samples=25, as Python does
+        with naming_options(False), server.stoppable():  # clients write samples=25, like Python
             announce(f"{scheme}://{host}:{listening.getsockname()[1]}")
             server.run(sockets=[listening])
+    if service.busy:
+        # Only calls remain whose clients were answered with 504. Python would wait for their threads at exit.
+        sys.stdout.flush()
+        os._exit(0)

@@ -1,7 +1,7 @@
-"""A stderr that cannot hold up a server: a pipe that nobody reads would, once it is full.
+"""Non-blocking stderr for a server: a full pipe without a reader must not block it.
 
-Python's messages wait in a bounded queue for a thread that writes them. C libraries write to descriptor 2 themselves,
-as libtiff does for every damaged image, so that clients could fill a log or a pipe; it leads nowhere meanwhile.
+Python's messages wait in a bounded queue for a writer thread. C libraries write to descriptor 2 directly, as libtiff
+does for every damaged image, so clients could fill a log; descriptor 2 is therefore redirected to /dev/null.
 """
 
 import io
@@ -15,43 +15,43 @@ from typing import Any
 
 _STDERR = 2
 _WAITING = 256
-"""Messages that wait at most; further ones are dropped."""
+"""The largest number of waiting messages; further ones are dropped."""
 _LAST_SECONDS = 1.0
-"""How long the end of a program waits for what was said."""
+"""Seconds that the end of the program waits for the last messages."""
 
 
 @contextmanager
 def detached() -> Iterator[None]:
-    """Inside the block, no message blocks, and descriptor 2 leads nowhere."""
+    """Inside the block, messages never block and descriptor 2 is redirected."""
     before = sys.stderr
     try:
         if before is not None:
             before.flush()
-        kept = os.dup(_STDERR)
-    except OSError:  # there is none, and Python says nothing either
-        _lead_nowhere()
+        original = os.dup(_STDERR)
+    except OSError:  # the process has no stderr
+        _redirect()
         yield
         return
-    _lead_nowhere()
-    queued = _Queued(kept)
+    _redirect()
+    queued = _Queued(original)
     sys.stderr = io.TextIOWrapper(queued, "utf-8", "backslashreplace", write_through=True)
     try:
         yield
     finally:
         sys.stderr = before
-        os.dup2(kept, _STDERR)
+        os.dup2(original, _STDERR)
         queued.end()
 
 
-def _lead_nowhere() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    if nowhere != _STDERR:
-        os.dup2(nowhere, _STDERR)
-        os.close(nowhere)
+def _redirect() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    if null != _STDERR:
+        os.dup2(null, _STDERR)
+        os.close(null)
 
 
 class _Queued(io.RawIOBase):
-    """Writes to a descriptor in a thread of its own."""
+    """A stream that writes to a descriptor in its own thread."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -71,14 +71,14 @@ class _Queued(io.RawIOBase):
         return len(data)
 
     def end(self) -> None:
-        """Give the thread a moment for what is left."""
+        """Wait a moment for the last messages."""
         with suppress(queue.Full):
             self._messages.put_nowait(None)
         self._thread.join(_LAST_SECONDS)
 
     def _write(self) -> None:
         while (message := self._messages.get()) is not None:
-            with suppress(OSError):  # who read it has gone
+            with suppress(OSError):  # the reader has left
                 while message:
                     message = message[os.write(self._descriptor, message) :]
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Threads for work that would hold up the event loop."""
+"""Threads for work that would block the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,19 +9,19 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """A few threads, each with one piece of work at a time; it is known how long they have been at it."""
+    """A thread pool that knows how long each thread has been busy."""
 
     def __init__(self, count: int, name: str) -> None:
-        """Prepare threads; they start with the work."""
+        """Prepare the threads; they start with the first work."""
         self._count, self._threads = count, ThreadPoolExecutor(count, f"uce-edge-{name}")
         self._free = asyncio.Semaphore(count)
         self._began: dict[asyncio.Future[Any], float] = {}
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a function in a thread.
+        """Run a function in a thread and return its result.
 
-        Who is cancelled before a thread is free leaves nothing behind. Work that has begun goes on to its end, and its
-        place is taken until then: with one thread, two pieces of work never overlap.
+        A call that is cancelled before a thread is free has no effect. Work that has begun continues to its end and
+        occupies its thread until then: with one thread, no two calls overlap.
         """
         await self._free.acquire()
         try:
@@ -34,16 +34,21 @@ class Workers:
         try:
             return await asyncio.shield(work)
         finally:
-            del work  # an error holds this frame, which would hold it: megabytes would wait for the garbage collector
+            del work  # a traceback holds this frame, so megabytes would wait for the garbage collector
 
     def stuck(self, seconds: float) -> bool:
-        """Whether every thread has been at the same work for longer than some seconds."""
+        """Whether every thread has been busy with one call for longer than this."""
         now = asyncio.get_running_loop().time()
         return len(self._began) == self._count and all(now - began > seconds for began in self._began.values())
 
-    def close(self) -> None:
-        """Wait for what has begun, and take nothing more."""
-        self._threads.shutdown()
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is at work."""
+        return bool(self._began)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Accept no more work; by default, wait for the work under way."""
+        self._threads.shutdown(wait=wait)
 
     def _ended(self, work: "asyncio.Future[Any]") -> None:
         del self._began[work]

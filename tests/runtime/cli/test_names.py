@@ -159,14 +159,14 @@ def test_triton_and_the_hub_have_a_line_per_class(hostile: Path, tmp_path: Path)
 
 
 def test_commands_print_in_one_place() -> None:
-    """`words.echo` escapes; what is printed elsewhere is JSON, which has no such characters."""
+    """`messages.echo` escapes; other output is JSON, which has no control characters."""
     for path in sorted((ROOT / "uce_edge" / "cli").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or path.name == "words.py":
+            if not isinstance(node, ast.Call) or path.name == "messages.py":
                 continue
             called = ast.unparse(node.func)
             if called in ("print", "typer.secho", "typer.style", "click.echo"):
-                pytest.fail(f"{path.name}:{node.lineno} prints without words.echo")
+                pytest.fail(f"{path.name}:{node.lineno} prints without messages.echo")
             if called == "typer.echo":
                 assert ast.unparse(node.args[0]).partition("(")[0].endswith(("json.dumps", ".to_json")), path
 
@@ -184,5 +184,5 @@ def test_a_page_does_not_replace_its_model(
     for report in ("m.html", "link.html", tmp_path / "m.html"):
         said = call(*command.split(), report)
         assert said.code == 2
-        assert "which would be overwritten" in said.err
+        assert said.error == "argument.report"
     assert Path("m.html").read_bytes() == MODEL.read_bytes()

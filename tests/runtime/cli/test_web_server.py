@@ -1,4 +1,4 @@
-"""The page's server answers for its own names alone, waits for nobody for ever, and survives whatever is sent to it."""
+"""The page's server accepts only its own host names, has deadlines, and survives malformed requests."""
 
 import contextlib
 import socket
@@ -10,7 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from uce_edge.serve.page_server import Content, Names, Server, listen
+from uce_edge.serve import page_server
+from uce_edge.serve.addresses import Names
+from uce_edge.serve.page_server import Content, Server, listen
 
 SECRET = b"the weights of a model"
 LARGE = bytes(30_000_000)  # more than the buffers between two sockets hold
@@ -92,12 +94,12 @@ def test_the_names_of_this_computer_are_answered(server: Server, name: str) -> N
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-def test_another_name_is_refused_in_a_sentence(server: Server, name: str, method: str) -> None:
+def test_another_name_is_rejected(server: Server, name: str, method: str) -> None:
     answer = tell(server, request(name.format(port=server.names.port), method=method))
     assert answer.startswith(b"HTTP/1.1 421 ")
     assert SECRET not in answer
     if method == "GET":
-        assert f"Open http://127.0.0.1:{server.names.port}/ instead".encode() in answer
+        assert f"http://127.0.0.1:{server.names.port}/".encode() in answer
         assert b"--host NAME" in answer
 
 
@@ -199,8 +201,12 @@ def test_a_slow_client_gets_all_of_a_large_answer() -> None:
         assert taken > len(LARGE)
 
 
-def test_clients_beyond_the_limit_are_turned_away_until_one_leaves() -> None:
-    with serving(connections=2) as server:
+@pytest.mark.parametrize(("connections", "share"), [(4, 2), (2, 9)], ids=["per client", "in all"])
+def test_connections_above_the_limit_are_rejected_until_one_closes(
+    connections: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_server, "share_of", lambda _: share)
+    with serving(connections=connections) as server:
         asked = request(f"127.0.0.1:{server.names.port}")
         held = [connect(server), connect(server)]
         for client in held:  # answered, and still there

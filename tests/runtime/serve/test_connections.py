@@ -17,6 +17,7 @@ pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 import uvicorn
 
 from uce_edge.serve import connections
+from uce_edge.serve.addresses import client_network
 from uce_edge.serve.connections import Connection
 from uce_edge.serve.server import Address, listen
 
@@ -134,7 +135,7 @@ def test_a_request_under_way_makes_room_for_nobody(port: int) -> None:
 
 
 def test_one_client_is_one_network() -> None:
-    same = connections._network
+    same = client_network
     assert same("2001:db8::1") == same("2001:db8::ffff:1")
     assert same("2001:db8::1") != same("2001:db8:0:1::1")
     assert same("::ffff:10.0.0.1") == same("10.0.0.1") != same("10.0.0.2")

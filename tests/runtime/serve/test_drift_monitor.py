@@ -1,4 +1,4 @@
-"""The evidence of a monitor in /metrics: that of a monitor that saw the same answers, and what it leaves on disk."""
+"""The evidence of a monitor in /metrics and in its state file."""
 
 import re
 from pathlib import Path
@@ -32,10 +32,10 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def begun(model: Model) -> Monitor:
-    """Usual images are digits, moved a little."""
+    """The reference images are digits, moved a little."""
     digits = [np.frombuffer((GOLDEN / f"digit-{name}.raw").read_bytes(), np.uint8).reshape(8, 8, 1) for name in "01"]
-    usual = np.stack([np.roll(digits[number % 2], number // 2 % 3, 0) + number % 5 for number in range(120)])
-    stored = reference.count(scores(model, usual[:60]), scores(model, usual[60:]), 25, 0, "")
+    reference_images = np.stack([np.roll(digits[number % 2], number // 2 % 3, 0) + number % 5 for number in range(120)])
+    stored = reference.count(scores(model, reference_images[:60]), scores(model, reference_images[60:]), 25, 0, "")
     return Monitor.start(stored, sha256(MODEL), alpha=0.2)
 
 
@@ -51,10 +51,10 @@ def test_the_evidence_of_a_change_is_in_the_metrics(tmp_path: Path, model: Model
     begun.save(state)
     beside = Monitor.load(state)
     digit = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8, 1)
-    foreign = [255 - digit] * IMAGES
+    ood = [255 - digit] * IMAGES
     with started(f"digits={MODEL}", "--monitor", state) as server:
         assert (gauge(server, "images"), gauge(server, "alarm"), gauge(server, "alarm_evidence")) == (0, 0, 5)
-        for image in foreign:
+        for image in ood:
             assert server.ask("POST", "/v2/models/digits/answer", png(image))[0] == 200
             beside.add_scores(model.predict(image[None])[0].as_dict())
         assert server.ask("POST", "/v2/models/digits/answer?samples=5", png(digit))[0] == 200
@@ -73,14 +73,14 @@ def test_the_evidence_of_a_change_is_in_the_metrics(tmp_path: Path, model: Model
     assert (kept.state.images, kept.alarm.image) == (IMAGES, report.alarm.image)
 
 
-def test_a_monitor_that_cannot_be_is_told(tmp_path: Path, call: Call, begun: Monitor) -> None:
+def test_a_monitor_that_cannot_start_is_an_error(tmp_path: Path, call: Call, begun: Monitor) -> None:
     state, moments = tmp_path / "state.json", GOLDEN / "digits-moments.onnx"
-    said = call("serve", MODEL, "--monitor", state)
-    assert (said.code, "does not store its usual answers" in said.err, state.exists()) == (2, True, False)
+    result = call("serve", MODEL, "--monitor", state)
+    assert (result.code, "--reference" in result.err, state.exists()) == (2, True, False)
     begun.save(state)
-    said = call("serve", moments, "--monitor", state)
-    assert (said.code, "belongs to another model file" in said.err) == (2, True)
-    said = call("serve", f"a={MODEL}", f"b={moments}", "--monitor", state)
-    assert (said.code, "--monitor works with one model only" in said.err) == (2, True)
-    said = call("serve", MODEL, "--monitor", MODEL)
-    assert (said.code, "would be overwritten" in said.err) == (2, True)
+    result = call("serve", moments, "--monitor", state)
+    assert (result.code, "another model file" in result.err) == (2, True)
+    result = call("serve", f"a={MODEL}", f"b={moments}", "--monitor", state)
+    assert (result.code, result.error) == (2, "server.several-models")
+    result = call("serve", MODEL, "--monitor", MODEL)
+    assert (result.code, result.error) == (2, "argument.monitor")

@@ -1,4 +1,4 @@
-"""The queue before a model, with a run that records its calls."""
+"""The queue of a model, with a run that records its calls."""
 
 import asyncio
 import threading
@@ -77,6 +77,20 @@ def test_a_failed_call_fails_its_jobs_alone() -> None:
             await batcher.submit("broken", pixels(1))
         assert await batcher.submit("a", pixels(2)) == 2
         await batcher.close()
+
+    asyncio.run(scene())
+
+
+def test_closing_does_not_wait_for_a_call_whose_clients_have_left() -> None:
+    async def scene() -> None:
+        run = Recorder()
+        batcher = Batcher(run, max_images=8, max_waiting=8, observe=lambda _: None)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(batcher.submit("a", pixels(1)), 0.05)
+        assert batcher.busy
+        await asyncio.wait_for(batcher.close(), 1)
+        assert (batcher.busy, run.calls) == (True, [])
+        run.go.set()
 
     asyncio.run(scene())
 

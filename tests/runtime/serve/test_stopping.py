@@ -1,4 +1,4 @@
-"""A server whose work does not go on says so, and ends when it is told to; one that nobody listens to goes on."""
+"""A server with stuck work reports it and still stops; a full stderr pipe does not block it."""
 
 import os
 import re
@@ -44,8 +44,9 @@ def hanging(what: str, *arguments: object) -> Iterator[Server]:
         process.communicate()
 
 
-@pytest.mark.parametrize("what", ["model", "decoder", "log"])
-def test_stuck_work_is_told_and_ended(what: str, tmp_path: object) -> None:
+@pytest.mark.parametrize(("what", "code"), [("model", 0), ("decoder", 0), ("log", 1)])
+def test_a_server_stops_despite_stuck_work_whose_clients_were_answered(what: str, code: int, tmp_path: object) -> None:
+    """Only a decision that may be missing in the log is a failure."""
     with hanging(what, "--audit", f"{tmp_path}/log.jsonl") as server:
         assert server.ask("GET", "/v2/health/ready")[0] == 200
         for _ in range(2 * (os.cpu_count() or 1)):  # one for every thread that decodes
@@ -56,12 +57,12 @@ def test_stuck_work_is_told_and_ended(what: str, tmp_path: object) -> None:
         assert server.ask("GET", "/v2/models/m/ready")[0] == 503
         start = time.monotonic()
         server.process.terminate()
-        assert server.process.wait(30) == 1
+        assert server.process.wait(30) == code
         assert time.monotonic() - start < 15
         assert server.process.stderr is not None
-        said = server.process.stderr.read()
-        assert "given up" in said
-        assert "Traceback" not in said
+        messages = server.process.stderr.read()
+        assert ("abandoned" in messages) == (code == 1)
+        assert "Traceback" not in messages
 
 
 FULL = """
@@ -75,16 +76,16 @@ print("done")
 """
 
 
-def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
+def test_a_full_pipe_does_not_block() -> None:
     reading, writing = os.pipe()
     try:
         found = subprocess.run(
             [sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=writing, timeout=60, check=True
         )
         os.close(writing)
-        told = os.read(reading, 1 << 20)
+        written = os.read(reading, 1 << 20)
     finally:
         os.close(reading)
     assert found.stdout.split() == [b"done"]
-    assert b"a message of Python" in told
-    assert b"library" not in told
+    assert b"a message of Python" in written
+    assert b"library" not in written

@@ -1,5 +1,6 @@
-"""Where `predict` writes besides stdout, and what it must not write over."""
+"""Files that a command writes, and checks that it overwrites nothing."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,26 +19,26 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Destinations:
-    """The places that are written to; None for those that were not asked for."""
+    """Output paths of `predict`; None for those that are not requested."""
 
     save: Path | None = None
     """The folder of annotated copies."""
     sheet: Path | None = None
-    """The picture of all images."""
+    """The contact sheet of all images."""
     audit: Path | None = None
     """The log of decisions."""
     monitor: Path | None = None
-    """The state of the monitor."""
+    """The state file of the monitor."""
     audit_bytes: int | None = None
-    """The size from which the log goes on in a new file."""
+    """The size at which the log continues in a new file."""
 
     def check(self, model: Path, images: Sequence[str], watched: Path | None = None) -> None:
-        """Refuse to write over the model, an image or each other; nothing is opened for it.
+        """Raise an error if an output would overwrite the model, an image or another output.
 
         Args:
             model: The model file.
             images: The image files; `-` is standard input.
-            watched: The folder whose images are answered as they arrive.
+            watched: The folder that is watched for images.
         """
         from uce_edge.images.folder_watch import list_images
         from uce_edge.images.loader import STDIN
@@ -45,22 +46,22 @@ class Destinations:
         files = [Path(path) for path in images if path != STDIN] + (list_images(watched) if watched else [])
         for option, path in self._given().items():
             if same_place(path, model):
-                raise self._refusal(option, "another file than the model, which would be overwritten")
+                raise self._conflict(option, "another file than the model, which would be overwritten")
             if same_place(path, model.with_suffix(".json")):
-                raise self._refusal(option, "another file than the model's description, which would be overwritten")
+                raise self._conflict(option, "another file than the model's description, which would be overwritten")
             if (identity := _identity(path)) and any(_identity(file) == identity for file in files):
-                raise self._refusal(option, "another file than the images, one of which would be overwritten")
+                raise self._conflict(option, "another file than the images, one of which would be overwritten")
         if self.save is not None and _identity(self.save) in _folders(files, watched):
-            raise self._refusal("save", "another folder than that of the images, which would be overwritten")
+            raise self._conflict("save", "another folder than that of the images, which would be overwritten")
         for first, second in combinations(self._given(), 2):
             if same_place(self._given()[first], self._given()[second]):
-                raise self._refusal(second, f"another place than that of --{first}, which would be overwritten")
+                raise self._conflict(second, f"another place than that of --{first}, which would be overwritten")
         for option in ("audit", "monitor"):
             if watched is not None and self._would_arrive(self._given().get(option), watched):
-                raise self._refusal(option, "a file that is not taken for an image of the watched folder")
+                raise self._conflict(option, "a file that is not an image of the watched folder")
 
     def reserved(self, model: Path) -> set[str]:
-        """The names, without .png, that no annotated copy may take from what else lies in its folder."""
+        """The names, without .png, that annotated copies must not use."""
         others = [model, *(path for option, path in self._given().items() if option != "save")]
         return {
             path.stem
@@ -77,19 +78,32 @@ class Destinations:
 
         return written is not None and is_image_name(written.name) and same_place(written.parent, watched)
 
-    def _refusal(self, option: str, rule: str) -> UsageError:
+    def _conflict(self, option: str, rule: str) -> UsageError:
         return UsageError(expected(f"`{option}`", rule, str(self._given()[option]), _REMEDIES[option]))
 
 
 def check_apart(option: str, written: Path, models: Iterable[Path]) -> None:
-    """Refuse to write a page or picture over a model that it is about."""
+    """Raise an error if a report or picture would overwrite a model."""
     if any(same_place(written, model) for model in models):
         rule, remedy = "another file than the model, which would be overwritten", f"Choose another name with --{option}"
         raise UsageError(expected(f"`{option}`", rule, str(written), remedy))
 
 
+def check_report(report: Path, models: Iterable[Path]) -> None:
+    """Raise an error if a report cannot be written, before minutes of evaluation."""
+    check_apart("report", report, models)
+    if report.suffix.lower() not in (".html", ".htm") or report.is_dir():
+        raise UsageError(expected("`report`", "a file name ending in .html", str(report), "Use: --report report.html"))
+    if not report.parent.is_dir():
+        remedy = f"Make the folder, or choose another: --report {report.name}"
+        raise UsageError(expected("`report`", "a file in a folder that exists", str(report), remedy))
+    if not os.access(report.parent, os.W_OK):
+        remedy = "Choose another folder with --report"
+        raise UsageError(expected("`report`", "a file in a folder you may write to", str(report), remedy))
+
+
 class _Identity(NamedTuple):
-    """What all names of one file have in common: symbolic links and hard links too."""
+    """The identity of a file, whatever its name: also through links."""
 
     device: int
     number: int
@@ -98,13 +112,13 @@ class _Identity(NamedTuple):
 def _identity(path: Path) -> _Identity | None:
     try:
         status = path.stat()
-    except (OSError, ValueError):  # not there, or no name at all: whoever opens it says so
+    except (OSError, ValueError):  # missing or not a valid name; opening it reports that
         return None
     return _Identity(status.st_dev, status.st_ino)
 
 
 def same_place(one: Path, other: Path) -> bool:
-    """Whether two paths are one place, be it there yet or not."""
+    """Whether two paths are the same file, even if it does not exist."""
     identity = _identity(one)
     return identity == _identity(other) if identity else _resolved(one) == _resolved(other)
 
@@ -112,12 +126,12 @@ def same_place(one: Path, other: Path) -> bool:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except (OSError, RuntimeError, ValueError):  # a link that leads to itself
+    except (OSError, RuntimeError, ValueError):  # a link to itself
         return path.absolute()
 
 
 def _folders(files: Iterable[Path], watched: Path | None) -> set[_Identity]:
-    """The folders of the images, and of those that links lead to."""
+    """The folders of the images, and of the targets of links."""
     links = {_resolved(file).parent for file in files if file.is_symlink()}
     folders = {file.parent for file in files} | links | ({watched} if watched else set())
     return {identity for folder in folders if (identity := _identity(folder))}
