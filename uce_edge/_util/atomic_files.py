@@ -103,7 +103,7 @@ def read_regular(path: str | Path, most: int | None = None) -> bytes:
 def lock(file: int) -> None:
     """Lock an open file until the process ends.
 
-    Systems without `flock` have no lock.
+    Systems and network disks without `flock` have no lock.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -112,15 +112,19 @@ def lock(file: int) -> None:
         import fcntl
     except ImportError:  # Windows
         return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
 
 
 @contextmanager
-def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
+def sole_writer(target: str | Path, option: str = "--out") -> Iterator[Path]:
     """Lock a file that is read and replaced.
 
-    What is replaced cannot carry a lock itself, so a file NAME.lock beside it does. It is removed at the end; one that
-    a killed process left does not lock.
+    What is replaced cannot carry a lock itself, so a hidden file beside it does. It is removed at the end; one that a
+    killed process left does not lock. Gives the file behind all links, which is the one to replace.
 
     Args:
         target: The file that is read and replaced.
@@ -130,7 +134,7 @@ def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
         UceEdgeError: Another process is writing it, or the folder cannot be written to.
     """
     place = Path(os.path.realpath(target))  # the same for every link to it
-    beside = place.with_name(f"{place.name}.lock")
+    beside = place.with_name(f".{place.name}.uce-edge-lock")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         _check_replaceable(place)
@@ -146,7 +150,7 @@ def sole_writer(target: str | Path, option: str = "--out") -> Iterator[None]:
             f"Cannot write {target}: {error.strerror}. Choose another place with {_named(option)}.", "file.unwritable"
         ) from None
     try:
-        yield
+        yield place
     finally:
         with suppress(OSError):
             beside.unlink()  # while it is locked: a waiting process sees that it is gone

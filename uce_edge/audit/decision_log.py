@@ -129,11 +129,10 @@ class Audit:
             lock(file)
             if not os.path.samestat(os.fstat(file), self._path.lstat()):
                 raise BlockingIOError  # another process renamed it meanwhile
-        except UceEdgeError:
+        except BaseException as error:
             os.close(file)
-            raise
-        except OSError:
-            os.close(file)
+            if not isinstance(error, BlockingIOError):
+                raise
             raise UceEdgeError(
                 f"Another process is writing the log {self._path}, which only one process may do. {_NAME}", "log.locked"
             ) from None

@@ -191,7 +191,7 @@ def _judged(file: Path, number: int, text: bytes, before: Line | None) -> Line:
     if document.get("previous") == expected:
         return Line(file, number, text, Seal.INTACT)
     absent = _number(document) - 1 - (0 if before is None else _number(before.document))
-    if before is not None and before.seal is Seal.EDITED and absent <= 0:
+    if before is not None and before.seal is Seal.EDITED and (absent <= 0 or not _number(before.document)):
         return Line(file, number, text, Seal.INTACT)  # the line before is reported
     return Line(file, number, text, Seal.GAP, max(0, absent))
 

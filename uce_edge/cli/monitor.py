@@ -73,7 +73,7 @@ def monitor(
     if file is None and log is not None:
         file = log_monitor.model_of(log)
     shows = log is None and state is not None and state.exists()  # also while another process writes it
-    with nullcontext() if state is None or shows else sole_writer(state, "--state"):
+    with nullcontext(state) if state is None or shows else sole_writer(state, "--state") as place:
         if state is not None and state.exists():
             if reference is not None:
                 message = f"{state} already has a reference. Leave --reference out, or start with another --state."
@@ -83,8 +83,8 @@ def monitor(
             running = log_monitor.start(file or choose_model(None), alpha, every, reference, root)
         if log is not None:
             _update(running, log, shuffle, labels, file)
-        if state is not None and not shows:
-            running.save(state, "--state")
+        if place is not None and not shows:
+            running.save(place, "--state")
     if plot is not None:
         from uce_edge.monitor.evidence_plot import evidence_plot
 

@@ -8,10 +8,14 @@ differently, so this one accepts only what every writer of ONNX files writes.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _METADATA_PROPS = 14
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_OP_TYPE = 4
+_MAX_FIELDS = 5_000_000
+"""Far more than any network has; reading them takes seconds."""
 _DEPTH = 100
 """The nesting limit of protobuf."""
 _MAX_TAG, _MAX_NUMBER = 2**32, 2**64
@@ -120,21 +124,25 @@ def check(content: bytes) -> None:
         WireError: It is not a model, or one that parsers may read differently.
         ExternalDataError: It keeps weights in other files.
     """
-    _check(content, "model", 0, len(content), _DEPTH)
+    _check(content, "model", 0, len(content), _DEPTH, count(_MAX_FIELDS, -1))
 
 
-def _check(content: bytes, kind: str, at: int, end: int, depth: int) -> None:
+def _check(content: bytes, kind: str, at: int, end: int, depth: int, left: Iterator[int]) -> None:
     if depth == 0:
         raise WireError(f"it has more than {_DEPTH} messages inside each other")
     message = _MESSAGES[kind]
     for number, _, start, stop in _places(content, kind, at, end):
+        if next(left) <= 0:
+            raise WireError(f"it has more than {_MAX_FIELDS:,} fields")
+        if kind == "node" and number == _OP_TYPE and content[start:stop] == b"EPContext":
+            raise ExternalDataError("it keeps a compiled network in another file")
         inner = message.once.get(number) or message.often.get(number)
         if kind == "tensor" and (
             number == _EXTERNAL_DATA or (number == _DATA_LOCATION and _varint(content, start, stop)[0] != 0)
         ):
             raise ExternalDataError("it keeps weights in other files")
         if isinstance(inner, str):
-            _check(content, inner, start, stop, depth - 1)
+            _check(content, inner, start, stop, depth - 1, left)
 
 
 def _places(message: bytes | memoryview, kind: str, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -28,9 +28,8 @@ class KeptMonitor:
             model: What answers.
             asked: How it is always asked; None where that may differ.
         """
-        self._path = path
         with ExitStack() as stack:
-            stack.enter_context(sole_writer(path, "--monitor"))
+            self._path = stack.enter_context(sole_writer(path, "--monitor"))
             self.monitor = self._begin(model, asked)
             self.save()
             self._lock = stack.pop_all()

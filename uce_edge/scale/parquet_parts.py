@@ -18,6 +18,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from uce_edge import contract
+from uce_edge._util.atomic_files import lock
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, UsageError
 from uce_edge.rejection.rule import COLUMNS
 from uce_edge.scale.places import Bucket, reached, reason
@@ -173,13 +174,11 @@ class Folder:
         if not self._local:
             yield
             return
-        import fcntl
-
         with self._writing():
             file = os.open(Path(self._place) / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             with self._writing():
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file)
             yield
         finally:
             os.close(file)

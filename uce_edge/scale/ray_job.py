@@ -130,6 +130,8 @@ def _computed(missing: list[Block], job: _Shared, machines: Machines) -> Iterato
             for row in stored.iter_rows():
                 yield Counts.from_dict(json.loads(row["counts"]))
     except OSError as error:  # also Ray's own ConnectionError
+        if machines.address is None:
+            raise UceEdgeError(f"The job stopped: {error}. Start it again: it continues.", "ray.failed") from None
         message = f"There is no Ray cluster at {machines.address}: {error}. Check --address."
         raise UceEdgeError(message, "ray.no-cluster") from None
     except RayError as error:

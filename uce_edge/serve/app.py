@@ -30,6 +30,8 @@ from uce_edge.serve.prometheus_metrics import CONTENT_TYPE, Gauges
 from uce_edge.serve.request_batching import BusyError, Pixels, StoppingError
 from uce_edge.serve.workers import Workers
 
+_BODIES = 8
+"""Bodies of the largest size that may be in memory at once."""
 _DECODERS = 2 * (os.cpu_count() or 1)
 """The number of images and JSON documents that are decoded at once."""
 
@@ -66,6 +68,8 @@ class Service:
         self._monitor = monitor
         self._decoders, self._recorder = Workers(_DECODERS, "decode"), Workers(1, "log")
         self._ready = False
+        self._held = 0
+        """Bytes of the bodies of all requests that are being handled."""
 
     def application(self, token: str | None = None, names: HostNames | None = None) -> Starlette:
         """Build the ASGI application.
@@ -171,6 +175,8 @@ class Service:
             response = _error(503, f"This server {reason}. Try again later.", {"Retry-After": "1"})
         except ClientDisconnect:
             response = Response(status_code=499)  # for the metrics: the client has left
+        finally:
+            self._held -= getattr(request.state, "held", 0)
         self._gauges.request(model, endpoint, response.status_code, time.perf_counter() - start)
         return response
 
@@ -238,8 +244,12 @@ class Service:
         parts, size = [], 0
         async for part in request.stream():
             size += len(part)
+            request.state.held = size
+            self._held += len(part)
             if size > self._limits.max_body:
                 raise too_long
+            if self._held > _BODIES * self._limits.max_body:
+                raise BusyError
             parts.append(part)
         if not size:
             message = "The request has no body. Send a tensor to /infer, or an image file to /answer."

@@ -81,9 +81,10 @@ class _Server(uvicorn.Server):
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not self.should_exit:
-            self._watchdog.start()
+        first = not self.should_exit
         super().handle_exit(sig, frame)
+        if first:  # a second signal may arrive at any line
+            self._watchdog.start()
 
 
 def _watchdog(seconds: float, report: Callable[[str], None]) -> threading.Timer:

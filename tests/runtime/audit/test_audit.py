@@ -107,6 +107,15 @@ def test_an_edited_log_is_noticed(call: Call, log: Path, images: Path, what: str
     assert outcomes(call, log, images) == expected
 
 
+def test_a_garbled_line_accuses_no_other(call: Call, log: Path, images: Path) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[1] = b"garbled\n"
+    log.write_bytes(b"".join(lines))
+    found = outcomes(call, log, images)
+    assert found[1] == "edited"
+    assert set(found[:1] + found[2:]) == {"same"}
+
+
 def test_what_is_cut_off_the_end_shows_against_a_hash_that_was_kept(call: Call, log: Path, images: Path) -> None:
     lines = log.read_text().splitlines()
     kept = json.loads(lines[-1])["line_sha256"]

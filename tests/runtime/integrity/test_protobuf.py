@@ -112,3 +112,16 @@ def test_nesting_is_limited_as_protobuf_limits_it() -> None:
     for depth in (34, 200, 20_000):
         with pytest.raises(WireError):
             protobuf.check(nested(depth))
+
+
+def test_a_compiled_network_in_another_file_is_refused() -> None:
+    model = small_model()
+    model.graph.node.add(op_type="EPContext", domain="com.microsoft", output=["compiled"])
+    with pytest.raises(ExternalDataError):
+        protobuf.check(model.SerializeToString())
+
+
+def test_the_number_of_fields_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf, "_MAX_FIELDS", 10)
+    with pytest.raises(WireError):
+        protobuf.check(CONTENT)

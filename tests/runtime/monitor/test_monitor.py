@@ -266,7 +266,7 @@ def test_a_state_that_another_process_writes_can_be_seen_and_not_written(
     running.close()
     assert call("predict", archive / "good", "--model", MODEL, "--monitor", state).code == 0
     assert Monitor.load(state).state.images == 40
-    assert not state.with_name("state.json.lock").exists()
+    assert not state.with_name(".state.json.uce-edge-lock").exists()
 
 
 def test_a_damaged_state_is_told(tmp_path: Path) -> None:

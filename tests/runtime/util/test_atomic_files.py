@@ -99,7 +99,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 def test_one_process_at_a_time_writes_a_file_by_whatever_name(tmp_path: Path) -> None:
     target, link = tmp_path / "state.json", tmp_path / "link.json"
     link.symlink_to(target)
-    target.with_name("state.json.lock").touch()  # as a killed process leaves it
+    target.with_name(".state.json.uce-edge-lock").touch()  # as a killed process leaves it
     for name in (target, link):
         with sole_writer(name):
             for other in (target, link):
@@ -169,3 +169,15 @@ def test_what_killed_processes_left_is_removed_a_day_later(tmp_path: Path) -> No
     with replacing(tmp_path / "model.onnx") as path:
         path.write_text("x")
     assert {path.name for path in tmp_path.iterdir()} == {left[1].name, mine.name, "model.onnx"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files are not locked there")
+def test_a_lock_follows_links_and_touches_no_file_of_the_user(tmp_path: Path) -> None:
+    target, link = tmp_path / "poetry", tmp_path / "link"
+    target.write_text("state")
+    (tmp_path / "poetry.lock").write_text("versions")
+    link.symlink_to(target)
+    with sole_writer(link) as place:
+        assert place == target.resolve()
+    assert (tmp_path / "poetry.lock").read_text() == "versions"
+    assert link.is_symlink()
