@@ -143,9 +143,7 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
     for name in old:
         graph.initializers[name].name = f"{name}.old"
     graph.outputs[:] = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration, metadata.members)
-    for value in g.initializers:
-        graph.register_initializer(value)
-    graph.extend(g.nodes)
+    g.append_to(graph)
     return checked(model)
 
 

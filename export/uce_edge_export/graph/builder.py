@@ -40,6 +40,12 @@ class Builder:
 
         return make
 
+    def append_to(self, graph: ir.Graph) -> None:
+        """Append all nodes and initializers to a graph."""
+        for value in self.initializers:
+            graph.register_initializer(value)
+        graph.extend(self.nodes)
+
     def split(self, value: ir.Value, sizes: list[int], axis: int) -> list[ir.Value]:
         """Cut a value into parts; a single part needs no node."""
         if len(sizes) == 1:

@@ -12,7 +12,6 @@ from uce_edge.contract import DECISION, RuleScore
 from uce_edge.metadata import Metadata
 from uce_edge.rejection.rule import NO_CUTOFF, NO_LIMIT, Code, RejectRule
 from uce_edge_export.graph.builder import Builder
-from uce_edge_export.transform.feature_extraction import extend
 
 PREFIX = "decision."
 """Of the names of all initializers of the rule."""
@@ -63,7 +62,7 @@ def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
         graph.outputs.insert(len(contract.outputs_of((), version=1)), decision)
         if contract.NOVELTY in outputs:
             attach_novelty(graph, g, outputs[contract.NOVELTY])
-        extend(graph, g)
+        g.append_to(graph)
     return model, replace(metadata, contract=contract.VERSION, minor=contract.MINOR)
 
 

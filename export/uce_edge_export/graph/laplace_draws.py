@@ -31,7 +31,7 @@ from uce_edge_export.noise import noise_table
 from uce_edge_export.publish.draft import Draft, graph_of, publish
 from uce_edge_export.recalibration import replace_head
 from uce_edge_export.transform.baked_seeds import bake_seeds
-from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, extend, probe
+from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, probe
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
@@ -226,7 +226,7 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
     normals = _emit_normals(g, drawn, graph, seeds, deviations)
     classes = g.constant(drawn.posterior.curvature.class_directions.T.astype(np.float32), "laplace.classes")
     last.replace_input_with(0, g.Add(mean, g.MatMul(g.Mul(deviations, normals), classes)))
-    extend(graph, g)
+    g.append_to(graph)
     shares, rank = drawn.posterior.shares, classes.const_value.size if classes.const_value else 0
     costs = metadata.costs and replace(
         metadata.costs,

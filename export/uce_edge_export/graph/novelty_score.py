@@ -27,7 +27,7 @@ from uce_edge_export.graph import decision
 from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.publish.draft import Draft
-from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, extend, probe
+from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, probe
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
@@ -138,7 +138,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
         value = outputs[name]
         value.name, value.shape, value.dtype = name, ir.Shape(["batch"]), ir.DataType.FLOAT
     decision.attach_novelty(graph, g, outputs[NOVELTY])
-    extend(graph, g)
+    g.append_to(graph)
     graph.outputs.extend(outputs[name] for name in OUTPUTS)
     for node in graph:  # what was inferred, the file need not say
         for value in node.outputs:

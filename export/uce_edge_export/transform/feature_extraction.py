@@ -45,7 +45,7 @@ def probe(
     results = [g.Identity(value) for value in emit(g, operands)]
     for number, result in enumerate(results):
         result.name, result.dtype, result.shape = f"result.{number}", ir.DataType.FLOAT, ir.Shape(shape)
-    extend(graph, g)
+    g.append_to(graph)
     graph.outputs[:] = [*results, *(value for value in graph.outputs if logits and value.name == contract.LOGITS)]
     for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
         graph.inputs.remove(value)
@@ -53,13 +53,6 @@ def probe(
     blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
     parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
     return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
-
-
-def extend(graph: ir.Graph, g: Builder) -> None:
-    """Append what a builder holds."""
-    for value in g.initializers:
-        graph.register_initializer(value)
-    graph.extend(g.nodes)
 
 
 def emit_all_features(g: Builder, operands: Sequence[Features]) -> list[ir.Value]:
