@@ -119,7 +119,6 @@ def write(
         metadata,
         noise=metadata.noise if sites else NoiseKind.NONE,
         sigma=sigma_error.of_sites(sites),
-        baked=options.bake and drawn is None,  # with draws, when they are there
         tools=_versions() | metadata.tools,
     )
     early = options.expand is Expand.EARLY
@@ -135,14 +134,14 @@ def write(
     judgements: dict[str, Judgement] = {}
     with publish(built, metadata, out) as draft:
         fed = _with_noise_inputs(classifier, sites, metadata)
-        parity = parity_gate.check(draft.path, metadata, images, reference, [site.size for site in sites], fed)
+        parity = parity_gate.check(draft, images, reference, [site.size for site in sites], fed)
         if trained and errors and labelled:
             form = f"{metadata.sigma} sigma"
             judgements[form] = sigma_error.judge(draft, build(trained)[0], labelled.calibration, errors)
         if metadata.precision is not Precision.FP32:
             change = precision.reduce(draft, labelled.calibration if labelled else judged)
             judgements |= {} if change is None else {metadata.precision.value: change}
-            parity_gate.check_again(draft.path, metadata, images)
+            parity_gate.check_again(draft, images)
         if drawn is not None:
             parity = laplace_draws.add(draft, drawn, images)
         if options.bake:

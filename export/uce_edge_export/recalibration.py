@@ -111,8 +111,7 @@ def recalibrate(
     )
     measured = None
     with publish(replace_head(network, metadata), metadata, out) as draft:
-        fresh = Model(draft.path, "cpu")
-        file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
+        file_nll = _check(draft.model, model, data, n, seed, calibration.outcome.nll_after)
         added = RejectRule() if novelty is None else add_novelty(draft, data, novelty)
         gate = added if isinstance(added, RejectRule) else RejectRule()
         costs = novelty_levels.compare(draft, data, promise, gate) if gate.decides else None

@@ -23,10 +23,10 @@ from uce_edge.errors import ModelFileError, UsageError
 from uce_edge.metadata import Metadata
 from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.runtime.model import Model
-from uce_edge_export.graph import novelty_score
 from uce_edge_export.graph.ensemble import combine
 from uce_edge_export.options import Options
 from uce_edge_export.recalibration import recalibrate
+from uce_edge_export.transform.feature_extraction import emit_all_features, probe
 
 IMAGES = np.random.default_rng(5).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
 MC = [GOLDEN / "digits-mc.onnx", GOLDEN / "digits-factored.onnx"]
@@ -242,7 +242,7 @@ def test_the_novelty_of_an_ensemble_is_the_sum_of_its_members_distances(calibrat
     constants = {name: value.const_value.numpy() for name, value in ir.load(calibrated[1]).graph.initializers.items()}
     wanted = np.zeros(20)
     for number, file in enumerate(MC):
-        (features,) = novelty_score.features(ir.load(file), images)
+        (features,) = probe(ir.load(file), images, emit_all_features)
         fitted = Distance(constants[f"novelty.{number}.whitening"].T, constants[f"novelty.{number}.means"], 0)
         wanted += fitted(features)
     said = Model(calibrated[1], "cpu").predict(images)

@@ -21,6 +21,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.runtime.model import Model
 from uce_edge_export.graph import novelty_score
 from uce_edge_export.options import Expand, Options
+from uce_edge_export.transform.feature_extraction import emit_all_features, probe
 
 FILES = [GOLDEN / f"digits-{kind}.onnx" for kind in ("minor-0", "moments")]
 
@@ -54,7 +55,7 @@ def gated(request: pytest.FixtureRequest, calibration: Split, tmp_path_factory: 
 def test_score_and_p_are_those_of_numpy(gated: tuple, test_images: np.ndarray) -> None:
     old, fitted, new = gated
     said = Model(new, "cpu").predict(test_images)
-    exact = fitted.distances[0](novelty_score.features(ir.load(old), test_images)[0])
+    exact = fitted.distances[0](probe(ir.load(old), test_images, emit_all_features)[0])
     np.testing.assert_allclose(said.novelty_score, exact, rtol=1e-5)
     np.testing.assert_array_equal(said.novelty, fitted.reference(said.novelty_score))
     assert said[0].novelty == pytest.approx(float(said.novelty[0]))
@@ -194,7 +195,7 @@ def test_features_are_what_the_last_layer_of_the_original_takes(
     session = onnxruntime.InferenceSession(original.SerializeToString(), providers=["CPUExecutionProvider"])
     pixels = ((images / 255 - np.array(MEAN)) / np.array(STD)).transpose(0, 3, 1, 2).astype(np.float32)
     wanted = mean(session.run([name], {"image": pixels})[0])
-    (ours,) = novelty_score.features(ir.load(done.path), images)
+    (ours,) = probe(ir.load(done.path), images, emit_all_features)
     np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5 * float(np.abs(wanted).max()))
 
 
@@ -209,7 +210,7 @@ def test_a_moments_file_has_the_means_of_its_features_already(
     _, exact = export(proto, tmp_path / "exact", inference=Inference.DETERMINISTIC)
     images = rng.integers(0, 256, (5, 8, 8, 3)).astype(np.uint8)
     # With nearly no noise, means are the noise-free values.
-    ours, theirs = (novelty_score.features(ir.load(file.path), images)[0] for file in (done, exact))
+    ours, theirs = (probe(ir.load(file.path), images, emit_all_features)[0] for file in (done, exact))
     np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.max()))
 
 

@@ -14,7 +14,6 @@ from uce_edge.rejection.fitting import Circumstances
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import HeldOut, Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge.runtime.model import Model
 from uce_edge.runtime.prediction import Prediction
 from uce_edge_export.publish.draft import Draft
 
@@ -29,7 +28,7 @@ class Known:
     @classmethod
     def of(cls, draft: Draft, data: Split) -> "Known":
         """Ask the file as it ships."""
-        return cls(Model(draft.path, "cpu").predict(data.images), data.labels)
+        return cls(draft.model.predict(data.images), data.labels)
 
 
 def measure(
@@ -51,7 +50,7 @@ def measure(
         The rule that was stored, why there is none, or None when nothing was to be decided.
     """
     data = data.one_per_group()
-    said = Model(draft.path, "cpu").predict(data.images)
+    said = draft.model.predict(data.images)
     how = circumstances(said, data)
     counts: dict[str, Any] = guarantee.count(said.uncertainty, said.class_ids != data.labels).to_document()
     metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts | vars(how)))

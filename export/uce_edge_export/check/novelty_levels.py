@@ -14,7 +14,6 @@ from uce_edge.datasets.splits import Split
 from uce_edge.rejection import fitting
 from uce_edge.rejection.promises import Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge.runtime.model import Model
 from uce_edge_export.check.held_out_rejection import circumstances
 from uce_edge_export.graph.novelty_score import parts
 from uce_edge_export.publish.draft import Draft
@@ -62,7 +61,7 @@ def compare(draft: Draft, data: Split, promise: Promise | None, used: RejectRule
         used: The rule with the cutoff of the file.
     """
     assert used.gate is not None
-    model, reference = Model(draft.path, "cpu"), parts(data)[1]
+    model, reference = draft.model, parts(data)[1]
     said = model.predict(reference.images)
     made = synthetic_ood.far(model.metadata.image, synthetic_ood.CHOICE, each=EACH)
     strange, kinds = model.predict(made.images), np.array(made.kinds)

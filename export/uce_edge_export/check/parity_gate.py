@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from uce_edge.runtime.model import Model
 from uce_edge.runtime.providers import Device, open_session
 from uce_edge.runtime.scheduler import MAX_MEMORY
 from uce_edge_export.noise import noise_table
+from uce_edge_export.publish.draft import Draft
 
 TOLERANCE = 1e-4  # on logits of unit scale
 MOMENTS_TOLERANCE = 0.25  # on mean probabilities, of which 32 exact passes leave about 0.05 open
@@ -48,12 +48,10 @@ class ParityError(UceEdgeError):
     """The file does not do what the model does."""
 
 
-def check(
-    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
-) -> Parity:
+def check(draft: Draft, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None) -> Parity:
     """Run a contract file against the model it was made from; see `_check`."""
     try:
-        return _check(path, metadata, images, reference, sizes, fed)
+        return _check(draft.session, draft.metadata, images, reference, sizes, fed)
     except UceEdgeError:
         raise
     except Exception as error:  # ONNX Runtime has a class per failure, and all mean that the graph does not run
@@ -61,11 +59,10 @@ def check(
         raise ParityError(f"The exported graph does not run: {reason} Nothing was written.") from error
 
 
-def check_again(path: str | Path, metadata: Metadata, images: Pixels) -> None:
-    """What must hold of a file whatever its precision: finite answers that do not depend on the neighbours."""
-    session = open_session(str(path), Device.CPU, spin=False)
-    takes_seeds = contract.SEEDS in [value.name for value in session.get_inputs()]
-    if not takes_seeds or not metadata.noise.replays:
+def check_again(draft: Draft, images: Pixels) -> None:
+    """Require finite answers that do not depend on the batch, in any precision."""
+    session, metadata = draft.session, draft.metadata
+    if not metadata.takes_seeds or not metadata.noise.replays:
         return
     seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
     ours = session.run([contract.LOGITS], {contract.IMAGE: images, contract.SEEDS: seeds})[0]
@@ -91,19 +88,18 @@ def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> 
 
 
 def _check(
-    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
+    session: Any, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
 ) -> Parity:
     """Run a contract file against the model it was made from.
 
     Args:
-        path: The file.
-        metadata: What the file says of itself.
+        session: Of the file.
+        metadata: Of the file.
         images: At least two images as the file takes them.
         reference: The model it was made from, computed by somebody else.
         sizes: Outputs per image of the noisy layers, in graph order.
         fed: The same model with its noise as graph inputs; None for a deterministic file.
     """
-    session = open_session(str(path), Device.CPU, spin=False)
     if metadata.inference is Inference.DETERMINISTIC:
         ours = session.run([contract.LOGITS], {contract.IMAGE: images})[0]
         return Parity(_compare(ours, reference(images, None)), None)

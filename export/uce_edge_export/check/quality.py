@@ -1,7 +1,6 @@
 """What a cheaper form of a file does to its answers, and when that is too much."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,9 +48,9 @@ class Judgement:
         return ", ".join(f"{name.upper()} {change}" for name, change in self.changes.items())
 
 
-def answers(path: Path, data: Split) -> Probabilities:
-    """What a file says of the images that it is judged on."""
-    return Model(path, "cpu").predict(data.at_most(_JUDGED).images).probabilities
+def answers(model: Model, data: Split) -> Probabilities:
+    """The probabilities of the images that a file is judged on."""
+    return model.predict(data.at_most(_JUDGED).images).probabilities
 
 
 def judge(before: Probabilities, after: Probabilities, data: Split, form: str, remedy: str) -> Judgement:

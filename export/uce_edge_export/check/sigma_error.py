@@ -1,8 +1,6 @@
 """Another sigma than the one that a network was trained with: how far it is off, layer by layer, and what it costs."""
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -97,13 +95,10 @@ def judge(draft: Draft, trained: ir.Model, data: Split, errors: dict[str, float]
     Raises:
         QualityError: The other sigma costs too much.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trained.onnx"
-        ir.save(trained, path)
-        before = quality.answers(path, data)
+    before = quality.answers(Draft.of(trained, draft.metadata).model, data)
     sigma = draft.metadata.sigma
     remedy = f"The {describe(errors, sigma)}. Export without --sigma, or train with it: uce-edge train --sigma {sigma}"
-    return quality.judge(before, quality.answers(draft.path, data), data, f"{sigma} sigma", remedy)
+    return quality.judge(before, quality.answers(draft.model, data), data, f"{sigma} sigma", remedy)
 
 
 def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> ir.Value:

@@ -65,8 +65,8 @@ def combine(
     built, metadata = merged([graph_of(model) for model in models], [model.metadata for model in models], described)
     images = random_pixels(metadata.image) if images is None else images[:3]
     with publish(built, metadata, out) as draft:
-        parity = parity_gate.check_members(Model(draft.path, "cpu"), models, images)
-        parity_gate.check_again(draft.path, metadata, images)
+        parity = parity_gate.check_members(draft.model, models, images)
+        parity_gate.check_again(draft, images)
         if baked:
             bake_seeds(draft)
     return Exported(out, draft.metadata, parity)

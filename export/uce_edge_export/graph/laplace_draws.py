@@ -185,7 +185,7 @@ def add(draft: Draft, drawn: Drawn, images: npt.NDArray[Any]) -> parity_gate.Par
         drawn: The posterior.
         images: At least two images, for the comparison.
     """
-    model, plain = ir.load(draft.path), draft.metadata
+    model, plain = draft.graph(), draft.metadata
 
     def reference(batch: parity_gate.Pixels, noises: list[FloatArray] | None) -> FloatArray:
         assert noises is not None
@@ -194,9 +194,8 @@ def add(draft: Draft, drawn: Drawn, images: npt.NDArray[Any]) -> parity_gate.Par
 
     built, metadata = attach(model, plain, drawn)
     fed = ir.to_proto(attach(model, plain, replace(drawn, noise=NoiseKind.INPUT))[0]).SerializeToString()
-    draft.metadata = metadata
-    draft.rewrite(built)
-    return parity_gate.check(draft.path, metadata, images, reference, [len(metadata.classes) - 1], fed)
+    draft.rewrite(built, metadata)
+    return parity_gate.check(draft, images, reference, [len(metadata.classes) - 1], fed)
 
 
 def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model, Metadata]:

@@ -27,7 +27,7 @@ from uce_edge_export.graph import decision
 from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.publish.draft import Draft
-from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, probe
+from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, feature_session, probe
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
@@ -58,9 +58,11 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     """
     fitting, scoring = parts(data)
     _check_size(model)
-    distances = tuple(novelty.fit(values, fitting.labels) for values in features(model, fitting.images))
+    # Block by block, each part as if alone: rounding may depend on the size of a block.
+    run = feature_session(model, emit_all_features)
+    distances = tuple(novelty.fit(values, fitting.labels) for values in run(fitting.images))
     (scores,) = probe(model, scoring.images, lambda g, operands: [_emit_sum(g, operands, distances)], ["batch"])
-    each = zip(distances, features(model, scoring.images), strict=True)
+    each = zip(distances, run(scoring.images), strict=True)
     exact = np.sum([distance(values) for distance, values in each], axis=0)
     difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
     if not difference <= _TOLERANCE:  # NaN fails, too
@@ -77,11 +79,6 @@ def parts(data: Split) -> tuple[Split, Split]:
     return fitting, scoring.one_per_group()
 
 
-def features(model: ir.Model, images: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
-    """The noise-free features [images, features] of some images in every member, by ONNX Runtime."""
-    return probe(model, images, emit_all_features)
-
-
 def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | NoveltyError:
     """Let a draft tell what is foreign: fit, attach, and find the cutoff that keeps a promise.
 
@@ -96,7 +93,7 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | Novel
     Raises:
         UceEdgeError: The images do not allow the level that was asked for, or the network has no features.
     """
-    model = ir.load(draft.path)
+    model = draft.graph()
     try:
         cutoff = novelty.cutoff_for(
             len(parts(data)[1]), wanted, grouped=data.groups is not None
@@ -106,10 +103,8 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | Novel
         if wanted.level is not None:
             raise
         return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}")
-    gated, metadata = attach(model, draft.metadata, fitted)
-    draft.metadata = metadata
-    draft.rewrite(gated)
-    parity_gate.check_again(draft.path, metadata, data.images[:3])
+    draft.rewrite(*attach(model, draft.metadata, fitted))
+    parity_gate.check_again(draft, data.images[:3])
     promised = NoveltyGuarantee(
         cutoff.level, cutoff.confidence, cutoff.images, parts(data)[1].sha256(), data.groups is not None
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,15 +99,18 @@ def choose(fits: list[Fit]) -> Fit:
 
 def plain_report(source: ThirdParty, spec: ImageSpec, data: Split) -> CalibrationReport:
     """How well a network does without noise, at the temperature that suits it."""
-    logits = _logits(source.classifier, spec, ChannelOrder.RGB, data)  # its graph reverses them already
+    classifier = source.classifier
+    # The graph of a network that takes BGR reverses the channels itself.
+    logits = _logits(_session(classifier), classifier, spec, ChannelOrder.RGB, data)
     return fit_map(Method.TEMPERATURE, logits[None], data.labels).outcome
 
 
 def _fits(classifier: Classifier, spec: ImageSpec, data: Split, ways: Iterable[Preprocessing]) -> list[Fit]:
     few = data.at_most(TRIED)
     fits = []
+    session = _session(classifier)
     for way in ways:
-        logits = _logits(classifier, way.of(spec), way.order, few)
+        logits = _logits(session, classifier, way.of(spec), way.order, few)
         if not np.isfinite(logits).all():
             fits.append(Fit(way, 0.0, np.inf, True, np.full(len(few), np.inf)))
             continue
@@ -123,9 +127,14 @@ def _losses(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> n
     return np.asarray(losses, np.float64)
 
 
-def _logits(classifier: Classifier, spec: ImageSpec, order: ChannelOrder, data: Split) -> npt.NDArray[np.float64]:
-    """What the network without noise says, block by block."""
-    session = open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
+def _session(classifier: Classifier) -> Any:
+    return open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
+
+
+def _logits(
+    session: Any, classifier: Classifier, spec: ImageSpec, order: ChannelOrder, data: Split
+) -> npt.NDArray[np.float64]:
+    """The logits of the network without noise, block by block."""
     name = session.get_inputs()[0].name
     axis = 3 if classifier.channels_last else 1
     blocks = []

@@ -19,14 +19,13 @@ _TOLERANCE = 1e-4  # on probabilities; the passes are the same ones
 
 def bake_seeds(draft: Draft) -> None:
     """Turn the input `seeds` into the constant 0, 1, ..., N - 1."""
-    model, samples = ir.load(draft.path), draft.metadata.samples
+    model, samples = draft.graph(), draft.metadata.samples
     (seeds,) = (value for value in model.graph.inputs if value.name == contract.SEEDS)
     model.graph.inputs.remove(seeds)
     seeds.const_value = ir.tensor(np.array(pass_seeds(samples, 0), np.int32), name=contract.SEEDS)
     seeds.shape = ir.Shape([samples])
     model.graph.register_initializer(seeds)
-    draft.metadata = replace(draft.metadata, baked=True)
-    draft.rewrite(model)
+    draft.rewrite(model, replace(draft.metadata, baked=True))
 
 
 def bake_file(path: Path, out: Path) -> None:
@@ -41,7 +40,7 @@ def bake_file(path: Path, out: Path) -> None:
         return
     with publish(graph_of(original), original.metadata, out) as draft:
         bake_seeds(draft)
-        _check(original, Model(draft.path, "cpu"))
+        _check(original, draft.model)
 
 
 def _check(original: Model, baked: Model) -> None:

@@ -1,4 +1,4 @@
-"""What the noise-free features of images are, and what can be made of them, by ONNX Runtime."""
+"""Noise-free features of images, computed by ONNX Runtime."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,24 +17,35 @@ from uce_edge_export.transform.simplification import infer_shapes
 _AT_ONCE = 32  # images
 
 FloatArray = npt.NDArray[np.float32]
+Emit = Callable[[Builder, list[Features]], list[ir.Value]]
+Shape = Sequence[str | None]
+_ROWS: Shape = ("batch", None)
 
 
 def probe(
+    model: ir.Model, images: npt.NDArray[Any], emit: Emit, shape: Shape = _ROWS, *, logits: bool = False
+) -> list[FloatArray]:
+    """Run a part of a contract model that ends at its features, once; see `feature_session`."""
+    return feature_session(model, emit, shape, logits=logits)(images)
+
+
+def feature_session(
     model: ir.Model,
-    images: npt.NDArray[Any],
-    emit: Callable[[Builder, list[Features]], list[ir.Value]],
-    shape: Sequence[str | None] = ("batch", None),
+    emit: Emit,
+    shape: Shape = _ROWS,
     *,
     logits: bool = False,
-) -> list[FloatArray]:
-    """Run a part of a contract model that ends at its features.
+) -> Callable[[npt.NDArray[Any]], list[FloatArray]]:
+    """Open a part of a contract model that ends at its features.
 
     Args:
         model: The model; it is left as it is.
-        images: As it takes them.
-        emit: Makes of the features of every member what is wanted, with one entry per image.
-        shape: Of each of that.
-        logits: Whether the logits [1, images, classes] are wanted behind it, of a model that takes an image alone.
+        emit: Computes the results from the features of every member, with one entry per image.
+        shape: The shape of each result.
+        logits: Whether the logits [1, images, classes] follow the results, for a model that takes an image alone.
+
+    Returns:
+        A function that computes the results of some images.
     """
     copy = infer_shapes(model)
     graph = copy.graph
@@ -50,9 +61,13 @@ def probe(
     for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
         graph.inputs.remove(value)
     session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU)
-    blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
-    parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
-    return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
+
+    def run(images: npt.NDArray[Any]) -> list[FloatArray]:
+        blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
+        parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
+        return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
+
+    return run
 
 
 def emit_all_features(g: Builder, operands: Sequence[Features]) -> list[ir.Value]:

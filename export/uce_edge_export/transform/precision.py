@@ -5,16 +5,20 @@ inputs and weights of the weight layers, mean and variance alike, by ONNX Runtim
 channels of factored sigma are cheap, and stay in float32.
 """
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.contract import Inference, Precision
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
+from uce_edge.metadata import Metadata
 from uce_edge.runtime.providers import onnxruntime
 from uce_edge_export import quiet_logs
 from uce_edge_export.check import quality
@@ -53,19 +57,18 @@ def reduce(draft: Draft, data: Split | None) -> Judgement | None:
     Raises:
         QualityError: It cost too much.
     """
-    before = None if data is None else quality.answers(draft.path, data)
-    model = infer_shapes(ir.load(draft.path))  # for the types of all values
+    before = None if data is None else quality.answers(draft.model, data)
+    model = infer_shapes(draft.graph())  # for the types of all values
     _multiply_weights(model.graph)
     if draft.metadata.precision is Precision.FP16:
         _to_float16(model.graph)
-        draft.rewrite(model)
     else:
         assert data is not None
-        draft.rewrite(model)
-        _to_int8(draft, model.graph, data.at_most(_RANGES).images)
+        model = _to_int8(model, draft.metadata, data.at_most(_RANGES).images)
+    draft.rewrite(model)
     if data is None or before is None:
         return None
-    after = quality.answers(draft.path, data)
+    after = quality.answers(draft.model, data)
     return quality.judge(before, after, data, draft.metadata.precision, "Export with --precision fp32.")
 
 
@@ -148,8 +151,8 @@ def _network(graph: ir.Graph) -> dict[ir.Node, None]:
     return block
 
 
-def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
-    """Quantise the weight layers of a file, which holds this graph, in place.
+def _to_int8(model: ir.Model, metadata: Metadata, images: npt.NDArray[Any]) -> ir.Model:
+    """Quantise the weight layers of a graph.
 
     Weights get 7 bits: processors without VNNI add pairs of 8-bit products in 16 bits, which overflow in silence.
     """
@@ -159,7 +162,7 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
     feeds: list[dict[str, npt.NDArray[Any]]] = [
         {contract.IMAGE: images[start : start + _BLOCK]} for start in range(0, len(images), _BLOCK)
     ]
-    if draft.metadata.inference is not Inference.DETERMINISTIC:
+    if metadata.inference is not Inference.DETERMINISTIC:
         for number, feed in enumerate(feeds):
             feed[contract.SEEDS] = np.arange(4 * number, 4 * number + 4, dtype=np.int32)
 
@@ -170,11 +173,12 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
         def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
             return next(self._left, None)
 
-    layers = [node for node in _network(graph) if (weight_of(node) or (None, 1))[1] == 0]
-    with quiet_logs.errors_only():  # it advises what was done already
+    layers = [node for node in _network(model.graph) if (weight_of(node) or (None, 1))[1] == 0]
+    with tempfile.TemporaryDirectory() as folder, quiet_logs.errors_only():  # it advises what was done already
+        path = Path(folder) / "int8.onnx"
         quantization.quantize_static(
-            draft.path,
-            draft.path,
+            ir.to_proto(model),
+            path,
             Images(),
             quant_format=quantization.QuantFormat.QDQ,
             op_types_to_quantize=sorted({node.op_type for node in layers}),
@@ -184,4 +188,4 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
         )
-    draft.rewrite(ir.load(draft.path))  # quantisation drops the metadata
+        return ir.from_proto(onnx.load(path))
