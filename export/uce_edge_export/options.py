@@ -1,14 +1,17 @@
-"""Choices a user makes at export. No heavy imports: the command line reads them to show its help."""
+"""Export options, without heavy imports for the command line's help."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from uce_edge._util.records import Record
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError, expected
+
+if TYPE_CHECKING:
+    from uce_edge.images.gray_range import Choice
 
 
 class OutputIs(StrEnum):
@@ -133,13 +136,13 @@ class Options(Record):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The kind of file that is wanted, whatever it is made from."""
+class FileKind:
+    """The kind of model file to write, from any source."""
 
     inference: Inference = Inference.MC
     """The kind of graph."""
     noise: NoiseKind = NoiseKind.TABLE
-    """Where the noise comes from."""
+    """The source of the noise."""
     samples: int | None = None
     """The default number of passes; None for that of the kind of graph."""
     precision: Precision = Precision.FP32
@@ -147,13 +150,40 @@ class Wanted:
     options: Options = Options()
     """How the noise gets into the graph."""
     posterior: PostHoc | None = None
-    """What a network without noise is given to draw from."""
-    chosen: bool = True
-    """Whether somebody asked for this kind of graph."""
+    """The posterior of a network without noise."""
 
     @property
     def suffix(self) -> str:
-        """What tells the names of different kinds apart."""
+        """The part of a default file name that depends on the kind."""
         kind = "" if self.inference is Inference.MC else f"-{self.inference}"
         kind = kind if self.posterior is None else f"-{self.posterior}"
         return kind if self.precision is Precision.FP32 else f"{kind}-{self.precision}"
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """How to read a third-party classifier; by default labelled images show how to scale pixels."""
+
+    classes: Sequence[str] | None = None
+    """Class names in the order of the outputs; None for those of the labelled images, or numbers."""
+    scale: float | None = None
+    """Pixels (0 to 255) are divided by it; None for 255."""
+    mean: Sequence[float] | None = None
+    """Subtracted after `scale`: one number, or one per channel; None for 0."""
+    std: Sequence[float] | None = None
+    """Divides after `mean`: one number, or one per channel; None for 1."""
+    channels: ChannelOrder | None = None
+    """The order of the colours; None for RGB."""
+    layout: Layout = Layout.AUTO
+    """The order of the dimensions of the input."""
+    size: tuple[int, int] | None = None
+    """Height and width, if the file leaves them open."""
+    output_is: OutputIs = OutputIs.AUTO
+    """Whether the output is logits or probabilities."""
+    range: "Choice" = "auto"
+    """For gray images of more than 8 bits, the values of black and white; "auto" looks at the labelled images."""
+
+    @property
+    def gives_scaling(self) -> bool:
+        """Whether it states how pixels are scaled."""
+        return any(given is not None for given in (self.scale, self.mean, self.std, self.channels))

@@ -28,7 +28,7 @@ from uce_edge_export.graph import assembly, laplace_draws, novelty_score
 from uce_edge_export.noise import moments_calibration
 from uce_edge_export.noise.sites import Site, factored, in_order, select, sites_by_rule, sites_of_marks
 from uce_edge_export.options import Expand, Options
-from uce_edge_export.publish.draft import check_name, publish
+from uce_edge_export.publish.draft import Draft, destination
 from uce_edge_export.source import third_party
 from uce_edge_export.transform import precision
 from uce_edge_export.transform.baked_seeds import bake_seeds
@@ -46,6 +46,23 @@ class Labelled:
     """What a rejection threshold shall keep, if anything."""
     novelty: NoveltyPromise | None = None
     """What the gate against foreign images shall keep, if there shall be one."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A draft that passed the parity gate."""
+
+    draft: Draft
+    parity: parity_gate.Parity
+    judgements: dict[str, Judgement] = field(default_factory=dict)
+    """The costs of cheaper forms, by name, where they could be measured."""
+    notes: tuple[str, ...] = ()
+    """Changes to the network, for the user: sentences without their full stops."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Of the draft."""
+        return self.draft.metadata
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,65 @@ def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None
         raise UsageError("A moments graph computes one image, not N: leave --expand out, or use --inference mc")
 
 
+def build(
+    classifier: assembly.Classifier,
+    sites: list[Site],
+    metadata: Metadata,
+    images: npt.NDArray[np.uint8] | None,
+    reference: parity_gate.Reference,
+    options: Options = Options(),
+    trained: list[Site] | None = None,
+    drawn: laplace_draws.Drawn | None = None,
+    judged: Split | None = None,
+    judge_sigma: bool = False,
+) -> Built:
+    """Build a contract file in memory, and run it against its reference.
+
+    Args:
+        classifier: The network without noise.
+        sites: Its noisy layers.
+        metadata: Of the file; layers and costs are filled in.
+        images: Images for the gate, as the file takes them; None for random pixels.
+        reference: An independent computation of the network with noise.
+        options: How the noise gets into the graph.
+        trained: The noisy layers as they were trained, where that was with another sigma.
+        drawn: The posterior over the last layer of a deterministic classifier, if any.
+        judged: Labelled images that measure the quality of a lower precision; None where there are none.
+        judge_sigma: Whether they also measure that of another sigma.
+    """
+    metadata = replace(
+        metadata,
+        noise=metadata.noise if sites else NoiseKind.NONE,
+        sigma=sigma_error.of_sites(sites),
+        tools=_versions() | metadata.tools,
+    )
+    early = options.expand is Expand.EARLY
+
+    def graph(layers: list[Site]) -> tuple[ir.Model, Metadata]:
+        return assembly.contract_model(
+            classifier, layers, metadata, expand_early=early, sample_from=options.sample_from
+        )
+
+    draft = Draft.of(*graph(sites))
+    metadata = draft.metadata
+    images = random_pixels(metadata.image) if images is None else images[:3]
+    errors = {} if trained is None else sigma_error.layer_errors(classifier, metadata.image, trained, sites, images)
+    judgements: dict[str, Judgement] = {}
+    fed = _with_noise_inputs(classifier, sites, metadata)
+    parity = parity_gate.check(draft, images, reference, [site.size for site in sites], fed)
+    if errors and trained and judged and judge_sigma:
+        judgements[f"{metadata.sigma} sigma"] = sigma_error.judge(draft, graph(trained)[0], judged, errors)
+    if metadata.precision is not Precision.FP32:
+        change = precision.reduce(draft, judged)
+        judgements |= {} if change is None else {metadata.precision.value: change}
+        parity_gate.check_again(draft, images)
+    if drawn is not None:
+        parity = laplace_draws.add(draft, drawn, images)
+    if options.bake:
+        bake_seeds(draft)
+    return Built(draft, parity, judgements, (sigma_error.describe(errors, metadata.sigma),) if errors else ())
+
+
 def write(
     classifier: assembly.Classifier,
     sites: list[Site],
@@ -97,72 +173,41 @@ def write(
     labelled: Labelled | None = None,
     trained: list[Site] | None = None,
     drawn: laplace_draws.Drawn | None = None,
-    judged: Split | None = None,
 ) -> Exported:
-    """Build a contract file, run it against its reference, measure it, and only then put it in its place.
+    """Build a contract file, measure it on labelled images, and publish it.
 
     Args:
-        classifier: The network without noise.
-        sites: Its noisy layers.
-        metadata: What the file says of itself; layers, costs and what is measured are filled in.
+        classifier: As in `build`, like the others that are not listed.
+        sites: The noisy layers.
+        metadata: Of the file.
         out: The `.onnx` file.
-        images: Images for the gate, as the file takes them; None for random pixels.
-        reference: The network with noise, computed by somebody else.
+        images: Images for the gate.
+        reference: For the gate.
         options: How the noise gets into the graph.
-        labelled: Images that say what a cheaper form costs, and what rejection does; None where there are none.
-        trained: The noisy layers as they were trained, where that was with another sigma.
-        drawn: The posterior that the last layer of a deterministic classifier is given, if any.
-        judged: Labelled images for smaller numbers, where there are none of a trained run.
+        labelled: Images that measure quality and fit the reject rule; None where there are none.
+        trained: The noisy layers as they were trained.
+        drawn: The posterior.
     """
-    out = check_name(out)
-    metadata = replace(
-        metadata,
-        noise=metadata.noise if sites else NoiseKind.NONE,
-        sigma=sigma_error.of_sites(sites),
-        tools=_versions() | metadata.tools,
-    )
-    early = options.expand is Expand.EARLY
-
-    def build(layers: list[Site]) -> tuple[ir.Model, Metadata]:
-        return assembly.contract_model(
-            classifier, layers, metadata, expand_early=early, sample_from=options.sample_from
-        )
-
-    built, metadata = build(sites)
-    images = random_pixels(metadata.image) if images is None else images[:3]
-    errors = {} if trained is None else sigma_error.layer_errors(classifier, metadata.image, trained, sites, images)
-    judgements: dict[str, Judgement] = {}
-    with publish(built, metadata, out) as draft:
-        fed = _with_noise_inputs(classifier, sites, metadata)
-        parity = parity_gate.check(draft, images, reference, [site.size for site in sites], fed)
-        if trained and errors and labelled:
-            form = f"{metadata.sigma} sigma"
-            judgements[form] = sigma_error.judge(draft, build(trained)[0], labelled.calibration, errors)
-        if metadata.precision is not Precision.FP32:
-            change = precision.reduce(draft, labelled.calibration if labelled else judged)
-            judgements |= {} if change is None else {metadata.precision.value: change}
-            parity_gate.check_again(draft, images)
-        if drawn is not None:
-            parity = laplace_draws.add(draft, drawn, images)
-        if options.bake:
-            bake_seeds(draft)
-        notes = (sigma_error.describe(errors, metadata.sigma),) if errors else ()
-        file_nll, measured, costs = math.nan, None, None
+    file_nll, measured, costs = math.nan, None, None
+    judged = None if labelled is None else labelled.calibration
+    with destination(out) as save:
+        built = build(classifier, sites, metadata, images, reference, options, trained, drawn, judged, judge_sigma=True)
+        draft, notes = built.draft, built.notes
         if labelled and labelled.held_out:
-            gated = (
-                novelty_score.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else RejectRule()
-            )
-            if isinstance(gated, NoveltyError):
-                why = str(gated).removesuffix(".")
-                notes = (*notes, f"the file has no gate against out-of-distribution images. {why}")
-                gated = RejectRule()
-            elif gated.decides:
-                costs = novelty_levels.compare(draft, labelled.calibration, labelled.promise, gated)
+            gate: RejectRule | NoveltyError = RejectRule()
+            if labelled.novelty:
+                gate = novelty_score.add(draft, labelled.calibration, labelled.novelty)
+            if isinstance(gate, NoveltyError):
+                why = str(gate).removesuffix(".")
+                notes, gate = (*notes, f"the file has no gate against out-of-distribution images. {why}"), RejectRule()
+            elif gate.decides:
+                costs = novelty_levels.compare(draft, labelled.calibration, labelled.promise, gate)
             known = Known.of(draft, labelled.calibration)
-            file_nll = nll(known.said.probabilities, known.labels)
-            measured = measure(draft, labelled.held_out, labelled.promise, gated, known)
+            file_nll = nll(known.prediction.probabilities, known.labels)
+            measured = measure(draft, labelled.held_out, labelled.promise, gate, known)
+        save(draft)
     refused = measured if isinstance(measured, NoGuaranteeError) else None
-    return Exported(out, draft.metadata, parity, judgements, file_nll, refused, costs, notes)
+    return Exported(Path(out), draft.metadata, built.parity, built.judgements, file_nll, refused, costs, notes)
 
 
 def _with_noise_inputs(classifier: assembly.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:
@@ -205,7 +250,20 @@ def export_third_party(
         data: Labelled images. A lower precision needs them to find its ranges, and is judged on them. The parity gate
             runs on them, too.
     """
-    check_name(out)
+    with destination(out) as save:
+        built = build_third_party(source, metadata, p, options, data)
+        save(built.draft)
+    return Exported(Path(out), built.metadata, built.parity, built.judgements, notes=built.notes)
+
+
+def build_third_party(
+    source: third_party.ThirdParty,
+    metadata: Metadata,
+    p: Sequence[str],
+    options: Options = Options(),
+    data: Split | None = None,
+) -> Built:
+    """Build the file of a third-party classifier in memory; see `export_third_party`."""
     refuse(metadata, options, labelled=data is not None)
     sites, exact = [], None
     if metadata.inference is not Inference.DETERMINISTIC:
@@ -217,8 +275,8 @@ def export_third_party(
     reference = graph_reference(source.classifier, metadata.image, sites)
     third_party.check_original(source, metadata.image, reference)
     images = None if data is None or len(data) < 2 else data.images
-    done = write(source.classifier, sites, metadata, out, images, reference, options, trained=exact, judged=data)
-    return replace(done, notes=(*source.notes, *done.notes))
+    built = build(source.classifier, sites, metadata, images, reference, options, exact, judged=data)
+    return replace(built, notes=(*source.notes, *built.notes))
 
 
 def _versions() -> dict[str, str]:

@@ -53,7 +53,7 @@ class Recalibrated:
 
 
 def recalibrate(
-    source: str | Path,
+    source: str | Path | Model,
     out: str | Path,
     data: Split,
     method: Method,
@@ -67,7 +67,7 @@ def recalibrate(
     """Fit a calibration map on labelled images and write a new file; the old one stays.
 
     Args:
-        source: Any contract file.
+        source: Any contract file, or one that is loaded on the CPU.
         out: The new file.
         data: Labelled images, as the file takes them.
         method: The calibration map, which may be another kind than the file has.
@@ -83,8 +83,8 @@ def recalibrate(
             With a promise, or with `held_out`, this is always done.
     """
     out = check_name(out)
-    model = Model(source, "cpu")
-    if out.exists() and out.samefile(source):
+    model = source if isinstance(source, Model) else Model(source, "cpu")
+    if out.exists() and Path(model.path).exists() and out.samefile(model.path):
         raise UsageError(expected("`out`", "a new file", str(out), "The old file is kept: choose another --out"))
     n = model.metadata.samples if samples is None else samples
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")

@@ -10,7 +10,7 @@ from conftest import Call, Digits
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError
 from uce_edge.runtime.model import Model
-from uce_edge_export.options import Wanted
+from uce_edge_export.options import FileKind
 from uce_edge_train.ensemble_export import export_ensemble
 from uce_edge_train.runs import WEIGHTS, Run, load_model, members_of, newest, save_weights
 
@@ -50,10 +50,10 @@ def test_runs_that_do_not_belong_together_are_refused(two: Path, tmp_path: Path)
     run = Run.load(folders[1])
     replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(folders[1])
     with pytest.raises(UsageError, match=r"member-0 and .*member-1 were trained on different images"):
-        export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
+        export_ensemble(folders, tmp_path / "e.onnx", FileKind(Inference.DETERMINISTIC))
     replace(run, calibration=replace(run.calibration, samples=7)).save(folders[1])
     with pytest.raises(UsageError, match=r"member-0 and .*member-1 were calibrated in different ways"):
-        export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
+        export_ensemble(folders, tmp_path / "e.onnx", FileKind(Inference.DETERMINISTIC))
     assert not (tmp_path / "e.onnx").exists()
 
 

@@ -3,11 +3,11 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from uce_edge.cli.calibrate_file import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
+from uce_edge.cli.calibration_messages import next_command, tell_calibration, tell_posterior, tell_rule
 from uce_edge.cli.extras import need_onnx, need_torch, need_torch_export
 from uce_edge.cli.messages import quote, say, show_log
 from uce_edge.cli.shared_options import (
@@ -25,7 +25,22 @@ from uce_edge_export.options import PostHoc
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
+    from uce_edge.metadata import Calibration
+    from uce_edge.rejection.guarantee import NoGuaranteeError
     from uce_edge.rejection.promises import NoveltyPromise, Promise
+    from uce_edge_export.check.novelty_levels import Costs
+
+
+class Done(NamedTuple):
+    """A stored calibration map."""
+
+    calibration: "Calibration"
+    following: str
+    """The command to try next."""
+    refused: "NoGuaranteeError | None"
+    """Why the requested error is not promised."""
+    costs: "Costs | None" = None
+    """The costs of other levels of the novelty gate; None for a file without one."""
 
 
 def calibrate(
@@ -168,15 +183,19 @@ def calibrate(
         done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, wanted, posterior, prior)
     fitted = done.calibration
     if as_json:
-        told: dict[str, object] = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
-        told |= fitted.outcome.to_document()
+        document: dict[str, object] = {
+            "method": fitted.method,
+            "parameters": fitted.parameters,
+            "samples": fitted.samples,
+        }
+        document |= fitted.outcome.to_document()
         if done.refused is not None:
-            told["refused"] = str(done.refused)
-            told["can_promise"] = [row.to_document() for row in done.refused.curve]
+            document["refused"] = str(done.refused)
+            document["can_promise"] = [row.to_document() for row in done.refused.curve]
         if done.costs is not None:
-            told["novelty_levels"] = [asdict(row) for row in done.costs.rows]
-        typer.echo(json.dumps(told))
-    tell(done)
+            document["novelty_levels"] = [asdict(row) for row in done.costs.rows]
+        typer.echo(json.dumps(document))
+    tell_calibration(fitted, done.refused)
     say(f"Next: uce-edge {done.following}")
     if done.refused is not None:
         raise typer.Exit(1)
@@ -281,13 +300,22 @@ def _calibrate_file(
     if data is None:
         raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
     need_onnx("Calibrating a model file")
+    from uce_edge.calibration.laplace_posterior import DRAWS
     from uce_edge.datasets import labelled
     from uce_edge.runtime.model import Model
+    from uce_edge_export.graph import laplace_draws
+    from uce_edge_export.recalibration import recalibrate
 
-    metadata = Model(model, "cpu").metadata
+    source = Model(model, "cpu")
+    metadata = source.metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     own = labelled.Own(metadata.hashes.splits, metadata.group)
     images = labelled.load(data, metadata.image, metadata.classes, own, group)
     if posterior is not None:
-        return calibrate_posterior(model, out, images, method, Draws(samples), seed, promise, novelty, monitor)
-    return calibrate_file(model, out, images, method, samples, seed, promise, novelty, monitor)
+        drawn, images, fit = laplace_draws.give(source, images, promise, samples or DRAWS)
+        tell_posterior(fit)
+        source, samples = drawn.model, None
+    done = recalibrate(source, out, images, method, samples, seed, promise, novelty, monitor=monitor)
+    tell_rule(done)
+    say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if done.refused is None else ', without a threshold.'}")
+    return Done(done.metadata.calibration, next_command(out, done.metadata), done.refused, done.costs)

@@ -57,14 +57,16 @@ def is_file(runs: list[Path]) -> bool:
     return any(path.suffix == ".onnx" and not path.is_dir() for path in runs)
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave an option."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
     """Write other forms of a model file that is there."""
     taken = {"runs", "ort", "triton", "hub"}
-    others = [
-        f"--{name.replace('_', '-')}"
-        for name in context.params
-        if name not in taken and (asked := context.get_parameter_source(name)) and asked.name == "COMMANDLINE"
-    ]
+    others = [f"--{name.replace('_', '-')}" for name in context.params if name not in taken and is_given(context, name)]
     first = quote(given[0])
     if len(given) > 1 or others:
         what = f"{', '.join(others)} cannot change it" if others else "only one can be given"

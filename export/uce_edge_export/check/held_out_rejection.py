@@ -22,7 +22,7 @@ from uce_edge_export.publish.draft import Draft
 class Known:
     """The answers of a file to images that its map was fitted on, and their labels."""
 
-    said: Prediction
+    prediction: Prediction
     labels: npt.NDArray[np.int64]
 
     @classmethod
@@ -57,14 +57,14 @@ def measure(
     if promise is not None and promise.score is RejectBy.AUTO:
         chosen = RejectBy.UNCERTAINTY
         if known is not None:
-            chosen = fitting.choose_score(known.said.probabilities, known.labels)
+            chosen = fitting.choose_score(known.prediction.probabilities, known.labels)
         promise = replace(promise, score=chosen)
     rule = fitting.fit_rule(said, data.labels, promise, gate, how)
     if isinstance(rule, NoGuaranteeError) and data.groups is not None:
         rule = NoGuaranteeError(f"{rule} {ONE_EACH}", rule.curve, rule.score)
     if known is not None:
         with suppress(reference.UsualError):  # too few images: the file has no monitor, and says so when it is asked
-            metadata = replace(metadata, monitor=reference.of(known.said, said, data.sha256()))
+            metadata = replace(metadata, monitor=reference.of(known.prediction, said, data.sha256()))
     draft.describe(replace(metadata, rule=None if isinstance(rule, NoGuaranteeError) else rule))
     return rule
 

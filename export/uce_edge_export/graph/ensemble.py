@@ -27,8 +27,8 @@ from uce_edge_export.graph import assembly, head
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import detach
 from uce_edge_export.graph.weight_layers import bytes_of, multiplications, weight_of
-from uce_edge_export.pipeline import Exported, random_pixels
-from uce_edge_export.publish.draft import check_name, graph_of, publish
+from uce_edge_export.pipeline import Built, Exported, random_pixels
+from uce_edge_export.publish.draft import Draft, destination, graph_of
 from uce_edge_export.transform.baked_seeds import bake_seeds
 from uce_edge_export.transform.noise_free import MEMBERS, TABLE, ancestors, raw_logits
 from uce_edge_export.transform.simplification import infer_shapes
@@ -53,23 +53,42 @@ def combine(
         samples: The default number of seeds, which every member runs; None for the largest of the members' own.
         baked: Make the seeds a constant: the file takes an image alone.
     """
-    out = check_name(out)
-    names = [str(file) for file in files]
-    models = [Model(file, "cpu") for file in files]
+    with destination(out) as save:
+        built = join([Model(file, "cpu") for file in files], [str(file) for file in files], images, samples, baked)
+        save(built.draft)
+    return Exported(Path(out), built.metadata, built.parity)
+
+
+def join(
+    models: Sequence[Model],
+    names: Sequence[str],
+    images: npt.NDArray[Any] | None = None,
+    samples: int | None = None,
+    baked: bool = False,
+) -> Built:
+    """Build an ensemble in memory; see `combine`.
+
+    Args:
+        models: The members.
+        names: Their names, for messages.
+        images: As in `combine`.
+        samples: As in `combine`.
+        baked: As in `combine`.
+    """
     described = described_together([model.metadata for model in models], names)
     if samples is not None and described.inference is not Inference.DETERMINISTIC:
         contract.pass_seeds(samples, 0)
         described = replace(described, samples=samples)
     if baked and described.inference is Inference.DETERMINISTIC:
         raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
-    built, metadata = merged([graph_of(model) for model in models], [model.metadata for model in models], described)
+    graph, metadata = merged([graph_of(model) for model in models], [model.metadata for model in models], described)
     images = random_pixels(metadata.image) if images is None else images[:3]
-    with publish(built, metadata, out) as draft:
-        parity = parity_gate.check_members(draft.model, models, images)
-        parity_gate.check_again(draft, images)
-        if baked:
-            bake_seeds(draft)
-    return Exported(out, draft.metadata, parity)
+    draft = Draft.of(graph, metadata)
+    parity = parity_gate.check_members(draft.model, models, images)
+    parity_gate.check_again(draft, images)
+    if baked:
+        bake_seeds(draft)
+    return Built(draft, parity)
 
 
 def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Metadata:

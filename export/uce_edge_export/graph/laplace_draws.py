@@ -6,7 +6,6 @@ a deterministic contract file of any precision. Images are columns in the produc
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import MOST, detach
 from uce_edge_export.graph.weight_layers import outputs_first, product_scale
 from uce_edge_export.noise import noise_table
-from uce_edge_export.publish.draft import Draft, graph_of, publish
+from uce_edge_export.publish.draft import Draft, graph_of
 from uce_edge_export.recalibration import replace_head
 from uce_edge_export.transform.baked_seeds import bake_seeds
 from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, probe
@@ -132,49 +131,46 @@ def parts(data: Split, promise: Promise | None) -> tuple[Split, Split, Split]:
 
 
 def give(
-    source: str | Path,
-    out: str | Path,
+    source: Model,
     data: Split,
     promise: Promise | None = None,
     samples: int = DRAWS,
     noise: NoiseKind = NoiseKind.TABLE,
     *,
     bake: bool = False,
-) -> tuple[Split, LaplaceFit]:
-    """Write a deterministic contract file once more with a posterior; its map is then still that of one pass.
+) -> tuple[Draft, Split, LaplaceFit]:
+    """Give a deterministic file a posterior; its calibration map stays that of one pass.
 
     Args:
         source: The file.
-        out: The new one.
         data: Labelled images.
-        promise: What will be promised from some of them, if anything.
+        promise: The promise that some of them will prove, if any.
         samples: Draws.
-        noise: Where they come from.
+        noise: The source of the draws.
         bake: Make the seeds a constant.
 
     Returns:
-        The images that are left for `recalibrate`, and what the file says of its posterior.
+        The new file, the images that are left for `recalibrate`, and the description of the posterior.
     """
-    loaded = Model(source, "cpu")
-    metadata = loaded.metadata
+    metadata, name = source.metadata, source.path
     if metadata.inference is not Inference.DETERMINISTIC:
         raise UsageError(
-            f"{source} has noise (its inference is {metadata.inference}), but a Laplace posterior needs a file without "
+            f"{name} has noise (its inference is {metadata.inference}), but a Laplace posterior needs a file without "
             "noise. Export one with: --inference deterministic"
         )
     if metadata.members > 1:
-        raise UsageError(f"{source} is an ensemble, but a Laplace posterior needs a single network. Give one member.")
+        raise UsageError(f"{name} is an ensemble, but a Laplace posterior needs a single network. Give one member.")
     curved_on, held_out, rest = parts(data, promise)
     if promise is not None:
         counted = len(rest.one_per_group()) - len(held_out.one_per_group())
         guarantee.check_possible(counted, promise, len(data), grouped=data.groups is not None)
-    model = graph_of(loaded)
-    posterior, told = fit(model, curved_on, held_out, PriorFrom.HELD_OUT_NLL, samples)
-    with publish(model, metadata, out) as draft:
-        add(draft, Drawn(posterior, told, samples, noise), data.images[:3])
-        if bake:
-            bake_seeds(draft)
-    return rest, told
+    model = graph_of(source)
+    posterior, fitted = fit(model, curved_on, held_out, PriorFrom.HELD_OUT_NLL, samples)
+    draft = Draft.of(model, metadata)
+    add(draft, Drawn(posterior, fitted, samples, noise), data.images[:3])
+    if bake:
+        bake_seeds(draft)
+    return draft, rest, fitted
 
 
 def add(draft: Draft, drawn: Drawn, images: npt.NDArray[Any]) -> parity_gate.Parity:

@@ -1,4 +1,4 @@
-"""How a third-party network wants its pixels: the usual ways, tried on labelled images without noise."""
+"""Pixel scaling of third-party networks, chosen by labelled images."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ import onnx_ir as ir
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Method
 from uce_edge.datasets.splits import Split
-from uce_edge.metadata import CalibrationReport, ImageSpec
+from uce_edge.metadata import CalibrationReport, ImageSpec, Metadata
 from uce_edge.runtime.providers import Device, open_session
 from uce_edge_export.check.graph_reference import normalised
 from uce_edge_export.graph.assembly import Classifier
 from uce_edge_export.options import ChannelOrder
-from uce_edge_export.source.third_party import ThirdParty
+from uce_edge_export.source.third_party import ThirdParty, take_bgr
 
 TRIED = 128
 """Images that a way is tried on, at most."""
@@ -70,6 +70,50 @@ class Fit:
     near_chance: bool
     losses: npt.NDArray[np.float64]
     """The NLL of every image."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The scaling of a network's pixels, and how it was found."""
+
+    images: int
+    """Images that the ways were tried on."""
+    tried: tuple[Fit, ...] = ()
+    """The usual ways, the best first; none where a given way is good."""
+    chosen: Fit | None = None
+    """The way that was taken; None where one was given, or none is better than chance."""
+    given: Fit | None = None
+    """The way of the user, if there is one."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no way is better than chance."""
+        return bool(self.tried) and self.tried[0].near_chance
+
+
+def fit_scaling(
+    source: ThirdParty, metadata: Metadata, data: Split, *, given: bool
+) -> tuple[ThirdParty, Metadata, Scaling]:
+    """Choose the scaling of pixels that fits labelled images, unless the user gave one.
+
+    Args:
+        source: The network.
+        metadata: Of its file, with the given or the default scaling.
+        data: Labelled images that prove no promise.
+        given: Whether the user gave the scaling. It is kept, and compared with others if it is near chance.
+    """
+    images, spec = min(len(data), TRIED), metadata.image
+    if given:
+        own = try_one(source, spec, ChannelOrder.RGB, data)  # the graph of a BGR network reverses the channels itself
+        others = try_usual(source, spec, data) if own.near_chance else []
+        return source, metadata, Scaling(images, tuple(others), given=own)
+    tried = try_usual(source, spec, data)
+    chosen = choose(tried)
+    if tried[0].near_chance:
+        return source, metadata, Scaling(images, tuple(tried))
+    if chosen.way.order is ChannelOrder.BGR:
+        source = take_bgr(source)
+    return source, replace(metadata, image=chosen.way.of(spec)), Scaling(images, tuple(tried), chosen)
 
 
 def try_usual(source: ThirdParty, spec: ImageSpec, data: Split) -> list[Fit]:
