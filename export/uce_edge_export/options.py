@@ -121,7 +121,8 @@ class Options(Record):
         if given:
             raise UsageError(
                 f"{' and '.join(given)} cannot be combined with a Laplace posterior, which draws the last layer of a "
-                "network without noise: leave one of the two out."
+                "network without noise: leave one of the two out.",
+                "laplace.noise-given",
             )
 
     @property

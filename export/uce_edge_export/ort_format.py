@@ -62,7 +62,8 @@ def _save(path: Path, content: bytes, out: Path) -> None:
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         raise UceEdgeError(
             f"ONNX Runtime {ort.__version__} cannot write {path} in its own format ({str(error).splitlines()[0]}). "
-            f"{path} is complete: use it as it is."
+            f"{path} is complete: use it as it is.",
+            "ort.unsupported",
         ) from None
 
 
@@ -82,5 +83,6 @@ def _check(original: Model, converted: Model, target: Path) -> None:
     if not difference <= TOLERANCE:
         raise UceEdgeError(
             f"{target} was not written: its logits differ from those of {original.path} by {difference:.2g} (allowed: "
-            f"{TOLERANCE:g}). {original.path} is complete: use it as it is."
+            f"{TOLERANCE:g}). {original.path} is complete: use it as it is.",
+            "ort.different",
         )

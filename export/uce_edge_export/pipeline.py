@@ -90,17 +90,26 @@ def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None
     precision.refuse(metadata.precision, inference, labelled)
     sigma_error.refuse(options.sigma, inference)
     if options.dropout and inference is Inference.DETERMINISTIC:
-        raise UsageError("A deterministic model has no noise: leave --dropout out, or use --inference mc.")
+        raise UsageError(
+            "A deterministic model has no noise: leave --dropout out, or use --inference mc.", "export.noise-missing"
+        )
     if options.bake and (inference is Inference.DETERMINISTIC or noise is NoiseKind.INPUT):
-        raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
+        raise UsageError(
+            "Only a model that takes seeds can have them baked in: leave --bake-samples out.", "export.seeds-missing"
+        )
     if inference is not Inference.MOMENTS:
         if options.sample_from is not None:
-            raise UsageError("--sample-from goes with --inference moments.")
+            raise UsageError("--sample-from goes with --inference moments.", "export.needs-moments")
         return
     if noise is NoiseKind.INPUT:
-        raise UsageError("Noise as graph inputs goes with exact passes: --noise input --inference mc")
+        raise UsageError(
+            "Noise as graph inputs goes with exact passes: --noise input --inference mc", "export.noise-input"
+        )
     if options.expand is Expand.EARLY:
-        raise UsageError("A moments graph computes one image, not N: leave --expand out, or use --inference mc")
+        raise UsageError(
+            "A moments graph computes one image, not N: leave --expand out, or use --inference mc",
+            "export.expand-moments",
+        )
 
 
 def build(

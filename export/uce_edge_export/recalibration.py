@@ -156,11 +156,14 @@ def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expec
     if fresh.metadata.noise is not NoiseKind.RANDN:
         ours, theirs = (model.logits(data.images[:2], samples, seed) for model in (fresh, old))
         if not np.array_equal(ours, theirs):
-            raise ParityError("The recalibrated file has other logits than the old one. Nothing was written.")
+            raise ParityError(
+                "The recalibrated file has other logits than the old one. Nothing was written.", "parity.logits"
+            )
     file_nll = nll(fresh.predict(data.images, samples, seed).probabilities, data.labels)
     near = abs(file_nll - expected_nll) <= 1e-3 * max(1.0, expected_nll)
     if fresh.metadata.noise is not NoiseKind.RANDN and not near:
         raise ParityError(
-            f"The recalibrated file has NLL {file_nll:.4f}, the fit {expected_nll:.4f}. Nothing was written."
+            f"The recalibrated file has NLL {file_nll:.4f}, the fit {expected_nll:.4f}. Nothing was written.",
+            "parity.likelihood",
         )
     return file_nll

@@ -48,8 +48,9 @@ def file(digits: Digits, drawn: laplace_draws.Drawn, tmp_path_factory: pytest.Te
 
 
 def add(digits: Digits, drawn: laplace_draws.Drawn, path: Path) -> None:
-    draft = Draft(path, digits.deterministic.read_bytes(), Model(digits.deterministic, "cpu").metadata)
+    draft = Draft(digits.deterministic.read_bytes(), Model(digits.deterministic, "cpu").metadata)
     laplace_draws.add(draft, drawn, digits.dataset.splits["test"].images[:3])
+    path.write_bytes(draft.content())
 
 
 def test_the_file_draws_what_numpy_draws_from_the_same_seeds(

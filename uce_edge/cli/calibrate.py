@@ -159,25 +159,34 @@ def calibrate(
     promise = _promise(target_error, confidence if novelty_level is None or target_error is not None else None, score)
     wanted = _novelty(novelty, novelty_level, confidence)
     if prior is not None and posterior is None:
-        raise UsageError("--prior needs a posterior: add --posterior laplace")
+        raise UsageError("--prior needs a posterior: add --posterior laplace", "calibrate.needs-posterior")
     if target.suffix == ".ort":
-        raise UsageError(f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.")
+        raise UsageError(
+            f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.",
+            "calibrate.ort-file",
+        )
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError(
-                "--rates needs a training run: the dropout rates of a model file cannot be changed. Leave --rates out."
+                "--rates needs a training run: the dropout rates of a model file cannot be changed. Leave --rates out.",
+                "calibrate.needs-run",
             )
         if prior is PriorFrom.MARGINAL_LIKELIHOOD:
             raise UsageError(
                 "--prior marginal-likelihood needs a training run: the weights of a model file were not fitted to the "
-                "images of --data. Leave --prior out."
+                "images of --data. Leave --prior out.",
+                "calibrate.needs-run",
             )
         done = _calibrate_file(target, method, samples, seed, data, group, out, promise, wanted, posterior, monitor)
     elif out is not None:
-        raise UsageError("--out needs a model file: the calibration of a run is stored in the run. Leave --out out.")
+        raise UsageError(
+            "--out needs a model file: the calibration of a run is stored in the run. Leave --out out.",
+            "calibrate.needs-file",
+        )
     elif monitor:
         raise UsageError(
-            "--monitor needs a model file: the export of a run always stores its usual answers. Leave --monitor out."
+            "--monitor needs a model file: the export of a run always stores its usual answers. Leave --monitor out.",
+            "calibrate.needs-file",
         )
     else:
         done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, wanted, posterior, prior)
@@ -205,9 +214,12 @@ def _promise(target_error: str | None, confidence: float | None, score: RejectBy
     """What shall be promised, checked before anything slow happens."""
     if target_error is None:
         if confidence is not None:
-            raise UsageError("--confidence needs a promise: add --target-error 0.05 or --novelty-level 0.03")
+            raise UsageError(
+                "--confidence needs a promise: add --target-error 0.05 or --novelty-level 0.03",
+                "calibrate.needs-promise",
+            )
         if score is not None:
-            raise UsageError("--score needs a promised error: add --target-error 0.05")
+            raise UsageError("--score needs a promised error: add --target-error 0.05", "calibrate.needs-promise")
         return None
     return parse_promise(target_error, 0.95 if confidence is None else confidence, score)
 
@@ -216,7 +228,10 @@ def _novelty(novelty: bool, level: float | None, confidence: float | None) -> "N
     """What the novelty gate shall keep, checked before anything slow happens."""
     if not novelty:
         if level is not None:
-            raise UsageError("--novelty-level and --no-novelty exclude each other: leave one of them out.")
+            raise UsageError(
+                "--novelty-level and --no-novelty exclude each other: leave one of them out.",
+                "calibrate.novelty-contradiction",
+            )
         return None
     return parse_novelty(level, confidence)
 
@@ -251,12 +266,14 @@ def _calibrate_run(
             raise UsageError(
                 "--novelty-level with --data needs a model file: the gate of a run is fitted on the images that it set "
                 "aside. Leave --data out, or export the run and calibrate the file: "
-                f"uce-edge calibrate MODEL.onnx --data {data} --novelty-level {novelty.level:g}"
+                f"uce-edge calibrate MODEL.onnx --data {data} --novelty-level {novelty.level:g}",
+                "calibrate.needs-file",
             )
         novelty = None
     if data is None and group is not None:
         raise UsageError(
-            "--group needs --data: the images that a run set aside keep their groups from training. Leave --group out."
+            "--group needs --data: the images that a run set aside keep their groups from training. Leave --group out.",
+            "calibrate.needs-data",
         )
     own = labelled.Own(run.split_hashes, run.group)
     images = None if data is None else labelled.load(data, run.image, run.class_names, own, group)
@@ -298,7 +315,10 @@ def _calibrate_file(
     monitor: bool,
 ) -> Done:
     if data is None:
-        raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
+        raise UsageError(
+            "A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz",
+            "calibrate.needs-data",
+        )
     need_onnx("Calibrating a model file")
     from uce_edge.calibration.laplace_posterior import DRAWS
     from uce_edge.datasets import labelled

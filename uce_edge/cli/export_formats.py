@@ -25,9 +25,11 @@ class Forms:
         """Refuse places that cannot be, before anything slow happens."""
         for option, folder in (("--triton", self.triton), ("--hub", self.hub)):
             if folder is not None and folder.exists() and not folder.is_dir():
-                raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.")
+                raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.", "folder.file")
         if self.triton is not None and self.hub is not None and self.triton.resolve() == self.hub.resolve():
-            raise UsageError("--triton and --hub write different files: name a different folder for each.")
+            raise UsageError(
+                "--triton and --hub write different files: name a different folder for each.", "export.same-folder"
+            )
 
     def write(self, model: Path) -> None:
         """Write what is wanted of a model file."""
@@ -72,12 +74,14 @@ def package(context: typer.Context, given: list[Path], forms: Forms) -> None:
         what = f"{', '.join(others)} cannot change it" if others else "only one can be given"
         raise UsageError(
             f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} with --triton DIR, "
-            f"--hub DIR or --ort alone. To read it as any other classifier: uce-edge export --from {first}"
+            f"--hub DIR or --ort alone. To read it as any other classifier: uce-edge export --from {first}",
+            "export.finished-file",
         )
     if forms == Forms():
         raise UsageError(
             f"{first} is taken as a finished model file. Choose what to write with --triton DIR, --hub DIR or --ort. "
-            f"To read it as any other classifier: uce-edge export --from {first}"
+            f"To read it as any other classifier: uce-edge export --from {first}",
+            "export.finished-file",
         )
     need_onnx("Writing another form of a file")
     forms.write(given[0])

@@ -35,7 +35,8 @@ def export_runs(given: list[Path], out: Path | None, kind: FileKind, target_erro
         if target_error is not None:
             raise UsageError(
                 "--target-error needs --from or several runs. A single run gets its promised error when it is "
-                f"calibrated: uce-edge calibrate {quote(folders[0])} --target-error {target_error}"
+                f"calibrated: uce-edge calibrate {quote(folders[0])} --target-error {target_error}",
+                "export.needs-from",
             )
         return export_run(folders[0], out, kind)
     from uce_edge_train.ensemble_export import export_ensemble

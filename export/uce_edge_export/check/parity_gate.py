@@ -56,7 +56,9 @@ def check(draft: Draft, images: Pixels, reference: Reference, sizes: list[int], 
         raise
     except Exception as error:  # ONNX Runtime has a class per failure, and all mean that the graph does not run
         reason = str(error).splitlines()[0]
-        raise ParityError(f"The exported graph does not run: {reason} Nothing was written.") from error
+        raise ParityError(
+            f"The exported graph does not run: {reason} Nothing was written.", "parity.not-running"
+        ) from error
 
 
 def check_again(draft: Draft, images: Pixels) -> None:
@@ -66,7 +68,7 @@ def check_again(draft: Draft, images: Pixels) -> None:
         return
     seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
     ours = session.run([contract.LOGITS], {contract.IMAGE: images, contract.SEEDS: seeds})[0]
-    _require(bool(np.isfinite(ours).all()), f"its answers are not finite in {metadata.precision}")
+    _require(bool(np.isfinite(ours).all()), f"its answers are not finite in {metadata.precision}", "not-finite")
     _check_neighbours(session, metadata, images, seeds)
 
 
@@ -80,7 +82,7 @@ def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> 
     """
     samples = 1 if ensemble.metadata.inference is Inference.DETERMINISTIC else 2
     ours = ensemble.logits(images, samples)
-    _require(bool(np.isfinite(ours).all()), "its answers are not finite")
+    _require(bool(np.isfinite(ours).all()), "its answers are not finite", "not-finite")
     if ensemble.metadata.noise is NoiseKind.RANDN:  # no pass can be repeated
         return Parity(math.nan, None)
     each = [(ours[i :: len(members)], member.logits(images, samples)) for i, member in enumerate(members)]
@@ -141,13 +143,13 @@ def _check(
         return _check_moments(session, metadata, images, from_file, exact, require_varying)
     if metadata.noise is NoiseKind.RANDN:
         difference = _compare(with_noise(one, noises), truth)
-        _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise")
+        _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise", "replayed")
     else:
         difference = _compare(ours, truth)
         split = np.concatenate([from_file(one, seeds[:1]), from_file(one, seeds[1:])])
         alike = _same(contract.LOGITS, ours, split, metadata)
-        _require(alike, "passes split over two calls differ from the same passes in one call")
-        _require(np.array_equal(ours, from_file(one, seeds)), "one seed gives two different answers")
+        _require(alike, "passes split over two calls differ from the same passes in one call", "split")
+        _require(np.array_equal(ours, from_file(one, seeds)), "one seed gives two different answers", "not-replayed")
     if not _vary(ours):  # two masks of few values are often equal, many are not
         several = in_turns(np.arange(_STATISTIC_PASSES, dtype=np.int32), partial(from_file, images[:2]))
         require_varying(several)
@@ -168,12 +170,12 @@ def _check_moments(
     """An approximation has no parity: its mean probabilities must only be near those of exact passes."""
     two, seeds = images[:2], np.arange(_STATISTIC_PASSES, dtype=np.int32)
     ours = from_file(two, seeds)
-    _require(bool(np.isfinite(ours).all()), "means or variances are not finite")
+    _require(bool(np.isfinite(ours).all()), "means or variances are not finite", "not-finite")
     require_varying(ours)
     if metadata.noise.replays:
         split = np.concatenate([from_file(two, seeds[:3]), from_file(two, seeds[3:])])
-        _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
-        _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers")
+        _require(np.array_equal(ours, split), "passes split over two calls differ from those in one call", "split")
+        _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers", "not-replayed")
         _check_neighbours(session, metadata, images, seeds[:2])
     difference = float(np.abs(softmax(ours).mean(0) - softmax(exact(seeds)).mean(0)).max())
     _require(
@@ -181,6 +183,7 @@ def _check_moments(
         f"its mean probabilities differ from those of {_STATISTIC_PASSES} exact passes by {difference:.2f} (allowed: "
         f"{MOMENTS_TOLERANCE:g}): mean and variance do not describe this network. Use --inference mc, or --sample-from "
         "an earlier layer",
+        "moments",
     )
     return Parity(difference, None)
 
@@ -205,24 +208,27 @@ def _require_varying(
     drawn = [rng.standard_normal((_CAUSE_PASSES, size), np.float32) for size in sizes]
     other = with_noise(images[:2], drawn)
     if _vary(other):
-        cause = "the noise is missing from the file, for the network varies under other noise. Please report this"
+        cause, code = "the noise is missing: the network varies under other noise. Please report this", "noise-missing"
     elif _vary(with_noise(images[:2], [_STRONG * values for values in drawn])):
+        code = "noise-weak"
         cause = (
             f"the noise is too weak to be seen; {_STRONG:,} times as much is seen. Use larger rates (--p, --dropout), "
             "or noise in more layers"
         )
     elif np.allclose(other[:, 0], other[:, 1], atol=1e-6 * float(np.abs(other).max())):
+        code = "network-constant"
         cause = (
             "the network gives every image the same answer, with noise and without. Its units are dead or saturated: "
             "check what it is fed (--scale, --mean, --std)"
         )
     else:
+        code = "noise-blocked"
         cause = (
-            "what the noisy layers give does not reach the answer: the values that they take are 0, or units behind "
+            "the noise does not reach the answer: the inputs of the noisy layers are 0, or units behind "
             "them are dead or saturated. Check what the network is fed (--scale, --mean, --std), or put the noise into "
             "other layers (--from-layer, --p PATTERN=RATE)"
         )
-    _require(False, f"two seeds give the same answer, because {cause}")
+    _require(False, f"two seeds give the same answer, because {cause}", code)
 
 
 def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:
@@ -237,7 +243,7 @@ def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: n
             _same(name, one, many.take([i], axis), metadata)
             for name, one, many, axis in zip(names, alone, together, axes, strict=True)
         )
-        _require(same, "an image's answer depends on its neighbours in the batch")
+        _require(same, "an image's answer depends on its neighbours in the batch", "batch")
 
 
 def _same(name: str, alone: FloatArray, together: FloatArray, metadata: Metadata) -> bool:
@@ -261,6 +267,7 @@ def _compare(ours: FloatArray, theirs: FloatArray) -> float:
     _require(
         difference <= TOLERANCE,
         f"its logits differ from the original's by {difference:.2g} under the same noise (allowed: {TOLERANCE:g})",
+        "logits",
     )
     return difference
 
@@ -286,7 +293,8 @@ def _statistic(
         z, done = _distance(np.concatenate(ours), np.concatenate(theirs)), count
         if count < _STATISTIC_PASSES and z <= _Z_LIMIT * math.sqrt(count / _STATISTIC_PASSES) - 1:
             return z
-    _require(z <= _Z_LIMIT, f"its mean probabilities are {z:.1f} standard errors from those under random noise")
+    reason = f"its mean probabilities are {z:.1f} standard errors from those under random noise"
+    _require(z <= _Z_LIMIT, reason, "statistic")
     return z
 
 
@@ -303,6 +311,6 @@ def softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
     return shifted / shifted.sum(-1, keepdims=True)  # type: ignore[no-any-return]
 
 
-def _require(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, reason: str, code: str) -> None:
     if not holds:
-        raise ParityError(f"The exported graph failed its check: {otherwise}. Nothing was written.")
+        raise ParityError(f"The exported graph failed its check: {reason}. Nothing was written.", f"parity.{code}")

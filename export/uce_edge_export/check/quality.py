@@ -68,7 +68,9 @@ def judge(before: Probabilities, after: Probabilities, data: Split, form: str, r
     """
     labels = data.at_most(_JUDGED).labels
     if not np.isfinite(after).all():
-        raise QualityError(f"{form} gives answers that are no numbers. Nothing was written. {remedy}")
+        raise QualityError(
+            f"{form} gives answers that are no numbers. Nothing was written. {remedy}", "quality.not-finite"
+        )
     changes = {
         name: Change(
             metric(before, labels),
@@ -82,6 +84,7 @@ def judge(before: Probabilities, after: Probabilities, data: Split, form: str, r
         bounds = ", ".join(f"{name.upper()} {bound}" for name, bound in BOUNDS.items())
         raise QualityError(
             f"{form} changes {judgement} on the calibration images. Allowed is at most: {bounds}. "
-            f"Nothing was written. {remedy}"
+            f"Nothing was written. {remedy}",
+            "quality.worse",
         )
     return judgement

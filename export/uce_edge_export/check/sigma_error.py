@@ -25,7 +25,10 @@ _SHOWN = 3  # layers that a message names
 def refuse(sigma: Sigma | None, inference: Inference) -> None:
     """Refuse what does not go together, before anything slow happens."""
     if sigma is not None and inference is Inference.DETERMINISTIC:
-        raise UsageError(f"A deterministic model has no noise: leave --sigma {sigma} out, or use --inference mc.")
+        raise UsageError(
+            f"A deterministic model has no noise: leave --sigma {sigma} out, or use --inference mc.",
+            "export.noise-missing",
+        )
 
 
 def of_sites(sites: Sequence[Site]) -> Sigma:

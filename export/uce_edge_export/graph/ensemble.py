@@ -80,7 +80,9 @@ def join(
         contract.pass_seeds(samples, 0)
         described = replace(described, samples=samples)
     if baked and described.inference is Inference.DETERMINISTIC:
-        raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
+        raise UsageError(
+            "Only a model that takes seeds can have them baked in: leave --bake-samples out.", "export.seeds-missing"
+        )
     graph, metadata = merged([graph_of(model) for model in models], [model.metadata for model in models], described)
     images = random_pixels(metadata.image) if images is None else images[:3]
     draft = Draft.of(graph, metadata)
@@ -100,17 +102,22 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
     """
     first = members[0]
     if len(members) < 2:
-        raise UsageError(f"An ensemble needs at least two members, but got {names[0]} alone. Add others.")
+        raise UsageError(
+            f"An ensemble needs at least two members, but got {names[0]} alone. Add others.", "ensemble.one-member"
+        )
     for name, member in zip(names, members, strict=True):
         if member.members > 1:
-            raise UsageError(f"{name} is an ensemble itself. Give the files of its members instead.")
+            raise UsageError(f"{name} is an ensemble itself. Give the files of its members instead.", "ensemble.nested")
         if member.posterior is Posterior.LAPLACE:
             raise UsageError(
                 f"{name} has a Laplace posterior, which a member cannot have. Give one made by: export --inference "
-                "deterministic"
+                "deterministic",
+                "ensemble.laplace-member",
             )
         if member.baked:
-            raise UsageError(f"{name} has its passes baked in. Export it again without --bake-samples.")
+            raise UsageError(
+                f"{name} has its passes baked in. Export it again without --bake-samples.", "ensemble.baked-member"
+            )
     _agree(members, names, "classes", lambda one: ", ".join(one.classes))
     _agree(members, names, "images", _image)
     _agree(members, names, "inference", lambda one: one.inference.value)
@@ -235,7 +242,8 @@ def _agree(members: Sequence[Metadata], names: Sequence[str], what: str, told: C
         if told(member) != told(members[0]):
             raise UsageError(
                 f"The members of an ensemble have the same {what}, but {names[0]} has {told(members[0])}, and {name} "
-                f"has {told(member)}. Leave one of them out, or export it anew."
+                f"has {told(member)}. Leave one of them out, or export it anew.",
+                "ensemble.different-members",
             )
 
 
@@ -249,7 +257,9 @@ def _refuse_twice(members: Sequence[Metadata], names: Sequence[str]) -> None:
     for name, member in zip(names, members, strict=True):
         digest = member.hashes.weights or member.hashes.source
         if digest is not None and digest in known:
-            raise UsageError(f"{known[digest]} and {name} have the same weights: leave one of them out.")
+            raise UsageError(
+                f"{known[digest]} and {name} have the same weights: leave one of them out.", "ensemble.same-weights"
+            )
         known |= {} if digest is None else {digest: name}
 
 

@@ -77,7 +77,8 @@ def evaluate(model: ir.Model, images: npt.NDArray[Any]) -> Evaluated:
     if operand.size > MOST:
         raise LaplaceError(
             f"The last weight layer takes {operand.size} features, and its posterior can have {MOST} at most: the file "
-            f"would grow by {4 * operand.size**2 / 1e6:.0f} MB. Use it without draws: --inference deterministic"
+            f"would grow by {4 * operand.size**2 / 1e6:.0f} MB. Use it without draws: --inference deterministic",
+            "laplace.features",
         )
     features, (logits,) = probe(model, images, emit_all_features, logits=True)
     weights = _matrix(operand)
@@ -89,7 +90,8 @@ def evaluate(model: ir.Model, images: npt.NDArray[Any]) -> Evaluated:
             return Evaluated(features, logits, np.column_stack([weights, rest.mean(axis=0)]))
     raise LaplaceError(
         f"The logits are not a linear function of what the last weight layer ({operand.layer.name}) takes, so its "
-        "weights have no Gaussian posterior of this form. Use the network without draws: --inference deterministic"
+        "weights have no Gaussian posterior of this form. Use the network without draws: --inference deterministic",
+        "laplace.nonlinear",
     )
 
 
@@ -156,10 +158,14 @@ def give(
     if metadata.inference is not Inference.DETERMINISTIC:
         raise UsageError(
             f"{name} has noise (its inference is {metadata.inference}), but a Laplace posterior needs a file without "
-            "noise. Export one with: --inference deterministic"
+            "noise. Export one with: --inference deterministic",
+            "laplace.noisy-file",
         )
     if metadata.members > 1:
-        raise UsageError(f"{name} is an ensemble, but a Laplace posterior needs a single network. Give one member.")
+        raise UsageError(
+            f"{name} is an ensemble, but a Laplace posterior needs a single network. Give one member.",
+            "laplace.ensemble",
+        )
     curved_on, held_out, rest = parts(data, promise)
     if promise is not None:
         counted = len(rest.one_per_group()) - len(held_out.one_per_group())
@@ -282,7 +288,8 @@ def _matrix(operand: Features) -> npt.NDArray[np.float64]:
     if constant is None or constant.const_value is None:
         raise LaplaceError(
             f"The weights of the last layer ({layer.name}) are not in the file as float numbers. Give the posterior to "
-            "the file of float32: export it without --precision int8"
+            "the file of float32: export it without --precision int8",
+            "laplace.weights",
         )
     weights = constant.const_value.numpy().astype(np.float64)
     if layer.op_type == "Conv":

@@ -25,5 +25,6 @@ def evaluate(node: ir.Node, inputs: Sequence[Array | None]) -> list[Array]:
         return list(ReferenceEvaluator(proto, opsets={"": OPSET}).run(None, feed))
     except Exception as error:  # an operator without a reference, or shapes that do not fit
         raise UceEdgeError(
-            f"The operator {node.op_type} ({node.name}) cannot be evaluated ({str(error).splitlines()[0]})."
+            f"The operator {node.op_type} ({node.name}) cannot be evaluated ({str(error).splitlines()[0]}).",
+            "graph.operator",
         ) from None

@@ -68,7 +68,8 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     if not difference <= _TOLERANCE:  # NaN fails, too
         raise NoveltyError(
             f"Scores of the graph differ from those in double precision by {difference:.2g} of their size (allowed: "
-            f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty."
+            f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty.",
+            "novelty.inexact",
         )
     return Fitted(distances, Reference.of(scores), difference)
 
@@ -102,7 +103,7 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | Novel
     except UceEdgeError as error:
         if wanted.level is not None:
             raise
-        return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}")
+        return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}", "novelty.unfit")
     draft.rewrite(*attach(model, draft.metadata, fitted))
     parity_gate.check_again(draft, data.images[:3])
     promised = NoveltyGuarantee(
@@ -176,7 +177,8 @@ def _check_size(model: ir.Model) -> None:
     if size > MOST:
         raise NoveltyError(
             f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "
-            f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty."
+            f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty.",
+            "novelty.features",
         )
 
 

@@ -52,7 +52,9 @@ def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> 
     """Which weight layer a number (0 is the first of the network) or a pattern for its name stands for."""
     names = list(weight_layers(graph).values())
     if not names:
-        raise UceEdgeError(f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.")
+        raise UceEdgeError(
+            f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.", "layer.missing"
+        )
     if layer.isdecimal():
         index = int(layer)
     else:
@@ -81,7 +83,8 @@ def per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:
     dims = value.shape.dims[1:] if value.shape is not None else (None,)
     if not all(isinstance(dim, int) for dim in dims):
         raise UceEdgeError(
-            f"The output of {where} has no static shape ({value.shape}). Export with a fixed image size."
+            f"The output of {where} has no static shape ({value.shape}). Export with a fixed image size.",
+            "graph.shape-open",
         )
     return tuple(dim for dim in dims if isinstance(dim, int))
 

@@ -187,7 +187,8 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
     if rule is None or extra or not isinstance(first, Uncertain):
         raise UceEdgeError(
             f"The operator {kind} ({node.name}) has no rule for means and variances. Sample instead: --inference mc, "
-            "or sample from a layer before it: --sample-from"
+            "or sample from a layer before it: --sample-from",
+            "moments.operator",
         )
     return [rule(g, node, first, operands[1:])]
 
@@ -336,7 +337,9 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
 
 def _independent(g: Builder, node: ir.Node, a: Uncertain, b: Uncertain) -> Uncertain:
     if node.op_type == "Div":
-        raise UceEdgeError(f"A quotient of two noisy values ({node.name}) has no rule: --inference mc samples it.")
+        raise UceEdgeError(
+            f"A quotient of two noisy values ({node.name}) has no rule: --inference mc samples it.", "moments.operator"
+        )
     mean = g.copy(node, [a.mean, b.mean])[0]
     if node.op_type == "Mul":
         # v1 m2^2 + v2 (m1^2 + v1)
@@ -423,14 +426,18 @@ def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float | None, float |
 def certain(operands: Sequence[Operand]) -> list[ir.Value | None]:
     """The operands of a node, none of which may depend on noise."""
     if any(isinstance(x, Uncertain) for x in operands):
-        raise UceEdgeError("A bias, a shape, an axis or a bound depends on noise; --inference mc samples it.")
+        raise UceEdgeError(
+            "A bias, a shape, an axis or a bound depends on noise; --inference mc samples it.", "moments.operator"
+        )
     return list(operands)  # type: ignore[arg-type]
 
 
 def _array(node: ir.Node, index: int) -> npt.NDArray[np.float64]:
     constant = _given(node.inputs[index]).const_value
     if constant is None:
-        raise UceEdgeError(f"{node.op_type} ({node.name}) has no constant parameters; --inference mc samples it.")
+        raise UceEdgeError(
+            f"{node.op_type} ({node.name}) has no constant parameters; --inference mc samples it.", "moments.operator"
+        )
     return constant.numpy().astype(np.float64)
 
 

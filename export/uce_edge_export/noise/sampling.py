@@ -285,7 +285,9 @@ class Pass:
     def _value(self, value: ir.Value) -> ir.Value:
         if value not in self._values:
             if value.const_value is None:
-                raise UceEdgeError(f"The value {value.name} has no origin in the graph: the model is damaged.")
+                raise UceEdgeError(
+                    f"The value {value.name} has no origin in the graph: the model is damaged.", "graph.damaged"
+                )
             array = value.const_value.numpy()
             if value in self._weights:
                 array = self._weights[value].astype(array.dtype)

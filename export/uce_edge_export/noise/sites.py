@@ -58,7 +58,8 @@ def sites_with_rates(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
     if missing:
         raise UceEdgeError(
             f"The layers {', '.join(missing)} have a dropout rate but are not in the exported graph. "
-            "Are they used by the model's forward pass?"
+            "Are they used by the model's forward pass?",
+            "layer.missing",
         )
     return [_site(node, name, rates[name]) for node, name in layers.items() if name in rates]
 
@@ -124,7 +125,8 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
     if not sites:
         raise UceEdgeError(
             "No layer is left to be noisy: the graph has no Conv, Gemm or MatMul with constant weights after the "
-            "first, or --p, --dropout and --from-layer exclude all. Export with --inference deterministic."
+            "first, or --p, --dropout and --from-layer exclude all. Export with --inference deterministic.",
+            "layer.missing",
         )
     return sites
 
@@ -151,6 +153,7 @@ def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32
     if forms and not any(isinstance(site.perturbation, FactoredDropout) for site in forms):
         raise UsageError(
             f"No noisy layer has a factored sigma: {', '.join(site.name for site in sites[:3])} are depthwise layers, "
-            "which are as cheap without, or products with stacks of matrices. Leave --sigma factored out."
+            "which are as cheap without, or products with stacks of matrices. Leave --sigma factored out.",
+            "sigma.depthwise",
         )
     return forms

@@ -19,7 +19,7 @@ def write(folder: Path, files: Mapping[str, bytes], option: str) -> None:
         UsageError: A file is there with other content; nothing was written.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.")
+        raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.", "folder.file")
     missing = {}
     for name, content in files.items():
         path = folder / name
@@ -28,7 +28,8 @@ def write(folder: Path, files: Mapping[str, bytes], option: str) -> None:
         elif not path.is_file() or path.read_bytes() != content:
             raise UsageError(
                 f"{path} already exists with other content: it belongs to another model, or was edited. Nothing was "
-                f"written. Remove it, or name another folder with {option}."
+                f"written. Remove it, or name another folder with {option}.",
+                "folder.occupied",
             )
     writable_folder(folder, option)
     for path, content in missing.items():

@@ -71,7 +71,8 @@ def mark_dropout(graph: ir.Graph, notes: list[str]) -> None:
     if not nodes:
         raise UsageError(
             "The file has no Dropout node, so --dropout keep has nothing to keep: most exporters remove them. Mask "
-            "values by name instead: --dropout 'PATTERN=0.2', or leave it out for Gaussian dropout (--p)."
+            "values by name instead: --dropout 'PATTERN=0.2', or leave it out for Gaussian dropout (--p).",
+            "dropout.missing",
         )
     for node in nodes:
         name = node.name or f"before {node.outputs[0].name}"
@@ -84,13 +85,16 @@ def mark_dropout(graph: ir.Graph, notes: list[str]) -> None:
         else:
             mark(graph, node, Mark(name, check_rate(p, name)))
     if not marks(graph):
-        raise UsageError("All Dropout nodes of the file have the ratio 0: leave --dropout keep out.")
+        raise UsageError("All Dropout nodes of the file have the ratio 0: leave --dropout keep out.", "dropout.zero")
 
 
 def _ratio(node: ir.Node, name: str) -> float:
     given = node.inputs[1] if len(node.inputs) > 1 else None
     if given is not None and given.const_value is None:
-        raise UceEdgeError(f"The ratio of the Dropout {name} is computed by the model, so its mask cannot be drawn.")
+        raise UceEdgeError(
+            f"The ratio of the Dropout {name} is computed by the model, so its mask cannot be drawn.",
+            "dropout.computed",
+        )
     if given is not None and given.const_value is not None:
         # The shortest number with this float32: 0.2, not 0.20000000298.
         return float(str(np.float32(given.const_value.numpy().reshape(-1)[0])))
@@ -101,7 +105,8 @@ def check_rate(p: float, name: str) -> float:
     """Refuse a rate that leaves nothing of a value."""
     if not 0 <= p < 1:
         raise UceEdgeError(
-            f"The dropout {name} has the rate {p:g}, which leaves nothing of its input. Use one below 1."
+            f"The dropout {name} has the rate {p:g}, which leaves nothing of its input. Use one below 1.",
+            "dropout.rate",
         )
     return p
 

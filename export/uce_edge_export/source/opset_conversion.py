@@ -36,7 +36,8 @@ def convert(proto: onnx.ModelProto, path: str | Path) -> onnx.ModelProto:
     except Exception as error:
         raise UceEdgeError(
             f"{path} (opset {opset}) cannot be brought to opset {OPSET}: {str(error).splitlines()[0]} "
-            f"Export the original again with opset {OPSET}."
+            f"Export the original again with opset {OPSET}.",
+            "source.opset",
         ) from None
 
 

@@ -53,7 +53,8 @@ def _check(original: Model, baked: Model) -> None:
     if not difference <= (_TOLERANCE if repeats else 1):
         raise UceEdgeError(
             f"{original.path} was not baked: with its passes in the file, probabilities differ by {difference:.2g}. "
-            "Export it again with --bake-samples N"
+            "Export it again with --bake-samples N",
+            "bake.different",
         )
 
 

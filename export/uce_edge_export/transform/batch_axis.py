@@ -85,7 +85,9 @@ class _Walk:
             varying = [value for value in node.inputs if value is not None and value.const_value is None]
             unknown = any(_dims(value) is None for value in (*varying, *node.outputs))
             if unknown and any(value in self._stacked for value in varying):
-                raise MixedImagesError(f"The shape of what {node.op_type} ({node.name}) gives is not known. {_REMEDY}")
+                raise MixedImagesError(
+                    f"The shape of what {node.op_type} ({node.name}) gives is not known. {_REMEDY}", "graph.shape-open"
+                )
             if unknown or not varying:
                 continue  # as it is
             if self._is_apart(node, varying):
@@ -93,7 +95,7 @@ class _Walk:
                 continue
             across = works_across_images(node) and node.op_type not in _MOVING
             if across and not any(value in self._stacked for value in varying):
-                raise MixedImagesError(_mixing(node))
+                raise MixedImagesError(_mixing(node), "graph.batch-mixing")
             self._g = Builder(self._graph.initializers)
             self._replace(node, self._stack(node))
 
@@ -158,7 +160,8 @@ class _Walk:
             return self._along_axes(node, first)
         raise MixedImagesError(
             f"{kind} ({node.name}) takes a value in which the images of a batch are not the first dimension, and "
-            f"there is no rule for that. {_REMEDY}"
+            f"there is no rule for that. {_REMEDY}",
+            "graph.batch-mixing",
         )
 
     def _operand(self, value: ir.Value, rank: int | None = None) -> ir.Value:
@@ -175,7 +178,7 @@ class _Walk:
     def _broadcast(self, node: ir.Node, rank: int) -> list[ir.Value]:
         given = [value for value in node.inputs if value is not None]
         if node.op_type == "MatMul" and any(len(_shape(value)) < 2 for value in given):
-            raise MixedImagesError(_mixing(node))
+            raise MixedImagesError(_mixing(node), "graph.batch-mixing")
         inputs = [None if value is None else self._operand(value, rank) for value in node.inputs]
         if node.op_type == "Expand":
             inputs[1] = self._g.constant(np.array([1, *_shape(node.outputs[0])]))
@@ -188,7 +191,7 @@ class _Walk:
         bias = rest[0] if rest else None
         transposed = {name for name in ("transA", "transB") if name in node.attributes and node.attributes[name].value}
         if weight is None or weight.const_value is None or "transA" in transposed or (bias and not bias.const_value):
-            raise MixedImagesError(_mixing(node))
+            raise MixedImagesError(_mixing(node), "graph.batch-mixing")
         if "transB" in transposed:
             weight = self._columns(weight)
         result = g.MatMul(self._operand(x), weight)
@@ -227,7 +230,9 @@ class _Walk:
         kind, dims = node.op_type, _shape(first)
         axes = [axis % len(dims) for axis in _axes(node, len(dims))]
         if kind not in ("Concat", "Gather", "Slice", "Split") and any(dims[axis] == 1 for axis in axes):
-            raise MixedImagesError(_mixing(node))  # one value for one image: along this axis are the images
+            raise MixedImagesError(
+                _mixing(node), "graph.batch-mixing"
+            )  # one value for one image: along this axis are the images
         inputs = self._repeated(node) if kind == "Concat" else [self._operand(first), *node.inputs[1:]]
         if kind in _ALONG_AN_AXIS:
             return self._copy(node, inputs, axis=ir.AttrInt64("axis", axes[0] + 1))
@@ -241,7 +246,8 @@ class _Walk:
         if node in self._marks and self._marks[node].kind in _BY_CHANNEL:
             raise MixedImagesError(
                 f"The dropout {self._marks[node].name} drops channels of a value in which the images of a batch are "
-                "not the first dimension. Use nn.Dropout there, or write the model batch-first."
+                "not the first dimension. Use nn.Dropout there, or write the model batch-first.",
+                "graph.batch-mixing",
             )
         attributes = {**node.attributes, **changed}.values()
         notes = dict(node.metadata_props)

@@ -108,7 +108,10 @@ class _Walk:
         mean = ancestors(self._plain.get(self._logits, self._logits))  # variances have weight layers of their own
         layers = [(node, position) for node, position in self._layers if node in mean]
         if not layers:
-            raise UceEdgeError("The network has no Conv, Gemm or MatMul with constant weights: it has no features.")
+            raise UceEdgeError(
+                "The network has no Conv, Gemm or MatMul with constant weights: it has no features.",
+                "graph.features-missing",
+            )
         return layers[-1]
 
     def _visit(self, node: ir.Node) -> None:
@@ -151,7 +154,8 @@ class _Walk:
         if node.op_type not in operators or len(others) != 1:
             raise UceEdgeError(
                 f"Noise meets the operator {node.op_type} ({node.name}), so the network without it cannot be told "
-                "apart. Export the file again: uce-edge export"
+                "apart. Export the file again: uce-edge export",
+                "graph.operator",
             )
         self._stand_for(node, others[0])
 

@@ -36,11 +36,13 @@ def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
     """Refuse what does not go together, before anything slow happens."""
     if precision is Precision.FP16 and inference is Inference.MOMENTS:
         raise UsageError(
-            "Variances of moments are too small for float16: use --precision fp16 with --inference mc, or int8."
+            "Variances of moments are too small for float16: use --precision fp16 with --inference mc, or int8.",
+            "precision.moments",
         )
     if precision is Precision.INT8 and not labelled:
         raise UsageError(
-            "int8 needs images to find the range of every value: export a trained run, or a file with --data FOLDER."
+            "int8 needs images to find the range of every value: export a trained run, or a file with --data FOLDER.",
+            "export.needs-data",
         )
 
 

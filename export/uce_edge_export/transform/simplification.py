@@ -47,7 +47,10 @@ def fold_constants(graph: ir.Graph) -> bool:
         source = node.inputs[0].name if node.inputs and node.inputs[0] is not None else None
         for old, array in zip(node.outputs, outputs, strict=True):
             if old.is_graph_output():
-                raise UceEdgeError(f"The output {old.name} does not depend on the image: this is no classifier.")
+                raise UceEdgeError(
+                    f"The output {old.name} does not depend on the image: this is no classifier.",
+                    "graph.constant-output",
+                )
             name = source if node.op_type in _RESHAPING else old.name
             old.replace_all_uses_with(register(graph, str(name), array))
         graph.remove(node, safe=True)
@@ -117,7 +120,10 @@ def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> N
         value, output = node.inputs[0], node.outputs[0]
         assert value is not None
         if any(mask.uses() for mask in node.outputs[1:]):
-            raise UceEdgeError(f"The mask of the Dropout {node.name} is used by the model, so it cannot be taken out.")
+            raise UceEdgeError(
+                f"The mask of the Dropout {node.name} is used by the model, so it cannot be taken out.",
+                "dropout.mask-used",
+            )
         if node.op_type == "Dropout" and keep:
             if len(node.inputs) > 2:
                 node.replace_input_with(2, None)

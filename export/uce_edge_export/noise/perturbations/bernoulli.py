@@ -74,7 +74,8 @@ class BernoulliDropout:
             raise UceEdgeError(
                 f"The dropout of whole channels ({node.name}) has no rule for means and variances: the values of a "
                 "channel fall together. Sample instead: --inference mc, or sample from the layer before it: "
-                "--sample-from"
+                "--sample-from",
+                "moments.operator",
             )
         x = operands[0]
         assert x is not None
