@@ -230,11 +230,30 @@ def test_a_promise_holds_for_the_seeds_of_the_whole(calibrated: tuple[Path, Path
     model, data = Model(calibrated[1], "cpu"), load("digits").splits["guarantee"]
     rule = model.metadata.rule
     assert rule is not None
-    assert rule.uncertain is not None
+    assert rule.promise is not None
     said = model.predict(data.images, reject="auto")
     accepted = np.array([decision == "accept" for decision in said.decisions])
-    assert (rule.uncertain.samples, rule.uncertain.accepted) == (3, accepted.sum())
-    assert (said.class_ids != data.labels)[accepted].mean() == pytest.approx(rule.uncertain.error)
+    assert (rule.promise.samples, rule.promise.accepted) == (3, accepted.sum())
+    assert (said.class_ids != data.labels)[accepted].mean() == pytest.approx(rule.promise.error)
+
+
+def test_an_ensemble_of_finished_files_keeps_no_promise_of_its_members(tmp_path: Path) -> None:
+    digits, files = load("digits"), []
+    for number, source in enumerate(MC):
+        files.append(tmp_path / f"{number}.onnx")
+        recalibrate(
+            source, files[-1], digits.splits["calibration"], Method.TEMPERATURE, 2,
+            promise=Promise(0.1), novelty=NoveltyPromise(), held_out=digits.splits["guarantee"],
+        )  # fmt: skip
+    one = Model(files[0], "cpu").metadata
+    assert None not in (one.rule, one.held_out, one.monitor)
+    done = combine(files, tmp_path / "e.onnx")
+    model = Model(done.path, "cpu")
+    written = model.metadata
+    assert (written.rule, written.held_out, written.monitor, written.metrics) == (None, None, None, {})
+    assert written.probe != one.probe
+    images = digits.splits["test"].images[:9]
+    assert not model.outputs(images, np.arange(2, dtype=np.int32), [contract.DECISION])[contract.DECISION].any()
 
 
 def test_the_novelty_of_an_ensemble_is_the_sum_of_its_members_distances(calibrated: tuple[Path, Path]) -> None:

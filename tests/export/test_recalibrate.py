@@ -22,9 +22,11 @@ from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
 from uce_edge.metrics import nll
-from uce_edge.rejection.promises import StoredThreshold
+from uce_edge.rejection.promises import ErrorPromise
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
 from uce_edge_export import recalibration as module
+from uce_edge_export.publish.draft import Draft
 from uce_edge_export.recalibration import recalibrate
 
 
@@ -114,18 +116,16 @@ def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_p
 
 
 def test_a_stored_threshold_is_dropped_with_the_map_it_was_made_for(digits: Digits, tmp_path: Path) -> None:
-    proto, stored = (
-        onnx.load(digits.model),
-        StoredThreshold(0.2, 0.05, 0.95, 0.04, 0.03, 0.8, 80, 100, samples=25, seed=0, data=""),
-    )
-    metadata = replace(Model(digits.model, "cpu").metadata, reject=stored, digests=None)
-    del proto.metadata_props[:]
-    onnx.helper.set_model_props(proto, metadata.to_properties())
-    onnx.save(proto, tmp_path / "old.onnx")
+    promise = ErrorPromise(0.05, 0.95, 0.04, 0.03, 0.8, 80, 100, samples=25, seed=0, data="")
+    stored = RejectRule(limits=(0.2,), promise=promise)
+    draft = Draft(digits.model.read_bytes(), replace(Model(digits.model, "cpu").metadata, rule=stored))
+    (tmp_path / "old.onnx").write_bytes(draft.content())
     recalibrate(tmp_path / "old.onnx", tmp_path / "new.onnx", some(digits), Method.TEMPERATURE)
-    assert Model(tmp_path / "old.onnx", "cpu").metadata.reject == stored
-    assert Model(tmp_path / "new.onnx", "cpu").metadata.reject is None
-    assert "reject_threshold" not in {entry.key for entry in onnx.load(tmp_path / "new.onnx").metadata_props}
+    assert Model(tmp_path / "old.onnx", "cpu").metadata.rule == stored
+    new = Model(tmp_path / "new.onnx", "cpu")
+    assert new.metadata.rule is None
+    limits = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(new.path).graph.initializer}
+    assert np.isinf(limits[contract.LIMITS]).all()
 
 
 @pytest.mark.parametrize("first", Method)

@@ -250,9 +250,9 @@ def test_labelled_images_make_somebody_else_s_file_complete(call, labelled: Path
     model = Model("m.onnx", "cpu")
     assert model.classes == ("blue", "gray", "green", "red")
     assert model.metadata.calibration.samples == 1
-    assert model.metadata.rule.foreign.level <= 0.05
+    assert model.metadata.rule.gate.level <= 0.05
     own = np.stack([np.asarray(Image.open(path)) for path in sorted(labelled.rglob("*.png"))])
-    assert (model.predict(own).novelty < model.metadata.rule.foreign.cutoff).mean() < 0.06
+    assert (model.predict(own).novelty < model.metadata.rule.cutoff).mean() < 0.06
     assert sorted(path.name for path in Path().iterdir()) == ["data", "m.json", "m.onnx", "net.onnx"]
 
 

@@ -164,7 +164,7 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
         return copy, metadata
     price = sum(constant.size for constant in constants if constant is not None)
     price += sum(operand.multiplications for operand in find_features(infer_shapes(copy).graph))
-    return copy, _dearer(replace(metadata, outputs=others, rule=None), -price)
+    return copy, _dearer(replace(metadata.without_promises(), outputs=others), -price)
 
 
 def _dearer(metadata: Metadata, price: int) -> Metadata:
