@@ -1,4 +1,4 @@
-"""Turn a trained classifier into one ONNX file that knows when it does not know."""
+"""Export classifiers as ONNX files that measure their own uncertainty."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Export ONNX files: read, scale pixels, add noise, combine, calibrate, publish."""
+"""Export ONNX files: read, build, combine, calibrate, publish."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ DEFAULT_RATE = "0.2"
 
 @dataclass(frozen=True)
 class AssumedClasses:
-    """Class names of the labelled images, taken as those of the outputs."""
+    """Class names of the images, assumed for the outputs."""
 
     classes: tuple[str, ...]
 
@@ -55,7 +55,7 @@ class MemberStarted:
 
 @dataclass(frozen=True)
 class NoiseCost:
-    """The price and the effect of noise that the network was not trained with."""
+    """Price and effect of untrained noise."""
 
     times: float | None
     """Multiplications of all passes, relative to the network without noise; None where they are unknown."""
@@ -84,12 +84,12 @@ class ExportedFile:
 
     @property
     def calibrated(self) -> Recalibrated | None:
-        """The calibration, with the refused promise and the costs of the novelty gate; None without images."""
+        """The calibration, its refused promise and costs; None without images."""
         return next((step for step in self.steps if isinstance(step, Recalibrated)), None)
 
     @property
     def scalings(self) -> tuple[Scaling, ...]:
-        """How the pixels of each third-party network are scaled; none without images."""
+        """The pixel scaling of each third-party network; none without images."""
         return tuple(step for step in self.steps if isinstance(step, Scaling))
 
     @property
@@ -116,7 +116,7 @@ def export_file(
     spec: SourceSpec = SourceSpec(),
     report: Callable[[Step], None] | None = None,
 ) -> ExportedFile:
-    """Export any ONNX image classifier, or several as one ensemble: `uce-edge export --from`.
+    """Export any ONNX image classifier, or several as one ensemble.
 
     With labelled images the file is calibrated and gets a novelty gate. Pixels are scaled as it fits the images, unless
     `spec` states how. The file has no noise unless an argument asks for it. Without images the file is not calibrated.
@@ -203,7 +203,7 @@ class _Request:
 
     @property
     def network_options(self) -> Options:
-        """Those of one network: an ensemble and a posterior are baked when they are complete."""
+        """Options of one network; ensembles and posteriors are baked later."""
         options = self.kind.options
         return options if self.alone and self.kind.posterior is None else replace(options, bake=False)
 
@@ -281,7 +281,7 @@ def _prepare(request: _Request, add: Callable[[Step], None]) -> _Prepared:
 
 
 def _build(prepared: _Prepared, add: Callable[[Step], None]) -> Built:
-    """Build every network, and combine several; the scaling of pixels is stored in `prepared`."""
+    """Build every network, choose its scaling, and combine several."""
     request, chosen_on = prepared.request, prepared.chosen_on
     if prepared.networks and request.default:
         add(NoNoise())
@@ -383,7 +383,7 @@ def _read(source: Path, kind: FileKind, spec: SourceSpec) -> tuple[ThirdParty, M
 
 
 def _gray_range(choice: Choice, data: str | None) -> Decided:
-    """The gray values of black and white, by the choice of the user and the image files."""
+    """Choose the gray values of black and white."""
     files: Sequence[str | Path] = []
     if data is not None and manifest.FORMAT.takes(Path(data)):
         files = manifest.files(Path(data))
@@ -397,7 +397,7 @@ def _with_range(metadata: Metadata, gray: Decided) -> Metadata:
 
 
 def _labelled_images(request: _Request, first: Metadata, finished: bool) -> tuple[Split | None, tuple[str, ...]]:
-    """The labelled images, if any, and the class names, which they give where nothing else does."""
+    """Load the labelled images, if any, and the class names."""
     data, group = request.data, request.group
     if data is None:
         return None, first.classes
@@ -414,7 +414,7 @@ def _labelled_images(request: _Request, first: Metadata, finished: bool) -> tupl
 
 
 def _check_possible(images: Split, promise: Promise, posterior: PostHoc | None) -> None:
-    """Reject a promise that so few images cannot prove, before anything is computed."""
+    """Reject a promise that so few images cannot prove."""
     rest = images if posterior is None else laplace_draws.parts(images, promise)[2]
     counted = len(rest.one_per_group()) // 2
     guarantee.check_possible(counted, promise, len(images), grouped=images.groups is not None)
@@ -427,7 +427,7 @@ def _chosen_on(images: Split, promise: Promise | None, posterior: PostHoc | None
 
 
 def _matched(source: Path, metadata: Metadata, first: Metadata, *, sized: bool) -> Metadata:
-    """The metadata of a network with the classes of the first one; rejects other numbers and sizes."""
+    """Give a network the first one's classes; reject other sizes."""
     if len(metadata.classes) != len(first.classes):
         rule = f"{len(first.classes)}, as many as the other members have"
         raise UsageError(expected(f"the classes of {source}", rule, len(metadata.classes), "Leave it out"))

@@ -44,7 +44,7 @@ class PostHoc(StrEnum):
 
 
 class ChannelOrder(StrEnum):
-    """The order of the colours that a network takes; files are decoded to red, green, blue."""
+    """The channel order of a network; files decode to RGB."""
 
     RGB = "rgb"
     """Red first."""
@@ -66,7 +66,7 @@ KEEP = "keep"
 
 
 def pattern_and_rate(text: str) -> tuple[str, float]:
-    """The parts of "PATTERN=0.1"; no pattern in "0.2", and NaN where no number is."""
+    """Parse "PATTERN=0.1" or "0.2"; NaN for no number."""
     pattern, _, number = text.rpartition("=")
     try:
         return pattern, float(number)
@@ -102,7 +102,7 @@ class Options(Record):
                 raise UsageError(expected("`dropout`", rule, text, "For example: --dropout keep"))
 
     def refuse_noise(self, inference: Inference, rates: Sequence[str] | None = None) -> None:
-        """Refuse what a Laplace posterior has no use for, before anything slow happens.
+        """Reject options that a Laplace posterior cannot use.
 
         Args:
             inference: The kind of graph that was asked for.
@@ -132,7 +132,7 @@ class Options(Record):
 
     @property
     def masks(self) -> list[tuple[str, float]]:
-        """Patterns for the names of values that are masked, with their rates."""
+        """Patterns of masked values, with their rates."""
         return [pattern_and_rate(text) for text in self.dropout if text != KEEP]
 
 
@@ -155,7 +155,7 @@ class FileKind:
 
     @property
     def suffix(self) -> str:
-        """The part of a default file name that depends on the kind."""
+        """The part of a default name for this kind."""
         kind = "" if self.inference is Inference.MC else f"-{self.inference}"
         kind = kind if self.posterior is None else f"-{self.posterior}"
         return kind if self.precision is Precision.FP32 else f"{kind}-{self.precision}"
@@ -163,7 +163,7 @@ class FileKind:
 
 @dataclass(frozen=True)
 class SourceSpec:
-    """How to read a third-party classifier; by default labelled images show how to scale pixels."""
+    """How to read a third-party classifier."""
 
     classes: Sequence[str] | None = None
     """Class names in the order of the outputs; None for those of the labelled images, or numbers."""

@@ -1,4 +1,4 @@
-"""A second file in ONNX Runtime's own format: optimised once, when it is written, and so loaded in half the time."""
+"""Write a second file in ONNX Runtime's own format."""
 
 import warnings
 from pathlib import Path
@@ -19,7 +19,7 @@ _PASSES = 2
 
 
 def convert(path: str | Path) -> Path:
-    """Write NAME.ort beside NAME.onnx, with the same metadata and, within rounding, the same answers.
+    """Write NAME.ort beside NAME.onnx, with the same answers.
 
     The description of both, NAME.json, gets the digest of the new file. As in `publish.draft`, there is never a wrong
     one.
@@ -68,7 +68,7 @@ def _save(path: Path, content: bytes, out: Path) -> None:
 
 
 def _check(original: Model, converted: Model, target: Path) -> None:
-    """Run both on random pixels; files that draw noise of their own only have to give finite logits."""
+    """Compare both on random pixels; random noise must be finite."""
     metadata = original.metadata
     spec = metadata.image
     shape = (2, spec.height, spec.width, spec.channels)

@@ -1,4 +1,4 @@
-"""Export a model: build the graph, pass the gate, measure the file, publish it."""
+"""Export: build the graph, check, measure and publish the file."""
 
 import importlib.metadata
 import math
@@ -36,7 +36,7 @@ from uce_edge_export.transform.baked_seeds import bake_seeds
 
 @dataclass(frozen=True)
 class Labelled:
-    """Labelled images of a trained run, which say how good its file is."""
+    """Labelled images of a trained run, for its file."""
 
     calibration: Split
     """What the map was fitted on."""
@@ -124,7 +124,7 @@ def build(
     judged: Split | None = None,
     judge_sigma: bool = False,
 ) -> Built:
-    """Build a contract file in memory, and run it against its reference.
+    """Build a contract file in memory, and check its parity.
 
     Args:
         classifier: The network without noise.
@@ -183,7 +183,7 @@ def write(
     trained: list[Site] | None = None,
     drawn: laplace_draws.Drawn | None = None,
 ) -> Exported:
-    """Build a contract file, measure it on labelled images, and publish it.
+    """Build, measure and publish a contract file.
 
     Args:
         classifier: As in `build`, like the others that are not listed.
@@ -220,7 +220,7 @@ def write(
 
 
 def _with_noise_inputs(classifier: assembly.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:
-    """The same network with exact passes and its noise as graph inputs, as the gate runs it; None without noise."""
+    """The network with noise as graph inputs, for the gate."""
     if not sites:
         return None
     exact = replace(metadata, noise=NoiseKind.INPUT, inference=Inference.MC)
@@ -235,7 +235,7 @@ def random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
 
 
 def default_samples(inference: Inference) -> int:
-    """The number of passes of a file when nobody says otherwise."""
+    """The default number of passes."""
     return {Inference.MC: 25, Inference.MOMENTS: moments_calibration.SAMPLES, Inference.DETERMINISTIC: 1}[inference]
 
 
@@ -247,7 +247,7 @@ def export_third_party(
     options: Options = Options(),
     data: Split | None = None,
 ) -> Exported:
-    """Give a third-party ONNX classifier Gaussian dropout, or keep its own, and write it as a contract file.
+    """Export a third-party ONNX classifier with dropout noise.
 
     Args:
         source: The classifier, as read by `third_party.load` with the same options.
@@ -272,7 +272,7 @@ def build_third_party(
     options: Options = Options(),
     data: Split | None = None,
 ) -> Built:
-    """Build the file of a third-party classifier in memory; see `export_third_party`."""
+    """Build a third-party classifier's file; see `export_third_party`."""
     refuse(metadata, options, labelled=data is not None)
     sites, exact = [], None
     if metadata.inference is not Inference.DETERMINISTIC:

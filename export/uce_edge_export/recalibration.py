@@ -1,4 +1,4 @@
-"""Fit the calibration map of a model file anew, without its training run: only its head is written again."""
+"""Recalibrate a model file without its training run."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,7 +64,7 @@ def recalibrate(
     held_out: Split | None = None,
     monitor: bool = False,
 ) -> Recalibrated:
-    """Fit a calibration map on labelled images and write a new file; the old one stays.
+    """Recalibrate a file on labelled images, as a new file.
 
     Args:
         source: Any contract file, or one that is loaded on the CPU.
@@ -126,7 +126,7 @@ def recalibrate(
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
-    """Write everything behind the raw logits again; what computes the logits is untouched."""
+    """Replace everything behind the raw logits."""
     graph = model.graph
     logits = raw_logits(graph)
     kept = list(graph.initializers.values())
@@ -147,12 +147,12 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
 
 
 def _is_head(initializer: str) -> bool:
-    """Whether it belongs to what is replaced; the variance scale is a part of what computes the logits."""
+    """Whether an initializer belongs to the replaced head."""
     return initializer.startswith(("calibration.", decision.PREFIX)) and initializer != contract.VARIANCE_SCALE
 
 
 def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expected_nll: float) -> float:
-    """The new file must have the old network and the fitted likelihood."""
+    """Require the old network and the fitted likelihood."""
     if fresh.metadata.noise is not NoiseKind.RANDN:
         ours, theirs = (model.logits(data.images[:2], samples, seed) for model in (fresh, old))
         if not np.array_equal(ours, theirs):

@@ -225,7 +225,7 @@ def _promise(target_error: str | None, confidence: float | None, score: RejectBy
 
 
 def _novelty(novelty: bool, level: float | None, confidence: float | None) -> "NoveltyPromise | None":
-    """What the novelty gate shall keep, checked before anything slow happens."""
+    """The promise of the novelty gate."""
     if not novelty:
         if level is not None:
             raise UsageError(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tell_rule(done: "Recalibrated") -> str | None:
-    """Print the gate and `--reject auto` of a file; returns the latter."""
+    """Print and return the rule of a file."""
     if done.unfit is not None:
         say(f"Note: the file has no gate against out-of-distribution images. {done.unfit}")
     tell_levels(done.costs)
@@ -23,7 +23,7 @@ def tell_rule(done: "Recalibrated") -> str | None:
 
 
 def tell_auto(metadata: "Metadata") -> str | None:
-    """Print and return what `--reject auto` does; None without a stored rule."""
+    """Print and return the stored rule in words; None without."""
     auto = describe_auto(metadata)
     if auto is not None:
         say(*auto.split("\n"))
@@ -61,7 +61,7 @@ def tell_levels(costs: "Costs | None") -> None:
 
 
 def tell_posterior(fit: "LaplaceFit") -> None:
-    """Print the fit of a posterior and the effect of its draws."""
+    """Print a posterior's fit and the effect of its draws."""
     say(f"Fitted the posterior of the last layer to {fit.images:,} images; prior precision {fit.prior_precision:.3g}.")
     say(
         f"NLL on other images, with a temperature fitted for each case: {fit.nll:.4f} with draws, "
@@ -77,7 +77,7 @@ def tell_posterior(fit: "LaplaceFit") -> None:
 
 
 def tell_calibration(fitted: "Calibration", refused: "NoGuaranteeError | None") -> None:
-    """Print the effect of a map on its calibration images, and why nothing is promised."""
+    """Print the effect of a map, and a refused promise."""
     report = fitted.outcome
     if fitted.temperature is not None:
         say(f"Temperature {fitted.temperature:.4f} at {fitted.samples} samples.")
@@ -102,7 +102,7 @@ def tell_calibration(fitted: "Calibration", refused: "NoGuaranteeError | None") 
 
 
 def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | None]) -> None:
-    """Print the errors that the images can prove, and the command for the first."""
+    """Print provable errors, and the command for the first."""
     from uce_edge.output.wording import at_most, percent, threshold
     from uce_edge.rejection.promises import RejectBy
 

@@ -312,7 +312,7 @@ def export(
 
 
 def _check_run_options(context: typer.Context, rates: list[str] | None, posterior: PostHoc | None) -> None:
-    """Reject the options of `--from` for a run or an untrained network."""
+    """Reject options of `--from` without it."""
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
             "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group "

@@ -1,4 +1,4 @@
-"""What `uce-edge export` makes of a finished file: another format, or a folder for another program."""
+"""Other formats of a finished file: ORT, Triton, Hugging Face."""
 
 from dataclasses import dataclass
 from pathlib import Path

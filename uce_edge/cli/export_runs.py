@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def export_runs(given: list[Path], out: Path | None, kind: FileKind, target_error: str | None) -> tuple[Path, str]:
-    """Export a run, or several as one ensemble; returns the file and the next command.
+    """Export one run, or several as an ensemble.
 
     Args:
         given: Folders, each of a run or of the members of an ensemble; none for the newest under runs/.
@@ -55,7 +55,7 @@ def export_runs(given: list[Path], out: Path | None, kind: FileKind, target_erro
 
 
 def export_run(run: Path, out: Path | None, kind: FileKind) -> tuple[Path, str]:
-    """Export a training run; returns the file and the next command."""
+    """Export a training run; returns file and next command."""
     from uce_edge_train import export
     from uce_edge_train.runs import Run
 
@@ -84,7 +84,7 @@ def export_run(run: Path, out: Path | None, kind: FileKind) -> tuple[Path, str]:
 
 
 def _promising(folder: Path, run: "Run", target_error: float) -> str:
-    """The command that asks the same calibration of a run for another error."""
+    """The command that calibrates a run for another error."""
     parts = f"uce-edge calibrate {quote(folder)} --method {run.calibration.method} --samples {run.calibration.samples}"
     if run.laplace is not None:
         parts += f" --posterior laplace --prior {run.laplace.prior_from}"
@@ -96,7 +96,7 @@ def _promising(folder: Path, run: "Run", target_error: float) -> str:
 
 
 def export_untrained(name: str, out: Path | None, kind: FileKind, p: list[str] | None) -> tuple[Path, str]:
-    """Export a network with random weights; returns the file and the next command."""
+    """Export an untrained network; returns file and next command."""
     from uce_edge_train.networks import untrained
 
     if p and (len(p) > 1 or "=" in p[0]):

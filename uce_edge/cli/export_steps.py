@@ -51,7 +51,7 @@ def tell_step(step: "Step") -> None:
 
 
 def tell_exported(done: "ExportedFile") -> str:
-    """Print what is missing in a file without calibration; returns the next command."""
+    """Print hints on an uncalibrated file; returns the next command."""
     if done.calibrated is not None:
         return next_command(done.path, done.metadata)
     if done.metadata.members > 1:
@@ -63,7 +63,7 @@ def tell_exported(done: "ExportedFile") -> str:
 
 
 def tell_written(done: "Exported | Built") -> None:
-    """Print the changes to a network, its parity, and the costs of cheaper forms."""
+    """Print notes, parity, and the costs of cheaper forms."""
     for note in done.notes:
         say(f"Note: {note}.")
     if done.metadata.inference is Inference.MOMENTS:

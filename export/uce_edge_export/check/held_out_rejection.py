@@ -1,4 +1,4 @@
-"""What rejection does to a model file as it ships, measured on held-out images and stored in it."""
+"""Measure rejection on held-out images, and store the result."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from uce_edge_export.publish.draft import Draft
 
 @dataclass(frozen=True)
 class Known:
-    """The answers of a file to images that its map was fitted on, and their labels."""
+    """Predictions and labels of the calibration images."""
 
     prediction: Prediction
     labels: npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class Known:
 def measure(
     draft: Draft, data: Split, promise: Promise | None, gate: RejectRule = RejectRule(), known: Known | None = None
 ) -> RejectRule | NoGuaranteeError | None:
-    """Count what thresholds accept, fit the reject rule and the monitor's reference, and store them.
+    """Count accepted images, fit and store the reject rule.
 
     All hold for what the file does by default: its passes, its seeds, its map.
 

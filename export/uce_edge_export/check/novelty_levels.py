@@ -1,4 +1,4 @@
-"""What every level of the novelty gate costs and brings, so that a user can choose one.
+"""Costs and benefits of the levels of the novelty gate.
 
 Only calibration images and the far images of `CHOICE` are looked at. The guarantee images are not: a level that was
 chosen by this table is fixed before the threshold is searched on them, so that their promise stays valid.
@@ -41,7 +41,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """The levels, from the smallest; those that so few images cannot promise are left out."""
+    """Provable levels in rising order."""
 
     rows: tuple[Cost, ...]
     target_error: float | None

@@ -1,4 +1,4 @@
-"""The parity gate: an exported file must do what the original model does, or it is not written."""
+"""Parity gate: an exported file must match its original model."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class ParityError(UceEdgeError):
 
 
 def check(draft: Draft, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None) -> Parity:
-    """Run a contract file against the model it was made from; see `_check`."""
+    """Run a contract file against its original model; see `_check`."""
     try:
         return _check(draft.session, draft.metadata, images, reference, sizes, fed)
     except UceEdgeError:
@@ -62,7 +62,7 @@ def check(draft: Draft, images: Pixels, reference: Reference, sizes: list[int], 
 
 
 def check_again(draft: Draft, images: Pixels) -> None:
-    """Require finite answers that do not depend on the batch, in any precision."""
+    """Require finite answers that do not depend on the batch."""
     session, metadata = draft.session, draft.metadata
     if not metadata.takes_seeds or not metadata.noise.replays:
         return
@@ -73,7 +73,7 @@ def check_again(draft: Draft, images: Pixels) -> None:
 
 
 def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> Parity:
-    """Every pass of an ensemble must be that of its member alone; each member has passed a gate of its own.
+    """Require that every pass equals that of its member alone.
 
     Args:
         ensemble: The file.
@@ -92,7 +92,7 @@ def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> 
 def _check(
     session: Any, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
 ) -> Parity:
-    """Run a contract file against the model it was made from.
+    """Run a contract file against its original model.
 
     Args:
         session: Of the file.
@@ -119,7 +119,7 @@ def _check(
         return session.run([contract.LOGITS], {contract.IMAGE: batch, contract.SEEDS: seeds})[0]  # type: ignore[no-any-return]
 
     def in_turns(passes: npt.NDArray[np.int32], call: Callable[[npt.NDArray[np.int32]], FloatArray]) -> FloatArray:
-        """The logits of many passes on two images, as many in a call as memory allows."""
+        """Logits of many passes on two images, split by memory."""
         each = 1 if metadata.costs is None else metadata.costs.bytes_per_pass or 1
         step = max(1, MAX_MEMORY * 2**20 // (2 * each))
         return np.concatenate([call(passes[start : start + step]) for start in range(0, len(passes), step)])
@@ -167,7 +167,7 @@ def _check_moments(
     exact: Callable[[npt.NDArray[np.int32]], FloatArray],
     require_varying: Callable[[FloatArray], None],
 ) -> Parity:
-    """An approximation has no parity: its mean probabilities must only be near those of exact passes."""
+    """Require mean probabilities near those of exact passes."""
     two, seeds = images[:2], np.arange(_STATISTIC_PASSES, dtype=np.int32)
     ours = from_file(two, seeds)
     _require(bool(np.isfinite(ours).all()), "means or variances are not finite", "not-finite")
@@ -194,7 +194,7 @@ def _require_varying(
     with_noise: Callable[[Pixels, list[FloatArray]], FloatArray],
     sizes: list[int],
 ) -> None:
-    """Refuse a file whose passes are all the same, with the cause: the same network is asked under other noise.
+    """Reject a file whose passes are all equal.
 
     Args:
         ours: The logits of some passes.
@@ -232,7 +232,7 @@ def _require_varying(
 
 
 def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:
-    """An image's whole answer must be the same alone and among others."""
+    """Require the same answer alone and in a batch."""
     outputs = contract.outputs_of(metadata.outputs)
     names = [output.name for output in outputs]
     axes = [output.dimensions.index("batch") for output in outputs]
@@ -247,7 +247,7 @@ def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: n
 
 
 def _same(name: str, alone: FloatArray, together: FloatArray, metadata: Metadata) -> bool:
-    """To the bit; but what has no noise may be rounded as a vector for one image alone, and not as a row of many."""
+    """Equal bits; values without noise may differ by rounding."""
     if name == contract.NOVELTY_SCORE:
         return np.allclose(alone, together, rtol=1e-5, equal_nan=True)
     if metadata.posterior is Posterior.LAPLACE:  # its network runs without noise
@@ -275,7 +275,7 @@ def _compare(ours: FloatArray, theirs: FloatArray) -> float:
 def _statistic(
     from_file: Callable[[npt.NDArray[np.int32]], FloatArray], random: Callable[[npt.NDArray[np.int32]], FloatArray]
 ) -> float:
-    """Mean probabilities under the file's noise against those under ordinary random noise, in standard errors.
+    """Compare mean probabilities with random noise, in standard errors.
 
     A shift of 6 standard errors after 32 passes is one of 3 after 8, give or take 1. So a file that is below 2 then is
     right, and most passes of a large network are saved; only the last look can refuse a file.
@@ -299,7 +299,7 @@ def _statistic(
 
 
 def _distance(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
-    """The largest difference of two means over passes, in standard errors."""
+    """Largest difference of two means over passes, in standard errors."""
     spread = np.sqrt((p.var(0, ddof=1) + q.var(0, ddof=1)) / len(p))
     # Where no pass moves the probability by 1e-4 there is no statistic, only rounding.
     return float((np.abs(p.mean(0) - q.mean(0)) / np.maximum(spread, 1e-4)).max())

@@ -1,4 +1,4 @@
-"""What a cheaper form of a file does to its answers, and when that is too much."""
+"""Quality of a cheaper form of a file."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ class QualityError(UceEdgeError):
 
 @dataclass(frozen=True)
 class Change:
-    """One metric of the old and of the new form, on the same images."""
+    """One metric of both forms, on the same images."""
 
     before: float
     after: float
@@ -49,7 +49,7 @@ class Judgement:
 
 
 def answers(model: Model, data: Split) -> Probabilities:
-    """The probabilities of the images that a file is judged on."""
+    """The probabilities of the images that judge a file."""
     return model.predict(data.at_most(_JUDGED).images).probabilities
 
 

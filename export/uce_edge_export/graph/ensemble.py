@@ -1,4 +1,4 @@
-"""Ensembles: several contract files as one, whose members all run every seed.
+"""Combine contract files into one ensemble.
 
 The networks stand side by side in one graph, without their heads, and their logits [samples, batch, classes] become
 [samples * members, batch, classes], seed by seed. Constants that are equal are kept once. So is what is computed alike:
@@ -44,7 +44,7 @@ def combine(
     samples: int | None = None,
     baked: bool = False,
 ) -> Exported:
-    """Write an ensemble of model files; it is not calibrated, whatever its members are.
+    """Write an uncalibrated ensemble of model files.
 
     Args:
         files: Two contract files or more, of the same classes and images.
@@ -94,7 +94,7 @@ def join(
 
 
 def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Metadata:
-    """What an ensemble says of itself; refuses networks that cannot be its members.
+    """Metadata of an ensemble; rejects networks that cannot be members.
 
     Args:
         members: What each file says.
@@ -182,7 +182,7 @@ def merged(models: Sequence[ir.Model], members: Sequence[Metadata], metadata: Me
 
 
 class _SideBySide:
-    """Copies networks into one builder, and writes once what is computed alike."""
+    """Copy networks into one builder; share equal computations."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.g = Builder()
@@ -197,7 +197,7 @@ class _SideBySide:
         self._members = 0
 
     def add(self, model: ir.Model) -> ir.Value:
-        """Write the network of a contract model; gives its raw logits [samples, batch, classes]."""
+        """Copy a network; returns its raw logits [samples, batch, classes]."""
         copied = {value: self.inputs[str(value.name)] for value in model.graph.inputs}
 
         def operand(value: ir.Value | None) -> ir.Value | None:
@@ -264,7 +264,7 @@ def _refuse_twice(members: Sequence[Metadata], names: Sequence[str]) -> None:
 
 
 def _costs(costs: Sequence[Costs | None]) -> Costs | None:
-    """Of all members; they run one after the other, so that memory is that of the largest."""
+    """Costs of all members; memory is that of the largest."""
     known = [one for one in costs if one is not None]
     if len(known) < len(costs):
         return None
@@ -279,7 +279,7 @@ def _costs(costs: Sequence[Costs | None]) -> Costs | None:
 
 
 def _shared_costs(costs: Costs, network: ir.Graph, shared: Sequence[int]) -> Costs:
-    """What is left of the members' costs when `shared` says how often each node was not written again."""
+    """Costs of an ensemble without the nodes that members share."""
     twice = [(node, times) for node, times in zip(network, shared, strict=True) if times > 0]
     saved = sum(times * multiplications(node) for node, times in twice if weight_of(node))
     # Noise that several members take stays in memory until the last of them has run.
@@ -289,7 +289,7 @@ def _shared_costs(costs: Costs, network: ir.Graph, shared: Sequence[int]) -> Cos
 
 
 def _hashes(hashes: Sequence[Hashes]) -> Hashes:
-    """One digest of the members' digests, in their order; of the splits those that all members have."""
+    """Combine the digests of the members, and their common splits."""
 
     def together(digests: list[str | None]) -> str | None:
         known = [digest for digest in digests if digest is not None]

@@ -1,4 +1,4 @@
-"""Last-layer Laplace in the graph: the network once, then draws of its logits.
+"""Last-layer Laplace in the graph: one network pass, then draws.
 
 What the numbers mean, and how they are fitted, is in `uce_edge.calibration.laplace_posterior`. The posterior is put on
 a deterministic contract file of any precision. Images are columns in the products with the features, as in
@@ -46,7 +46,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A posterior that a deterministic file is given, and how it is drawn from."""
+    """A posterior for a deterministic file, and its draws."""
 
     posterior: Laplace
     fit: LaplaceFit
@@ -67,7 +67,7 @@ class Evaluated:
 
 
 def evaluate(model: ir.Model, images: npt.NDArray[Any]) -> Evaluated:
-    """Run a deterministic contract model of float32, and check that its logits are linear in its features.
+    """Compute features and logits; require logits linear in the features.
 
     Args:
         model: The model; it is left as it is.
@@ -127,7 +127,7 @@ def fit(
 
 
 def parts(data: Split, promise: Promise | None) -> tuple[Split, Split, Split]:
-    """Images for the curvature, for the prior and the map, and all that `recalibrate` shall be given."""
+    """Images for the curvature, for the prior, and for `recalibrate`."""
     curved, rest = data.parted(CURVATURE_SHARE)
     return curved, rest if promise is None else rest.halves()[0], rest
 
@@ -141,7 +141,7 @@ def give(
     *,
     bake: bool = False,
 ) -> tuple[Draft, Split, LaplaceFit]:
-    """Give a deterministic file a posterior; its calibration map stays that of one pass.
+    """Give a deterministic file a posterior, not yet calibrated.
 
     Args:
         source: The file.
@@ -180,7 +180,7 @@ def give(
 
 
 def add(draft: Draft, drawn: Drawn, images: npt.NDArray[Any]) -> parity_gate.Parity:
-    """Give the draft of a deterministic file a posterior, and compare it with numpy under the same normals.
+    """Add a posterior to a draft, and check it.
 
     Args:
         draft: The file, in any precision.
@@ -258,7 +258,7 @@ def _emit_deviations(g: Builder, features: ir.Value, posterior: Laplace) -> ir.V
 
 
 def _emit_normals(g: Builder, drawn: Drawn, graph: ir.Graph, seeds: ir.Value, deviations: ir.Value) -> ir.Value:
-    """[samples, 1, classes - 1]: the images of a pass share them; the runtime's own are for every image."""
+    """Normals [samples, 1, classes - 1], shared by the images."""
     rank, one = len(drawn.posterior.curvature.class_scales), g.constant(np.array([1]))
     if drawn.noise is NoiseKind.RANDN:
         shape = g.Concat(g.Shape(seeds, start=0, end=1), one, one, axis=0)
@@ -281,7 +281,7 @@ def _without_shapes(model: ir.Model) -> ir.Model:
 
 
 def _matrix(operand: Features) -> npt.NDArray[np.float64]:
-    """The weights [classes, features] of the last layer; of another shape where it is no such product."""
+    """Weights [classes, features] of the last layer."""
     layer = operand.layer
     position = [*layer.inputs].index(operand.value)
     constant = layer.inputs[1 - position]

@@ -1,4 +1,4 @@
-"""Novelty in the graph: the distance of an image's features to those of the calibration images, and its p-value.
+"""Novelty in the graph: feature distance and p-value.
 
 What the numbers mean, and how they are fitted, is in `uce_edge.calibration.novelty`. Images are columns here, so that
 every product is one of a constant with one image: an answer does not depend on how many images a call has. The score of
@@ -50,7 +50,7 @@ class Fitted:
 
 
 def fit(model: ir.Model, data: Split) -> Fitted:
-    """Fit the distance on one half of some images, and score the other half by the graph itself.
+    """Fit the distance on one half, score the other half.
 
     Args:
         model: A contract model as it ships; it is left as it is.
@@ -75,13 +75,13 @@ def fit(model: ir.Model, data: Split) -> Fitted:
 
 
 def parts(data: Split) -> tuple[Split, Split]:
-    """The images that the distance is fitted on, and the reference: one image of every other group."""
+    """Images that fit the distance, and reference images by group."""
     fitting, scoring = data.halves()
     return fitting, scoring.one_per_group()
 
 
 def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | NoveltyError:
-    """Let a draft tell what is foreign: fit, attach, and find the cutoff that keeps a promise.
+    """Add novelty to a draft, and find its cutoff.
 
     Args:
         draft: The file as it ships.
@@ -113,7 +113,7 @@ def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | Novel
 
 
 def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:
-    """A model with the outputs `novelty` and `novelty_score`, instead of those that it may have; the rest stays.
+    """Add or replace the outputs `novelty` and `novelty_score`.
 
     Args:
         model: A contract model; it is left as it is.
@@ -147,7 +147,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
 
 
 def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
-    """A copy without the outputs of novelty and what only they need, and its metadata, without a rule about them."""
+    """Remove novelty from a copied graph and its metadata."""
     copy = ir.from_proto(ir.to_proto(model))
     graph = copy.graph
     constants = [
@@ -190,7 +190,7 @@ def _emit_sum(g: Builder, operands: Sequence[Features], distances: Sequence[Dist
 
 
 def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) -> ir.Value:
-    """|z - w_c|^2 with z the whitened direction, and w_c the whitened mean that is nearest to it."""
+    """|z - w_c|^2 of the whitened direction and its nearest mean."""
 
     def transposed(x: ir.Value) -> ir.Value:
         return g.Transpose(x, perm=[0, 2, 1])
@@ -211,7 +211,7 @@ def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) 
 
 
 def _emit_p(g: Builder, score: ir.Value, reference: Reference) -> ir.Value:
-    """The weights of the reference scores that are not below it; whole numbers, so that their sum is exact."""
+    """p-value by the reference scores; integer weights sum exactly."""
     kept = g.constant(reference.scores, "novelty.scores")
     not_below = g.Cast(g.LessOrEqual(g.Unsqueeze(score, g.constant(np.array([1]))), kept), to=ir.DataType.FLOAT)
     counted = g.MatMul(not_below, g.constant(reference.weights[:, None], "novelty.weights"))

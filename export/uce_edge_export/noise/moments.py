@@ -1,4 +1,4 @@
-"""Mean and variance of activations instead of samples of them: what noise does to a network in a single pass.
+"""Mean and variance of activations in a single pass.
 
 Every unit is taken for an independent Gaussian. Then a weight layer with rate p has
 
@@ -46,7 +46,7 @@ Emit = Callable[[ir.Value], ir.Value]
 
 
 class Uncertain:
-    """A value of which the graph knows mean and variance, and how it depends on the value it was computed from."""
+    """A value with known mean and variance, and its dependence."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Uncertain:
         return self._scaled() if self._scaled else (self.variance, 1.0)
 
     def squares(self, g: Builder, p: float) -> Squares:
-        """Something that is p * mean^2 + variance, for those who can sum it."""
+        """P * mean^2 + variance, as a value that can be summed."""
         self._settle()
         if self._squares is not None:
             return self._squares(p)
@@ -147,7 +147,7 @@ def scaled(
     one_map: ir.Value | None = None,
     squares: Callable[[float], Squares] | None = None,
 ) -> Uncertain:
-    """Describe a value with the mean mean_factor * mean and the variance factor * value.
+    """Describe a value: mean_factor * mean, variance factor * value.
 
     The latter may be written when it is asked for. The keywords are those of `Uncertain`.
     """
@@ -167,7 +167,7 @@ Operand = Uncertain | ir.Value | None
 
 
 def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Uncertain]:
-    """The outputs of a node of which at least one operand is uncertain.
+    """The outputs of a node with an uncertain operand.
 
     Args:
         g: Where the nodes go.
@@ -194,27 +194,27 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
 
 
 def unit_for(value: ir.Value) -> float:
-    """What a variance is best divided by for the nodes that take it; 1 where they want it as it is, or disagree."""
+    """The best divisor of a variance for later nodes."""
     widths = {_width_for(use.node) for use in value.uses()}
     return widths.pop() ** -2 if len(widths) == 1 else 1.0
 
 
 def _width_for(node: ir.Node) -> float:
-    """The number of deviations that the rule of a node takes."""
+    """The number of deviations that a node's rule takes."""
     if node.op_type == "Clip" and None not in (_bounds(node.inputs[1:]) or (None,)):
         return rectifier_moments.REACH
     return rectifier_moments.WIDTH if node.op_type in ("Relu", "LeakyRelu", "Clip", "Add", "Sub") else 1.0
 
 
 def power(g: Builder, x: Uncertain, p: float) -> tuple[ir.Value, float]:
-    """The value of p * mean^2 + variance up to a factor, which somebody folds into weights."""
+    """P * mean^2 + variance up to a factor for the weights."""
     value, factor = x.scaled
     mean, mean_factor = x.scaled_mean
     return (g.Add(value, g.Mul(g.square(mean), _scalar(g, p * mean_factor**2 / factor))) if p else value), factor
 
 
 def deviations(g: Builder, x: Uncertain, number: float) -> ir.Value:
-    """So many standard deviations, as the rules of `rectifier_moments` take them, above 0."""
+    """Some standard deviations, above 0, for `rectifier_moments`."""
     if x.width is not None:
         return x.width(number)
     value = _in_units(g, x, number**-2)
@@ -264,7 +264,7 @@ def _clipped(g: Builder, x: Uncertain, low: float | None, high: float | None) ->
 
 
 def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain:
-    """A ReLU behind channels of one variance, in units of their half-width r: a factored layer multiplies by r^2 later.
+    """A ReLU behind channels of one variance, in their units.
 
     There p * mean^2 + variance is a sum over channels times one map.
     """
@@ -279,7 +279,7 @@ def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain
 
 
 def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:
-    """Mean and variance of a function of a Gaussian by Gauss-Hermite quadrature."""
+    """Moments of a function of a Gaussian, by Gauss-Hermite quadrature."""
     v = x.variance if x.positive else g.Max(x.variance, g.constant(np.float32(TINY)))
     s = g.Sqrt(v)
     values = [function(g.Add(x.mean, g.Mul(s, _scalar(g, point)))) for point in _POINTS]
@@ -369,7 +369,7 @@ def _variance(g: Builder, x: Operand) -> ir.Value | None:
 
 
 def _normalised(g: Builder, node: ir.Node, x: Uncertain, _: Sequence[Operand]) -> Uncertain:
-    """Batch-norm at inference is a factor and an offset per channel."""
+    """Batch-norm at inference: a factor and an offset per channel."""
     scale, offset, mean, variance = (_array(node, i) for i in range(1, 5))
     epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
     factor = scale / np.sqrt(variance + epsilon)
@@ -398,7 +398,7 @@ def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) 
 
 
 def _largest(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
-    """As if the units of a window moved together: the maximum one standard deviation up, and one down."""
+    """Maximum of a window whose units move together."""
     s = g.Sqrt(x.variance)
     high, low = (g.copy(node, [value, *certain(rest)])[0] for value in (g.Add(x.mean, s), g.Sub(x.mean, s)))
     half = g.Mul(g.Sub(high, low), _scalar(g, 0.5))
@@ -412,7 +412,7 @@ def _padded(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) ->
 
 
 def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float | None, float | None] | None:
-    """The bounds of a Clip, None for one that is missing; None when they are not constant, or both missing."""
+    """The constant bounds of a Clip, or None."""
     bounds: list[float | None] = [None, None]
     for index, value in enumerate(constants):
         if value is not None:
@@ -424,7 +424,7 @@ def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float | None, float |
 
 
 def certain(operands: Sequence[Operand]) -> list[ir.Value | None]:
-    """The operands of a node, none of which may depend on noise."""
+    """The operands of a node; rejects noisy ones."""
     if any(isinstance(x, Uncertain) for x in operands):
         raise UceEdgeError(
             "A bias, a shape, an axis or a bound depends on noise; --inference mc samples it.", "moments.operator"

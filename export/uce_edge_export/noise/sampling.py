@@ -1,4 +1,4 @@
-"""The graph pass: from a deterministic classifier to N Monte Carlo passes with noise.
+"""The graph pass: N Monte Carlo passes of a classifier.
 
 The pass walks the nodes once, in order, and writes a new graph. Every value is *plain* (a constant or a shape),
 *shared* (it does not depend on noise; leading dimension: batch) or *sampled* (leading dimension: samples * batch,
@@ -56,7 +56,7 @@ RandomParts = list[tuple[ir.Node | ir.Value, tuple[int, ...]]]
 
 
 def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node] | None) -> RandomParts:
-    """What a pass draws: first uncertain values, then noisy nodes, each in graph order.
+    """Draws of a pass: uncertain values, then noisy nodes.
 
     Args:
         graph: The deterministic classifier.
@@ -85,7 +85,7 @@ def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collectio
 
 
 class Pass:
-    """Copies a classifier into a builder, node by node, with or without noise."""
+    """Copies a classifier into a builder, with or without noise."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Pass:
         self._count(perturbation.multiplications(node), sampled)
 
     def _operands(self, node: ir.Node) -> list[moments.Operand]:
-        """The inputs of a node of which some may be uncertain."""
+        """The inputs of a node; some may be uncertain."""
         return [None if x is None else self._uncertain.get(x) or self._value(x) for x in node.inputs]
 
     def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
@@ -205,7 +205,7 @@ class Pass:
         return _Kind.UNCERTAIN in kinds and _Kind.SAMPLED not in kinds
 
     def _copy(self, node: ir.Node, *, sampled: bool = False) -> None:
-        """Write a node without noise of its own; `sampled` draws what is uncertain."""
+        """Write a node without noise; `sampled` draws uncertain inputs."""
         given = [value for value in node.inputs if value is not None]
         kinds = {self._kind(value) for value in given}
         if self._is_uncertain(node) and node.op_type in ("Shape", "Size"):
@@ -242,7 +242,7 @@ class Pass:
         self._count(multiplications(node), kind is _Kind.SAMPLED)
 
     def _sum_inner_axes(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value] | None:
-        """A sum or mean over axes that are not the last as a product with a constant row; None for other nodes.
+        """A sum over leading axes as a matrix product.
 
         ONNX Runtime sums inner axes in another order when the leading dimension is 1, and an answer must not depend
         on the number of images or passes.
@@ -295,7 +295,7 @@ class Pass:
         return self._values[value]
 
     def _sampled(self, value: ir.Value) -> ir.Value:
-        """A value as an operand of a sampled node: uncertain ones are drawn, shared ones repeated."""
+        """An operand of a sampled node: drawn or repeated."""
         if self._kind(value) is _Kind.UNCERTAIN and value not in self._values:
             self._values[value] = self._draw(value)
         new = self._value(value)

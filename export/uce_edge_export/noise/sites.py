@@ -37,7 +37,7 @@ class Site:
 
     @property
     def normals(self) -> tuple[int, ...]:
-        """The shape of the standard normals that one image takes in one pass."""
+        """The shape of one image's standard normals in one pass."""
         return self.perturbation.normals(self.shape)
 
     @property
@@ -47,7 +47,7 @@ class Site:
 
 
 def sites_with_rates(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
-    """The layers that a trained model says are noisy, in graph order.
+    """Noisy layers of a trained model, in graph order.
 
     Args:
         graph: The deterministic classifier.
@@ -65,7 +65,7 @@ def sites_with_rates(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
 
 
 def sites_by_rule(graph: ir.Graph, p: Sequence[str]) -> list[Site]:
-    """The layers of any classifier after the first, with rates by rule.
+    """Layers of any classifier after the first, with their rates.
 
     Args:
         graph: The deterministic classifier.
@@ -88,7 +88,7 @@ def sites_by_rule(graph: ir.Graph, p: Sequence[str]) -> list[Site]:
 
 
 def sites_of_marks(graph: ir.Graph) -> list[Site]:
-    """The places where a classifier had dropout, which keeps its noise, in graph order."""
+    """Places of dropout that keeps its noise, in graph order."""
     return [
         Site(node, mark.name, BernoulliDropout(mark.p, mark.kind), per_image_shape(node.outputs[0], mark.name))
         for node, mark in marks(graph).items()
@@ -111,7 +111,7 @@ def _rule(text: str) -> tuple[str, float]:
 
 
 def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[Site]:
-    """Keep the noisy layers from one on; everything before is then computed once per image.
+    """Keep the noisy layers from one on.
 
     Args:
         sites: The candidates.
@@ -136,7 +136,7 @@ def _site(node: ir.Node, name: str, p: float) -> Site:
 
 
 def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32]] | None = None) -> list[Site]:
-    """The same layers with factored sigma, where that is another form.
+    """The layers with factored sigma, where it exists.
 
     Args:
         sites: Layers with Gaussian dropout.

@@ -23,7 +23,7 @@ from uce_edge_export.graph import decision
 
 
 class Draft:
-    """A model file in memory, with one session for each of its graphs."""
+    """A model file in memory, with one session per graph."""
 
     def __init__(self, content: bytes, metadata: Metadata) -> None:
         """Start with a graph.
@@ -56,14 +56,14 @@ class Draft:
         return ir.from_proto(onnx.load_model_from_string(self._graph))
 
     def content(self) -> bytes:
-        """The file as it would be published now; the metadata gets its digests."""
+        """The file to publish now; the metadata gets its digests."""
         content = decision.stored(self._graph, self.metadata.rule, len(self.metadata.classes))
         content, self.metadata = sealed(content, self.metadata)
         return content
 
     @property
     def model(self) -> Model:
-        """The file, loaded; its stored rule may be an earlier one."""
+        """The loaded file; its stored rule may be outdated."""
         if self._model is None:
             self._model = Model(self.content(), "cpu")
         return self._model
@@ -81,7 +81,7 @@ class Draft:
 
 
 def sealed(content: bytes, metadata: Metadata) -> tuple[bytes, Metadata]:
-    """An ONNX file with this metadata, and the metadata with the digests of the file."""
+    """Add metadata and digests to an ONNX file; returns both."""
     # The digest of the graph also covers the plain keys, which other tools read.
     others = metadata.sealed("0" * 64).to_properties()
     del others[KEY]
@@ -91,12 +91,12 @@ def sealed(content: bytes, metadata: Metadata) -> tuple[bytes, Metadata]:
 
 
 def graph_of(model: Model) -> ir.Model:
-    """The graph of a loaded model, from the bytes that were checked."""
+    """The graph of a loaded model, from its checked bytes."""
     return ir.from_proto(onnx.load_model_from_string(model.content()))
 
 
 def _probes(draft: Draft) -> tuple[Probe, ...]:
-    """The answers to probe images that are finite; none for a file that cannot repeat them."""
+    """Finite answers to probe images; none without replayable noise."""
     metadata = draft.metadata
     if metadata.noise in (NoiseKind.RANDN, NoiseKind.INPUT):
         return ()
@@ -111,7 +111,7 @@ def _probes(draft: Draft) -> tuple[Probe, ...]:
 
 @contextmanager
 def destination(out: str | Path) -> Iterator[Callable[[Draft], None]]:
-    """Reserve the place of a model file and its description; gives a function that publishes a draft there.
+    """Reserve a model's place; gives a function that publishes there.
 
     Both files appear when the block has succeeded. When it fails, nothing has changed on disk.
 
@@ -138,7 +138,7 @@ def destination(out: str | Path) -> Iterator[Callable[[Draft], None]]:
 
 @contextmanager
 def publish(model: ir.Model, metadata: Metadata, out: str | Path) -> Iterator[Draft]:
-    """Publish a graph when the block has succeeded; inside the block it can be changed and checked.
+    """Publish a graph after the block, which can change it.
 
     Args:
         model: The graph.

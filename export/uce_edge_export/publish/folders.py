@@ -1,4 +1,4 @@
-"""Folders for other programs: files that are written together, and never over somebody else's."""
+"""Write the files of one folder together, without overwriting others."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from uce_edge.errors import UsageError
 
 
 def write(folder: Path, files: Mapping[str, bytes], option: str) -> None:
-    """Write files into a folder. One that is there already must be the same: then it stays.
+    """Write files into a folder; equal files stay.
 
     Args:
         folder: Where; it is made if it is not there.

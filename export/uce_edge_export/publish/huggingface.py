@@ -1,4 +1,4 @@
-"""A folder as a Hugging Face model repository wants it: the file, its description, and a card with a YAML header."""
+"""A Hugging Face model repository: file, description, card."""
 
 import json
 import re
@@ -49,13 +49,13 @@ def write_hub(model: str | Path, folder: str | Path, promise: str | None = None)
 
 
 def licence(metadata: Metadata) -> str:
-    """The hub's word for the licence that a file names first."""
+    """The hub's identifier of the first licence of a file."""
     words = re.findall(r"[a-z0-9.\-]*[a-z0-9]", str(metadata.card.get("licence", "")).lower())
     return next((word for word in words[:1] if word in LICENCES), UNKNOWN)
 
 
 def card(name: str, metadata: Metadata, promise: str | None = None) -> str:
-    """The README.md: a YAML header that the hub reads, and how to run the model."""
+    """The README.md: YAML header and usage."""
     spec = metadata.image
     passes = "one pass" if metadata.inference is Inference.DETERMINISTIC else f"{metadata.samples} passes by default"
     given = ", ".join(map(shown, metadata.classes[:20])) + (", ..." if len(metadata.classes) > 20 else "")
@@ -76,7 +76,7 @@ def card(name: str, metadata: Metadata, promise: str | None = None) -> str:
 
 
 def header(name: str, metadata: Metadata) -> dict[str, Any]:
-    """What the hub reads: licence, tags, library, task, and the stored metrics."""
+    """The YAML header: licence, tags, library, task, metrics."""
     known: dict[str, Any] = {
         "license": licence(metadata),
         "library_name": "uce-edge",
@@ -145,7 +145,7 @@ def _number(value: float | None) -> str:
 
 
 def _yaml(value: Any, indent: str = "") -> str:
-    """Tables and lists as YAML blocks; texts as JSON has them, which YAML reads; numbers without exponents."""
+    """Write YAML: nested blocks, JSON strings, numbers without exponents."""
     lines = []
     entries = value.items() if isinstance(value, dict) else ((None, item) for item in value)
     for key, item in entries:

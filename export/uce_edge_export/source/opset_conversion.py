@@ -1,4 +1,4 @@
-"""Any recent opset to the one that all nodes are written in."""
+"""Convert any recent opset to `OPSET`."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def convert(proto: onnx.ModelProto, path: str | Path) -> onnx.ModelProto:
 
 
 def _without_newer_operators(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Replace operators that came after `OPSET`, as Gelu and Attention did, by what they are made of."""
+    """Expand operators that are newer than `OPSET`."""
     if not any(_is_newer(node, opset) for node in proto.graph.node):
         return proto
     proto = onnx.shape_inference.infer_shapes(proto)  # what an operator is made of depends on types
@@ -67,7 +67,7 @@ def _without_newer_operators(proto: onnx.ModelProto, opset: int) -> onnx.ModelPr
 
 
 def _is_newer(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether an operator is not in `OPSET`, or another one there, and can be written in other operators."""
+    """Whether an operator is newer than `OPSET` and expandable."""
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, opset, ""):
         return False
     schema: Any = defs.get_schema(node.op_type, opset, "")

@@ -26,7 +26,7 @@ _CLEARLY = 2.0  # standard errors that another way must be better by
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to pixels before a network sees them: (x / scale - mean) / std, then the order of the channels."""
+    """Preprocessing of pixels: (x / scale - mean) / std, channel order."""
 
     name: str
     scale: float = 255.0
@@ -62,7 +62,7 @@ _COLOUR = (*_RGB, *(replace(way, name=f"{way.name}, BGR", order=ChannelOrder.BGR
 
 @dataclass(frozen=True)
 class Fit:
-    """How well a network does with one way, without noise, at the temperature that suits it."""
+    """Quality of one way, without noise, at its best temperature."""
 
     way: Preprocessing
     accuracy: float
@@ -74,7 +74,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of a network's pixels, and how it was found."""
+    """The scaling of a network's pixels, and its alternatives."""
 
     images: int
     """Images that the ways were tried on."""
@@ -94,7 +94,7 @@ class Scaling:
 def fit_scaling(
     source: ThirdParty, metadata: Metadata, data: Split, *, given: bool
 ) -> tuple[ThirdParty, Metadata, Scaling]:
-    """Choose the scaling of pixels that fits labelled images, unless the user gave one.
+    """Choose the pixel scaling that fits labelled images, unless given.
 
     Args:
         source: The network.
@@ -128,13 +128,13 @@ def try_usual(source: ThirdParty, spec: ImageSpec, data: Split) -> list[Fit]:
 
 
 def try_one(source: ThirdParty, spec: ImageSpec, order: ChannelOrder, data: Split) -> Fit:
-    """How well a network does with the numbers of a spec."""
+    """Quality of a network with the scaling of a spec."""
     way = Preprocessing("as given", spec.scale, spec.mean, spec.std, order)
     return _fits(source.classifier, spec, data, [way])[0]
 
 
 def choose(fits: list[Fit]) -> Fit:
-    """The way to take: the best one, if it is clearly better than the default on the same images."""
+    """The best way, if clearly better than the default."""
     best, default = fits[0], next(fit for fit in fits if fit.way == DEFAULT)
     gain = default.losses - best.losses
     error = float(gain.std(ddof=1)) / np.sqrt(len(gain)) if len(gain) > 1 else np.inf
@@ -142,7 +142,7 @@ def choose(fits: list[Fit]) -> Fit:
 
 
 def plain_report(source: ThirdParty, spec: ImageSpec, data: Split) -> CalibrationReport:
-    """How well a network does without noise, at the temperature that suits it."""
+    """Quality of a network without noise, at its best temperature."""
     classifier = source.classifier
     # The graph of a network that takes BGR reverses the channels itself.
     logits = _logits(_session(classifier), classifier, spec, ChannelOrder.RGB, data)

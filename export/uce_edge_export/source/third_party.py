@@ -1,4 +1,4 @@
-"""Third-party ONNX classifiers: read, tidy, and turn into the deterministic classifier the graph pass works on."""
+"""Read third-party ONNX classifiers for the graph pass."""
 
 import os
 from collections.abc import Sequence
@@ -132,7 +132,7 @@ def _prepared(
 
 
 def take_bgr(source: ThirdParty) -> ThirdParty:
-    """The same network for images whose channels come in the order that files are decoded to: red, green, blue.
+    """Let a BGR network take RGB images.
 
     Its graph is changed in place: it begins with a node that turns the order round.
     """
@@ -205,7 +205,7 @@ def metadata(
 
 
 def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference) -> None:
-    """Refuse a classifier that does not say any more what the original said, without noise."""
+    """Reject a prepared graph that differs from the original."""
     images = np.random.default_rng(0).integers(0, 256, (1, spec.height, spec.width, spec.channels), dtype=np.uint8)
     pixels = normalised(source.classifier, spec, images)
     if source.order is ChannelOrder.BGR:
@@ -287,7 +287,7 @@ def _refuse_nan(graph: ir.Graph, path: str | Path) -> None:
 
 
 def _set_image(graph: ir.Graph, layout: Layout, size: tuple[int, int] | None) -> tuple[bool, tuple[int, int, int]]:
-    """Find the image input and give it a batch of 1 and a fixed size."""
+    """Fix the image input: batch of 1, static size."""
     if len(graph.inputs) != 1:
         names = ", ".join(str(value.name) for value in graph.inputs)
         raise UceEdgeError(
@@ -323,7 +323,7 @@ def _set_image(graph: ir.Graph, layout: Layout, size: tuple[int, int] | None) ->
 
 
 def run_original(proto: onnx.ModelProto, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """What the model as it was says of normalised images, one at a time, in its own precision and layout."""
+    """Run the original on normalised images, one at a time."""
     session = open_session(proto.SerializeToString(), Device.CPU)
     given = session.get_inputs()[0]
     kind = np.float16 if "float16" in given.type else np.float32
@@ -378,7 +378,7 @@ def _flatten_output(graph: ir.Graph, path: str | Path) -> int:
 
 
 def _extend(graph: ir.Graph, g: Builder, output: ir.Value) -> None:
-    """Append the builder's nodes, and make their result the graph's output."""
+    """Append the builder's nodes; their result becomes the output."""
     old = graph.outputs[0]
     for value in g.initializers:
         graph.register_initializer(value)

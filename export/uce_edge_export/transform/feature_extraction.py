@@ -25,7 +25,7 @@ _ROWS: Shape = ("batch", None)
 def probe(
     model: ir.Model, images: npt.NDArray[Any], emit: Emit, shape: Shape = _ROWS, *, logits: bool = False
 ) -> list[FloatArray]:
-    """Run a part of a contract model that ends at its features, once; see `feature_session`."""
+    """Compute results from features once; see `feature_session`."""
     return feature_session(model, emit, shape, logits=logits)(images)
 
 
@@ -36,7 +36,7 @@ def feature_session(
     *,
     logits: bool = False,
 ) -> Callable[[npt.NDArray[Any]], list[FloatArray]]:
-    """Open a part of a contract model that ends at its features.
+    """Open the part of a contract model that computes features.
 
     Args:
         model: The model; it is left as it is.

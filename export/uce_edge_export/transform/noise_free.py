@@ -1,4 +1,4 @@
-"""The network without its noise, inside the graph of any contract file, and the features that its last layer takes.
+"""The noise-free network of a contract graph.
 
 Noise comes from the table, from RandomNormalLike or from graph inputs. Where it is 0, what it is multiplied with is 0,
 what it is added to is the mean, and what repeats an image once per pass repeats it once. Where it is compared with a
@@ -44,7 +44,7 @@ class Features:
 
 
 def raw_logits(graph: ir.Graph) -> ir.Value:
-    """What the network of a contract graph computes: the output is an Identity of it."""
+    """The raw logits: the input of the output's Identity."""
     (output,) = (value for value in graph.outputs if value.name == contract.LOGITS)
     producer = output.producer()
     assert producer is not None
@@ -54,7 +54,7 @@ def raw_logits(graph: ir.Graph) -> ir.Value:
 
 
 def find_features(graph: ir.Graph) -> list[Features]:
-    """Find the features of every member in a contract graph; nodes that it takes are added to it.
+    """Find the features of every member; may add nodes.
 
     Args:
         graph: The graph, with shapes and types inferred.
@@ -104,7 +104,7 @@ class _Walk:
                 self._visit(node)
 
     def last_layer(self) -> tuple[ir.Node, int]:
-        """The last weight layer of the network without noise, and which of its inputs the image is."""
+        """The last noise-free weight layer, and its image input's index."""
         mean = ancestors(self._plain.get(self._logits, self._logits))  # variances have weight layers of their own
         layers = [(node, position) for node, position in self._layers if node in mean]
         if not layers:
@@ -150,7 +150,7 @@ class _Walk:
             self._masks.update(node.outputs)
 
     def _lose(self, node: ir.Node, others: list[ir.Value], operators: tuple[str, ...]) -> None:
-        """A node whose only other operand is what it gives without noise."""
+        """A node whose only other operand is its noise-free result."""
         if node.op_type not in operators or len(others) != 1:
             raise UceEdgeError(
                 f"Noise meets the operator {node.op_type} ({node.name}), so the network without it cannot be told "
@@ -186,7 +186,7 @@ class _Walk:
 
 
 def _is_sum(node: ir.Node) -> bool:
-    """Whether a product is a sum with a constant row, as the graph pass writes a ReduceMean and factored sigma."""
+    """Whether a product is a sum with a constant row."""
     row = node.inputs[0]
     return row is not None and row.const_value is not None and row.const_value.shape[0] == 1
 

@@ -1,4 +1,4 @@
-"""Smaller numbers for the network of a finished file; noise and calibration head stay in float32.
+"""Lower precision of the network; noise and head stay float32.
 
 float16 is for graphics cards: every value between the pixels and the logits, and the weights. int8 is for processors:
 inputs and weights of the weight layers, mean and variance alike, by ONNX Runtime's static quantisation. The sums over
@@ -47,7 +47,7 @@ def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
 
 
 def reduce(draft: Draft, data: Split | None) -> Judgement | None:
-    """Rewrite a file of float32 in the precision of its metadata.
+    """Reduce a float32 draft to the precision of its metadata.
 
     Args:
         draft: The file.
@@ -75,7 +75,7 @@ def reduce(draft: Draft, data: Split | None) -> Judgement | None:
 
 
 def _multiply_weights(graph: ir.Graph) -> None:
-    """Compute the products of constants: squares of weights, which are too small for float16."""
+    """Fold products of constants, such as squared weights."""
     for node in list(graph):
         constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
         if node.op_type == "Mul" and len(constants) == 2:
@@ -136,7 +136,7 @@ def _half(graph: ir.Graph, value: ir.Value) -> ir.Value:
 
 
 def _network(graph: ir.Graph) -> dict[ir.Node, None]:
-    """The nodes from the first weight layer to the logits that depend on the image, in order."""
+    """Nodes from the first weight layer to the logits."""
     (logits,) = (value for value in graph.outputs if value.name == contract.LOGITS)
     leading: set[ir.Value | None] = {logits}
     for node in reversed(graph):

@@ -1,4 +1,4 @@
-"""Bernoulli dropout: values, or whole channels, are kept or dropped at random.
+"""Bernoulli dropout of values or whole channels.
 
 A value is kept when a standard normal is above the p-quantile, which happens with probability 1 - p. With k = 1 for
 what is kept and 0 for what is dropped,
@@ -60,7 +60,7 @@ class BernoulliDropout:
         return g.Where(kept, g.constant(np.float32(self._scale)), g.constant(np.float32(0)))
 
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
-        """The values times their mask; without noise, `noise_free` finds them as they were."""
+        """Values times their mask, in a form that `noise_free` recognises."""
         masked = g.Mul(prepared[0], normals)
         if self.kind not in _ALPHA:
             return masked
@@ -69,7 +69,7 @@ class BernoulliDropout:
         return g.Add(masked, g.Add(g.Mul(normals, g.constant(np.float32(ALPHA))), shift))
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
-        """(v + p m^2) / (1 - p) around m; with alpha, a^2 (1 - p) (v + p (m + ALPHA)^2) around a (1 - p) m."""
+        """(v + p m^2) / (1 - p) around m; scaled with alpha."""
         if self.kind in _CHANNEL:
             raise UceEdgeError(
                 f"The dropout of whole channels ({node.name}) has no rule for means and variances: the values of a "
