@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OutputIs(StrEnum):
-    """What a classifier's output means."""
+    """The meaning of a classifier's output."""
 
     AUTO = "auto"
     """A final Softmax means probabilities; otherwise values that are never negative and sum to 1 do."""
@@ -37,7 +37,7 @@ class Layout(StrEnum):
 
 
 class PostHoc(StrEnum):
-    """What a network without noise is given to draw from."""
+    """A posterior for a network without noise."""
 
     LAPLACE = "laplace"
     """A Gaussian posterior over the weights of its last layer: the network runs once, whatever N is."""
@@ -62,7 +62,7 @@ class Expand(StrEnum):
 
 
 KEEP = "keep"
-"""The word that lets dropout keep its noise."""
+"""The option value that keeps the network's own dropout random."""
 
 
 def pattern_and_rate(text: str) -> tuple[str, float]:
@@ -105,10 +105,10 @@ class Options(Record):
         """Reject options that a Laplace posterior cannot use.
 
         Args:
-            inference: The kind of graph that was asked for.
-            rates: Dropout rates that were asked for, if any.
+            inference: The requested kind of graph.
+            rates: Requested dropout rates, if any.
         """
-        asked = {
+        requested = {
             "--p": rates,
             "--dropout": self.dropout,
             "--sigma": self.sigma,
@@ -117,7 +117,7 @@ class Options(Record):
             "--expand early": self.expand is Expand.EARLY,
             f"--inference {inference}": inference is not Inference.MC,
         }
-        given = [name for name, value in asked.items() if value]
+        given = [name for name, value in requested.items() if value]
         if given:
             raise UsageError(
                 f"{' and '.join(given)} cannot be combined with a Laplace posterior, which draws the last layer of a "

@@ -39,13 +39,13 @@ class Labelled:
     """Labelled images of a trained run, for its file."""
 
     calibration: Split
-    """What the map was fitted on."""
+    """The images of the map."""
     held_out: Split | None
-    """What nothing was fitted on; None where rejection is not to be measured."""
+    """Images that nothing was fitted on; None to skip the measurement."""
     promise: Promise | None
-    """What a rejection threshold shall keep, if anything."""
+    """The promised error, if any."""
     novelty: NoveltyPromise | None = None
-    """What the gate against foreign images shall keep, if there shall be one."""
+    """The promise of the novelty gate, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,25 @@ class Built:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written and what the gate found."""
+    """A written file and the results of its checks."""
 
     path: Path
     metadata: Metadata
     parity: parity_gate.Parity
     judgements: dict[str, Judgement] = field(default_factory=dict)
-    """What cheaper forms cost, by their names, where that could be measured."""
+    """The costs of cheaper forms, by name, where they could be measured."""
     file_nll: float = math.nan
     """NLL of the written file on the calibration images, where there are some."""
     refused: NoGuaranteeError | None = None
-    """Why the promise that was asked for is not made."""
+    """Why the requested promise is not made."""
     costs: novelty_levels.Costs | None = None
-    """What other levels of the novelty gate would do; None for a file without one."""
+    """The costs of other levels of the novelty gate; None without one."""
     notes: tuple[str, ...] = ()
-    """What was changed on the way, for the user: sentences without their full stops."""
+    """Changes to the network, for the user: sentences without their full stops."""
 
 
 def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
-    """Refuse what does not go together, before anything slow happens."""
+    """Reject options that exclude each other."""
     inference, noise = metadata.inference, metadata.noise
     precision.refuse(metadata.precision, inference, labelled)
     sigma_error.refuse(options.sigma, inference)
@@ -229,7 +229,7 @@ def _with_noise_inputs(classifier: assembly.Classifier, sites: list[Site], metad
 
 
 def random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
-    """Three images for a gate that has no better ones."""
+    """Three random images for the gate."""
     shape = (3, spec.height, spec.width, spec.channels)
     return np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
 
@@ -251,7 +251,7 @@ def export_third_party(
 
     Args:
         source: The classifier, as read by `third_party.load` with the same options.
-        metadata: What the file says of itself, from `third_party.metadata`.
+        metadata: Of the file, from `third_party.metadata`.
         out: The `.onnx` file.
         p: Rates of Gaussian dropout: "0.2" for all layers after the first, or "PATTERN=0.1" by weight name. The last
             match counts.

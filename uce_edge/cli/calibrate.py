@@ -157,7 +157,7 @@ def calibrate(
     """
     show_log()
     promise = _promise(target_error, confidence if novelty_level is None or target_error is not None else None, score)
-    wanted = _novelty(novelty, novelty_level, confidence)
+    gate = _novelty(novelty, novelty_level, confidence)
     if prior is not None and posterior is None:
         raise UsageError("--prior needs a posterior: add --posterior laplace", "calibrate.needs-posterior")
     if target.suffix == ".ort":
@@ -177,7 +177,7 @@ def calibrate(
                 "images of --data. Leave --prior out.",
                 "calibrate.needs-run",
             )
-        done = _calibrate_file(target, method, samples, seed, data, group, out, promise, wanted, posterior, monitor)
+        done = _calibrate_file(target, method, samples, seed, data, group, out, promise, gate, posterior, monitor)
     elif out is not None:
         raise UsageError(
             "--out needs a model file: the calibration of a run is stored in the run. Leave --out out.",
@@ -189,7 +189,7 @@ def calibrate(
             "calibrate.needs-file",
         )
     else:
-        done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, wanted, posterior, prior)
+        done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, gate, posterior, prior)
     fitted = done.calibration
     if as_json:
         document: dict[str, object] = {
@@ -211,7 +211,7 @@ def calibrate(
 
 
 def _promise(target_error: str | None, confidence: float | None, score: RejectBy | None) -> "Promise | None":
-    """What shall be promised, checked before anything slow happens."""
+    """The requested promise, checked."""
     if target_error is None:
         if confidence is not None:
             raise UsageError(

@@ -12,7 +12,7 @@ from uce_edge.errors import UsageError
 
 @dataclass(frozen=True)
 class Forms:
-    """What is wanted beside the file."""
+    """Other formats to write beside the file."""
 
     ort: bool = False
     """The file in ONNX Runtime's own format."""
@@ -22,7 +22,7 @@ class Forms:
     """A folder for the Hugging Face hub."""
 
     def check(self) -> None:
-        """Refuse places that cannot be, before anything slow happens."""
+        """Reject unusable folders."""
         for option, folder in (("--triton", self.triton), ("--hub", self.hub)):
             if folder is not None and folder.exists() and not folder.is_dir():
                 raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.", "folder.file")
@@ -32,7 +32,7 @@ class Forms:
             )
 
     def write(self, model: Path) -> None:
-        """Write what is wanted of a model file."""
+        """Write the requested formats of a model file."""
         if self.ort:
             from uce_edge_export import ort_format
 

@@ -23,7 +23,7 @@ TOLERANCE = 1e-4  # on logits of unit scale
 MOMENTS_TOLERANCE = 0.25  # on mean probabilities, of which 32 exact passes leave about 0.05 open
 _Z_LIMIT = 6.0  # two-sided, over some dozens of comparisons: a false alarm in a hundred million exports
 _STATISTIC_PASSES = 32
-_CAUSE_PASSES = 8  # under other noise, that tell why those of a file are all the same
+_CAUSE_PASSES = 8  # under other noise, that show why all passes of a file are equal
 _STRONG = 1000  # times the noise of a file
 _EARLIER_LOOKS = (8, 16)  # passes after which a file that is clearly right needs no more of them
 
@@ -35,7 +35,7 @@ Reference = Callable[[Pixels, list[FloatArray] | None], FloatArray]
 
 @dataclass(frozen=True)
 class Parity:
-    """What the gate measured."""
+    """The measurements of the gate."""
 
     largest_difference: float
     """Largest |logit difference| to the original under the same noise, on logits of unit scale; for moments, of a mean
@@ -98,7 +98,7 @@ def _check(
         session: Of the file.
         metadata: Of the file.
         images: At least two images as the file takes them.
-        reference: The model it was made from, computed by somebody else.
+        reference: The model it was made from, computed independently.
         sizes: Outputs per image of the noisy layers, in graph order.
         fed: The same model with its noise as graph inputs; None for a deterministic file.
     """
@@ -198,7 +198,7 @@ def _require_varying(
 
     Args:
         ours: The logits of some passes.
-        images: What they are of.
+        images: The images of the logits.
         with_noise: The network under given noise.
         sizes: How much of it every layer takes.
     """

@@ -40,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What happened to every metric of `BOUNDS`, on calibration images."""
+    """The change of every metric of `BOUNDS`."""
 
     changes: dict[str, Change]
 
@@ -60,8 +60,8 @@ def judge(before: Probabilities, after: Probabilities, data: Split, form: str, r
         before: Those of the old form.
         after: Those of the new form.
         data: The images, with labels.
-        form: What the new form is called in messages.
-        remedy: What a user can do instead.
+        form: The name of the new form, for messages.
+        remedy: The alternative for the user.
 
     Raises:
         QualityError: One metric has grown by more than its bound.

@@ -23,7 +23,7 @@ _SHOWN = 3  # layers that a message names
 
 
 def refuse(sigma: Sigma | None, inference: Inference) -> None:
-    """Refuse what does not go together, before anything slow happens."""
+    """Reject options that exclude each other."""
     if sigma is not None and inference is Inference.DETERMINISTIC:
         raise UsageError(
             f"A deterministic model has no noise: leave --sigma {sigma} out, or use --inference mc.",
@@ -46,7 +46,7 @@ def layer_errors(
 
     Args:
         classifier: The network without noise.
-        spec: What its images are.
+        spec: Of its images.
         trained: The layers as they were trained.
         sites: The same layers as they will be in the file.
         images: Images to compare on.

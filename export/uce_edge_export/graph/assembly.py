@@ -49,7 +49,7 @@ def contract_model(
     Args:
         classifier: The network without noise.
         sites: Its noisy layers; none for deterministic inference.
-        metadata: What the file says of itself.
+        metadata: Of the file.
         expand_early: Repeat the image N times at once, for runtimes that cannot broadcast later.
         sample_from: For moments, the weight layer from which on values are drawn, as in `sites.layer_number`; None for
             the last one.

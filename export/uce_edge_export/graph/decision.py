@@ -38,7 +38,7 @@ def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
 
 
 def detach_novelty(graph: ir.Graph) -> None:
-    """Undo `attach_novelty`; nodes that nobody needs any more stay."""
+    """Undo `attach_novelty`; unused nodes stay."""
     index, decision = _output(graph)
     node = decision.producer()
     assert node is not None

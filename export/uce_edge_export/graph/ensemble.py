@@ -97,7 +97,7 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
     """Metadata of an ensemble; rejects networks that cannot be members.
 
     Args:
-        members: What each file says.
+        members: The metadata of each file.
         names: Their names, for messages.
     """
     first = members[0]
@@ -155,8 +155,8 @@ def merged(models: Sequence[ir.Model], members: Sequence[Metadata], metadata: Me
 
     Args:
         models: Contract models.
-        members: What each says of itself.
-        metadata: What the ensemble says of itself.
+        members: The metadata of each.
+        metadata: Of the ensemble.
 
     Returns:
         The graph, and its metadata, with the costs of what the members share counted once.
@@ -236,13 +236,13 @@ class _SideBySide:
         return outputs
 
 
-def _agree(members: Sequence[Metadata], names: Sequence[str], what: str, told: Callable[[Metadata], str]) -> None:
+def _agree(members: Sequence[Metadata], names: Sequence[str], what: str, value: Callable[[Metadata], str]) -> None:
     """Refuse members that differ in something, by name."""
     for name, member in zip(names[1:], members[1:], strict=True):
-        if told(member) != told(members[0]):
+        if value(member) != value(members[0]):
             raise UsageError(
-                f"The members of an ensemble have the same {what}, but {names[0]} has {told(members[0])}, and {name} "
-                f"has {told(member)}. Leave one of them out, or export it anew.",
+                f"The members of an ensemble have the same {what}, but {names[0]} has {value(members[0])}, and {name} "
+                f"has {value(member)}. Leave one of them out, or export it anew.",
                 "ensemble.different-members",
             )
 

@@ -141,7 +141,7 @@ def _emit_linear(g: Builder, x: ir.Value, weight: ir.Value, bias: ir.Value) -> i
 def _emit_standard_error(g: Builder, cross_entropy: ir.Value, samples: ir.Value | None, members: int) -> ir.Value:
     """Standard error of the entropy, by the delta method.
 
-    Its standard error is that of this mean; with one pass it is unknown and said to be 1. The members of an ensemble
+    Its standard error is that of this mean; with one pass it is unknown, and reported as 1. The members of an ensemble
     are no draws: what varies is their average.
     """
     first = g.constant(np.array([0]))

@@ -35,7 +35,7 @@ from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
 CURVATURE_SHARE = 1 / 3
-"""Of the images that somebody else's file is given, those that the curvature is of; the others calibrate it."""
+"""Share of the images of a third-party file for the curvature; the others calibrate it."""
 _CURVED = 10_000  # training images whose curvature stands for that of all
 _SEARCHED = 2**24  # logits that one prior precision is tried on, at most
 _LINEAR = 0.02  # of the logits' spread: how far they may be from a linear function of the features
@@ -56,7 +56,7 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """What the last layer takes and gives, and its weights."""
+    """Inputs, outputs and weights of the last layer."""
 
     features: FloatArray
     """[images, features]."""
@@ -109,7 +109,7 @@ def fit(
         samples: The draws of the file.
 
     Returns:
-        The posterior, and what the file says of it.
+        The posterior, and its description.
     """
     seen = evaluate(model, curved_on.at_most(_CURVED).images)
     curved = laplace_posterior.curvature(seen.features, seen.logits, images=len(curved_on))
@@ -122,8 +122,8 @@ def fit(
         tried = trial(laplace_posterior.by_marginal_likelihood(curved, seen.weights))
     else:
         tried = laplace_posterior.by_held_out_nll(trial)
-    told = LaplaceFit(tried.precision, prior, len(curved_on), round(tried.nll, 6), round(tried.nll_without, 6))
-    return Laplace(curved, tried.precision), told
+    described = LaplaceFit(tried.precision, prior, len(curved_on), round(tried.nll, 6), round(tried.nll_without, 6))
+    return Laplace(curved, tried.precision), described
 
 
 def parts(data: Split, promise: Promise | None) -> tuple[Split, Split, Split]:
@@ -205,7 +205,7 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
 
     Args:
         model: A deterministic contract model; it is left as it is.
-        metadata: What it says of itself.
+        metadata: Its metadata.
         drawn: The posterior.
 
     Returns:
@@ -272,7 +272,7 @@ def _emit_normals(g: Builder, drawn: Drawn, graph: ir.Graph, seeds: ir.Value, de
 
 
 def _without_shapes(model: ir.Model) -> ir.Model:
-    """What was inferred, the file need not say."""
+    """Remove inferred shapes."""
     for node in model.graph:
         for value in node.outputs:
             if not value.is_graph_output():

@@ -40,7 +40,7 @@ _TOLERANCE = 1e-4  # relative, of a score to the same in double precision
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What the nodes are made of."""
+    """The fitted numbers of the nodes."""
 
     distances: tuple[Distance, ...]
     """Of every member, in its own features; their sum is the score."""
@@ -80,36 +80,36 @@ def parts(data: Split) -> tuple[Split, Split]:
     return fitting, scoring.one_per_group()
 
 
-def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | NoveltyError:
+def add(draft: Draft, data: Split, promise: NoveltyPromise) -> RejectRule | NoveltyError:
     """Add novelty to a draft, and find its cutoff.
 
     Args:
         draft: The file as it ships.
         data: Labelled images, of which none may serve a promise about the error.
-        wanted: What the cutoff shall keep.
+        promise: The promise that the cutoff keeps.
 
     Returns:
-        A rule with the cutoff alone; or, when no level was asked for, why there is none: the draft is then as it was.
+        A rule with the cutoff alone; or the reason for none, if no level was requested: the draft is unchanged.
 
     Raises:
-        UceEdgeError: The images do not allow the level that was asked for, or the network has no features.
+        UceEdgeError: The images do not allow the requested level, or the network has no features.
     """
     model = draft.graph()
     try:
         cutoff = novelty.cutoff_for(
-            len(parts(data)[1]), wanted, grouped=data.groups is not None
-        )  # before anything slow happens
+            len(parts(data)[1]), promise, grouped=data.groups is not None
+        )  # before any slow work
         fitted = fit(model, data)
     except UceEdgeError as error:
-        if wanted.level is not None:
+        if promise.level is not None:
             raise
         return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}", "novelty.unfit")
     draft.rewrite(*attach(model, draft.metadata, fitted))
     parity_gate.check_again(draft, data.images[:3])
-    promised = NoveltyGuarantee(
+    guarantee = NoveltyGuarantee(
         cutoff.level, cutoff.confidence, cutoff.images, parts(data)[1].sha256(), data.groups is not None
     )
-    return RejectRule(cutoff=cutoff.cutoff, gate=promised)
+    return RejectRule(cutoff=cutoff.cutoff, gate=guarantee)
 
 
 def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:
@@ -117,7 +117,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
 
     Args:
         model: A contract model; it is left as it is.
-        metadata: What it says of itself.
+        metadata: Its metadata.
         fitted: The distance and its reference.
 
     Returns:
@@ -136,7 +136,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
     decision.attach_novelty(graph, g, outputs[NOVELTY])
     g.append_to(graph)
     graph.outputs.extend(outputs[name] for name in OUTPUTS)
-    for node in graph:  # what was inferred, the file need not say
+    for node in graph:  # inferred shapes are not stored
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = value.type = None

@@ -22,7 +22,7 @@ def squared(g: Builder, node: ir.Node, weight: ir.Value, x: ir.Value, factor: fl
         g: Where the nodes go.
         node: The layer in the deterministic classifier.
         weight: Its W in the new graph.
-        x: What it is applied to.
+        x: The input of the layer.
         factor: Any number.
     """
     attributes = dict(node.attributes)
@@ -44,7 +44,7 @@ def moments(
         node: The layer in the deterministic classifier.
         operands: Its inputs in the new graph.
         p: The rate.
-        factors: What stands for the squared weights; None for themselves.
+        factors: Of the squared weights; None for the squared weights themselves.
     """
     position = operand_index(node)
     x = operands[position]

@@ -66,7 +66,7 @@ class Uncertain:
         """Describe a value.
 
         Args:
-            mean: Its mean, or what writes it when somebody asks for it; None with `resolve`.
+            mean: Its mean, or what writes it on demand; None with `resolve`.
             variance: Its variance, likewise.
             scaled_mean: Something that times a factor is the mean, for those who can put the factor elsewhere.
             scaled: Gives something that times a factor is the variance.
@@ -76,7 +76,7 @@ class Uncertain:
             positive: Whether the variance is known to be above 0.
             root: The value that this is a function of, element by element; None for itself.
             function: That function, as nodes.
-            resolve: Writes mean and variance when somebody asks for them.
+            resolve: Writes mean and variance on demand.
         """
         self.positive = positive
         self.root = root or self
@@ -92,7 +92,7 @@ class Uncertain:
 
     @property
     def mean(self) -> ir.Value:
-        """The mean, written when it is first asked for."""
+        """The mean, written on first use."""
         self._settle()
         if callable(self._mean):
             self._mean = self._mean()
@@ -107,7 +107,7 @@ class Uncertain:
 
     @property
     def variance(self) -> ir.Value:
-        """The variance, written when it is first asked for."""
+        """The variance, written on first use."""
         self._settle()
         if callable(self._variance):
             self._variance = self._variance()
@@ -149,7 +149,7 @@ def scaled(
 ) -> Uncertain:
     """Describe a value: mean_factor * mean, variance factor * value.
 
-    The latter may be written when it is asked for. The keywords are those of `Uncertain`.
+    The latter may be written on demand. The keywords are those of `Uncertain`.
     """
     base = Uncertain(mean, value)
 

@@ -45,8 +45,8 @@ def fit(
     Args:
         classifier: The network without noise.
         sites: Its noisy layers.
-        metadata: What the file will say of itself; its `samples` are drawn.
-        reference: The network with noise, computed by somebody else.
+        metadata: Of the file; its `samples` are drawn.
+        reference: The network with noise, computed independently.
         data: Calibration images.
         method: The calibration map.
         sample_from: As in `assembly.contract_model`.

@@ -52,7 +52,7 @@ class _Kind(Enum):
 
 
 RandomParts = list[tuple[ir.Node | ir.Value, tuple[int, ...]]]
-"""What takes standard normals in a pass, a noisy node or a value that is drawn, and their shape for one image."""
+"""A noisy node or a drawn value, and the shape of its standard normals for one image."""
 
 
 def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node] | None) -> RandomParts:
@@ -108,7 +108,7 @@ class Pass:
             sampled_from: The layers whose operands are drawn; None to sample everything.
             variance_scale: float [1], the factor of the variance of what is drawn.
             seeds: int32 [samples], one for every pass; None for none.
-            weights: What stands for constants of the classifier.
+            weights: Replacements of constants of the classifier.
         """
         self._g = g
         self._graph = graph
@@ -143,7 +143,7 @@ class Pass:
         """Write all nodes.
 
         Args:
-            image: What stands for the classifier's input.
+            image: The replacement of the classifier's input.
             sites: The noisy layers.
             noise: Where their noise comes from.
             once: Nodes whose noise comes once for a pass, and not for every image of it.
@@ -314,7 +314,7 @@ class Pass:
         if self._passes is None:
             assert self._seeds is not None
             zero, one = g.constant(np.int64(0)), g.constant(np.int64(1))
-            # 0, which nobody knows before the seeds are there: tract would take away the Gather of a single pass, move
+            # 0, unknown before the seeds: tract would take away the Gather of a single pass, move
             # the stride of a layer behind the mask over the Reshape of its noise, and fail.
             unknown = g.Cast(g.Mod(self._seeds, g.constant(np.int32(1))), to=ir.DataType.INT64)
             passes = g.Add(g.Range(zero, g.Squeeze(self._samples), one), unknown)

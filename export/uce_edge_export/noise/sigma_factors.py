@@ -120,7 +120,7 @@ def emit_map(g: Builder, node: ir.Node, squares: Squares, factors: Factors, fact
     Args:
         g: Where the nodes go.
         node: The layer in the deterministic classifier.
-        squares: What stands for x^2.
+        squares: The stand-in for x^2.
         factors: Those of the layer.
         factor: Any number.
     """

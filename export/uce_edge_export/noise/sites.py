@@ -32,7 +32,7 @@ class Site:
 
     @property
     def layer(self) -> NoisyLayer:
-        """What the metadata of a file says of it."""
+        """Its entry in the metadata of a file."""
         return NoisyLayer(self.name, self.perturbation.p, self.perturbation.kind)
 
     @property

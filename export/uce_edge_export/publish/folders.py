@@ -13,7 +13,7 @@ def write(folder: Path, files: Mapping[str, bytes], option: str) -> None:
     Args:
         folder: Where; it is made if it is not there.
         files: Their content by their names below the folder, the one that makes the others count last.
-        option: What names another folder on the command line.
+        option: The command-line option of the folder.
 
     Raises:
         UsageError: A file is there with other content; nothing was written.

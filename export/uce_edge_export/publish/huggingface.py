@@ -28,7 +28,7 @@ def write_hub(model: str | Path, folder: str | Path, promise: str | None = None)
     Args:
         model: A model file; it is copied as it is.
         folder: Where; it may be a clone of the repository.
-        promise: What `--reject auto` does with the file, in sentences.
+        promise: The rule of `--reject auto`, in sentences.
 
     Returns:
         The licence that the card names: `UNKNOWN` where the file names none that the hub knows.
@@ -70,7 +70,7 @@ def card(name: str, metadata: Metadata, promise: str | None = None) -> str:
         _RUN,
         *([] if promise is None else [f"## What it promises\n\n{promise}"]),
         *([] if not metadata.metrics else [f"## How good it is\n\n{_scores(metadata)}"]),
-        *([] if not metadata.card else [f"## What to know\n\n{_told(metadata.card)}"]),
+        *([] if not metadata.card else [f"## What to know\n\n{_bullets(metadata.card)}"]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -86,8 +86,8 @@ def header(name: str, metadata: Metadata) -> dict[str, Any]:
     scores = {key: score.value for key, score in metadata.metrics.items() if score.value is not None}
     if not scores:
         return known
-    told = str(metadata.card.get("data", "held-out images"))
-    dataset = told.partition(":")[0].strip() or "held-out images"
+    source = str(metadata.card.get("data", "held-out images"))
+    dataset = source.partition(":")[0].strip() or "held-out images"
     slug = re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-") or "images"
     results = {
         "task": {"type": "image-classification", "name": "Image classification"},
@@ -126,9 +126,9 @@ def _scores(metadata: Metadata) -> str:
     return "\n".join(rows)
 
 
-def _told(said: dict[str, Any]) -> str:
+def _bullets(entries: dict[str, Any]) -> str:
     lines = []
-    for key, value in said.items():
+    for key, value in entries.items():
         items = [shown(str(item)) for item in (value if isinstance(value, list) else [value])]
         lines.append(f"**{shown(key.capitalize())}.**" + (f" {items[0]}" if len(items) == 1 else ""))
         lines += [f"- {item}" for item in items] if len(items) > 1 else []

@@ -32,7 +32,7 @@ def write_repository(model: str | Path, folder: str | Path, name: str | None = N
     Args:
         model: A model file. If it takes seeds, its own number of passes is baked in.
         folder: The repository; it may have other models.
-        name: What Triton shall call the model; default: as the file is called.
+        name: Of the model in Triton; default: the name of the file.
 
     Returns:
         The folder of the model.

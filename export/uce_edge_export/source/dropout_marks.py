@@ -62,7 +62,7 @@ def mark_dropout(graph: ir.Graph, notes: list[str]) -> None:
 
     Args:
         graph: A classifier with its constants folded.
-        notes: What was found and does nothing is appended.
+        notes: Dropout without effect is appended.
 
     Raises:
         UsageError: There is none.

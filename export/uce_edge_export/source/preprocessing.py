@@ -41,7 +41,7 @@ class Preprocessing:
 
     @property
     def options(self) -> str:
-        """What the command line calls it."""
+        """The command-line options."""
         mean, std = (",".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
         order = "" if self.order is ChannelOrder.RGB else f" --channels {self.order}"
         return f"--scale {self.scale:g} --mean {mean} --std {std}{order}"
@@ -121,7 +121,7 @@ def try_usual(source: ThirdParty, spec: ImageSpec, data: Split) -> list[Fit]:
 
     Args:
         source: The network.
-        spec: What its images are; its numbers are not used.
+        spec: Of its images; the scaling is not used.
         data: Labelled images.
     """
     return _fits(source.classifier, spec, data, _COLOUR if source.channels == 3 else _GRAY)

@@ -43,11 +43,11 @@ class ThirdParty:
     original: onnx.ModelProto
     """The model as it was, with dropout off."""
     original_is: OutputIs
-    """What the original's output means."""
+    """The meaning of the original's output."""
     tolerance: float = TOLERANCE
     """How far the original may be from the prepared graph: one in half precision has rounded more."""
     notes: list[str] = field(default_factory=list)
-    """What was changed on the way, for the user."""
+    """Changes to the network, for the user."""
     order: ChannelOrder = ChannelOrder.RGB
     """Of the channels that the original takes; the classifier takes red, green, blue."""
     sha256: str | None = None
@@ -69,7 +69,7 @@ def load(
         layout: The order of the input's dimensions.
         output_is: Whether the output is before or after the softmax.
         size: Height and width, for models that leave them open.
-        options: What becomes of its dropout.
+        options: How to treat its dropout.
     """
     content = _content(Path(path))
     proto = _parsed(Path(path), content)
@@ -163,13 +163,13 @@ def metadata(
     inference: Inference = Inference.MC,
     noise: NoiseKind = NoiseKind.TABLE,
 ) -> Metadata:
-    """What the file of a third-party classifier says of itself.
+    """The metadata of a third-party classifier's file.
 
     Args:
         source: The classifier.
         path: Where it came from.
         classes: Class names; None for numbers.
-        scale: What pixels are divided by before mean and std apply.
+        scale: Divisor of the pixels, before mean and std apply.
         mean: One value, or one per channel.
         std: One value, or one per channel.
         samples: The default number of passes.

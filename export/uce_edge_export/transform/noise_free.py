@@ -4,7 +4,7 @@ Noise comes from the table, from RandomNormalLike or from graph inputs. Where it
 what it is added to is the mean, and what repeats an image once per pass repeats it once. Where it is compared with a
 number, it makes a mask, and what is masked is itself. So the nodes are walked once,
 in order, and only what depends on noise is written again: nothing of a deterministic file, the means that a moments
-file has already, one plain pass of an mc file. It runs once per image, however many passes are asked for.
+file has already, one plain pass of an mc file. It runs once per image, however many passes are requested.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LAYERS = ("Conv", "Gemm", "MatMul")
 
 @dataclass(frozen=True)
 class Features:
-    """What the last weight layer is applied to, without noise."""
+    """The noise-free input of the last weight layer."""
 
     value: ir.Value
     """[batch, ...], its shape and type known."""
@@ -90,17 +90,17 @@ class _Walk:
         self._passes = {
             value for value in (*graph.inputs, *graph.initializers.values()) if value.name == contract.SEEDS
         }
-        """What depends on the seeds and not on noise: the number of passes, and where noise is read."""
+        """Values of the seeds alone: the number of passes, and table positions."""
         self._masks: set[ir.Value] = set()
-        """What says whether a value is dropped, and what follows from that alone."""
+        """Dropout masks, and values that follow from them alone."""
         self._plain: dict[ir.Value, ir.Value] = {}
-        """What stands for a value that depends on noise."""
+        """Noise-free replacements of noisy values."""
         self._image = {value for value in graph.inputs if value.name == contract.IMAGE}
-        """What depends on pixels."""
+        """Values that depend on pixels."""
         self._layers: list[tuple[ir.Node, int]] = []
-        wanted = ancestors(logits)
+        needed = ancestors(logits)
         for node in graph:
-            if node in wanted:
+            if node in needed:
                 self._visit(node)
 
     def last_layer(self) -> tuple[ir.Node, int]:

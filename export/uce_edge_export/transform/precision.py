@@ -33,7 +33,7 @@ _BLOCK = 8
 
 
 def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
-    """Refuse what does not go together, before anything slow happens."""
+    """Reject options that exclude each other."""
     if precision is Precision.FP16 and inference is Inference.MOMENTS:
         raise UsageError(
             "Variances of moments are too small for float16: use --precision fp16 with --inference mc, or int8.",
@@ -54,7 +54,7 @@ def reduce(draft: Draft, data: Split | None) -> Judgement | None:
         data: Labelled images: to find ranges, and to judge the result; None where there are none.
 
     Returns:
-        What it cost, if there were images to tell.
+        The change of quality, if there are images.
 
     Raises:
         QualityError: It cost too much.
@@ -85,7 +85,7 @@ def _multiply_weights(graph: ir.Graph) -> None:
             node.outputs[0].replace_all_uses_with(weight)
             graph.remove(node, safe=True)
             graph.register_initializer(weight)
-    _drop_unused(graph)  # the factors of the products, of which ONNX Runtime would tell on stderr
+    _drop_unused(graph)  # the factors of the products, which ONNX Runtime would report on stderr
 
 
 def _drop_unused(graph: ir.Graph) -> None:

@@ -110,7 +110,7 @@ def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> N
 
     Args:
         graph: Any graph.
-        notes: What was done is appended.
+        notes: Changes are appended.
         keep: Leave Dropout nodes where they are, and only take them out of training mode.
     """
     names = []

@@ -1,4 +1,4 @@
-"""What a kind of noise must know."""
+"""The interface of a kind of noise."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -21,7 +21,7 @@ class Perturbation(Protocol):
 
     @property
     def kind(self) -> PerturbationKind | str:
-        """What the metadata of a file calls it."""
+        """The kind in the metadata of a file."""
         ...
 
     @property

@@ -42,7 +42,7 @@ class BernoulliDropout:
 
     @property
     def _scale(self) -> float:
-        """What a kept value is multiplied by."""
+        """The factor of a kept value."""
         return ((1 - self.p) * (1 + self.p * ALPHA**2)) ** -0.5 if self.kind in _ALPHA else 1 / (1 - self.p)
 
     def normals(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,12 +50,12 @@ class BernoulliDropout:
         return (shape[0], *[1] * (len(shape) - 1)) if self.kind in _CHANNEL else shape
 
     def prepare(self, g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ...]:
-        """What is masked: a mark passes on what it gets."""
+        """The masked value: the input of the mark."""
         assert inputs[0] is not None
         return (inputs[0],)
 
     def mask(self, g: Builder, normals: ir.Value) -> ir.Value:
-        """What every value is multiplied by: the scale, or 0."""
+        """The factor of every value: the scale, or 0."""
         kept = g.Greater(normals, g.constant(threshold(self.p)))
         return g.Where(kept, g.constant(np.float32(self._scale)), g.constant(np.float32(0)))
 
