@@ -79,7 +79,7 @@ def recalibrate(
             a gate. If it has no level and the images are too few, the file has no gate either.
         held_out: Labelled images that nothing is fitted on, which measure the reject rule. None takes half of
             `data` if something is promised; that half is then not used for the map.
-        monitor: Fit on half of the images even without a promise, and store the monitor's reference from the other half.
+        monitor: Fit on half of the images without a promise too, and store the monitor's reference from the rest.
             With a promise, or with `held_out`, this is always done.
     """
     out = check_name(out)

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 from conftest import GOLDEN, Digits
+from helpers.errors import raises
 
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import ImageError, UceEdgeError
@@ -112,7 +113,7 @@ def test_a_run_whose_promise_cannot_be_measured_writes_nothing(digits: Digits, t
     held_out = splits["guarantee"]
     splits["guarantee"] = Split(held_out.images[:, :-1], held_out.labels)  # the file refuses such images
     odd = Dataset(digits.dataset.name, digits.dataset.class_names, splits)
-    with pytest.raises(ImageError, match="`images`"):
+    with raises("argument.images", ImageError):
         export_run(digits.run, tmp_path / "m.onnx", odd)
     assert list(tmp_path.iterdir()) == []
     shutil.copy(digits.model, tmp_path / "m.onnx")

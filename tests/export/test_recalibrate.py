@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from conftest import Digits
+from helpers.errors import raises
 from helpers.nets import Net, export, wide
 from PIL import Image
 
@@ -20,7 +21,7 @@ from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
-from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
+from uce_edge.errors import ModelFileError, UceEdgeError
 from uce_edge.metrics import nll
 from uce_edge.rejection.promises import ErrorPromise
 from uce_edge.rejection.rule import RejectRule
@@ -145,7 +146,7 @@ def test_the_deterministic_twin(digits: Digits, method: Method, tmp_path: Path) 
     done = recalibrate(digits.deterministic, tmp_path / "new.onnx", data, method)
     follows(digits.deterministic, done.path, data)
     assert (done.metadata.samples, done.metadata.inference) == (1, Inference.DETERMINISTIC)
-    with pytest.raises(UsageError, match="1 for a deterministic model"):
+    with raises("argument.samples"):
         recalibrate(digits.deterministic, tmp_path / "other.onnx", data, method, samples=25)
 
 
@@ -203,9 +204,9 @@ def test_paths_that_do_not_do(digits: Digits, tmp_path: Path) -> None:
     shutil.copy(digits.model, copy)
     link.symlink_to(copy)
     for out in (copy, link):
-        with pytest.raises(UsageError, match="`out` to be a new file"):
+        with raises("argument.out"):
             recalibrate(copy, out, some(digits), Method.TEMPERATURE)
-    with pytest.raises(UsageError, match=r"ending in \.onnx"):
+    with raises("argument.out"):
         recalibrate(copy, tmp_path / "new.bin", some(digits), Method.TEMPERATURE)
     with pytest.raises(ModelFileError, match="no model file"):
         recalibrate(tmp_path / "absent.onnx", copy, some(digits), Method.TEMPERATURE)
@@ -228,7 +229,7 @@ def test_a_rewrite_that_went_wrong_leaves_nothing(digits, damage: str, tmp_path:
         return model
 
     monkeypatch.setattr(module, "replace_head", wrong)
-    with pytest.raises(UceEdgeError, match="other logits" if damage == "logits" else "has NLL"):
+    with raises("parity.logits" if damage == "logits" else "parity.likelihood"):
         recalibrate(digits.model, tmp_path / "new.onnx", some(digits), Method.TEMPERATURE)
     assert list(tmp_path.iterdir()) == []
 

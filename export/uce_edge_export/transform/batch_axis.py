@@ -23,7 +23,7 @@ from uce_edge_export.transform.simplification import register, replace_value
 
 _RESHAPING = {"Reshape", "Squeeze", "Unsqueeze", "Flatten"}
 _MOVING = _RESHAPING | {"Transpose", "Concat", "Expand"}
-"""Operators that may move the images of a batch. Any other that works along the leading dimension of images mixes them."""
+"""Operators that may move the images of a batch; others along the leading dimension mix them."""
 _ELEMENTWISE = {
     "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Greater",
     "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean",
