@@ -409,7 +409,10 @@ def _labelled_images(request: _Request, first: Metadata, finished: bool) -> tupl
     images, names = labelled.load_with_names(data, first.image, group)
     if len(names) != len(first.classes):
         rule = f"{len(first.classes)}, as many as the model has outputs"
-        raise UsageError(expected(f"the classes of {data}", rule, len(names), "Name those of the model: --classes"))
+        raise UsageError(
+            expected(f"the classes of {data}", rule, len(names), "Name those of the model: --classes"),
+            "dataset.classes",
+        )
     return images, names
 
 
@@ -430,10 +433,16 @@ def _matched(source: Path, metadata: Metadata, first: Metadata, *, sized: bool) 
     """Give a network the first one's classes; reject other sizes."""
     if len(metadata.classes) != len(first.classes):
         rule = f"{len(first.classes)}, as many as the other members have"
-        raise UsageError(expected(f"the classes of {source}", rule, len(metadata.classes), "Leave it out"))
+        raise UsageError(
+            expected(f"the classes of {source}", rule, len(metadata.classes), "Leave it out"),
+            "ensemble.different-members",
+        )
     if sized and _size(metadata.image) != _size(first.image):
         rule = f"{_size(first.image)}, as those of the other members are"
-        raise UsageError(expected(f"the images of {source}", rule, _size(metadata.image), "Leave it out"))
+        raise UsageError(
+            expected(f"the images of {source}", rule, _size(metadata.image), "Leave it out"),
+            "ensemble.different-members",
+        )
     return replace(metadata, classes=first.classes)
 
 

@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Callable[[Net], onnx.ModelProto], str]] = {
     "batch statistics behind noise": (lambda net: _centred(net, False), "graph.batch-mixing"),
     "batch statistics before noise": (lambda net: _centred(net, True), "graph.batch-mixing"),
     "dropout mask": (_masked, "dropout.mask-used"),
-    "old opset": (lambda net: simple(Net(6)), "opset 7 to 23, but got 6"),
+    "old opset": (lambda net: simple(Net(6)), "source.opset"),
 }
 
 

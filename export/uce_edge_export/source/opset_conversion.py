@@ -26,7 +26,9 @@ def convert(proto: onnx.ModelProto, path: str | Path) -> onnx.ModelProto:
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset not in _OPSETS:
         again = f"Export the original again with opset {OPSET}"
-        raise UceEdgeError(expected(f"{path}", f"of ONNX opset {_OPSETS[0]} to {_OPSETS[-1]}", opset, again))
+        raise UceEdgeError(
+            expected(f"{path}", f"of ONNX opset {_OPSETS[0]} to {_OPSETS[-1]}", opset, again), "source.opset"
+        )
     try:
         # The converter loses local functions, so they are inlined before.
         proto = inliner.inline_local_functions(proto) if proto.functions else proto

@@ -190,7 +190,8 @@ def metadata(
             )
     if not 0 < scale < np.inf or not all(value > 0 for value in std):
         raise UsageError(
-            expected("`scale` and `std`", "positive", (scale, *std), "For example: --scale 255 --std 0.25")
+            expected("`scale` and `std`", "positive", (scale, *std), "For example: --scale 255 --std 0.25"),
+            "argument.scale",
         )
     contract.pass_seeds(samples, 0)
     return Metadata(
