@@ -14,7 +14,7 @@ from uce_edge.contract import Inference, Precision
 from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.runtime.model import Model
 from uce_edge_export import Options, SourceSpec, export_file
-from uce_edge_export.file_pipeline import AssumedClasses, MemberStarted, NoiseCost, NoNoise
+from uce_edge_export.export_result import AssumedClasses, MemberStarted, NoiseCost, NoNoise
 from uce_edge_export.graph import assembly
 from uce_edge_export.options import PostHoc
 from uce_edge_export.pipeline import Built

@@ -7,7 +7,7 @@ from uce_edge.cli.messages import quote, say, warn
 from uce_edge.contract import Inference
 
 if TYPE_CHECKING:
-    from uce_edge_export.file_pipeline import ExportedFile, NoiseCost, Step
+    from uce_edge_export.export_result import ExportedFile, NoiseCost, Step
     from uce_edge_export.pipeline import Built, Exported
     from uce_edge_export.source.preprocessing import Scaling
 
@@ -18,7 +18,7 @@ def tell_step(step: "Step") -> None:
     """Print one step of `uce_edge_export.export_file`."""
     from uce_edge.images.gray_survey import Decided
     from uce_edge.metadata import LaplaceFit
-    from uce_edge_export import file_pipeline
+    from uce_edge_export import export_result
     from uce_edge_export.pipeline import Built
     from uce_edge_export.recalibration import Recalibrated
     from uce_edge_export.source.preprocessing import Scaling
@@ -26,14 +26,14 @@ def tell_step(step: "Step") -> None:
     match step:
         case Decided(words=str() as words):
             say(words)
-        case file_pipeline.AssumedClasses(names):
+        case export_result.AssumedClasses(names):
             say(f"Assumed order of the model's outputs: {', '.join(names[:5])}{', ...' * (len(names) > 5)}.")
             say("If the order is another one, give it: --classes FIRST,SECOND,...")
-        case file_pipeline.NoNoise():
+        case export_result.NoNoise():
             say("The file has no noise: for a network that was not trained with noise, it costs passes and helps")
             say("little. For a posterior over the last layer, add --posterior laplace. For noise, add --p 0.05 or")
             say("--dropout keep.")
-        case file_pipeline.MemberStarted(source):
+        case export_result.MemberStarted(source):
             say(f"{source}:")
         case Scaling():
             _tell_scaling(step)
@@ -46,7 +46,7 @@ def tell_step(step: "Step") -> None:
         case Recalibrated():
             tell_rule(step)
             tell_calibration(step.metadata.calibration, step.refused)
-        case file_pipeline.NoiseCost():
+        case export_result.NoiseCost():
             _tell_cost(step)
 
 
