@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +20,20 @@ from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.contract import Inference, NoiseKind, Sigma
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
+from uce_edge.metadata import Metadata
+from uce_edge.rejection.promises import NoveltyGuarantee
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
-from uce_edge_export.graph import novelty_score
+from uce_edge_export.graph import decision, novelty_score
 from uce_edge_export.options import Expand, Options
+from uce_edge_export.publish.draft import Draft
 from uce_edge_export.transform.feature_extraction import emit_all_features, probe
 
 FILES = [GOLDEN / f"digits-{kind}.onnx" for kind in ("minor-0", "moments")]
 
 
-def save(model: ir.Model, metadata: object, path: Path) -> Path:
-    model.metadata_props.clear()
-    model.metadata_props.update(metadata.to_properties())  # type: ignore[attr-defined]
-    ir.save(model, path)
+def save(model: ir.Model, metadata: Metadata, path: Path) -> Path:
+    path.write_bytes(Draft.of(model, metadata).content())
     return path
 
 
@@ -111,18 +114,20 @@ def test_passes_that_stop_early_have_it_too(calibration: Split, test_images: np.
     assert np.array_equal(early.novelty, fresh.predict(test_images).novelty)
 
 
-def test_what_is_not_a_number_is_foreign(gated: tuple, test_images: np.ndarray, tmp_path: Path) -> None:
+def test_a_score_that_is_not_a_number_is_out_of_distribution(gated: tuple, test_images: np.ndarray) -> None:
     proto = onnx.load(gated[2])
     for tensor in proto.graph.initializer:
         if tensor.name == "novelty.means":
             values = onnx.numpy_helper.to_array(tensor).copy()
             values[:] = np.nan
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-    onnx.save(proto, tmp_path / "nan.onnx")
-    said = Model(tmp_path / "nan.onnx", "cpu").predict(test_images[:3])
+    said = Model(Draft(proto.SerializeToString(), Model(gated[2], "cpu").metadata).content(), "cpu").predict(
+        test_images[:3]
+    )
     assert np.isnan(said.novelty_score).all()
     assert said.novelty.tolist() == [0, 0, 0]
-    assert contract.is_foreign(said.novelty, 0.001).all()
+    rule = RejectRule(cutoff=0.001, gate=NoveltyGuarantee(0.01, 0.95, 300, ""))
+    assert not rule.accept(said.uncertainty, said.probabilities, said.novelty).any()
 
 
 def test_attached_again_it_takes_the_place_of_the_old_one(gated: tuple, calibration: Split) -> None:
@@ -131,14 +136,14 @@ def test_attached_again_it_takes_the_place_of_the_old_one(gated: tuple, calibrat
     fitted = novelty_score.fit(once, calibration)
     np.testing.assert_array_equal(fitted.reference.scores, gated[1].reference.scores)
     twice, described = novelty_score.attach(once, metadata, fitted)
-    assert described == metadata
+    assert replace(described, digests=None) == replace(metadata.without_promises(), digests=None)
     assert [node.op_type for node in twice.graph] == [node.op_type for node in once.graph]
     assert set(twice.graph.initializers) == set(once.graph.initializers)
 
 
 def test_detached_nothing_of_it_is_left(gated: tuple) -> None:
-    (left, metadata), old = novelty_score.detach(ir.load(gated[2]), Model(gated[2], "cpu").metadata), ir.load(gated[0])
-    before = Model(gated[0], "cpu").metadata
+    left, metadata = novelty_score.detach(ir.load(gated[2]), Model(gated[2], "cpu").metadata)
+    old, before = decision.upgrade(ir.load(gated[0]), Model(gated[0], "cpu").metadata)
     assert (metadata.outputs, metadata.costs) == ((), before.costs)
     assert [node.op_type for node in left.graph] == [node.op_type for node in old.graph]
     assert set(left.graph.initializers) == set(old.graph.initializers)
