@@ -30,7 +30,7 @@ from uce_edge.metadata import ImageSpec
 from uce_edge.runtime.model import Model
 from uce_edge.runtime.providers import onnxruntime
 from uce_edge_export import ort_format
-from uce_edge_export.options import Options, Wanted
+from uce_edge_export.options import FileKind, Options
 from uce_edge_train.networks.untrained import export_untrained
 
 THREADS = 2
@@ -74,7 +74,7 @@ def export(network: str, folder: Path, kinds: Iterable[str] = KINDS, size: int =
     files = {}
     for kind in kinds:
         inference, sigma = KINDS[kind]
-        wanted = Wanted(inference, options=Options(sigma=sigma))
+        wanted = FileKind(inference, options=Options(sigma=sigma))
         out = folder / f"{network.partition(':')[0]} {kind}.onnx"
         files[kind] = export_untrained(network, out, wanted, image=ImageSpec(size, size, 3)).path
     return files

@@ -1,18 +1,21 @@
-"""Choices a user makes at export. No heavy imports: the command line reads them to show its help."""
+"""Export options, without heavy imports for the command line's help."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from uce_edge._util.records import Record
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError, expected
 
+if TYPE_CHECKING:
+    from uce_edge.images.gray_range import Choice
+
 
 class OutputIs(StrEnum):
-    """What a classifier's output means."""
+    """The meaning of a classifier's output."""
 
     AUTO = "auto"
     """A final Softmax means probabilities; otherwise values that are never negative and sum to 1 do."""
@@ -34,14 +37,14 @@ class Layout(StrEnum):
 
 
 class PostHoc(StrEnum):
-    """What a network without noise is given to draw from."""
+    """A posterior for a network without noise."""
 
     LAPLACE = "laplace"
     """A Gaussian posterior over the weights of its last layer: the network runs once, whatever N is."""
 
 
 class ChannelOrder(StrEnum):
-    """The order of the colours that a network takes; files are decoded to red, green, blue."""
+    """The channel order of a network; files decode to RGB."""
 
     RGB = "rgb"
     """Red first."""
@@ -59,11 +62,11 @@ class Expand(StrEnum):
 
 
 KEEP = "keep"
-"""The word that lets dropout keep its noise."""
+"""The option value that keeps the network's own dropout random."""
 
 
 def pattern_and_rate(text: str) -> tuple[str, float]:
-    """The parts of "PATTERN=0.1"; no pattern in "0.2", and NaN where no number is."""
+    """Parse "PATTERN=0.1" or "0.2"; NaN for no number."""
     pattern, _, number = text.rpartition("=")
     try:
         return pattern, float(number)
@@ -99,13 +102,13 @@ class Options(Record):
                 raise UsageError(expected("`dropout`", rule, text, "For example: --dropout keep"))
 
     def refuse_noise(self, inference: Inference, rates: Sequence[str] | None = None) -> None:
-        """Refuse what a Laplace posterior has no use for, before anything slow happens.
+        """Reject options that a Laplace posterior cannot use.
 
         Args:
-            inference: The kind of graph that was asked for.
-            rates: Dropout rates that were asked for, if any.
+            inference: The requested kind of graph.
+            rates: Requested dropout rates, if any.
         """
-        asked = {
+        requested = {
             "--p": rates,
             "--dropout": self.dropout,
             "--sigma": self.sigma,
@@ -114,11 +117,12 @@ class Options(Record):
             "--expand early": self.expand is Expand.EARLY,
             f"--inference {inference}": inference is not Inference.MC,
         }
-        given = [name for name, value in asked.items() if value]
+        given = [name for name, value in requested.items() if value]
         if given:
             raise UsageError(
                 f"{' and '.join(given)} cannot be combined with a Laplace posterior, which draws the last layer of a "
-                "network without noise: leave one of the two out."
+                "network without noise: leave one of the two out.",
+                "laplace.noise-given",
             )
 
     @property
@@ -128,18 +132,18 @@ class Options(Record):
 
     @property
     def masks(self) -> list[tuple[str, float]]:
-        """Patterns for the names of values that are masked, with their rates."""
+        """Patterns of masked values, with their rates."""
         return [pattern_and_rate(text) for text in self.dropout if text != KEEP]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The kind of file that is wanted, whatever it is made from."""
+class FileKind:
+    """The kind of model file to write, from any source."""
 
     inference: Inference = Inference.MC
     """The kind of graph."""
     noise: NoiseKind = NoiseKind.TABLE
-    """Where the noise comes from."""
+    """The source of the noise."""
     samples: int | None = None
     """The default number of passes; None for that of the kind of graph."""
     precision: Precision = Precision.FP32
@@ -147,13 +151,40 @@ class Wanted:
     options: Options = Options()
     """How the noise gets into the graph."""
     posterior: PostHoc | None = None
-    """What a network without noise is given to draw from."""
-    chosen: bool = True
-    """Whether somebody asked for this kind of graph."""
+    """The posterior of a network without noise."""
 
     @property
     def suffix(self) -> str:
-        """What tells the names of different kinds apart."""
+        """The part of a default name for this kind."""
         kind = "" if self.inference is Inference.MC else f"-{self.inference}"
         kind = kind if self.posterior is None else f"-{self.posterior}"
         return kind if self.precision is Precision.FP32 else f"{kind}-{self.precision}"
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """How to read a third-party classifier."""
+
+    classes: Sequence[str] | None = None
+    """Class names in the order of the outputs; None for those of the labelled images, or numbers."""
+    scale: float | None = None
+    """Pixels (0 to 255) are divided by it; None for 255."""
+    mean: Sequence[float] | None = None
+    """Subtracted after `scale`: one number, or one per channel; None for 0."""
+    std: Sequence[float] | None = None
+    """Divides after `mean`: one number, or one per channel; None for 1."""
+    channels: ChannelOrder | None = None
+    """The order of the colours; None for RGB."""
+    layout: Layout = Layout.AUTO
+    """The order of the dimensions of the input."""
+    size: tuple[int, int] | None = None
+    """Height and width, if the file leaves them open."""
+    output_is: OutputIs = OutputIs.AUTO
+    """Whether the output is logits or probabilities."""
+    range: "Choice" = "auto"
+    """For gray images of more than 8 bits, the values of black and white; "auto" looks at the labelled images."""
+
+    @property
+    def gives_scaling(self) -> bool:
+        """Whether it states how pixels are scaled."""
+        return any(given is not None for given in (self.scale, self.mean, self.std, self.channels))

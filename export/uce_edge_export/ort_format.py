@@ -1,4 +1,4 @@
-"""A second file in ONNX Runtime's own format: optimised once, when it is written, and so loaded in half the time."""
+"""Write a second file in ONNX Runtime's own format."""
 
 import warnings
 from pathlib import Path
@@ -19,7 +19,7 @@ _PASSES = 2
 
 
 def convert(path: str | Path) -> Path:
-    """Write NAME.ort beside NAME.onnx, with the same metadata and, within rounding, the same answers.
+    """Write NAME.ort beside NAME.onnx, with the same answers.
 
     The description of both, NAME.json, gets the digest of the new file. As in `publish.draft`, there is never a wrong
     one.
@@ -62,12 +62,13 @@ def _save(path: Path, content: bytes, out: Path) -> None:
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         raise UceEdgeError(
             f"ONNX Runtime {ort.__version__} cannot write {path} in its own format ({str(error).splitlines()[0]}). "
-            f"{path} is complete: use it as it is."
+            f"{path} is complete: use it as it is.",
+            "ort.unsupported",
         ) from None
 
 
 def _check(original: Model, converted: Model, target: Path) -> None:
-    """Run both on random pixels; files that draw noise of their own only have to give finite logits."""
+    """Compare both on random pixels; random noise must be finite."""
     metadata = original.metadata
     spec = metadata.image
     shape = (2, spec.height, spec.width, spec.channels)
@@ -82,5 +83,6 @@ def _check(original: Model, converted: Model, target: Path) -> None:
     if not difference <= TOLERANCE:
         raise UceEdgeError(
             f"{target} was not written: its logits differ from those of {original.path} by {difference:.2g} (allowed: "
-            f"{TOLERANCE:g}). {original.path} is complete: use it as it is."
+            f"{TOLERANCE:g}). {original.path} is complete: use it as it is.",
+            "ort.different",
         )

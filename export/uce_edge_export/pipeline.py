@@ -1,4 +1,4 @@
-"""Export a model: build the graph, pass the gate, measure the file, publish it."""
+"""Export: build the graph, check, measure and publish the file."""
 
 import importlib.metadata
 import math
@@ -28,7 +28,7 @@ from uce_edge_export.graph import assembly, laplace_draws, novelty_score
 from uce_edge_export.noise import moments_calibration
 from uce_edge_export.noise.sites import Site, factored, in_order, select, sites_by_rule, sites_of_marks
 from uce_edge_export.options import Expand, Options
-from uce_edge_export.publish.draft import check_name, publish
+from uce_edge_export.publish.draft import Draft, destination
 from uce_edge_export.source import third_party
 from uce_edge_export.transform import precision
 from uce_edge_export.transform.baked_seeds import bake_seeds
@@ -36,54 +36,139 @@ from uce_edge_export.transform.baked_seeds import bake_seeds
 
 @dataclass(frozen=True)
 class Labelled:
-    """Labelled images of a trained run, which say how good its file is."""
+    """Labelled images of a trained run, for its file."""
 
     calibration: Split
-    """What the map was fitted on."""
+    """The images of the map."""
     held_out: Split | None
-    """What nothing was fitted on; None where rejection is not to be measured."""
+    """Images that nothing was fitted on; None to skip the measurement."""
     promise: Promise | None
-    """What a rejection threshold shall keep, if anything."""
+    """The promised error, if any."""
     novelty: NoveltyPromise | None = None
-    """What the gate against foreign images shall keep, if there shall be one."""
+    """The promise of the novelty gate, if there is one."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A draft that passed the parity gate."""
+
+    draft: Draft
+    parity: parity_gate.Parity
+    judgements: dict[str, Judgement] = field(default_factory=dict)
+    """The costs of cheaper forms, by name, where they could be measured."""
+    notes: tuple[str, ...] = ()
+    """Changes to the network, for the user: sentences without their full stops."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Of the draft."""
+        return self.draft.metadata
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written and what the gate found."""
+    """A written file and the results of its checks."""
 
     path: Path
     metadata: Metadata
     parity: parity_gate.Parity
     judgements: dict[str, Judgement] = field(default_factory=dict)
-    """What cheaper forms cost, by their names, where that could be measured."""
+    """The costs of cheaper forms, by name, where they could be measured."""
     file_nll: float = math.nan
     """NLL of the written file on the calibration images, where there are some."""
     refused: NoGuaranteeError | None = None
-    """Why the promise that was asked for is not made."""
+    """Why the requested promise is not made."""
     costs: novelty_levels.Costs | None = None
-    """What other levels of the novelty gate would do; None for a file without one."""
+    """The costs of other levels of the novelty gate; None without one."""
     notes: tuple[str, ...] = ()
-    """What was changed on the way, for the user: sentences without their full stops."""
+    """Changes to the network, for the user: sentences without their full stops."""
 
 
 def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
-    """Refuse what does not go together, before anything slow happens."""
+    """Reject options that exclude each other."""
     inference, noise = metadata.inference, metadata.noise
     precision.refuse(metadata.precision, inference, labelled)
     sigma_error.refuse(options.sigma, inference)
     if options.dropout and inference is Inference.DETERMINISTIC:
-        raise UsageError("A deterministic model has no noise: leave --dropout out, or use --inference mc.")
+        raise UsageError(
+            "A deterministic model has no noise: leave --dropout out, or use --inference mc.", "export.noise-missing"
+        )
     if options.bake and (inference is Inference.DETERMINISTIC or noise is NoiseKind.INPUT):
-        raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
+        raise UsageError(
+            "Only a model that takes seeds can have them baked in: leave --bake-samples out.", "export.seeds-missing"
+        )
     if inference is not Inference.MOMENTS:
         if options.sample_from is not None:
-            raise UsageError("--sample-from goes with --inference moments.")
+            raise UsageError("--sample-from goes with --inference moments.", "export.needs-moments")
         return
     if noise is NoiseKind.INPUT:
-        raise UsageError("Noise as graph inputs goes with exact passes: --noise input --inference mc")
+        raise UsageError(
+            "Noise as graph inputs goes with exact passes: --noise input --inference mc", "export.noise-input"
+        )
     if options.expand is Expand.EARLY:
-        raise UsageError("A moments graph computes one image, not N: leave --expand out, or use --inference mc")
+        raise UsageError(
+            "A moments graph computes one image, not N: leave --expand out, or use --inference mc",
+            "export.expand-moments",
+        )
+
+
+def build(
+    classifier: assembly.Classifier,
+    sites: list[Site],
+    metadata: Metadata,
+    images: npt.NDArray[np.uint8] | None,
+    reference: parity_gate.Reference,
+    options: Options = Options(),
+    trained: list[Site] | None = None,
+    drawn: laplace_draws.Drawn | None = None,
+    judged: Split | None = None,
+    judge_sigma: bool = False,
+) -> Built:
+    """Build a contract file in memory, and check its parity.
+
+    Args:
+        classifier: The network without noise.
+        sites: Its noisy layers.
+        metadata: Of the file; layers and costs are filled in.
+        images: Images for the gate, as the file takes them; None for random pixels.
+        reference: An independent computation of the network with noise.
+        options: How the noise gets into the graph.
+        trained: The noisy layers as they were trained, where that was with another sigma.
+        drawn: The posterior over the last layer of a deterministic classifier, if any.
+        judged: Labelled images that measure the quality of a lower precision; None where there are none.
+        judge_sigma: Whether they also measure that of another sigma.
+    """
+    metadata = replace(
+        metadata,
+        noise=metadata.noise if sites else NoiseKind.NONE,
+        sigma=sigma_error.of_sites(sites),
+        tools=_versions() | metadata.tools,
+    )
+    early = options.expand is Expand.EARLY
+
+    def graph(layers: list[Site]) -> tuple[ir.Model, Metadata]:
+        return assembly.contract_model(
+            classifier, layers, metadata, expand_early=early, sample_from=options.sample_from
+        )
+
+    draft = Draft.of(*graph(sites))
+    metadata = draft.metadata
+    images = random_pixels(metadata.image) if images is None else images[:3]
+    errors = {} if trained is None else sigma_error.layer_errors(classifier, metadata.image, trained, sites, images)
+    judgements: dict[str, Judgement] = {}
+    fed = _with_noise_inputs(classifier, sites, metadata)
+    parity = parity_gate.check(draft, images, reference, [site.size for site in sites], fed)
+    if errors and trained and judged and judge_sigma:
+        judgements[f"{metadata.sigma} sigma"] = sigma_error.judge(draft, graph(trained)[0], judged, errors)
+    if metadata.precision is not Precision.FP32:
+        change = precision.reduce(draft, judged)
+        judgements |= {} if change is None else {metadata.precision.value: change}
+        parity_gate.check_again(draft, images)
+    if drawn is not None:
+        parity = laplace_draws.add(draft, drawn, images)
+    if options.bake:
+        bake_seeds(draft)
+    return Built(draft, parity, judgements, (sigma_error.describe(errors, metadata.sigma),) if errors else ())
 
 
 def write(
@@ -97,77 +182,45 @@ def write(
     labelled: Labelled | None = None,
     trained: list[Site] | None = None,
     drawn: laplace_draws.Drawn | None = None,
-    judged: Split | None = None,
 ) -> Exported:
-    """Build a contract file, run it against its reference, measure it, and only then put it in its place.
+    """Build, measure and publish a contract file.
 
     Args:
-        classifier: The network without noise.
-        sites: Its noisy layers.
-        metadata: What the file says of itself; layers, costs and what is measured are filled in.
+        classifier: As in `build`, like the others that are not listed.
+        sites: The noisy layers.
+        metadata: Of the file.
         out: The `.onnx` file.
-        images: Images for the gate, as the file takes them; None for random pixels.
-        reference: The network with noise, computed by somebody else.
+        images: Images for the gate.
+        reference: For the gate.
         options: How the noise gets into the graph.
-        labelled: Images that say what a cheaper form costs, and what rejection does; None where there are none.
-        trained: The noisy layers as they were trained, where that was with another sigma.
-        drawn: The posterior that the last layer of a deterministic classifier is given, if any.
-        judged: Labelled images for smaller numbers, where there are none of a trained run.
+        labelled: Images that measure quality and fit the reject rule; None where there are none.
+        trained: The noisy layers as they were trained.
+        drawn: The posterior.
     """
-    out = check_name(out)
-    metadata = replace(
-        metadata,
-        noise=metadata.noise if sites else NoiseKind.NONE,
-        sigma=sigma_error.of_sites(sites),
-        baked=options.bake and drawn is None,  # with draws, when they are there
-        tools=_versions() | metadata.tools,
-    )
-    early = options.expand is Expand.EARLY
-
-    def build(layers: list[Site]) -> tuple[ir.Model, Metadata]:
-        return assembly.contract_model(
-            classifier, layers, metadata, expand_early=early, sample_from=options.sample_from
-        )
-
-    built, metadata = build(sites)
-    images = random_pixels(metadata.image) if images is None else images[:3]
-    errors = {} if trained is None else sigma_error.layer_errors(classifier, metadata.image, trained, sites, images)
-    judgements: dict[str, Judgement] = {}
-    with publish(built, metadata, out) as draft:
-        fed = _with_noise_inputs(classifier, sites, metadata)
-        parity = parity_gate.check(draft.path, metadata, images, reference, [site.size for site in sites], fed)
-        if trained and errors and labelled:
-            form = f"{metadata.sigma} sigma"
-            judgements[form] = sigma_error.judge(draft, build(trained)[0], labelled.calibration, errors)
-        if metadata.precision is not Precision.FP32:
-            change = precision.reduce(draft, labelled.calibration if labelled else judged)
-            judgements |= {} if change is None else {metadata.precision.value: change}
-            parity_gate.check_again(draft.path, metadata, images)
-        if drawn is not None:
-            parity = laplace_draws.add(draft, drawn, images)
-        if options.bake:
-            bake_seeds(draft)
-        notes = (sigma_error.describe(errors, metadata.sigma),) if errors else ()
-        file_nll, measured, costs = math.nan, None, None
+    file_nll, measured, costs = math.nan, None, None
+    judged = None if labelled is None else labelled.calibration
+    with destination(out) as save:
+        built = build(classifier, sites, metadata, images, reference, options, trained, drawn, judged, judge_sigma=True)
+        draft, notes = built.draft, built.notes
         if labelled and labelled.held_out:
-            gated = (
-                novelty_score.add(draft, labelled.calibration, labelled.novelty) if labelled.novelty else RejectRule()
-            )
-            if isinstance(gated, NoveltyError):
-                why = str(gated).removesuffix(".")
-                notes = (*notes, f"the file has no gate against out-of-distribution images. {why}")
-                gated = RejectRule()
-            elif gated.decides:
-                costs = novelty_levels.compare(draft, labelled.calibration, labelled.promise, gated)
+            gate: RejectRule | NoveltyError = RejectRule()
+            if labelled.novelty:
+                gate = novelty_score.add(draft, labelled.calibration, labelled.novelty)
+            if isinstance(gate, NoveltyError):
+                why = str(gate).removesuffix(".")
+                notes, gate = (*notes, f"the file has no gate against out-of-distribution images. {why}"), RejectRule()
+            elif gate.decides:
+                costs = novelty_levels.compare(draft, labelled.calibration, labelled.promise, gate)
             known = Known.of(draft, labelled.calibration)
-            file_nll = nll(known.said.probabilities, known.labels)
-            measured = measure(draft, labelled.held_out, labelled.promise, gated, known)
+            file_nll = nll(known.prediction.probabilities, known.labels)
+            measured = measure(draft, labelled.held_out, labelled.promise, gate, known)
+        save(draft)
     refused = measured if isinstance(measured, NoGuaranteeError) else None
-    return Exported(out, draft.metadata, parity, judgements, file_nll, refused, costs, notes)
+    return Exported(Path(out), draft.metadata, built.parity, built.judgements, file_nll, refused, costs, notes)
 
 
 def _with_noise_inputs(classifier: assembly.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:
-    """The same network with exact passes and its noise as graph inputs, as the gate runs it; None without noise."""
+    """The network with noise as graph inputs, for the gate."""
     if not sites:
         return None
     exact = replace(metadata, noise=NoiseKind.INPUT, inference=Inference.MC)
@@ -176,13 +229,13 @@ def _with_noise_inputs(classifier: assembly.Classifier, sites: list[Site], metad
 
 
 def random_pixels(spec: ImageSpec) -> npt.NDArray[Any]:
-    """Three images for a gate that has no better ones."""
+    """Three random images for the gate."""
     shape = (3, spec.height, spec.width, spec.channels)
     return np.random.default_rng(0).integers(0, 256, shape).astype(spec.dtype)
 
 
 def default_samples(inference: Inference) -> int:
-    """The number of passes of a file when nobody says otherwise."""
+    """The default number of passes."""
     return {Inference.MC: 25, Inference.MOMENTS: moments_calibration.SAMPLES, Inference.DETERMINISTIC: 1}[inference]
 
 
@@ -194,11 +247,11 @@ def export_third_party(
     options: Options = Options(),
     data: Split | None = None,
 ) -> Exported:
-    """Give a third-party ONNX classifier Gaussian dropout, or keep its own, and write it as a contract file.
+    """Export a third-party ONNX classifier with dropout noise.
 
     Args:
         source: The classifier, as read by `third_party.load` with the same options.
-        metadata: What the file says of itself, from `third_party.metadata`.
+        metadata: Of the file, from `third_party.metadata`.
         out: The `.onnx` file.
         p: Rates of Gaussian dropout: "0.2" for all layers after the first, or "PATTERN=0.1" by weight name. The last
             match counts.
@@ -206,7 +259,20 @@ def export_third_party(
         data: Labelled images. A lower precision needs them to find its ranges, and is judged on them. The parity gate
             runs on them, too.
     """
-    check_name(out)
+    with destination(out) as save:
+        built = build_third_party(source, metadata, p, options, data)
+        save(built.draft)
+    return Exported(Path(out), built.metadata, built.parity, built.judgements, notes=built.notes)
+
+
+def build_third_party(
+    source: third_party.ThirdParty,
+    metadata: Metadata,
+    p: Sequence[str],
+    options: Options = Options(),
+    data: Split | None = None,
+) -> Built:
+    """Build a third-party classifier's file; see `export_third_party`."""
     refuse(metadata, options, labelled=data is not None)
     sites, exact = [], None
     if metadata.inference is not Inference.DETERMINISTIC:
@@ -218,8 +284,8 @@ def export_third_party(
     reference = graph_reference(source.classifier, metadata.image, sites)
     third_party.check_original(source, metadata.image, reference)
     images = None if data is None or len(data) < 2 else data.images
-    done = write(source.classifier, sites, metadata, out, images, reference, options, trained=exact, judged=data)
-    return replace(done, notes=(*source.notes, *done.notes))
+    built = build(source.classifier, sites, metadata, images, reference, options, exact, judged=data)
+    return replace(built, notes=(*source.notes, *built.notes))
 
 
 def _versions() -> dict[str, str]:

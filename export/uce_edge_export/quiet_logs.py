@@ -1,4 +1,4 @@
-"""The logs of other packages, kept off the screen while these work."""
+"""Silence the logs of other packages."""
 
 import contextlib
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def errors_only() -> Iterator[None]:
-    """Inside the block, nothing below an error is logged; afterwards the program's own choice holds again."""
+    """Log errors only inside the block."""
     level = logging.root.manager.disable
     logging.disable(max(level, logging.WARNING))
     try:

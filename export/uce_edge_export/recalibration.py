@@ -1,4 +1,4 @@
-"""Fit the calibration map of a model file anew, without its training run: only its head is written again."""
+"""Recalibrate a model file without its training run."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,22 +38,22 @@ _BINNED = 1000
 
 @dataclass(frozen=True)
 class Recalibrated:
-    """What was written."""
+    """A recalibrated file."""
 
     path: Path
     metadata: Metadata
     file_nll: float
     """NLL of the new file on the calibration images."""
     refused: NoGuaranteeError | None = None
-    """Why the promise that was asked for is not made."""
+    """Why the requested promise is not made."""
     unfit: NoveltyError | None = None
-    """Why the file has no novelty output, if it was to have one."""
+    """Why the file has no requested novelty output."""
     costs: novelty_levels.Costs | None = None
-    """What other levels of the gate would do; None for a file without one."""
+    """The costs of other levels of the gate; None without one."""
 
 
 def recalibrate(
-    source: str | Path,
+    source: str | Path | Model,
     out: str | Path,
     data: Split,
     method: Method,
@@ -64,46 +64,46 @@ def recalibrate(
     held_out: Split | None = None,
     monitor: bool = False,
 ) -> Recalibrated:
-    """Fit a calibration map on labelled images and write a new file; the old one stays.
+    """Recalibrate a file on labelled images, as a new file.
 
     Args:
-        source: Any contract file.
+        source: Any contract file, or one that is loaded on the CPU.
         out: The new file.
         data: Labelled images, as the file takes them.
         method: The calibration map, which may be another kind than the file has.
         samples: The number of passes to calibrate for, and the new file's default; None for the old file's number.
         seed: Which passes to use.
-        promise: The error that a rejection threshold must keep. If the images cannot prove it, the file gets the new
+        promise: The error that the reject rule must keep. If the images cannot prove it, the file gets the new
             map and no threshold. If they are too few for any proof, they are refused before anything is computed.
-        novelty: What the gate against foreign images must keep; it is fitted on the images of the map. None writes a
-            file without a gate. If it has no level and the images are too few, the file has no gate either.
-        held_out: Labelled images that nothing is fitted on, which show what thresholds let through. None takes half of
+        novelty: The promise of the novelty gate, which is fitted on the images of the map. None writes a file without
+            a gate. If it has no level and the images are too few, the file has no gate either.
+        held_out: Labelled images that nothing is fitted on, which measure the reject rule. None takes half of
             `data` if something is promised; that half is then not used for the map.
-        monitor: Fit on half of the images even if nothing is promised, and store the usual answers to the other half.
+        monitor: Fit on half of the images without a promise too, and store the monitor's reference from the rest.
             With a promise, or with `held_out`, this is always done.
     """
     out = check_name(out)
-    model = Model(source, "cpu")
-    if out.exists() and out.samefile(source):
+    model = source if isinstance(source, Model) else Model(source, "cpu")
+    if out.exists() and Path(model.path).exists() and out.samefile(model.path):
         raise UsageError(expected("`out`", "a new file", str(out), "The old file is kept: choose another --out"))
     n = model.metadata.samples if samples is None else samples
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
-    kept = held_out
+    counted = held_out
     given = len(data) if held_out is None else None
-    if kept is None and (promise is not None or monitor):
-        data, kept = data.halves()
+    if counted is None and (promise is not None or monitor):
+        data, counted = data.halves()
     if promise is not None:
         promise.targets(model.classes)  # refuses classes that do not exist
-    if kept is not None and promise is not None:
-        guarantee.check_possible(len(kept.one_per_group()), promise, given, grouped=kept.groups is not None)
+    if counted is not None and promise is not None:
+        guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
     members = model.metadata.members
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
-    kept_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
-    calibration = replace(calibration, parameters=calibration.parameters | kept_parameters)
+    own_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
+    calibration = replace(calibration, parameters=calibration.parameters | own_parameters)
     network, described = detach(graph_of(model), model.metadata)
     metadata = replace(
-        described.without_promises(),  # what is known of the error holds for the map it was measured with
+        described.without_promises(),  # they hold for the old map
         outputs=(),
         calibration=calibration,
         samples=n,
@@ -111,14 +111,13 @@ def recalibrate(
     )
     measured = None
     with publish(replace_head(network, metadata), metadata, out) as draft:
-        fresh = Model(draft.path, "cpu")
-        file_nll = _check(fresh, model, data, n, seed, calibration.outcome.nll_after)
+        file_nll = _check(draft.model, model, data, n, seed, calibration.outcome.nll_after)
         added = RejectRule() if novelty is None else add_novelty(draft, data, novelty)
         gate = added if isinstance(added, RejectRule) else RejectRule()
         costs = novelty_levels.compare(draft, data, promise, gate) if gate.decides else None
-        if kept is not None:
-            usual = data if promise is not None and promise.score is RejectBy.AUTO else data.at_most(_BINNED)
-            measured = measure(draft, kept, promise, gate, Known.of(draft, usual))
+        if counted is not None:
+            binned = data if promise is not None and promise.score is RejectBy.AUTO else data.at_most(_BINNED)
+            measured = measure(draft, counted, promise, gate, Known.of(draft, binned))
         elif gate.decides:
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
@@ -127,43 +126,44 @@ def recalibrate(
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
-    """Write everything behind the raw logits again; what computes the logits is untouched."""
+    """Replace everything behind the raw logits."""
     graph = model.graph
     logits = raw_logits(graph)
-    kept = list(graph.initializers.values())
-    old = [str(value.name) for value in kept if _is_head(str(value.name))]
-    g = Builder(taken={str(value.name) for value in kept} - set(old))
+    constants = list(graph.initializers.values())
+    old = [str(value.name) for value in constants if _is_head(str(value.name))]
+    g = Builder(taken={str(value.name) for value in constants} - set(old))
     samples = None
     if metadata.inference is not Inference.DETERMINISTIC:
         # Baked seeds are an initializer, which stays.
-        seeds = next(value for value in (*graph.inputs, *kept) if value.name == contract.SEEDS)
+        seeds = next(value for value in (*graph.inputs, *constants) if value.name == contract.SEEDS)
         samples = g.Shape(seeds, start=0, end=1)
     for value in graph.outputs:
         value.name = f"{value.name}.old"
     for name in old:
         graph.initializers[name].name = f"{name}.old"
     graph.outputs[:] = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration, metadata.members)
-    for value in g.initializers:
-        graph.register_initializer(value)
-    graph.extend(g.nodes)
+    g.append_to(graph)
     return checked(model)
 
 
 def _is_head(initializer: str) -> bool:
-    """Whether it belongs to what is replaced; the variance scale is a part of what computes the logits."""
+    """Whether an initializer belongs to the replaced head."""
     return initializer.startswith(("calibration.", decision.PREFIX)) and initializer != contract.VARIANCE_SCALE
 
 
 def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expected_nll: float) -> float:
-    """The new file must have the old network and the fitted likelihood."""
+    """Require the old network and the fitted likelihood."""
     if fresh.metadata.noise is not NoiseKind.RANDN:
         ours, theirs = (model.logits(data.images[:2], samples, seed) for model in (fresh, old))
         if not np.array_equal(ours, theirs):
-            raise ParityError("The recalibrated file has other logits than the old one. Nothing was written.")
+            raise ParityError(
+                "The recalibrated file has other logits than the old one. Nothing was written.", "parity.logits"
+            )
     file_nll = nll(fresh.predict(data.images, samples, seed).probabilities, data.labels)
     near = abs(file_nll - expected_nll) <= 1e-3 * max(1.0, expected_nll)
     if fresh.metadata.noise is not NoiseKind.RANDN and not near:
         raise ParityError(
-            f"The recalibrated file has NLL {file_nll:.4f}, the fit {expected_nll:.4f}. Nothing was written."
+            f"The recalibrated file has NLL {file_nll:.4f}, the fit {expected_nll:.4f}. Nothing was written.",
+            "parity.likelihood",
         )
     return file_nll

@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Call, Digits
+from helpers.errors import raises
 from PIL import Image
 
 from uce_edge import contract
 from uce_edge.contract import Method
-from uce_edge.errors import UsageError
 from uce_edge.rejection import guarantee
-from uce_edge.rejection.promises import Guarantee, Promise
+from uce_edge.rejection.promises import Promise
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import Options
 from uce_edge_export.recalibration import recalibrate
@@ -58,9 +58,9 @@ def test_it_is_recalibrated_as_the_file_with_seeds_is(
 
 def test_it_is_calibrated_for_its_own_passes_alone(digits: Digits, baked: Path, tmp_path: Path) -> None:
     data = digits.dataset.splits["calibration"]
-    for other, rule in (({"samples": 5}, "`samples` to be 25"), ({"seed": 1}, "`seed` to be 0")):
-        with pytest.raises(UsageError, match=rule):
-            recalibrate(baked, tmp_path / "new.onnx", data, Method.TEMPERATURE, **other)
+    for name, value in (("samples", 5), ("seed", 1)):
+        with raises(f"argument.{name}"):
+            recalibrate(baked, tmp_path / "new.onnx", data, Method.TEMPERATURE, **{name: value})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -69,17 +69,20 @@ def test_a_run_with_a_promise_is_exported_with_its_passes_baked_in(digits: Digit
     promise = Promise(0.03, confidence=0.9)
     calibration.calibrate(run, promise=promise)
     done = export_run(run, out, digits.dataset, samples=25, options=Options(bake=True))
-    assert isinstance(done.promised, Guarantee)
+    promised = done.metadata.promise
+    assert promised is not None
     held_out = digits.dataset.splits["guarantee"]
     said = Model(out, "cpu").predict(held_out.images, reject="auto")
     wrong = said.class_ids != held_out.labels
-    assert done.promised == guarantee.find(said.uncertainty, wrong, promise.target_error, promise.confidence)
+    found = guarantee.find(said.uncertainty, wrong, promise.target_error, promise.confidence)
+    assert Model(out, "cpu").threshold("auto") == pytest.approx(found.threshold, abs=1e-6)
+    assert (promised.accepted, promised.error_bound) == (found.accepted, found.error_bound)
     again = recalibrate(
         out, tmp_path / "again.onnx", held_out, Method.VECTOR, promise=replace(promise, target_error=0.1)
     )
-    assert again.promised is not None
+    assert again.metadata.promise is not None
     assert seeds_of(again.path) == list(range(25))
-    assert Model(again.path, "cpu").threshold("auto") == again.promised.threshold
+    assert Model(again.path, "cpu").threshold("auto") == again.metadata.rule.threshold
 
 
 def test_from_the_command_line(digits: Digits, baked: Path, call: Call, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from conftest import GOLDEN
+from helpers.errors import raises
 from helpers.nets import MEAN, STD, Net, export
 from onnx import helper
 
@@ -18,17 +20,20 @@ from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.contract import Inference, NoiseKind, Sigma
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
+from uce_edge.metadata import Metadata
+from uce_edge.rejection.promises import NoveltyGuarantee
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
-from uce_edge_export.graph import novelty_score
+from uce_edge_export.graph import decision, novelty_score
 from uce_edge_export.options import Expand, Options
+from uce_edge_export.publish.draft import Draft
+from uce_edge_export.transform.feature_extraction import emit_all_features, probe
 
 FILES = [GOLDEN / f"digits-{kind}.onnx" for kind in ("minor-0", "moments")]
 
 
-def save(model: ir.Model, metadata: object, path: Path) -> Path:
-    model.metadata_props.clear()
-    model.metadata_props.update(metadata.to_properties())  # type: ignore[attr-defined]
-    ir.save(model, path)
+def save(model: ir.Model, metadata: Metadata, path: Path) -> Path:
+    path.write_bytes(Draft.of(model, metadata).content())
     return path
 
 
@@ -54,7 +59,7 @@ def gated(request: pytest.FixtureRequest, calibration: Split, tmp_path_factory: 
 def test_score_and_p_are_those_of_numpy(gated: tuple, test_images: np.ndarray) -> None:
     old, fitted, new = gated
     said = Model(new, "cpu").predict(test_images)
-    exact = fitted.distances[0](novelty_score.features(ir.load(old), test_images)[0])
+    exact = fitted.distances[0](probe(ir.load(old), test_images, emit_all_features)[0])
     np.testing.assert_allclose(said.novelty_score, exact, rtol=1e-5)
     np.testing.assert_array_equal(said.novelty, fitted.reference(said.novelty_score))
     assert said[0].novelty == pytest.approx(float(said.novelty[0]))
@@ -109,18 +114,20 @@ def test_passes_that_stop_early_have_it_too(calibration: Split, test_images: np.
     assert np.array_equal(early.novelty, fresh.predict(test_images).novelty)
 
 
-def test_what_is_not_a_number_is_foreign(gated: tuple, test_images: np.ndarray, tmp_path: Path) -> None:
+def test_a_score_that_is_not_a_number_is_out_of_distribution(gated: tuple, test_images: np.ndarray) -> None:
     proto = onnx.load(gated[2])
     for tensor in proto.graph.initializer:
         if tensor.name == "novelty.means":
             values = onnx.numpy_helper.to_array(tensor).copy()
             values[:] = np.nan
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-    onnx.save(proto, tmp_path / "nan.onnx")
-    said = Model(tmp_path / "nan.onnx", "cpu").predict(test_images[:3])
+    said = Model(Draft(proto.SerializeToString(), Model(gated[2], "cpu").metadata).content(), "cpu").predict(
+        test_images[:3]
+    )
     assert np.isnan(said.novelty_score).all()
     assert said.novelty.tolist() == [0, 0, 0]
-    assert contract.is_foreign(said.novelty, 0.001).all()
+    rule = RejectRule(cutoff=0.001, gate=NoveltyGuarantee(0.01, 0.95, 300, ""))
+    assert not rule.accept(said.uncertainty, said.probabilities, said.novelty).any()
 
 
 def test_attached_again_it_takes_the_place_of_the_old_one(gated: tuple, calibration: Split) -> None:
@@ -129,14 +136,14 @@ def test_attached_again_it_takes_the_place_of_the_old_one(gated: tuple, calibrat
     fitted = novelty_score.fit(once, calibration)
     np.testing.assert_array_equal(fitted.reference.scores, gated[1].reference.scores)
     twice, described = novelty_score.attach(once, metadata, fitted)
-    assert described == metadata
+    assert replace(described, digests=None) == replace(metadata.without_promises(), digests=None)
     assert [node.op_type for node in twice.graph] == [node.op_type for node in once.graph]
     assert set(twice.graph.initializers) == set(once.graph.initializers)
 
 
 def test_detached_nothing_of_it_is_left(gated: tuple) -> None:
-    (left, metadata), old = novelty_score.detach(ir.load(gated[2]), Model(gated[2], "cpu").metadata), ir.load(gated[0])
-    before = Model(gated[0], "cpu").metadata
+    left, metadata = novelty_score.detach(ir.load(gated[2]), Model(gated[2], "cpu").metadata)
+    old, before = decision.upgrade(ir.load(gated[0]), Model(gated[0], "cpu").metadata)
     assert (metadata.outputs, metadata.costs) == ((), before.costs)
     assert [node.op_type for node in left.graph] == [node.op_type for node in old.graph]
     assert set(left.graph.initializers) == set(old.graph.initializers)
@@ -194,7 +201,7 @@ def test_features_are_what_the_last_layer_of_the_original_takes(
     session = onnxruntime.InferenceSession(original.SerializeToString(), providers=["CPUExecutionProvider"])
     pixels = ((images / 255 - np.array(MEAN)) / np.array(STD)).transpose(0, 3, 1, 2).astype(np.float32)
     wanted = mean(session.run([name], {"image": pixels})[0])
-    (ours,) = novelty_score.features(ir.load(done.path), images)
+    (ours,) = probe(ir.load(done.path), images, emit_all_features)
     np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5 * float(np.abs(wanted).max()))
 
 
@@ -209,7 +216,7 @@ def test_a_moments_file_has_the_means_of_its_features_already(
     _, exact = export(proto, tmp_path / "exact", inference=Inference.DETERMINISTIC)
     images = rng.integers(0, 256, (5, 8, 8, 3)).astype(np.uint8)
     # With nearly no noise, means are the noise-free values.
-    ours, theirs = (novelty_score.features(ir.load(file.path), images)[0] for file in (done, exact))
+    ours, theirs = (probe(ir.load(file.path), images, emit_all_features)[0] for file in (done, exact))
     np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2 * float(theirs.max()))
 
 
@@ -217,7 +224,7 @@ def test_too_many_features_are_refused_with_the_size_they_would_take(
     calibration: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(novelty_score, "MOST", 32)
-    with pytest.raises(NoveltyError, match=r"takes 64 features, and novelty can use 32 at most.*--no-novelty"):
+    with raises("novelty.features", NoveltyError):
         novelty_score.fit(ir.load(FILES[0]), calibration)
 
 

@@ -7,14 +7,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 from conftest import GOLDEN, Digits
+from helpers.errors import raises
 
 from uce_edge.datasets.splits import Dataset, Split
-from uce_edge.errors import ImageError, UceEdgeError
+from uce_edge.errors import ImageError, ModelFileError, UceEdgeError
 from uce_edge.runtime.model import Model
-from uce_edge_export.publish.draft import publish
+from uce_edge_export.publish.draft import Draft, publish
 from uce_edge_train.export import export_run
 
 SOURCE = GOLDEN / "digits-mc.onnx"
@@ -23,9 +25,10 @@ SOURCE = GOLDEN / "digits-mc.onnx"
 DYING = """
 import os, sys
 from dataclasses import replace
+import numpy as np
 import onnx_ir as ir
 from uce_edge.runtime.model import Model
-from uce_edge_export.publish.draft import publish
+from uce_edge_export.publish.draft import Draft, publish
 
 source, out, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
 folder = os.path.dirname(out)
@@ -112,10 +115,28 @@ def test_a_run_whose_promise_cannot_be_measured_writes_nothing(digits: Digits, t
     held_out = splits["guarantee"]
     splits["guarantee"] = Split(held_out.images[:, :-1], held_out.labels)  # the file refuses such images
     odd = Dataset(digits.dataset.name, digits.dataset.class_names, splits)
-    with pytest.raises(ImageError, match="`images`"):
+    with raises("argument.images", ImageError):
         export_run(digits.run, tmp_path / "m.onnx", odd)
     assert list(tmp_path.iterdir()) == []
     shutil.copy(digits.model, tmp_path / "m.onnx")
     with pytest.raises(ImageError):
         export_run(digits.run, tmp_path / "m.onnx", odd)
     assert (tmp_path / "m.onnx").read_bytes() == digits.model.read_bytes()
+
+
+def test_a_model_and_a_draft_are_opened_from_bytes() -> None:
+    content, images = SOURCE.read_bytes(), np.zeros((2, 8, 8, 1), np.uint8)
+    file, memory = Model(SOURCE, "cpu"), Model(content, "cpu")
+    assert memory.content() == content
+    assert memory.sha256 == file.sha256
+    np.testing.assert_array_equal(memory.predict(images).probabilities, file.predict(images).probabilities)
+    draft = Draft(content, file.metadata)
+    opened = draft.model
+    draft.describe(replace(draft.metadata, architecture="newest"))
+    assert draft.model is opened  # the graph is the same
+    draft.rewrite(draft.graph())
+    assert draft.model is not opened
+    assert draft.model.metadata.architecture == "newest"
+    assert draft.metadata.digests == Model(draft.content(), "cpu").digests
+    with pytest.raises(ModelFileError):
+        Model(b"not a model", "cpu")

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from conftest import Digits
+from helpers.errors import raises
 from helpers.nets import Net, export, wide
 from PIL import Image
 
@@ -20,11 +21,13 @@ from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Split
-from uce_edge.errors import ModelFileError, UceEdgeError, UsageError
+from uce_edge.errors import ModelFileError, UceEdgeError
 from uce_edge.metrics import nll
-from uce_edge.rejection.promises import StoredThreshold
+from uce_edge.rejection.promises import ErrorPromise
+from uce_edge.rejection.rule import NO_LIMIT, RejectRule
 from uce_edge.runtime.model import Model
 from uce_edge_export import recalibration as module
+from uce_edge_export.publish.draft import Draft
 from uce_edge_export.recalibration import recalibrate
 
 
@@ -114,18 +117,16 @@ def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_p
 
 
 def test_a_stored_threshold_is_dropped_with_the_map_it_was_made_for(digits: Digits, tmp_path: Path) -> None:
-    proto, stored = (
-        onnx.load(digits.model),
-        StoredThreshold(0.2, 0.05, 0.95, 0.04, 0.03, 0.8, 80, 100, samples=25, seed=0, data=""),
-    )
-    metadata = replace(Model(digits.model, "cpu").metadata, reject=stored, digests=None)
-    del proto.metadata_props[:]
-    onnx.helper.set_model_props(proto, metadata.to_properties())
-    onnx.save(proto, tmp_path / "old.onnx")
+    promise = ErrorPromise(0.05, 0.95, 0.04, 0.03, 0.8, 80, 100, samples=25, seed=0, data="")
+    stored = RejectRule(limits=(0.2,), promise=promise)
+    draft = Draft(digits.model.read_bytes(), replace(Model(digits.model, "cpu").metadata, rule=stored))
+    (tmp_path / "old.onnx").write_bytes(draft.content())
     recalibrate(tmp_path / "old.onnx", tmp_path / "new.onnx", some(digits), Method.TEMPERATURE)
-    assert Model(tmp_path / "old.onnx", "cpu").metadata.reject == stored
-    assert Model(tmp_path / "new.onnx", "cpu").metadata.reject is None
-    assert "reject_threshold" not in {entry.key for entry in onnx.load(tmp_path / "new.onnx").metadata_props}
+    assert Model(tmp_path / "old.onnx", "cpu").metadata.rule == stored
+    new = Model(tmp_path / "new.onnx", "cpu")
+    assert new.metadata.rule is None
+    limits = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(new.path).graph.initializer}
+    assert (limits[contract.LIMITS] == NO_LIMIT).all()
 
 
 @pytest.mark.parametrize("first", Method)
@@ -145,7 +146,7 @@ def test_the_deterministic_twin(digits: Digits, method: Method, tmp_path: Path) 
     done = recalibrate(digits.deterministic, tmp_path / "new.onnx", data, method)
     follows(digits.deterministic, done.path, data)
     assert (done.metadata.samples, done.metadata.inference) == (1, Inference.DETERMINISTIC)
-    with pytest.raises(UsageError, match="1 for a deterministic model"):
+    with raises("argument.samples"):
         recalibrate(digits.deterministic, tmp_path / "other.onnx", data, method, samples=25)
 
 
@@ -203,9 +204,9 @@ def test_paths_that_do_not_do(digits: Digits, tmp_path: Path) -> None:
     shutil.copy(digits.model, copy)
     link.symlink_to(copy)
     for out in (copy, link):
-        with pytest.raises(UsageError, match="`out` to be a new file"):
+        with raises("argument.out"):
             recalibrate(copy, out, some(digits), Method.TEMPERATURE)
-    with pytest.raises(UsageError, match=r"ending in \.onnx"):
+    with raises("argument.out"):
         recalibrate(copy, tmp_path / "new.bin", some(digits), Method.TEMPERATURE)
     with pytest.raises(ModelFileError, match="no model file"):
         recalibrate(tmp_path / "absent.onnx", copy, some(digits), Method.TEMPERATURE)
@@ -228,7 +229,7 @@ def test_a_rewrite_that_went_wrong_leaves_nothing(digits, damage: str, tmp_path:
         return model
 
     monkeypatch.setattr(module, "replace_head", wrong)
-    with pytest.raises(UceEdgeError, match="other logits" if damage == "logits" else "has NLL"):
+    with raises("parity.logits" if damage == "logits" else "parity.likelihood"):
         recalibrate(digits.model, tmp_path / "new.onnx", some(digits), Method.TEMPERATURE)
     assert list(tmp_path.iterdir()) == []
 

@@ -21,8 +21,9 @@ def published(source: Path, folder: Path, change: Callable[[Metadata], Metadata]
     with publish(ir.load(source), Model(source, "cpu").metadata, path):
         pass
     metadata = Model(path, "cpu").metadata
-    draft = Draft(path, path.read_bytes(), metadata)
+    draft = Draft(path.read_bytes(), metadata)
     draft.describe(change(metadata))
+    path.write_bytes(draft.content())
     path.with_suffix(".json").write_text(draft.metadata.to_json(indent=2))
     return path
 

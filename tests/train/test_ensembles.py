@@ -11,7 +11,7 @@ from tests.helpers.errors import raises
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError
 from uce_edge.runtime.model import Model
-from uce_edge_export.options import Wanted
+from uce_edge_export.options import FileKind
 from uce_edge_train.ensemble_export import export_ensemble
 from uce_edge_train.runs import WEIGHTS, Run, load_model, members_of, newest, save_weights
 
@@ -51,10 +51,10 @@ def test_runs_that_do_not_belong_together_are_refused(two: Path, tmp_path: Path)
     run = Run.load(folders[1])
     replace(run, split_hashes=run.split_hashes | {"calibration": "other"}).save(folders[1])
     with raises("ensemble.data", UsageError):
-        export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
+        export_ensemble(folders, tmp_path / "e.onnx", FileKind(Inference.DETERMINISTIC))
     replace(run, calibration=replace(run.calibration, samples=7)).save(folders[1])
     with raises("ensemble.calibration", UsageError):
-        export_ensemble(folders, tmp_path / "e.onnx", Wanted(Inference.DETERMINISTIC))
+        export_ensemble(folders, tmp_path / "e.onnx", FileKind(Inference.DETERMINISTIC))
     assert not (tmp_path / "e.onnx").exists()
 
 

@@ -11,7 +11,8 @@ def seal() -> None:
     for path in files():
         metadata = Model(path, "cpu").metadata
         with replacing(path.with_suffix(".json")) as described, replacing(path) as temporary:
-            draft = Draft(temporary, path.read_bytes(), metadata)
+            draft = Draft(path.read_bytes(), metadata)
             draft.seal()
+            temporary.write_bytes(draft.content())
             described.write_text(draft.metadata.to_json(indent=2) + "\n")
         print(path.name, draft.metadata.digests)

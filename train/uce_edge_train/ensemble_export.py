@@ -11,7 +11,7 @@ from uce_edge.errors import UsageError
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge_export.graph import ensemble
-from uce_edge_export.options import Wanted
+from uce_edge_export.options import FileKind
 from uce_edge_export.pipeline import Exported, default_samples
 from uce_edge_export.publish.draft import check_name
 from uce_edge_export.recalibration import Recalibrated, recalibrate
@@ -44,7 +44,7 @@ class ExportedEnsemble:
 
 
 def export_ensemble(
-    folders: Sequence[Path], out: str | Path, wanted: Wanted = Wanted(), promise: Promise | None = None
+    folders: Sequence[Path], out: str | Path, wanted: FileKind = FileKind(), promise: Promise | None = None
 ) -> ExportedEnsemble:
     """Export several runs as one file.
 

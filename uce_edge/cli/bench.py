@@ -128,10 +128,10 @@ def _deterministic(metadata: "Metadata", folder: Path) -> Path:
         rule = f"a file, because the network is not a built-in one ({metadata.architecture or 'it has no name'})"
         raise UsageError(expected("`baseline`", rule, None, "Use: --baseline deterministic.onnx"))
     need_torch_export("A baseline without a file")
-    from uce_edge_export.options import Wanted
+    from uce_edge_export.options import FileKind
     from uce_edge_train.networks.untrained import export_untrained
 
-    options, out = Wanted(Inference.DETERMINISTIC), folder / f"{name}-deterministic.onnx"
+    options, out = FileKind(Inference.DETERMINISTIC), folder / f"{name}-deterministic.onnx"
     return export_untrained(name, out, options, classes=len(metadata.classes), image=metadata.image).path
 
 

@@ -3,11 +3,11 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from uce_edge.cli.calibrate_file import Done, Draws, calibrate_file, calibrate_posterior, tell, tell_posterior
+from uce_edge.cli.calibration_messages import next_command, tell_calibration, tell_posterior, tell_rule
 from uce_edge.cli.extras import need_onnx, need_torch, need_torch_export
 from uce_edge.cli.messages import quote, say, show_log
 from uce_edge.cli.shared_options import (
@@ -25,7 +25,22 @@ from uce_edge_export.options import PostHoc
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
+    from uce_edge.metadata import Calibration
+    from uce_edge.rejection.guarantee import NoGuaranteeError
     from uce_edge.rejection.promises import NoveltyPromise, Promise
+    from uce_edge_export.check.novelty_levels import Costs
+
+
+class Done(NamedTuple):
+    """A stored calibration map."""
+
+    calibration: "Calibration"
+    following: str
+    """The command to try next."""
+    refused: "NoGuaranteeError | None"
+    """Why the requested error is not promised."""
+    costs: "Costs | None" = None
+    """The costs of other levels of the novelty gate; None for a file without one."""
 
 
 def calibrate(
@@ -142,62 +157,81 @@ def calibrate(
     """
     show_log()
     promise = _promise(target_error, confidence if novelty_level is None or target_error is not None else None, score)
-    wanted = _novelty(novelty, novelty_level, confidence)
+    gate = _novelty(novelty, novelty_level, confidence)
     if prior is not None and posterior is None:
-        raise UsageError("--prior needs a posterior: add --posterior laplace")
+        raise UsageError("--prior needs a posterior: add --posterior laplace", "calibrate.needs-posterior")
     if target.suffix == ".ort":
-        raise UsageError(f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.")
+        raise UsageError(
+            f"{target} cannot be changed. Calibrate the .onnx file it was made from: see docs/export.md.",
+            "calibrate.ort-file",
+        )
     if target.suffix == ".onnx":
         if rates is not Rates.FIXED:
             raise UsageError(
-                "--rates needs a training run: the dropout rates of a model file cannot be changed. Leave --rates out."
+                "--rates needs a training run: the dropout rates of a model file cannot be changed. Leave --rates out.",
+                "calibrate.needs-run",
             )
         if prior is PriorFrom.MARGINAL_LIKELIHOOD:
             raise UsageError(
                 "--prior marginal-likelihood needs a training run: the weights of a model file were not fitted to the "
-                "images of --data. Leave --prior out."
+                "images of --data. Leave --prior out.",
+                "calibrate.needs-run",
             )
-        done = _calibrate_file(target, method, samples, seed, data, group, out, promise, wanted, posterior, monitor)
+        done = _calibrate_file(target, method, samples, seed, data, group, out, promise, gate, posterior, monitor)
     elif out is not None:
-        raise UsageError("--out needs a model file: the calibration of a run is stored in the run. Leave --out out.")
+        raise UsageError(
+            "--out needs a model file: the calibration of a run is stored in the run. Leave --out out.",
+            "calibrate.needs-file",
+        )
     elif monitor:
         raise UsageError(
-            "--monitor needs a model file: the export of a run always stores its usual answers. Leave --monitor out."
+            "--monitor needs a model file: the export of a run always stores its usual answers. Leave --monitor out.",
+            "calibrate.needs-file",
         )
     else:
-        done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, wanted, posterior, prior)
+        done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, gate, posterior, prior)
     fitted = done.calibration
     if as_json:
-        told: dict[str, object] = {"method": fitted.method, "parameters": fitted.parameters, "samples": fitted.samples}
-        told |= fitted.outcome.to_document()
+        document: dict[str, object] = {
+            "method": fitted.method,
+            "parameters": fitted.parameters,
+            "samples": fitted.samples,
+        }
+        document |= fitted.outcome.to_document()
         if done.refused is not None:
-            told["refused"] = str(done.refused)
-            told["can_promise"] = [row.to_document() for row in done.refused.curve]
+            document["refused"] = str(done.refused)
+            document["can_promise"] = [row.to_document() for row in done.refused.curve]
         if done.costs is not None:
-            told["novelty_levels"] = [asdict(row) for row in done.costs.rows]
-        typer.echo(json.dumps(told))
-    tell(done)
+            document["novelty_levels"] = [asdict(row) for row in done.costs.rows]
+        typer.echo(json.dumps(document))
+    tell_calibration(fitted, done.refused)
     say(f"Next: uce-edge {done.following}")
     if done.refused is not None:
         raise typer.Exit(1)
 
 
 def _promise(target_error: str | None, confidence: float | None, score: RejectBy | None) -> "Promise | None":
-    """What shall be promised, checked before anything slow happens."""
+    """The requested promise, checked."""
     if target_error is None:
         if confidence is not None:
-            raise UsageError("--confidence needs a promise: add --target-error 0.05 or --novelty-level 0.03")
+            raise UsageError(
+                "--confidence needs a promise: add --target-error 0.05 or --novelty-level 0.03",
+                "calibrate.needs-promise",
+            )
         if score is not None:
-            raise UsageError("--score needs a promised error: add --target-error 0.05")
+            raise UsageError("--score needs a promised error: add --target-error 0.05", "calibrate.needs-promise")
         return None
     return parse_promise(target_error, 0.95 if confidence is None else confidence, score)
 
 
 def _novelty(novelty: bool, level: float | None, confidence: float | None) -> "NoveltyPromise | None":
-    """What the novelty gate shall keep, checked before anything slow happens."""
+    """The promise of the novelty gate."""
     if not novelty:
         if level is not None:
-            raise UsageError("--novelty-level and --no-novelty exclude each other: leave one of them out.")
+            raise UsageError(
+                "--novelty-level and --no-novelty exclude each other: leave one of them out.",
+                "calibrate.novelty-contradiction",
+            )
         return None
     return parse_novelty(level, confidence)
 
@@ -232,12 +266,14 @@ def _calibrate_run(
             raise UsageError(
                 "--novelty-level with --data needs a model file: the gate of a run is fitted on the images that it set "
                 "aside. Leave --data out, or export the run and calibrate the file: "
-                f"uce-edge calibrate MODEL.onnx --data {data} --novelty-level {novelty.level:g}"
+                f"uce-edge calibrate MODEL.onnx --data {data} --novelty-level {novelty.level:g}",
+                "calibrate.needs-file",
             )
         novelty = None
     if data is None and group is not None:
         raise UsageError(
-            "--group needs --data: the images that a run set aside keep their groups from training. Leave --group out."
+            "--group needs --data: the images that a run set aside keep their groups from training. Leave --group out.",
+            "calibrate.needs-data",
         )
     own = labelled.Own(run.split_hashes, run.group)
     images = None if data is None else labelled.load(data, run.image, run.class_names, own, group)
@@ -279,15 +315,27 @@ def _calibrate_file(
     monitor: bool,
 ) -> Done:
     if data is None:
-        raise UsageError("A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz")
+        raise UsageError(
+            "A model file is calibrated on labelled images: add --data FOLDER or --data FILE.npz",
+            "calibrate.needs-data",
+        )
     need_onnx("Calibrating a model file")
+    from uce_edge.calibration.laplace_posterior import DRAWS
     from uce_edge.datasets import labelled
     from uce_edge.runtime.model import Model
+    from uce_edge_export.graph import laplace_draws
+    from uce_edge_export.recalibration import recalibrate
 
-    metadata = Model(model, "cpu").metadata
+    source = Model(model, "cpu")
+    metadata = source.metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     own = labelled.Own(metadata.hashes.splits, metadata.group)
     images = labelled.load(data, metadata.image, metadata.classes, own, group)
     if posterior is not None:
-        return calibrate_posterior(model, out, images, method, Draws(samples), seed, promise, novelty, monitor)
-    return calibrate_file(model, out, images, method, samples, seed, promise, novelty, monitor)
+        drawn, images, fit = laplace_draws.give(source, images, promise, samples or DRAWS)
+        tell_posterior(fit)
+        source, samples = drawn.model, None
+    done = recalibrate(source, out, images, method, samples, seed, promise, novelty, monitor=monitor)
+    tell_rule(done)
+    say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if done.refused is None else ', without a threshold.'}")
+    return Done(done.metadata.calibration, next_command(out, done.metadata), done.refused, done.costs)

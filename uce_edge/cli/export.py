@@ -5,17 +5,33 @@ from typing import Annotated
 
 import typer
 
-from uce_edge.cli import export_ensemble, export_formats, export_source
+from uce_edge.cli import export_formats, export_runs
+from uce_edge.cli.export_steps import tell_exported, tell_step
 from uce_edge.cli.extras import need_onnx, need_torch_export
 from uce_edge.cli.messages import say, show_log
-from uce_edge.cli.shared_options import RANGE, TARGETS, GroupOption, NoveltyLevelOption
+from uce_edge.cli.shared_options import (
+    RANGE,
+    TARGETS,
+    GroupOption,
+    NoveltyLevelOption,
+    parse_names,
+    parse_novelty,
+    parse_numbers,
+    parse_promise,
+    parse_range,
+    parse_size,
+)
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError
-from uce_edge_export.options import ChannelOrder, Expand, Layout, Options, OutputIs, PostHoc, Wanted
+from uce_edge_export.options import ChannelOrder, Expand, FileKind, Layout, Options, OutputIs, PostHoc, SourceSpec
 from uce_edge_train.choices import Architecture
 
-_FOREIGN = "Third-party models"
+_THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
+_FROM_ONLY = (
+    "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "output_is", "data", "group",
+    "novelty_level",
+)  # fmt: skip
 
 
 def export(
@@ -132,29 +148,31 @@ def export(
     ] = Expand.LATE,
     classes: Annotated[
         str | None,
-        typer.Option(help="Class names: a,b,c or a text file with one name per line.", rich_help_panel=_FOREIGN),
+        typer.Option(help="Class names: a,b,c or a text file with one name per line.", rich_help_panel=_THIRD_PARTY),
     ] = None,
     scale: Annotated[
         float | None,
         typer.Option(
             help="Divide the pixels (0 to 255) by this number. Default: 255, or what fits the images of --data.",
-            rich_help_panel=_FOREIGN,
+            rich_help_panel=_THIRD_PARTY,
         ),
     ] = None,
     mean: Annotated[
         str | None,
-        typer.Option(help="After --scale, subtract this: 0.5 or r,g,b. Default: 0.", rich_help_panel=_FOREIGN),
+        typer.Option(help="After --scale, subtract this: 0.5 or r,g,b. Default: 0.", rich_help_panel=_THIRD_PARTY),
     ] = None,
     std: Annotated[
         str | None,
-        typer.Option(help="After --mean, divide by this: 0.25 or r,g,b. Default: 1.", rich_help_panel=_FOREIGN),
+        typer.Option(help="After --mean, divide by this: 0.25 or r,g,b. Default: 1.", rich_help_panel=_THIRD_PARTY),
     ] = None,
     channels: Annotated[
         ChannelOrder | None,
-        typer.Option(help="The order of the colours that the network expects. Default: rgb.", rich_help_panel=_FOREIGN),
+        typer.Option(
+            help="The order of the colours that the network expects. Default: rgb.", rich_help_panel=_THIRD_PARTY
+        ),
     ] = None,
     layout: Annotated[
-        Layout, typer.Option(help="The order of the dimensions of the network's input.", rich_help_panel=_FOREIGN)
+        Layout, typer.Option(help="The order of the dimensions of the network's input.", rich_help_panel=_THIRD_PARTY)
     ] = Layout.AUTO,
     range_: Annotated[
         str | None,
@@ -163,20 +181,21 @@ def export(
             metavar=RANGE,
             help="For gray images of more than 8 bits: the values that are shown as black and as white. Default: auto, "
             "which chooses them by the images of --data.",
-            rich_help_panel=_FOREIGN,
+            rich_help_panel=_THIRD_PARTY,
         ),
     ] = None,
     size: Annotated[
         str | None,
         typer.Option(
-            help="The image size, HEIGHTxWIDTH in pixels, if the ONNX file does not fix it.", rich_help_panel=_FOREIGN
+            help="The image size, HEIGHTxWIDTH in pixels, if the ONNX file does not fix it.",
+            rich_help_panel=_THIRD_PARTY,
         ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
             help="Labelled images. The file is calibrated on them, and its novelty gate is fitted on them.",
-            rich_help_panel=_FOREIGN,
+            rich_help_panel=_THIRD_PARTY,
         ),
     ] = None,
     group: GroupOption = None,
@@ -186,14 +205,15 @@ def export(
             metavar=TARGETS,
             help="With --data, or for several runs: the largest share of wrong labels among the images that --reject "
             "auto accepts (0 to 1). Can differ by predicted label.",
-            rich_help_panel=_FOREIGN,
+            rich_help_panel=_THIRD_PARTY,
         ),
     ] = None,
     novelty_level: NoveltyLevelOption = None,
     output_is: Annotated[
         OutputIs,
         typer.Option(
-            help="Whether the network's output is logits or probabilities (after a softmax).", rich_help_panel=_FOREIGN
+            help="Whether the network's output is logits or probabilities (after a softmax).",
+            rich_help_panel=_THIRD_PARTY,
         ),
     ] = OutputIs.AUTO,
 ) -> None:
@@ -224,49 +244,92 @@ def export(
     if source is None and untrained is None and export_formats.is_file(runs):
         export_formats.package(context, runs, forms, out)
         return
-    reading = export_source.Reading(
-        classes, scale, mean, std, channels, layout, size, output_is, data, target_error, group, range_, novelty_level
-    )
     sources = [] if source is None else [source, *runs]
     mixed = any(path.is_dir() or path.suffix != ".onnx" for path in sources[1:])
     if mixed or (untrained is not None and (runs or sources)):
         raise UsageError(
-            "Choose one of a run, --from and --untrained. For several ONNX files, use: --from a.onnx b.onnx"
+            "Choose one of a run, --from and --untrained. For several ONNX files, use: --from a.onnx b.onnx",
+            "export.several-sources",
         )
     if noise is NoiseKind.NONE:
-        raise UsageError("--noise none is refused. For a model without noise, use: --inference deterministic")
-    if p and source is None and untrained is None:
-        raise UsageError("--p goes with --from and --untrained: a trained run has its own dropout rate. Leave --p out.")
-    known = export_source.Reading(target_error=None if untrained else target_error)  # several runs may promise an error
-    if source is None and reading != known:
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group "
-            "and --novelty-level need --from. --target-error needs --from or several runs."
+            "--noise none is refused. For a model without noise, use: --inference deterministic", "export.noise-none"
         )
     if samples is not None and bake_samples is not None:
-        raise UsageError("Choose one of --samples and --bake-samples.")
-    passes = samples if bake_samples is None else bake_samples
-    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
-    noisy = bool(p or posterior) or passes is not None or noise is not NoiseKind.TABLE or options != Options()
-    inference, chosen = export_source.kind_for_data(inference, noisy, data)
-    if inference is Inference.DETERMINISTIC:
-        passes = None
-    wanted = Wanted(inference, noise, passes, precision, options, posterior, chosen)
-    export_source.refuse_posterior(wanted, sources, p)
+        raise UsageError("Choose one of --samples and --bake-samples.", "export.samples-twice")
     if forms != export_formats.Forms() and noise is NoiseKind.INPUT:
         raise UsageError(
             "--noise input makes a file for experiments, which --ort, --triton and --hub do not take. Leave out "
-            "--noise input, or these options."
+            "--noise input, or these options.",
+            "export.noise-input",
         )
+    passes = samples if bake_samples is None else bake_samples
+    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
     if sources:
+        spec = SourceSpec(
+            classes=parse_names("classes", classes),
+            scale=scale,
+            mean=None if mean is None else parse_numbers("mean", mean),
+            std=None if std is None else parse_numbers("std", std),
+            channels=channels,
+            layout=layout,
+            size=parse_size(size),
+            output_is=output_is,
+            range=parse_range(range_),
+        )
         need_onnx("Exporting an ONNX file")
-        out, following = export_ensemble.export_files(sources, out, wanted, p, reading)
+        from uce_edge_export.file_pipeline import export_file
+
+        done = export_file(
+            sources,
+            out,
+            data=data,
+            group=group,
+            promise=None if target_error is None else parse_promise(target_error),
+            novelty=parse_novelty(novelty_level),
+            inference=inference,
+            posterior=posterior,
+            samples=passes,
+            precision=precision,
+            noise=noise,
+            p=p or (),
+            options=options,
+            spec=spec,
+            report=tell_step,
+        )
+        out, following = done.path, tell_exported(done)
     else:
+        _check_run_options(context, p if untrained is None else None, posterior)
+        if untrained is not None and target_error is not None:
+            raise UsageError("--target-error needs --from or several runs.", "export.needs-from")
+        passes = None if inference is Inference.DETERMINISTIC else passes
+        kind = FileKind(inference or Inference.MC, noise, passes, precision, options)
         need_torch_export("Exporting")
         if untrained is not None:
-            out, following = export_source.export_untrained(untrained, out, wanted, p)
+            out, following = export_runs.export_untrained(untrained, out, kind, p)
         else:
-            out, following = export_ensemble.export_runs(runs, out, wanted, target_error)
+            out, following = export_runs.export_runs(runs, out, kind, target_error)
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
     forms.write(out)
     say(f"Next: uce-edge {following}")
+
+
+def _check_run_options(context: typer.Context, rates: list[str] | None, posterior: PostHoc | None) -> None:
+    """Reject options of `--from` without it."""
+    if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
+        raise UsageError(
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group "
+            "and --novelty-level need --from. --target-error needs --from or several runs.",
+            "export.needs-from",
+        )
+    if rates:
+        raise UsageError(
+            "--p goes with --from and --untrained: a trained run has its own dropout rate. Leave --p out.",
+            "export.rate-of-run",
+        )
+    if posterior is not None:
+        raise UsageError(
+            "--posterior goes with --from. A run gets its posterior when it is calibrated: uce-edge calibrate RUN "
+            "--posterior laplace, then uce-edge export RUN",
+            "export.needs-from",
+        )

@@ -1,4 +1,4 @@
-"""What `uce-edge export` makes of a finished file: another format, or a folder for another program."""
+"""Other formats of a finished file: ORT, Triton, Hugging Face."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from uce_edge.errors import UsageError
 
 @dataclass(frozen=True)
 class Forms:
-    """What is wanted beside the file."""
+    """Other formats to write beside the file."""
 
     ort: bool = False
     """The file in ONNX Runtime's own format."""
@@ -22,15 +22,17 @@ class Forms:
     """A folder for the Hugging Face hub."""
 
     def check(self) -> None:
-        """Refuse places that cannot be, before anything slow happens."""
+        """Reject unusable folders."""
         for option, folder in (("--triton", self.triton), ("--hub", self.hub)):
             if folder is not None and folder.exists() and not folder.is_dir():
-                raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.")
+                raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.", "folder.file")
         if self.triton is not None and self.hub is not None and self.triton.resolve() == self.hub.resolve():
-            raise UsageError("--triton and --hub write different files: name a different folder for each.")
+            raise UsageError(
+                "--triton and --hub write different files: name a different folder for each.", "export.same-folder"
+            )
 
     def write(self, model: Path) -> None:
-        """Write what is wanted of a model file."""
+        """Write the requested formats of a model file."""
         if self.ort:
             from uce_edge_export import ort_format
 
@@ -57,27 +59,31 @@ def is_file(runs: list[Path]) -> bool:
     return any(path.suffix == ".onnx" and not path.is_dir() for path in runs)
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave an option."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def package(context: typer.Context, given: list[Path], forms: Forms, out: Path | None) -> None:
     """Write other forms of a finished model file, or convert it to the present contract."""
     taken = {"runs", "out", "ort", "triton", "hub"}
-    others = [
-        f"--{name.replace('_', '-')}"
-        for name in context.params
-        if name not in taken and (asked := context.get_parameter_source(name)) and asked.name == "COMMANDLINE"
-    ]
+    others = [f"--{name.replace('_', '-')}" for name in context.params if name not in taken and is_given(context, name)]
     first = quote(given[0])
     if len(given) > 1 or others:
         what = f"{', '.join(others)} cannot change it" if others else "only one can be given"
         raise UsageError(
             f"{first} is taken as a finished model file, and {what}. Use: uce-edge export {first} with --out FILE, "
             "--triton DIR, --hub DIR or --ort alone. To read it as any other classifier: "
-            f"uce-edge export --from {first}"
+            f"uce-edge export --from {first}",
+            "export.finished-file",
         )
     if forms == Forms() and out is None:
         raise UsageError(
             f"{first} is taken as a finished model file. Choose what to write with --triton DIR, --hub DIR or --ort; "
             "--out FILE converts it to the present contract. "
-            f"To read it as any other classifier: uce-edge export --from {first}"
+            f"To read it as any other classifier: uce-edge export --from {first}",
+            "export.finished-file",
         )
     need_onnx("Writing another form of a file")
     if out is not None:

@@ -55,7 +55,7 @@ class Model:
 
     def __init__(
         self,
-        path: str | Path | None = None,
+        path: str | Path | bytes | None = None,
         device: Device | str = Device.AUTO,
         *,
         threads: int | None = None,
@@ -66,7 +66,7 @@ class Model:
         """Load a file.
 
         Args:
-            path: The file; None for the bundled model.
+            path: The file, or its content; None for the bundled model.
             device: Where to run it.
             threads: The number of threads of ONNX Runtime. `answers` uses as many more to decode files. None for all
                 cores.
@@ -79,13 +79,14 @@ class Model:
         """
         started = time.monotonic()
         path = models.bundled() if path is None else path
-        self.path = str(path)
+        self._content = path if isinstance(path, bytes) else None
+        self.path = "the model" if isinstance(path, bytes) else str(path)
         self.threads = threads
         check_memory(max_memory)
-        content = verification.read(Path(path))
+        content = path if isinstance(path, bytes) else verification.read(Path(path))
         self.sha256 = of_file(content)
         """The digest of the bytes that were checked and loaded; the file may have changed since."""
-        self.digests = verification.check(Path(path), content, verify=verify)
+        self.digests = verification.check(Path(self.path), content, verify=verify)
         """The published digests that this file matches; None for a file without digests."""
         self._open(content, device, spin, max_memory)
         self._warn_unverified(verify)
@@ -102,7 +103,7 @@ class Model:
         Raises:
             IntegrityError: The file was replaced since.
         """
-        return verification.read_again(Path(self.path), self.sha256)
+        return verification.read_again(Path(self.path), self.sha256) if self._content is None else self._content
 
     def _open(self, content: bytes, device: Device | str, spin: bool, max_memory: int | None) -> None:
         self._session = open_session(content, device, self.threads, spin=spin, name=self.path)
@@ -157,6 +158,11 @@ class Model:
         pixels = probe.image(pattern, self.metadata.image)
         values = self._calls.run(pixels[None], np.array(contract.pass_seeds(samples, 0), np.int32))
         return {name: [float(str(x)) for x in values[name].ravel()] for name in probe.COMPARED if name in values}
+
+    @property
+    def session(self) -> Any:
+        """The ONNX Runtime session, for calls outside the contract."""
+        return self._session
 
     @property
     def provider(self) -> str:

@@ -1,4 +1,4 @@
-"""A classifier graph evaluated node by node with `onnx.reference`, one image and one pass at a time.
+"""Evaluate a classifier graph node by node with `onnx.reference`.
 
 Slow, and independent of the graph pass and of ONNX Runtime: it is what the gate compares third-party exports with.
 """
@@ -14,7 +14,7 @@ from uce_edge_export.noise.sites import Site
 
 
 def normalised(classifier: Classifier, spec: ImageSpec, images: Pixels) -> FloatArray:
-    """Images as a classifier takes them: (x / scale - mean) / std, in its own layout."""
+    """Normalise images: (x / scale - mean) / std, in the network's layout."""
     pixels = (images.astype(np.float64) / spec.scale - np.array(spec.mean)) / np.array(spec.std)
     return np.ascontiguousarray(pixels if classifier.channels_last else pixels.transpose(0, 3, 1, 2), np.float32)
 

@@ -1,4 +1,4 @@
-"""What rejection does to a model file as it ships, measured on held-out images and stored in it."""
+"""Measure rejection on held-out images, and store the result."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,35 +14,34 @@ from uce_edge.rejection.fitting import Circumstances
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import HeldOut, Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge.runtime.model import Model
 from uce_edge.runtime.prediction import Prediction
 from uce_edge_export.publish.draft import Draft
 
 
 @dataclass(frozen=True)
 class Known:
-    """The answers of a file to images that its map was fitted on, and their labels."""
+    """Predictions and labels of the calibration images."""
 
-    said: Prediction
+    prediction: Prediction
     labels: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, draft: Draft, data: Split) -> "Known":
-        """Ask the file as it ships."""
-        return cls(Model(draft.path, "cpu").predict(data.images), data.labels)
+        """Run the draft."""
+        return cls(draft.model.predict(data.images), data.labels)
 
 
 def measure(
     draft: Draft, data: Split, promise: Promise | None, gate: RejectRule = RejectRule(), known: Known | None = None
 ) -> RejectRule | NoGuaranteeError | None:
-    """Count what thresholds accept, fit the reject rule and the monitor's reference, and store them.
+    """Count accepted images, fit and store the reject rule.
 
     All hold for what the file does by default: its passes, its seeds, its map.
 
     Args:
         draft: The file as it ships.
         data: Labelled images that nothing was fitted on; of each group, one is counted.
-        promise: What the rule must keep; None when nothing is promised.
+        promise: The promise of the rule; None for no promise.
         gate: The rule with the cutoff on novelty, or without any limit.
         known: Other images, which choose the score where that is left open, and set the bins of the monitor; None for
             neither.
@@ -51,25 +50,25 @@ def measure(
         The rule that was stored, why there is none, or None when nothing was to be decided.
     """
     data = data.one_per_group()
-    said = Model(draft.path, "cpu").predict(data.images)
-    how = circumstances(said, data)
-    counts: dict[str, Any] = guarantee.count(said.uncertainty, said.class_ids != data.labels).to_document()
+    prediction = draft.model.predict(data.images)
+    how = circumstances(prediction, data)
+    counts: dict[str, Any] = guarantee.count(prediction.uncertainty, prediction.class_ids != data.labels).to_document()
     metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts | vars(how)))
     if promise is not None and promise.score is RejectBy.AUTO:
         chosen = RejectBy.UNCERTAINTY
         if known is not None:
-            chosen = fitting.choose_score(known.said.probabilities, known.labels)
+            chosen = fitting.choose_score(known.prediction.probabilities, known.labels)
         promise = replace(promise, score=chosen)
-    rule = fitting.fit_rule(said, data.labels, promise, gate, how)
+    rule = fitting.fit_rule(prediction, data.labels, promise, gate, how)
     if isinstance(rule, NoGuaranteeError) and data.groups is not None:
         rule = NoGuaranteeError(f"{rule} {ONE_EACH}", rule.curve, rule.score)
     if known is not None:
-        with suppress(reference.UsualError):  # too few images: the file has no monitor, and says so when it is asked
-            metadata = replace(metadata, monitor=reference.of(known.said, said, data.sha256()))
+        with suppress(reference.UsualError):  # too few images: the file has no monitor
+            metadata = replace(metadata, monitor=reference.of(known.prediction, prediction, data.sha256()))
     draft.describe(replace(metadata, rule=None if isinstance(rule, NoGuaranteeError) else rule))
     return rule
 
 
-def circumstances(said: Prediction, data: Split) -> Circumstances:
-    """What answers were made with."""
-    return Circumstances(said.samples, said.seed, data.sha256(), reference.today(), data.groups is not None)
+def circumstances(prediction: Prediction, data: Split) -> Circumstances:
+    """The conditions of a prediction."""
+    return Circumstances(prediction.samples, prediction.seed, data.sha256(), reference.today(), data.groups is not None)

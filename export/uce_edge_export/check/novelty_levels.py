@@ -1,4 +1,4 @@
-"""What every level of the novelty gate costs and brings, so that a user can choose one.
+"""Costs and benefits of the levels of the novelty gate.
 
 Only calibration images and the far images of `CHOICE` are looked at. The guarantee images are not: a level that was
 chosen by this table is fixed before the threshold is searched on them, so that their promise stays valid.
@@ -14,7 +14,6 @@ from uce_edge.datasets.splits import Split
 from uce_edge.rejection import fitting
 from uce_edge.rejection.promises import Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge.runtime.model import Model
 from uce_edge_export.check.held_out_rejection import circumstances
 from uce_edge_export.graph.novelty_score import parts
 from uce_edge_export.publish.draft import Draft
@@ -27,7 +26,7 @@ EACH = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """What `--reject auto` would do at one level."""
+    """The effect of `--reject auto` at one level."""
 
     level: float
     used: bool
@@ -42,7 +41,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """The levels, from the smallest; those that so few images cannot promise are left out."""
+    """Provable levels in rising order."""
 
     rows: tuple[Cost, ...]
     target_error: float | None
@@ -52,23 +51,23 @@ class Costs:
 
 
 def compare(draft: Draft, data: Split, promise: Promise | None, used: RejectRule) -> Costs:
-    """What a file would accept at each level.
+    """Compute what a file accepts at each level.
 
     Args:
         draft: The file, with novelty.
         data: The calibration images, as `novelty.add` took them.
-        promise: What the limits must keep. Each level gets its own limits, found on the reference images. If they
+        promise: The promise of the limits. Each level gets its own limits, found on the reference images. If they
             cannot prove the error, the gate alone is shown.
         used: The rule with the cutoff of the file.
     """
     assert used.gate is not None
-    model, reference = Model(draft.path, "cpu"), parts(data)[1]
-    said = model.predict(reference.images)
+    model, reference = draft.model, parts(data)[1]
+    prediction = model.predict(reference.images)
     made = synthetic_ood.far(model.metadata.image, synthetic_ood.CHOICE, each=EACH)
-    strange, kinds = model.predict(made.images), np.array(made.kinds)
-    wrong = said.class_ids != reference.labels
+    ood, kinds = model.predict(made.images), np.array(made.kinds)
+    wrong = prediction.class_ids != reference.labels
     if promise is not None and promise.score is RejectBy.AUTO:
-        promise = replace(promise, score=fitting.choose_score(said.probabilities, reference.labels))
+        promise = replace(promise, score=fitting.choose_score(prediction.probabilities, reference.labels))
     images, confidence = used.gate.images, used.gate.confidence
     smallest = novelty.smallest_level(images, confidence)
     levels = [level for level in sorted({*SHOWN, used.gate.level}) if level >= smallest]
@@ -76,21 +75,21 @@ def compare(draft: Draft, data: Split, promise: Promise | None, used: RejectRule
         RejectRule(cutoff=novelty.cutoff(images, level, confidence).cutoff, gate=replace(used.gate, level=level))
         for level in levels
     ]
-    how = circumstances(said, reference)
-    found = [fitting.fit_rule(said, reference.labels, promise, gate, how) for gate in gates]
+    how = circumstances(prediction, reference)
+    found = [fitting.fit_rule(prediction, reference.labels, promise, gate, how) for gate in gates]
     rules = [rule for rule in found if isinstance(rule, RejectRule)]
     if len(rules) < len(found):
         promise, rules = None, gates
     rows = []
     for level, applied in zip(levels, rules, strict=True):
-        own, foreign = (applied.accept(one.uncertainty, one.probabilities, one.novelty) for one in (said, strange))
+        own, far = (applied.accept(one.uncertainty, one.probabilities, one.novelty) for one in (prediction, ood))
         rows.append(
             Cost(
                 level=level,
                 used=level == used.gate.level,
                 coverage=float(own.mean()),
                 error=float(wrong[own].mean()) if own.any() else None,
-                far={kind: float(foreign[kinds == kind].mean()) for kind in synthetic_ood.CHOICE},
+                far={kind: float(far[kinds == kind].mean()) for kind in synthetic_ood.CHOICE},
             )
         )
     return Costs(tuple(rows), None if promise is None else promise.target_error, len(reference))

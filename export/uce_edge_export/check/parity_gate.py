@@ -1,10 +1,9 @@
-"""The parity gate: an exported file must do what the original model does, or it is not written."""
+"""Parity gate: an exported file must match its original model."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,13 @@ from uce_edge.runtime.model import Model
 from uce_edge.runtime.providers import Device, open_session
 from uce_edge.runtime.scheduler import MAX_MEMORY
 from uce_edge_export.noise import noise_table
+from uce_edge_export.publish.draft import Draft
 
 TOLERANCE = 1e-4  # on logits of unit scale
 MOMENTS_TOLERANCE = 0.25  # on mean probabilities, of which 32 exact passes leave about 0.05 open
 _Z_LIMIT = 6.0  # two-sided, over some dozens of comparisons: a false alarm in a hundred million exports
 _STATISTIC_PASSES = 32
-_CAUSE_PASSES = 8  # under other noise, that tell why those of a file are all the same
+_CAUSE_PASSES = 8  # under other noise, that show why all passes of a file are equal
 _STRONG = 1000  # times the noise of a file
 _EARLIER_LOOKS = (8, 16)  # passes after which a file that is clearly right needs no more of them
 
@@ -35,7 +35,7 @@ Reference = Callable[[Pixels, list[FloatArray] | None], FloatArray]
 
 @dataclass(frozen=True)
 class Parity:
-    """What the gate measured."""
+    """The measurements of the gate."""
 
     largest_difference: float
     """Largest |logit difference| to the original under the same noise, on logits of unit scale; for moments, of a mean
@@ -48,33 +48,32 @@ class ParityError(UceEdgeError):
     """The file does not do what the model does."""
 
 
-def check(
-    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
-) -> Parity:
-    """Run a contract file against the model it was made from; see `_check`."""
+def check(draft: Draft, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None) -> Parity:
+    """Run a contract file against its original model; see `_check`."""
     try:
-        return _check(path, metadata, images, reference, sizes, fed)
+        return _check(draft.session, draft.metadata, images, reference, sizes, fed)
     except UceEdgeError:
         raise
     except Exception as error:  # ONNX Runtime has a class per failure, and all mean that the graph does not run
         reason = str(error).splitlines()[0]
-        raise ParityError(f"The exported graph does not run: {reason} Nothing was written.") from error
+        raise ParityError(
+            f"The exported graph does not run: {reason} Nothing was written.", "parity.not-running"
+        ) from error
 
 
-def check_again(path: str | Path, metadata: Metadata, images: Pixels) -> None:
-    """What must hold of a file whatever its precision: finite answers that do not depend on the neighbours."""
-    session = open_session(str(path), Device.CPU, spin=False)
-    takes_seeds = contract.SEEDS in [value.name for value in session.get_inputs()]
-    if not takes_seeds or not metadata.noise.replays:
+def check_again(draft: Draft, images: Pixels) -> None:
+    """Require finite answers that do not depend on the batch."""
+    session, metadata = draft.session, draft.metadata
+    if not metadata.takes_seeds or not metadata.noise.replays:
         return
     seeds = np.array([1, contract.SEED_SPACE - 1], np.int32)
     ours = session.run([contract.LOGITS], {contract.IMAGE: images, contract.SEEDS: seeds})[0]
-    _require(bool(np.isfinite(ours).all()), f"its answers are not finite in {metadata.precision}")
+    _require(bool(np.isfinite(ours).all()), f"its answers are not finite in {metadata.precision}", "not-finite")
     _check_neighbours(session, metadata, images, seeds)
 
 
 def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> Parity:
-    """Every pass of an ensemble must be that of its member alone; each member has passed a gate of its own.
+    """Require that every pass equals that of its member alone.
 
     Args:
         ensemble: The file.
@@ -83,7 +82,7 @@ def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> 
     """
     samples = 1 if ensemble.metadata.inference is Inference.DETERMINISTIC else 2
     ours = ensemble.logits(images, samples)
-    _require(bool(np.isfinite(ours).all()), "its answers are not finite")
+    _require(bool(np.isfinite(ours).all()), "its answers are not finite", "not-finite")
     if ensemble.metadata.noise is NoiseKind.RANDN:  # no pass can be repeated
         return Parity(math.nan, None)
     each = [(ours[i :: len(members)], member.logits(images, samples)) for i, member in enumerate(members)]
@@ -91,19 +90,18 @@ def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> 
 
 
 def _check(
-    path: str | Path, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
+    session: Any, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
 ) -> Parity:
-    """Run a contract file against the model it was made from.
+    """Run a contract file against its original model.
 
     Args:
-        path: The file.
-        metadata: What the file says of itself.
+        session: Of the file.
+        metadata: Of the file.
         images: At least two images as the file takes them.
-        reference: The model it was made from, computed by somebody else.
+        reference: The model it was made from, computed independently.
         sizes: Outputs per image of the noisy layers, in graph order.
         fed: The same model with its noise as graph inputs; None for a deterministic file.
     """
-    session = open_session(str(path), Device.CPU, spin=False)
     if metadata.inference is Inference.DETERMINISTIC:
         ours = session.run([contract.LOGITS], {contract.IMAGE: images})[0]
         return Parity(_compare(ours, reference(images, None)), None)
@@ -121,7 +119,7 @@ def _check(
         return session.run([contract.LOGITS], {contract.IMAGE: batch, contract.SEEDS: seeds})[0]  # type: ignore[no-any-return]
 
     def in_turns(passes: npt.NDArray[np.int32], call: Callable[[npt.NDArray[np.int32]], FloatArray]) -> FloatArray:
-        """The logits of many passes on two images, as many in a call as memory allows."""
+        """Logits of many passes on two images, split by memory."""
         each = 1 if metadata.costs is None else metadata.costs.bytes_per_pass or 1
         step = max(1, MAX_MEMORY * 2**20 // (2 * each))
         return np.concatenate([call(passes[start : start + step]) for start in range(0, len(passes), step)])
@@ -145,13 +143,13 @@ def _check(
         return _check_moments(session, metadata, images, from_file, exact, require_varying)
     if metadata.noise is NoiseKind.RANDN:
         difference = _compare(with_noise(one, noises), truth)
-        _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise")
+        _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise", "replayed")
     else:
         difference = _compare(ours, truth)
         split = np.concatenate([from_file(one, seeds[:1]), from_file(one, seeds[1:])])
         alike = _same(contract.LOGITS, ours, split, metadata)
-        _require(alike, "passes split over two calls differ from the same passes in one call")
-        _require(np.array_equal(ours, from_file(one, seeds)), "one seed gives two different answers")
+        _require(alike, "passes split over two calls differ from the same passes in one call", "split")
+        _require(np.array_equal(ours, from_file(one, seeds)), "one seed gives two different answers", "not-replayed")
     if not _vary(ours):  # two masks of few values are often equal, many are not
         several = in_turns(np.arange(_STATISTIC_PASSES, dtype=np.int32), partial(from_file, images[:2]))
         require_varying(several)
@@ -169,15 +167,15 @@ def _check_moments(
     exact: Callable[[npt.NDArray[np.int32]], FloatArray],
     require_varying: Callable[[FloatArray], None],
 ) -> Parity:
-    """An approximation has no parity: its mean probabilities must only be near those of exact passes."""
+    """Require mean probabilities near those of exact passes."""
     two, seeds = images[:2], np.arange(_STATISTIC_PASSES, dtype=np.int32)
     ours = from_file(two, seeds)
-    _require(bool(np.isfinite(ours).all()), "means or variances are not finite")
+    _require(bool(np.isfinite(ours).all()), "means or variances are not finite", "not-finite")
     require_varying(ours)
     if metadata.noise.replays:
         split = np.concatenate([from_file(two, seeds[:3]), from_file(two, seeds[3:])])
-        _require(np.array_equal(ours, split), "passes split over two calls differ from the same passes in one call")
-        _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers")
+        _require(np.array_equal(ours, split), "passes split over two calls differ from those in one call", "split")
+        _require(np.array_equal(ours, from_file(two, seeds)), "one seed gives two different answers", "not-replayed")
         _check_neighbours(session, metadata, images, seeds[:2])
     difference = float(np.abs(softmax(ours).mean(0) - softmax(exact(seeds)).mean(0)).max())
     _require(
@@ -185,6 +183,7 @@ def _check_moments(
         f"its mean probabilities differ from those of {_STATISTIC_PASSES} exact passes by {difference:.2f} (allowed: "
         f"{MOMENTS_TOLERANCE:g}): mean and variance do not describe this network. Use --inference mc, or --sample-from "
         "an earlier layer",
+        "moments",
     )
     return Parity(difference, None)
 
@@ -195,11 +194,11 @@ def _require_varying(
     with_noise: Callable[[Pixels, list[FloatArray]], FloatArray],
     sizes: list[int],
 ) -> None:
-    """Refuse a file whose passes are all the same, with the cause: the same network is asked under other noise.
+    """Reject a file whose passes are all equal.
 
     Args:
         ours: The logits of some passes.
-        images: What they are of.
+        images: The images of the logits.
         with_noise: The network under given noise.
         sizes: How much of it every layer takes.
     """
@@ -209,28 +208,31 @@ def _require_varying(
     drawn = [rng.standard_normal((_CAUSE_PASSES, size), np.float32) for size in sizes]
     other = with_noise(images[:2], drawn)
     if _vary(other):
-        cause = "the noise is missing from the file, for the network varies under other noise. Please report this"
+        cause, code = "the noise is missing: the network varies under other noise. Please report this", "noise-missing"
     elif _vary(with_noise(images[:2], [_STRONG * values for values in drawn])):
+        code = "noise-weak"
         cause = (
             f"the noise is too weak to be seen; {_STRONG:,} times as much is seen. Use larger rates (--p, --dropout), "
             "or noise in more layers"
         )
     elif np.allclose(other[:, 0], other[:, 1], atol=1e-6 * float(np.abs(other).max())):
+        code = "network-constant"
         cause = (
             "the network gives every image the same answer, with noise and without. Its units are dead or saturated: "
             "check what it is fed (--scale, --mean, --std)"
         )
     else:
+        code = "noise-blocked"
         cause = (
-            "what the noisy layers give does not reach the answer: the values that they take are 0, or units behind "
+            "the noise does not reach the answer: the inputs of the noisy layers are 0, or units behind "
             "them are dead or saturated. Check what the network is fed (--scale, --mean, --std), or put the noise into "
             "other layers (--from-layer, --p PATTERN=RATE)"
         )
-    _require(False, f"two seeds give the same answer, because {cause}")
+    _require(False, f"two seeds give the same answer, because {cause}", code)
 
 
 def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: npt.NDArray[np.int32]) -> None:
-    """An image's whole answer must be the same alone and among others."""
+    """Require the same answer alone and in a batch."""
     outputs = contract.outputs_of(metadata.outputs)
     names = [output.name for output in outputs]
     axes = [output.dimensions.index("batch") for output in outputs]
@@ -241,11 +243,11 @@ def _check_neighbours(session: Any, metadata: Metadata, images: Pixels, seeds: n
             _same(name, one, many.take([i], axis), metadata)
             for name, one, many, axis in zip(names, alone, together, axes, strict=True)
         )
-        _require(same, "an image's answer depends on its neighbours in the batch")
+        _require(same, "an image's answer depends on its neighbours in the batch", "batch")
 
 
 def _same(name: str, alone: FloatArray, together: FloatArray, metadata: Metadata) -> bool:
-    """To the bit; but what has no noise may be rounded as a vector for one image alone, and not as a row of many."""
+    """Equal bits; values without noise may differ by rounding."""
     if name == contract.NOVELTY_SCORE:
         return np.allclose(alone, together, rtol=1e-5, equal_nan=True)
     if metadata.posterior is Posterior.LAPLACE:  # its network runs without noise
@@ -265,6 +267,7 @@ def _compare(ours: FloatArray, theirs: FloatArray) -> float:
     _require(
         difference <= TOLERANCE,
         f"its logits differ from the original's by {difference:.2g} under the same noise (allowed: {TOLERANCE:g})",
+        "logits",
     )
     return difference
 
@@ -272,7 +275,7 @@ def _compare(ours: FloatArray, theirs: FloatArray) -> float:
 def _statistic(
     from_file: Callable[[npt.NDArray[np.int32]], FloatArray], random: Callable[[npt.NDArray[np.int32]], FloatArray]
 ) -> float:
-    """Mean probabilities under the file's noise against those under ordinary random noise, in standard errors.
+    """Compare mean probabilities with random noise, in standard errors.
 
     A shift of 6 standard errors after 32 passes is one of 3 after 8, give or take 1. So a file that is below 2 then is
     right, and most passes of a large network are saved; only the last look can refuse a file.
@@ -290,12 +293,13 @@ def _statistic(
         z, done = _distance(np.concatenate(ours), np.concatenate(theirs)), count
         if count < _STATISTIC_PASSES and z <= _Z_LIMIT * math.sqrt(count / _STATISTIC_PASSES) - 1:
             return z
-    _require(z <= _Z_LIMIT, f"its mean probabilities are {z:.1f} standard errors from those under random noise")
+    reason = f"its mean probabilities are {z:.1f} standard errors from those under random noise"
+    _require(z <= _Z_LIMIT, reason, "statistic")
     return z
 
 
 def _distance(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
-    """The largest difference of two means over passes, in standard errors."""
+    """Largest difference of two means over passes, in standard errors."""
     spread = np.sqrt((p.var(0, ddof=1) + q.var(0, ddof=1)) / len(p))
     # Where no pass moves the probability by 1e-4 there is no statistic, only rounding.
     return float((np.abs(p.mean(0) - q.mean(0)) / np.maximum(spread, 1e-4)).max())
@@ -307,6 +311,6 @@ def softmax(logits: FloatArray) -> npt.NDArray[np.float64]:
     return shifted / shifted.sum(-1, keepdims=True)  # type: ignore[no-any-return]
 
 
-def _require(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, reason: str, code: str) -> None:
     if not holds:
-        raise ParityError(f"The exported graph failed its check: {otherwise}. Nothing was written.")
+        raise ParityError(f"The exported graph failed its check: {reason}. Nothing was written.", f"parity.{code}")

@@ -1,7 +1,6 @@
-"""What a cheaper form of a file does to its answers, and when that is too much."""
+"""Quality of a cheaper form of a file."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ class QualityError(UceEdgeError):
 
 @dataclass(frozen=True)
 class Change:
-    """One metric of the old and of the new form, on the same images."""
+    """One metric of both forms, on the same images."""
 
     before: float
     after: float
@@ -41,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What happened to every metric of `BOUNDS`, on calibration images."""
+    """The change of every metric of `BOUNDS`."""
 
     changes: dict[str, Change]
 
@@ -49,9 +48,9 @@ class Judgement:
         return ", ".join(f"{name.upper()} {change}" for name, change in self.changes.items())
 
 
-def answers(path: Path, data: Split) -> Probabilities:
-    """What a file says of the images that it is judged on."""
-    return Model(path, "cpu").predict(data.at_most(_JUDGED).images).probabilities
+def answers(model: Model, data: Split) -> Probabilities:
+    """The probabilities of the images that judge a file."""
+    return model.predict(data.at_most(_JUDGED).images).probabilities
 
 
 def judge(before: Probabilities, after: Probabilities, data: Split, form: str, remedy: str) -> Judgement:
@@ -61,15 +60,17 @@ def judge(before: Probabilities, after: Probabilities, data: Split, form: str, r
         before: Those of the old form.
         after: Those of the new form.
         data: The images, with labels.
-        form: What the new form is called in messages.
-        remedy: What a user can do instead.
+        form: The name of the new form, for messages.
+        remedy: The alternative for the user.
 
     Raises:
         QualityError: One metric has grown by more than its bound.
     """
     labels = data.at_most(_JUDGED).labels
     if not np.isfinite(after).all():
-        raise QualityError(f"{form} gives answers that are no numbers. Nothing was written. {remedy}")
+        raise QualityError(
+            f"{form} gives answers that are no numbers. Nothing was written. {remedy}", "quality.not-finite"
+        )
     changes = {
         name: Change(
             metric(before, labels),
@@ -83,6 +84,7 @@ def judge(before: Probabilities, after: Probabilities, data: Split, form: str, r
         bounds = ", ".join(f"{name.upper()} {bound}" for name, bound in BOUNDS.items())
         raise QualityError(
             f"{form} changes {judgement} on the calibration images. Allowed is at most: {bounds}. "
-            f"Nothing was written. {remedy}"
+            f"Nothing was written. {remedy}",
+            "quality.worse",
         )
     return judgement

@@ -1,8 +1,6 @@
-"""Another sigma than the one that a network was trained with: how far it is off, layer by layer, and what it costs."""
+"""Error and cost of another sigma than the trained one."""
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -25,13 +23,16 @@ _SHOWN = 3  # layers that a message names
 
 
 def refuse(sigma: Sigma | None, inference: Inference) -> None:
-    """Refuse what does not go together, before anything slow happens."""
+    """Reject options that exclude each other."""
     if sigma is not None and inference is Inference.DETERMINISTIC:
-        raise UsageError(f"A deterministic model has no noise: leave --sigma {sigma} out, or use --inference mc.")
+        raise UsageError(
+            f"A deterministic model has no noise: leave --sigma {sigma} out, or use --inference mc.",
+            "export.noise-missing",
+        )
 
 
 def of_sites(sites: Sequence[Site]) -> Sigma:
-    """How the sigma of a network is computed, as its metadata says it."""
+    """The kind of sigma that some layers have."""
     kinds = {site.perturbation.kind for site in sites}
     return Sigma.FACTORED if PerturbationKind.FACTORED in kinds else Sigma.EXACT
 
@@ -39,13 +40,13 @@ def of_sites(sites: Sequence[Site]) -> Sigma:
 def layer_errors(
     classifier: Classifier, spec: ImageSpec, trained: Sequence[Site], sites: Sequence[Site], images: Pixels
 ) -> dict[str, float]:
-    """The relative error of sigma in every layer that has another form, on noise-free activations.
+    """Relative error of sigma in every changed layer, without noise.
 
     It is the root of the mean squared difference over the root of the mean square.
 
     Args:
         classifier: The network without noise.
-        spec: What its images are.
+        spec: Of its images.
         trained: The layers as they were trained.
         sites: The same layers as they will be in the file.
         images: Images to compare on.
@@ -79,14 +80,14 @@ def layer_errors(
 
 
 def describe(errors: dict[str, float], sigma: Sigma) -> str:
-    """What a user should know of the errors, for a note."""
+    """Describe the errors for a note."""
     worst = sorted(errors, key=lambda name: -errors[name])[:_SHOWN]
     named = ", ".join(f"{name} {errors[name]:.1%}" for name in worst)
     return f"{sigma} sigma differs from the trained one by {np.mean([*errors.values()]):.1%} a layer, most in {named}"
 
 
 def judge(draft: Draft, trained: ir.Model, data: Split, errors: dict[str, float]) -> quality.Judgement:
-    """Compare a file with the one that computes sigma as it was trained.
+    """Compare a file with one that has the trained sigma.
 
     Args:
         draft: The file.
@@ -97,13 +98,10 @@ def judge(draft: Draft, trained: ir.Model, data: Split, errors: dict[str, float]
     Raises:
         QualityError: The other sigma costs too much.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trained.onnx"
-        ir.save(trained, path)
-        before = quality.answers(path, data)
+    before = quality.answers(Draft.of(trained, draft.metadata).model, data)
     sigma = draft.metadata.sigma
     remedy = f"The {describe(errors, sigma)}. Export without --sigma, or train with it: uce-edge train --sigma {sigma}"
-    return quality.judge(before, quality.answers(draft.path, data), data, f"{sigma} sigma", remedy)
+    return quality.judge(before, quality.answers(draft.model, data), data, f"{sigma} sigma", remedy)
 
 
 def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> ir.Value:
@@ -114,12 +112,12 @@ def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> i
 
 
 def _deviation(g: Builder, site: Site, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """The standard deviation up to a factor that all forms have."""
+    """Standard deviation up to a factor that all forms share."""
     return g.Sqrt(site.perturbation.moments(g, site.node, inputs).scaled[0])
 
 
 def _relative_error(g: Builder, ours: ir.Value, theirs: ir.Value) -> ir.Value:
-    """[1]: the root mean squared difference over the root mean square."""
+    """Root mean squared difference over root mean square, [1]."""
     parts = (g.ReduceSumSquare(g.Flatten(value, axis=0), keepdims=0) for value in (g.Sub(ours, theirs), theirs))
     difference, size = parts
     return g.Reshape(g.Sqrt(g.Div(difference, size)), g.constant(np.array([1])))

@@ -1,4 +1,4 @@
-"""Assembling a file that fulfils the model contract: image in, calibrated distribution out."""
+"""Assemble a contract file: image in, calibrated distribution out."""
 
 import math
 from collections.abc import Collection
@@ -24,7 +24,7 @@ IR_VERSION = 9
 
 @dataclass(frozen=True)
 class Classifier:
-    """A deterministic classifier as a graph: one float input of images, one output [batch, classes] of logits."""
+    """A deterministic classifier graph: images to logits [batch, classes]."""
 
     model: ir.Model
     channels_last: bool = False
@@ -49,7 +49,7 @@ def contract_model(
     Args:
         classifier: The network without noise.
         sites: Its noisy layers; none for deterministic inference.
-        metadata: What the file says of itself.
+        metadata: Of the file.
         expand_early: Repeat the image N times at once, for runtimes that cannot broadcast later.
         sample_from: For moments, the weight layer from which on values are drawn, as in `sites.layer_number`; None for
             the last one.
@@ -118,7 +118,7 @@ def finish(g: Builder, inputs: list[ir.Value], outputs: list[ir.Value], metadata
 
 
 def checked(model: ir.Model) -> ir.Model:
-    """The model without unused nodes and with unique names, after ONNX's own checker."""
+    """Remove unused nodes, name the others, and run ONNX's checker."""
     for tidy in (common.RemoveUnusedNodesPass(), common.NameFixPass(), common.CheckerPass(full_check=True)):
         tidy(model)
     return model
@@ -132,7 +132,7 @@ def _noise_source(
     random: sampling.RandomParts,
     once: Collection[ir.Node],
 ) -> tuple[sampling.Noise, list[ir.Value]]:
-    """Their noise, and the graph inputs it needs beyond the contract's; `once` as in `sampling.Pass.run`."""
+    """The noise of some layers, and its graph inputs."""
     if kind is NoiseKind.RANDN:
         shapes = dict(random)
         return lambda key, mu: g.RandomNormalLike(_emit_like(g, key, mu, shapes[key]), dtype=1), []
@@ -158,7 +158,7 @@ def _noise_source(
 
 
 def _emit_like(g: Builder, key: ir.Node | ir.Value, mu: ir.Value, shape: tuple[int, ...]) -> ir.Value:
-    """A value with the shape of the normals that go with another one: a mask of channels has one for a channel."""
+    """A value with the shape of another's normals."""
     whole = per_image_shape(key if isinstance(key, ir.Value) else key.outputs[0], "a noisy layer")
     axes = [axis + 1 for axis, (one, many) in enumerate(zip(shape, whole, strict=True)) if one != many]
     if not axes:
@@ -168,7 +168,7 @@ def _emit_like(g: Builder, key: ir.Node | ir.Value, mu: ir.Value, shape: tuple[i
 
 
 def _emit_normalisation(g: Builder, image: ir.Value, spec: ImageSpec, channels_last: bool) -> ir.Value:
-    """(x / scale - mean) / std as one multiply and one add, then channels first."""
+    """(x / scale - mean) / std as Mul and Add, channels first."""
     mean, std = np.asarray(spec.mean, np.float64), np.asarray(spec.std, np.float64)
     factor, offset = 1 / (spec.scale * std), -mean / std
     x = g.Cast(image, to=ir.DataType.FLOAT) if spec.dtype == "uint8" else image

@@ -12,7 +12,7 @@ OPSET = 18
 
 
 class Builder:
-    """Nodes and initializers in the making: `g.Add(x, y)` appends an Add node and gives its output."""
+    """Nodes and initializers: `g.Add(x, y)` appends an Add node."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         """Start empty.
@@ -31,7 +31,7 @@ class Builder:
         return list(self._constants.values())
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
-        """A method per operator: inputs as arguments, attributes as keywords, the first output comes back."""
+        """Append a node: inputs as arguments, attributes as keywords."""
         if not op_type[0].isupper():
             raise AttributeError(op_type)
 
@@ -40,8 +40,14 @@ class Builder:
 
         return make
 
+    def append_to(self, graph: ir.Graph) -> None:
+        """Append all nodes and initializers to a graph."""
+        for value in self.initializers:
+            graph.register_initializer(value)
+        graph.extend(self.nodes)
+
     def split(self, value: ir.Value, sizes: list[int], axis: int) -> list[ir.Value]:
-        """Cut a value into parts; a single part needs no node."""
+        """Split a value into parts; one part needs no node."""
         if len(sizes) == 1:
             return [value]
         inputs = [value, self.constant(np.array(sizes))]
@@ -53,7 +59,7 @@ class Builder:
         return list(node.outputs)
 
     def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
-        """Add a node like another one, with inputs of its own; gives its outputs."""
+        """Append a copy of a node with other inputs."""
         attributes = node.attributes.values()
         return self.append(ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs)))
 

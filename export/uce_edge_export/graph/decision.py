@@ -1,4 +1,4 @@
-"""The reject rule in the graph: the output `decision`, from initializers that a new rule edits in place."""
+"""The reject rule in the graph: the output `decision`."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ _UNCERTAIN = f"{PREFIX}uncertain"
 
 
 def emit(g: Builder, uncertainty: ir.Value, p: ir.Value, class_id: ir.Value, classes: int) -> ir.Value:
-    """1 where the score is above the limit of the class or NaN, else 0; int32 [batch]. Nothing is rejected yet."""
+    """1 where the score exceeds its limit or is NaN."""
     values = _constants(RejectRule(), classes)
     doubt = g.Sub(g.constant(np.float32(1)), g.ReduceMax(p, g.constant(np.array([-1])), keepdims=0))
     by_confidence = g.constant(values[contract.BY_CONFIDENCE], contract.BY_CONFIDENCE)
@@ -32,7 +32,7 @@ def emit(g: Builder, uncertainty: ir.Value, p: ir.Value, class_id: ir.Value, cla
 
 
 def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
-    """Let the decision also reject by novelty; the caller extends the graph with the nodes."""
+    """Also reject by novelty; the caller appends the nodes."""
     index, uncertain = _output(graph)
     uncertain.name = _UNCERTAIN
     cutoff = g.constant(_constants(RejectRule(), 1)[contract.CUTOFF], contract.CUTOFF)
@@ -41,7 +41,7 @@ def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
 
 
 def detach_novelty(graph: ir.Graph) -> None:
-    """Undo `attach_novelty`; nodes that nobody needs any more stay."""
+    """Undo `attach_novelty`; unused nodes stay."""
     index, decision = _output(graph)
     node = decision.producer()
     assert node is not None
@@ -53,9 +53,7 @@ def detach_novelty(graph: ir.Graph) -> None:
 
 
 def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
-    """A graph of contract 1 as one of contract 2; another one is left as it is."""
-    from uce_edge_export.transform.feature_extraction import extend  # imports the graph, which imports this module
-
+    """Convert a graph of contract 1 to contract 2."""
     graph = model.graph
     outputs = {str(value.name): value for value in graph.outputs}
     if DECISION not in outputs:
@@ -67,12 +65,12 @@ def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
         graph.outputs.insert(len(contract.outputs_of((), version=1)), decision)
         if contract.NOVELTY in outputs:
             attach_novelty(graph, g, outputs[contract.NOVELTY])
-        extend(graph, g)
+        g.append_to(graph)
     return model, replace(metadata, contract=contract.VERSION, minor=contract.MINOR)
 
 
 def stored(content: bytes, rule: RejectRule | None, classes: int) -> bytes:
-    """A file of contract 2 with this rule in its initializers."""
+    """Store a rule in the initializers of a file."""
     model, values = onnx.ModelProto.FromString(content), _constants(rule or RejectRule(), classes)
     for tensor in model.graph.initializer:
         if tensor.name in values:
@@ -81,7 +79,7 @@ def stored(content: bytes, rule: RejectRule | None, classes: int) -> bytes:
 
 
 def describe_output(decision: ir.Value) -> ir.Value:
-    """Give a value the name and the type of the output."""
+    """Set the name and the type of the output."""
     decision.name, decision.shape, decision.dtype = DECISION, ir.Shape(["batch"]), ir.DataType.INT32
     return decision
 

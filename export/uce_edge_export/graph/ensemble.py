@@ -1,4 +1,4 @@
-"""Ensembles: several contract files as one, whose members all run every seed.
+"""Combine contract files into one ensemble.
 
 The networks stand side by side in one graph, without their heads, and their logits [samples, batch, classes] become
 [samples * members, batch, classes], seed by seed. Constants that are equal are kept once. So is what is computed alike:
@@ -27,8 +27,8 @@ from uce_edge_export.graph import assembly, head
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import detach
 from uce_edge_export.graph.weight_layers import bytes_of, multiplications, weight_of
-from uce_edge_export.pipeline import Exported, random_pixels
-from uce_edge_export.publish.draft import check_name, graph_of, publish
+from uce_edge_export.pipeline import Built, Exported, random_pixels
+from uce_edge_export.publish.draft import Draft, destination, graph_of
 from uce_edge_export.transform.baked_seeds import bake_seeds
 from uce_edge_export.transform.noise_free import MEMBERS, TABLE, ancestors, raw_logits
 from uce_edge_export.transform.simplification import infer_shapes
@@ -44,7 +44,7 @@ def combine(
     samples: int | None = None,
     baked: bool = False,
 ) -> Exported:
-    """Write an ensemble of model files; it is not calibrated, whatever its members are.
+    """Write an uncalibrated ensemble of model files.
 
     Args:
         files: Two contract files or more, of the same classes and images.
@@ -53,45 +53,71 @@ def combine(
         samples: The default number of seeds, which every member runs; None for the largest of the members' own.
         baked: Make the seeds a constant: the file takes an image alone.
     """
-    out = check_name(out)
-    names = [str(file) for file in files]
-    models = [Model(file, "cpu") for file in files]
+    with destination(out) as save:
+        built = join([Model(file, "cpu") for file in files], [str(file) for file in files], images, samples, baked)
+        save(built.draft)
+    return Exported(Path(out), built.metadata, built.parity)
+
+
+def join(
+    models: Sequence[Model],
+    names: Sequence[str],
+    images: npt.NDArray[Any] | None = None,
+    samples: int | None = None,
+    baked: bool = False,
+) -> Built:
+    """Build an ensemble in memory; see `combine`.
+
+    Args:
+        models: The members.
+        names: Their names, for messages.
+        images: As in `combine`.
+        samples: As in `combine`.
+        baked: As in `combine`.
+    """
     described = described_together([model.metadata for model in models], names)
     if samples is not None and described.inference is not Inference.DETERMINISTIC:
         contract.pass_seeds(samples, 0)
         described = replace(described, samples=samples)
     if baked and described.inference is Inference.DETERMINISTIC:
-        raise UsageError("Only a model that takes seeds can have them baked in: leave --bake-samples out.")
-    built, metadata = merged([graph_of(model) for model in models], [model.metadata for model in models], described)
+        raise UsageError(
+            "Only a model that takes seeds can have them baked in: leave --bake-samples out.", "export.seeds-missing"
+        )
+    graph, metadata = merged([graph_of(model) for model in models], [model.metadata for model in models], described)
     images = random_pixels(metadata.image) if images is None else images[:3]
-    with publish(built, metadata, out) as draft:
-        parity = parity_gate.check_members(Model(draft.path, "cpu"), models, images)
-        parity_gate.check_again(draft.path, metadata, images)
-        if baked:
-            bake_seeds(draft)
-    return Exported(out, draft.metadata, parity)
+    draft = Draft.of(graph, metadata)
+    parity = parity_gate.check_members(draft.model, models, images)
+    parity_gate.check_again(draft, images)
+    if baked:
+        bake_seeds(draft)
+    return Built(draft, parity)
 
 
 def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Metadata:
-    """What an ensemble says of itself; refuses networks that cannot be its members.
+    """Metadata of an ensemble; rejects networks that cannot be members.
 
     Args:
-        members: What each file says.
+        members: The metadata of each file.
         names: Their names, for messages.
     """
     first = members[0]
     if len(members) < 2:
-        raise UsageError(f"An ensemble needs at least two members, but got {names[0]} alone. Add others.")
+        raise UsageError(
+            f"An ensemble needs at least two members, but got {names[0]} alone. Add others.", "ensemble.one-member"
+        )
     for name, member in zip(names, members, strict=True):
         if member.members > 1:
-            raise UsageError(f"{name} is an ensemble itself. Give the files of its members instead.")
+            raise UsageError(f"{name} is an ensemble itself. Give the files of its members instead.", "ensemble.nested")
         if member.posterior is Posterior.LAPLACE:
             raise UsageError(
                 f"{name} has a Laplace posterior, which a member cannot have. Give one made by: export --inference "
-                "deterministic"
+                "deterministic",
+                "ensemble.laplace-member",
             )
         if member.baked:
-            raise UsageError(f"{name} has its passes baked in. Export it again without --bake-samples.")
+            raise UsageError(
+                f"{name} has its passes baked in. Export it again without --bake-samples.", "ensemble.baked-member"
+            )
     _agree(members, names, "classes", lambda one: ", ".join(one.classes))
     _agree(members, names, "images", _image)
     _agree(members, names, "inference", lambda one: one.inference.value)
@@ -129,8 +155,8 @@ def merged(models: Sequence[ir.Model], members: Sequence[Metadata], metadata: Me
 
     Args:
         models: Contract models.
-        members: What each says of itself.
-        metadata: What the ensemble says of itself.
+        members: The metadata of each.
+        metadata: Of the ensemble.
 
     Returns:
         The graph, and its metadata, with the costs of what the members share counted once.
@@ -156,7 +182,7 @@ def merged(models: Sequence[ir.Model], members: Sequence[Metadata], metadata: Me
 
 
 class _SideBySide:
-    """Copies networks into one builder, and writes once what is computed alike."""
+    """Copy networks into one builder; share equal computations."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.g = Builder()
@@ -171,7 +197,7 @@ class _SideBySide:
         self._members = 0
 
     def add(self, model: ir.Model) -> ir.Value:
-        """Write the network of a contract model; gives its raw logits [samples, batch, classes]."""
+        """Copy a network; returns its raw logits [samples, batch, classes]."""
         copied = {value: self.inputs[str(value.name)] for value in model.graph.inputs}
 
         def operand(value: ir.Value | None) -> ir.Value | None:
@@ -210,13 +236,14 @@ class _SideBySide:
         return outputs
 
 
-def _agree(members: Sequence[Metadata], names: Sequence[str], what: str, told: Callable[[Metadata], str]) -> None:
+def _agree(members: Sequence[Metadata], names: Sequence[str], what: str, value: Callable[[Metadata], str]) -> None:
     """Refuse members that differ in something, by name."""
     for name, member in zip(names[1:], members[1:], strict=True):
-        if told(member) != told(members[0]):
+        if value(member) != value(members[0]):
             raise UsageError(
-                f"The members of an ensemble have the same {what}, but {names[0]} has {told(members[0])}, and {name} "
-                f"has {told(member)}. Leave one of them out, or export it anew."
+                f"The members of an ensemble have the same {what}, but {names[0]} has {value(members[0])}, and {name} "
+                f"has {value(member)}. Leave one of them out, or export it anew.",
+                "ensemble.different-members",
             )
 
 
@@ -230,12 +257,14 @@ def _refuse_twice(members: Sequence[Metadata], names: Sequence[str]) -> None:
     for name, member in zip(names, members, strict=True):
         digest = member.hashes.weights or member.hashes.source
         if digest is not None and digest in known:
-            raise UsageError(f"{known[digest]} and {name} have the same weights: leave one of them out.")
+            raise UsageError(
+                f"{known[digest]} and {name} have the same weights: leave one of them out.", "ensemble.same-weights"
+            )
         known |= {} if digest is None else {digest: name}
 
 
 def _costs(costs: Sequence[Costs | None]) -> Costs | None:
-    """Of all members; they run one after the other, so that memory is that of the largest."""
+    """Costs of all members; memory is that of the largest."""
     known = [one for one in costs if one is not None]
     if len(known) < len(costs):
         return None
@@ -250,7 +279,7 @@ def _costs(costs: Sequence[Costs | None]) -> Costs | None:
 
 
 def _shared_costs(costs: Costs, network: ir.Graph, shared: Sequence[int]) -> Costs:
-    """What is left of the members' costs when `shared` says how often each node was not written again."""
+    """Costs of an ensemble without the nodes that members share."""
     twice = [(node, times) for node, times in zip(network, shared, strict=True) if times > 0]
     saved = sum(times * multiplications(node) for node, times in twice if weight_of(node))
     # Noise that several members take stays in memory until the last of them has run.
@@ -260,7 +289,7 @@ def _shared_costs(costs: Costs, network: ir.Graph, shared: Sequence[int]) -> Cos
 
 
 def _hashes(hashes: Sequence[Hashes]) -> Hashes:
-    """One digest of the members' digests, in their order; of the splits those that all members have."""
+    """Combine the digests of the members, and their common splits."""
 
     def together(digests: list[str | None]) -> str | None:
         known = [digest for digest in digests if digest is not None]

@@ -1,4 +1,4 @@
-"""From logits to the contract's outputs: calibration map, softmax, average, entropies."""
+"""The head: calibration map, softmax, average, entropies."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def emit(
     padding = -classes % _ALIGNMENT
 
     def aligned(x: ir.Value, rank: int) -> ir.Value:
-        """Pad the classes with zeros, so that a row is rounded alike wherever it lies in memory."""
+        """Pad the classes with zeros, for equal rounding."""
         return g.Pad(x, g.constant(np.array([0] * (2 * rank - 1) + [padding]))) if padding else x
 
     def unit(x: ir.Value) -> ir.Value:
@@ -87,7 +87,7 @@ def emit(
 
 
 def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Value:
-    """R(z); parameters are initializers named `calibration.*`, so that a file can be recalibrated in place."""
+    """R(z); its parameters are the initializers `calibration.*`."""
 
     def parameter(name: str) -> ir.Value:
         return g.constant(np.asarray(calibration.parameters[name], np.float32), f"calibration.{name}")
@@ -108,7 +108,7 @@ def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Valu
 
 
 def _emit_error(g: Builder, uncertainty: ir.Value, p: ir.Value, calibration: Calibration) -> ir.Value:
-    """The fitted probability of error, sigmoid(a + b log e - c log(1 - e)); without a fit, 1 - max p.
+    """Fitted probability of error, or 1 - max p.
 
     e is 1 - max p, and c is b; in what older versions fitted, e is the uncertainty.
     """
@@ -139,9 +139,9 @@ def _emit_linear(g: Builder, x: ir.Value, weight: ir.Value, bias: ir.Value) -> i
 
 
 def _emit_standard_error(g: Builder, cross_entropy: ir.Value, samples: ir.Value | None, members: int) -> ir.Value:
-    """Delta method: H of the average is the mean over passes of their cross-entropy to the average.
+    """Standard error of the entropy, by the delta method.
 
-    Its standard error is that of this mean; with one pass it is unknown and said to be 1. The members of an ensemble
+    Its standard error is that of this mean; with one pass it is unknown, and reported as 1. The members of an ensemble
     are no draws: what varies is their average.
     """
     first = g.constant(np.array([0]))

@@ -1,4 +1,4 @@
-"""Last-layer Laplace in the graph: the network once, then draws of its logits.
+"""Last-layer Laplace in the graph: one network pass, then draws.
 
 What the numbers mean, and how they are fitted, is in `uce_edge.calibration.laplace_posterior`. The posterior is put on
 a deterministic contract file of any precision. Images are columns in the products with the features, as in
@@ -6,7 +6,6 @@ a deterministic contract file of any precision. Images are columns in the produc
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,15 @@ from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import MOST, detach
 from uce_edge_export.graph.weight_layers import outputs_first, product_scale
 from uce_edge_export.noise import noise_table
-from uce_edge_export.publish.draft import Draft, graph_of, publish
+from uce_edge_export.publish.draft import Draft, graph_of
 from uce_edge_export.recalibration import replace_head
 from uce_edge_export.transform.baked_seeds import bake_seeds
-from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, extend, probe
+from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, probe
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
 CURVATURE_SHARE = 1 / 3
-"""Of the images that somebody else's file is given, those that the curvature is of; the others calibrate it."""
+"""Share of the images of a third-party file for the curvature; the others calibrate it."""
 _CURVED = 10_000  # training images whose curvature stands for that of all
 _SEARCHED = 2**24  # logits that one prior precision is tried on, at most
 _LINEAR = 0.02  # of the logits' spread: how far they may be from a linear function of the features
@@ -47,7 +46,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A posterior that a deterministic file is given, and how it is drawn from."""
+    """A posterior for a deterministic file, and its draws."""
 
     posterior: Laplace
     fit: LaplaceFit
@@ -57,7 +56,7 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """What the last layer takes and gives, and its weights."""
+    """Inputs, outputs and weights of the last layer."""
 
     features: FloatArray
     """[images, features]."""
@@ -68,7 +67,7 @@ class Evaluated:
 
 
 def evaluate(model: ir.Model, images: npt.NDArray[Any]) -> Evaluated:
-    """Run a deterministic contract model of float32, and check that its logits are linear in its features.
+    """Compute features and logits; require logits linear in the features.
 
     Args:
         model: The model; it is left as it is.
@@ -78,7 +77,8 @@ def evaluate(model: ir.Model, images: npt.NDArray[Any]) -> Evaluated:
     if operand.size > MOST:
         raise LaplaceError(
             f"The last weight layer takes {operand.size} features, and its posterior can have {MOST} at most: the file "
-            f"would grow by {4 * operand.size**2 / 1e6:.0f} MB. Use it without draws: --inference deterministic"
+            f"would grow by {4 * operand.size**2 / 1e6:.0f} MB. Use it without draws: --inference deterministic",
+            "laplace.features",
         )
     features, (logits,) = probe(model, images, emit_all_features, logits=True)
     weights = _matrix(operand)
@@ -90,7 +90,8 @@ def evaluate(model: ir.Model, images: npt.NDArray[Any]) -> Evaluated:
             return Evaluated(features, logits, np.column_stack([weights, rest.mean(axis=0)]))
     raise LaplaceError(
         f"The logits are not a linear function of what the last weight layer ({operand.layer.name}) takes, so its "
-        "weights have no Gaussian posterior of this form. Use the network without draws: --inference deterministic"
+        "weights have no Gaussian posterior of this form. Use the network without draws: --inference deterministic",
+        "laplace.nonlinear",
     )
 
 
@@ -108,7 +109,7 @@ def fit(
         samples: The draws of the file.
 
     Returns:
-        The posterior, and what the file says of it.
+        The posterior, and its description.
     """
     seen = evaluate(model, curved_on.at_most(_CURVED).images)
     curved = laplace_posterior.curvature(seen.features, seen.logits, images=len(curved_on))
@@ -121,71 +122,72 @@ def fit(
         tried = trial(laplace_posterior.by_marginal_likelihood(curved, seen.weights))
     else:
         tried = laplace_posterior.by_held_out_nll(trial)
-    told = LaplaceFit(tried.precision, prior, len(curved_on), round(tried.nll, 6), round(tried.nll_without, 6))
-    return Laplace(curved, tried.precision), told
+    described = LaplaceFit(tried.precision, prior, len(curved_on), round(tried.nll, 6), round(tried.nll_without, 6))
+    return Laplace(curved, tried.precision), described
 
 
 def parts(data: Split, promise: Promise | None) -> tuple[Split, Split, Split]:
-    """Images for the curvature, for the prior and the map, and all that `recalibrate` shall be given."""
+    """Images for the curvature, for the prior, and for `recalibrate`."""
     curved, rest = data.parted(CURVATURE_SHARE)
     return curved, rest if promise is None else rest.halves()[0], rest
 
 
 def give(
-    source: str | Path,
-    out: str | Path,
+    source: Model,
     data: Split,
     promise: Promise | None = None,
     samples: int = DRAWS,
     noise: NoiseKind = NoiseKind.TABLE,
     *,
     bake: bool = False,
-) -> tuple[Split, LaplaceFit]:
-    """Write a deterministic contract file once more with a posterior; its map is then still that of one pass.
+) -> tuple[Draft, Split, LaplaceFit]:
+    """Give a deterministic file a posterior, not yet calibrated.
 
     Args:
         source: The file.
-        out: The new one.
         data: Labelled images.
-        promise: What will be promised from some of them, if anything.
+        promise: The promise that some of them will prove, if any.
         samples: Draws.
-        noise: Where they come from.
+        noise: The source of the draws.
         bake: Make the seeds a constant.
 
     Returns:
-        The images that are left for `recalibrate`, and what the file says of its posterior.
+        The new file, the images that are left for `recalibrate`, and the description of the posterior.
     """
-    loaded = Model(source, "cpu")
-    metadata = loaded.metadata
+    metadata, name = source.metadata, source.path
     if metadata.inference is not Inference.DETERMINISTIC:
         raise UsageError(
-            f"{source} has noise (its inference is {metadata.inference}), but a Laplace posterior needs a file without "
-            "noise. Export one with: --inference deterministic"
+            f"{name} has noise (its inference is {metadata.inference}), but a Laplace posterior needs a file without "
+            "noise. Export one with: --inference deterministic",
+            "laplace.noisy-file",
         )
     if metadata.members > 1:
-        raise UsageError(f"{source} is an ensemble, but a Laplace posterior needs a single network. Give one member.")
+        raise UsageError(
+            f"{name} is an ensemble, but a Laplace posterior needs a single network. Give one member.",
+            "laplace.ensemble",
+        )
     curved_on, held_out, rest = parts(data, promise)
     if promise is not None:
         counted = len(rest.one_per_group()) - len(held_out.one_per_group())
         guarantee.check_possible(counted, promise, len(data), grouped=data.groups is not None)
-    model = graph_of(loaded)
-    posterior, told = fit(model, curved_on, held_out, PriorFrom.HELD_OUT_NLL, samples)
-    with publish(model, metadata, out) as draft:
-        add(draft, Drawn(posterior, told, samples, noise), data.images[:3])
-        if bake:
-            bake_seeds(draft)
-    return rest, told
+    model = graph_of(source)
+    posterior, fitted = fit(model, curved_on, held_out, PriorFrom.HELD_OUT_NLL, samples)
+    draft = Draft.of(model, metadata)
+    add(draft, Drawn(posterior, fitted, samples, noise), data.images[:3])
+    if bake:
+        bake_seeds(draft)
+    return draft, rest, fitted
 
 
 def add(draft: Draft, drawn: Drawn, images: npt.NDArray[Any]) -> parity_gate.Parity:
-    """Give the draft of a deterministic file a posterior, and compare it with numpy under the same normals.
+    """Add a posterior to a draft, and check it.
 
     Args:
         draft: The file, in any precision.
         drawn: The posterior.
         images: At least two images, for the comparison.
     """
-    model, plain = ir.load(draft.path), draft.metadata
+    model, plain = draft.graph(), draft.metadata
 
     def reference(batch: parity_gate.Pixels, noises: list[FloatArray] | None) -> FloatArray:
         assert noises is not None
@@ -194,9 +196,8 @@ def add(draft: Draft, drawn: Drawn, images: npt.NDArray[Any]) -> parity_gate.Par
 
     built, metadata = attach(model, plain, drawn)
     fed = ir.to_proto(attach(model, plain, replace(drawn, noise=NoiseKind.INPUT))[0]).SerializeToString()
-    draft.metadata = metadata
-    draft.rewrite(built)
-    return parity_gate.check(draft.path, metadata, images, reference, [len(metadata.classes) - 1], fed)
+    draft.rewrite(built, metadata)
+    return parity_gate.check(draft, images, reference, [len(metadata.classes) - 1], fed)
 
 
 def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model, Metadata]:
@@ -204,7 +205,7 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
 
     Args:
         model: A deterministic contract model; it is left as it is.
-        metadata: What it says of itself.
+        metadata: Its metadata.
         drawn: The posterior.
 
     Returns:
@@ -226,7 +227,7 @@ def attach(model: ir.Model, metadata: Metadata, drawn: Drawn) -> tuple[ir.Model,
     normals = _emit_normals(g, drawn, graph, seeds, deviations)
     classes = g.constant(drawn.posterior.curvature.class_directions.T.astype(np.float32), "laplace.classes")
     last.replace_input_with(0, g.Add(mean, g.MatMul(g.Mul(deviations, normals), classes)))
-    extend(graph, g)
+    g.append_to(graph)
     shares, rank = drawn.posterior.shares, classes.const_value.size if classes.const_value else 0
     costs = metadata.costs and replace(
         metadata.costs,
@@ -257,7 +258,7 @@ def _emit_deviations(g: Builder, features: ir.Value, posterior: Laplace) -> ir.V
 
 
 def _emit_normals(g: Builder, drawn: Drawn, graph: ir.Graph, seeds: ir.Value, deviations: ir.Value) -> ir.Value:
-    """[samples, 1, classes - 1]: the images of a pass share them; the runtime's own are for every image."""
+    """Normals [samples, 1, classes - 1], shared by the images."""
     rank, one = len(drawn.posterior.curvature.class_scales), g.constant(np.array([1]))
     if drawn.noise is NoiseKind.RANDN:
         shape = g.Concat(g.Shape(seeds, start=0, end=1), one, one, axis=0)
@@ -271,7 +272,7 @@ def _emit_normals(g: Builder, drawn: Drawn, graph: ir.Graph, seeds: ir.Value, de
 
 
 def _without_shapes(model: ir.Model) -> ir.Model:
-    """What was inferred, the file need not say."""
+    """Remove inferred shapes."""
     for node in model.graph:
         for value in node.outputs:
             if not value.is_graph_output():
@@ -280,14 +281,15 @@ def _without_shapes(model: ir.Model) -> ir.Model:
 
 
 def _matrix(operand: Features) -> npt.NDArray[np.float64]:
-    """The weights [classes, features] of the last layer; of another shape where it is no such product."""
+    """Weights [classes, features] of the last layer."""
     layer = operand.layer
     position = [*layer.inputs].index(operand.value)
     constant = layer.inputs[1 - position]
     if constant is None or constant.const_value is None:
         raise LaplaceError(
             f"The weights of the last layer ({layer.name}) are not in the file as float numbers. Give the posterior to "
-            "the file of float32: export it without --precision int8"
+            "the file of float32: export it without --precision int8",
+            "laplace.weights",
         )
     weights = constant.const_value.numpy().astype(np.float64)
     if layer.op_type == "Conv":

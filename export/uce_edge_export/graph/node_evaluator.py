@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 def evaluate(node: ir.Node, inputs: Sequence[Array | None]) -> list[Array]:
-    """The outputs of one node for given inputs, of which optional ones may be None."""
+    """Evaluate one node; optional inputs may be None."""
     proto = ir.to_proto(node)
     for i in range(len(proto.input)):
         proto.input[i] = f"input.{i}" if i < len(inputs) and inputs[i] is not None else ""
@@ -25,5 +25,6 @@ def evaluate(node: ir.Node, inputs: Sequence[Array | None]) -> list[Array]:
         return list(ReferenceEvaluator(proto, opsets={"": OPSET}).run(None, feed))
     except Exception as error:  # an operator without a reference, or shapes that do not fit
         raise UceEdgeError(
-            f"The operator {node.op_type} ({node.name}) cannot be evaluated ({str(error).splitlines()[0]})."
+            f"The operator {node.op_type} ({node.name}) cannot be evaluated ({str(error).splitlines()[0]}).",
+            "graph.operator",
         ) from None

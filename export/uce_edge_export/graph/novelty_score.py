@@ -1,4 +1,4 @@
-"""Novelty in the graph: the distance of an image's features to those of the calibration images, and its p-value.
+"""Novelty in the graph: feature distance and p-value.
 
 What the numbers mean, and how they are fitted, is in `uce_edge.calibration.novelty`. Images are columns here, so that
 every product is one of a constant with one image: an answer does not depend on how many images a call has. The score of
@@ -27,7 +27,7 @@ from uce_edge_export.graph import decision
 from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.publish.draft import Draft
-from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, extend, probe
+from uce_edge_export.transform.feature_extraction import emit_all_features, emit_features, feature_session, probe
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
@@ -40,7 +40,7 @@ _TOLERANCE = 1e-4  # relative, of a score to the same in double precision
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What the nodes are made of."""
+    """The fitted numbers of the nodes."""
 
     distances: tuple[Distance, ...]
     """Of every member, in its own features; their sum is the score."""
@@ -50,7 +50,7 @@ class Fitted:
 
 
 def fit(model: ir.Model, data: Split) -> Fitted:
-    """Fit the distance on one half of some images, and score the other half by the graph itself.
+    """Fit the distance on one half, score the other half.
 
     Args:
         model: A contract model as it ships; it is left as it is.
@@ -58,70 +58,66 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     """
     fitting, scoring = parts(data)
     _check_size(model)
-    distances = tuple(novelty.fit(values, fitting.labels) for values in features(model, fitting.images))
+    # Block by block, each part as if alone: rounding may depend on the size of a block.
+    run = feature_session(model, emit_all_features)
+    distances = tuple(novelty.fit(values, fitting.labels) for values in run(fitting.images))
     (scores,) = probe(model, scoring.images, lambda g, operands: [_emit_sum(g, operands, distances)], ["batch"])
-    each = zip(distances, features(model, scoring.images), strict=True)
+    each = zip(distances, run(scoring.images), strict=True)
     exact = np.sum([distance(values) for distance, values in each], axis=0)
     difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
     if not difference <= _TOLERANCE:  # NaN fails, too
         raise NoveltyError(
             f"Scores of the graph differ from those in double precision by {difference:.2g} of their size (allowed: "
-            f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty."
+            f"{_TOLERANCE:g}). Calibrate with more images, or with --no-novelty.",
+            "novelty.inexact",
         )
     return Fitted(distances, Reference.of(scores), difference)
 
 
 def parts(data: Split) -> tuple[Split, Split]:
-    """The images that the distance is fitted on, and the reference: one image of every other group."""
+    """Images that fit the distance, and reference images by group."""
     fitting, scoring = data.halves()
     return fitting, scoring.one_per_group()
 
 
-def features(model: ir.Model, images: npt.NDArray[Any]) -> list[npt.NDArray[np.float32]]:
-    """The noise-free features [images, features] of some images in every member, by ONNX Runtime."""
-    return probe(model, images, emit_all_features)
-
-
-def add(draft: Draft, data: Split, wanted: NoveltyPromise) -> RejectRule | NoveltyError:
-    """Let a draft tell what is foreign: fit, attach, and find the cutoff that keeps a promise.
+def add(draft: Draft, data: Split, promise: NoveltyPromise) -> RejectRule | NoveltyError:
+    """Add novelty to a draft, and find its cutoff.
 
     Args:
         draft: The file as it ships.
         data: Labelled images, of which none may serve a promise about the error.
-        wanted: What the cutoff shall keep.
+        promise: The promise that the cutoff keeps.
 
     Returns:
-        A rule with the cutoff alone; or, when no level was asked for, why there is none: the draft is then as it was.
+        A rule with the cutoff alone; or the reason for none, if no level was requested: the draft is unchanged.
 
     Raises:
-        UceEdgeError: The images do not allow the level that was asked for, or the network has no features.
+        UceEdgeError: The images do not allow the requested level, or the network has no features.
     """
-    model = ir.load(draft.path)
+    model = draft.graph()
     try:
         cutoff = novelty.cutoff_for(
-            len(parts(data)[1]), wanted, grouped=data.groups is not None
-        )  # before anything slow happens
+            len(parts(data)[1]), promise, grouped=data.groups is not None
+        )  # before any slow work
         fitted = fit(model, data)
     except UceEdgeError as error:
-        if wanted.level is not None:
+        if promise.level is not None:
             raise
-        return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}")
-    gated, metadata = attach(model, draft.metadata, fitted)
-    draft.metadata = metadata
-    draft.rewrite(gated)
-    parity_gate.check_again(draft.path, metadata, data.images[:3])
-    promised = NoveltyGuarantee(
+        return NoveltyError(str(error) if data.groups is None else f"{error} {ONE_EACH}", "novelty.unfit")
+    draft.rewrite(*attach(model, draft.metadata, fitted))
+    parity_gate.check_again(draft, data.images[:3])
+    guarantee = NoveltyGuarantee(
         cutoff.level, cutoff.confidence, cutoff.images, parts(data)[1].sha256(), data.groups is not None
     )
-    return RejectRule(cutoff=cutoff.cutoff, gate=promised)
+    return RejectRule(cutoff=cutoff.cutoff, gate=guarantee)
 
 
 def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Model, Metadata]:
-    """A model with the outputs `novelty` and `novelty_score`, instead of those that it may have; the rest stays.
+    """Add or replace the outputs `novelty` and `novelty_score`.
 
     Args:
         model: A contract model; it is left as it is.
-        metadata: What it says of itself.
+        metadata: Its metadata.
         fitted: The distance and its reference.
 
     Returns:
@@ -138,9 +134,9 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
         value = outputs[name]
         value.name, value.shape, value.dtype = name, ir.Shape(["batch"]), ir.DataType.FLOAT
     decision.attach_novelty(graph, g, outputs[NOVELTY])
-    extend(graph, g)
+    g.append_to(graph)
     graph.outputs.extend(outputs[name] for name in OUTPUTS)
-    for node in graph:  # what was inferred, the file need not say
+    for node in graph:  # inferred shapes are not stored
         for value in node.outputs:
             if not value.is_graph_output():
                 value.shape = value.type = None
@@ -151,7 +147,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
 
 
 def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
-    """A copy without the outputs of novelty and what only they need, and its metadata, without a rule about them."""
+    """Remove novelty from a copied graph and its metadata."""
     copy = ir.from_proto(ir.to_proto(model))
     graph = copy.graph
     constants = [
@@ -168,7 +164,7 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
         return copy, metadata
     price = sum(constant.size for constant in constants if constant is not None)
     price += sum(operand.multiplications for operand in find_features(infer_shapes(copy).graph))
-    return copy, _dearer(replace(metadata, outputs=others, rule=None), -price)
+    return copy, _dearer(replace(metadata.without_promises(), outputs=others), -price)
 
 
 def _dearer(metadata: Metadata, price: int) -> Metadata:
@@ -181,7 +177,8 @@ def _check_size(model: ir.Model) -> None:
     if size > MOST:
         raise NoveltyError(
             f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "
-            f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty."
+            f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty.",
+            "novelty.features",
         )
 
 
@@ -193,7 +190,7 @@ def _emit_sum(g: Builder, operands: Sequence[Features], distances: Sequence[Dist
 
 
 def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) -> ir.Value:
-    """|z - w_c|^2 with z the whitened direction, and w_c the whitened mean that is nearest to it."""
+    """|z - w_c|^2 of the whitened direction and its nearest mean."""
 
     def transposed(x: ir.Value) -> ir.Value:
         return g.Transpose(x, perm=[0, 2, 1])
@@ -214,7 +211,7 @@ def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) 
 
 
 def _emit_p(g: Builder, score: ir.Value, reference: Reference) -> ir.Value:
-    """The weights of the reference scores that are not below it; whole numbers, so that their sum is exact."""
+    """p-value by the reference scores; integer weights sum exactly."""
     kept = g.constant(reference.scores, "novelty.scores")
     not_below = g.Cast(g.LessOrEqual(g.Unsqueeze(score, g.constant(np.array([1]))), kept), to=ir.DataType.FLOAT)
     counted = g.MatMul(not_below, g.constant(reference.weights[:, None], "novelty.weights"))

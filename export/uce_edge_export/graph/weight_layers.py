@@ -1,4 +1,4 @@
-"""The weight layers of a graph: which nodes they are, what they are called, what they cost."""
+"""Weight layers of a graph: nodes, names, costs."""
 
 import fnmatch
 import math
@@ -9,7 +9,7 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 
 
 def weight_of(node: ir.Node) -> tuple[ir.Value, int] | None:
-    """The constant weight of a Conv, Gemm or MatMul node and the index of its other, varying input."""
+    """The constant weight, and the index of the other input."""
     if node.domain not in ("", "ai.onnx") or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return None
     first, second = node.inputs[:2]
@@ -26,7 +26,7 @@ def weight_of(node: ir.Node) -> tuple[ir.Value, int] | None:
 
 
 def outputs_first(node: ir.Node) -> bool:
-    """Whether the first dimension of a layer's weight is that of its outputs."""
+    """Whether the weight's first dimension is the outputs."""
     operand = weight_of(node)
     transposed = "transB" in node.attributes and bool(node.attributes["transB"].as_int())
     # Weights on the left multiply columns: the outputs are rows.
@@ -34,12 +34,12 @@ def outputs_first(node: ir.Node) -> bool:
 
 
 def product_scale(node: ir.Node) -> float:
-    """What a weight layer multiplies its product by: the `alpha` of a Gemm. Its `beta` scales the bias alone."""
+    """The `alpha` of a Gemm, which scales its product."""
     return node.attributes["alpha"].as_float() if node.op_type == "Gemm" and "alpha" in node.attributes else 1.0
 
 
 def weight_layers(graph: ir.Graph) -> dict[ir.Node, str]:
-    """All weight layers in graph order, by the name of their weight."""
+    """All weight layers in graph order, by weight name."""
     names = {}
     for node in graph:
         weight = weight_of(node)
@@ -49,10 +49,12 @@ def weight_layers(graph: ir.Graph) -> dict[ir.Node, str]:
 
 
 def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> int:
-    """Which weight layer a number (0 is the first of the network) or a pattern for its name stands for."""
+    """Find a weight layer by number or name pattern."""
     names = list(weight_layers(graph).values())
     if not names:
-        raise UceEdgeError(f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.")
+        raise UceEdgeError(
+            f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.", "layer.missing"
+        )
     if layer.isdecimal():
         index = int(layer)
     else:
@@ -70,24 +72,25 @@ def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> 
 
 
 def nodes_from(graph: ir.Graph, start: int) -> set[ir.Node]:
-    """The nodes behind the weight layer before a weight layer: that layer, what is on its way, and all that follows."""
+    """Nodes from the weight layer before another one on."""
     before = list(weight_layers(graph))[:start]
     nodes = list(graph)
     return set(nodes[nodes.index(before[-1]) + 1 :] if before else nodes)
 
 
 def per_image_shape(value: ir.Value, where: str) -> tuple[int, ...]:
-    """The shape of a value without its leading batch dimension; everything else must be known."""
+    """The static shape of a value without its batch dimension."""
     dims = value.shape.dims[1:] if value.shape is not None else (None,)
     if not all(isinstance(dim, int) for dim in dims):
         raise UceEdgeError(
-            f"The output of {where} has no static shape ({value.shape}). Export with a fixed image size."
+            f"The output of {where} has no static shape ({value.shape}). Export with a fixed image size.",
+            "graph.shape-open",
         )
     return tuple(dim for dim in dims if isinstance(dim, int))
 
 
 def multiplications(node: ir.Node) -> int:
-    """Multiply-accumulates of a Conv, Gemm or MatMul for one image; 0 for other nodes."""
+    """Multiply-accumulates of a node for one image."""
     if node.op_type not in ("Conv", "Gemm", "MatMul") or node.outputs[0].shape is None:
         return 0
     outputs = math.prod(per_image_shape(node.outputs[0], node.op_type))
@@ -102,7 +105,7 @@ def multiplications(node: ir.Node) -> int:
 
 
 def largest_state(graph: ir.Graph) -> int:
-    """The most bytes that one image's values take at once while a graph runs in its order, in float32."""
+    """Peak bytes of one image's values, in graph order, float32."""
     last = {value: number for number, node in enumerate(graph) for value in node.inputs}
     alive: dict[ir.Value, int] = {}
     most = 0
@@ -114,6 +117,6 @@ def largest_state(graph: ir.Graph) -> int:
 
 
 def bytes_of(value: ir.Value) -> int:
-    """Of one image; dimensions that are not known count as 1."""
+    """Bytes of one image; unknown dimensions count as 1."""
     dims = value.shape.dims[1:] if value.shape is not None else ()
     return 4 * math.prod(dim for dim in dims if isinstance(dim, int))

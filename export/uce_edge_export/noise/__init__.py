@@ -1,1 +1,1 @@
-"""Noise in a graph: where it goes, how it is sampled, and its moments."""
+"""Noise in a graph: sites, sampling, moments."""

@@ -1,4 +1,4 @@
-"""Weight layers between means and variances: what Conv, Gemm and MatMul do to squares, and to values that vary."""
+"""Weight layers on means and variances."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def squared(g: Builder, node: ir.Node, weight: ir.Value, x: ir.Value, factor: fl
         g: Where the nodes go.
         node: The layer in the deterministic classifier.
         weight: Its W in the new graph.
-        x: What it is applied to.
+        x: The input of the layer.
         factor: Any number.
     """
     attributes = dict(node.attributes)
@@ -37,14 +37,14 @@ def squared(g: Builder, node: ir.Node, weight: ir.Value, x: ir.Value, factor: fl
 def moments(
     g: Builder, node: ir.Node, operands: Sequence[Operand], p: float = 0.0, factors: Factors | None = None
 ) -> Uncertain:
-    """Mean and variance of a layer with Gaussian dropout of the rate p; with p = 0, of one without noise.
+    """Moments of a layer with Gaussian dropout of rate p.
 
     Args:
         g: Where the nodes go.
         node: The layer in the deterministic classifier.
         operands: Its inputs in the new graph.
         p: The rate.
-        factors: What stands for the squared weights; None for themselves.
+        factors: Of the squared weights; None for the squared weights themselves.
     """
     position = operand_index(node)
     x = operands[position]
@@ -74,7 +74,7 @@ def moments(
 def _of_one_map(
     g: Builder, node: ir.Node, mean: ir.Value, squares: Squares, factors: Factors, factor: float, unit: float
 ) -> Uncertain:
-    """A value with the variance unit * factor * u_o * s, for the map s of squares: a ReLU takes its root alone."""
+    """A value with the variance unit * factor * u_o * s."""
     common = float(factors.outputs[0]) * factor * unit / UNIT if factors.even else 1.0
     shared = _floored(g, emit_map(g, node, squares, factors, common))
     outputs = np.maximum(factor / common * factors.outputs, TINY)
@@ -90,12 +90,12 @@ def _of_one_map(
 
 
 def _floored(g: Builder, variance: ir.Value) -> ir.Value:
-    """At least TINY; as a Clip, the floor fuses into a Conv."""
+    """At least TINY; as a Clip, it fuses into a Conv."""
     return g.Clip(variance, g.constant(np.float32(TINY)), g.constant(np.float32(3e38)))
 
 
 def operand_index(node: ir.Node) -> int:
-    """Which input of a weight layer it is applied to; of the first two, the other is the weight."""
+    """The index of the input that is not the weight."""
     weight_and_operand = weight_of(node)
     assert weight_and_operand is not None
     return weight_and_operand[1]

@@ -1,4 +1,4 @@
-"""Mean and variance of activations instead of samples of them: what noise does to a network in a single pass.
+"""Mean and variance of activations in a single pass.
 
 Every unit is taken for an independent Gaussian. Then a weight layer with rate p has
 
@@ -46,7 +46,7 @@ Emit = Callable[[ir.Value], ir.Value]
 
 
 class Uncertain:
-    """A value of which the graph knows mean and variance, and how it depends on the value it was computed from."""
+    """A value with known mean and variance, and its dependence."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Uncertain:
         """Describe a value.
 
         Args:
-            mean: Its mean, or what writes it when somebody asks for it; None with `resolve`.
+            mean: Its mean, or what writes it on demand; None with `resolve`.
             variance: Its variance, likewise.
             scaled_mean: Something that times a factor is the mean, for those who can put the factor elsewhere.
             scaled: Gives something that times a factor is the variance.
@@ -76,7 +76,7 @@ class Uncertain:
             positive: Whether the variance is known to be above 0.
             root: The value that this is a function of, element by element; None for itself.
             function: That function, as nodes.
-            resolve: Writes mean and variance when somebody asks for them.
+            resolve: Writes mean and variance on demand.
         """
         self.positive = positive
         self.root = root or self
@@ -92,7 +92,7 @@ class Uncertain:
 
     @property
     def mean(self) -> ir.Value:
-        """The mean, written when it is first asked for."""
+        """The mean, written on first use."""
         self._settle()
         if callable(self._mean):
             self._mean = self._mean()
@@ -107,7 +107,7 @@ class Uncertain:
 
     @property
     def variance(self) -> ir.Value:
-        """The variance, written when it is first asked for."""
+        """The variance, written on first use."""
         self._settle()
         if callable(self._variance):
             self._variance = self._variance()
@@ -121,7 +121,7 @@ class Uncertain:
         return self._scaled() if self._scaled else (self.variance, 1.0)
 
     def squares(self, g: Builder, p: float) -> Squares:
-        """Something that is p * mean^2 + variance, for those who can sum it."""
+        """P * mean^2 + variance, as a value that can be summed."""
         self._settle()
         if self._squares is not None:
             return self._squares(p)
@@ -147,9 +147,9 @@ def scaled(
     one_map: ir.Value | None = None,
     squares: Callable[[float], Squares] | None = None,
 ) -> Uncertain:
-    """Describe a value with the mean mean_factor * mean and the variance factor * value.
+    """Describe a value: mean_factor * mean, variance factor * value.
 
-    The latter may be written when it is asked for. The keywords are those of `Uncertain`.
+    The latter may be written on demand. The keywords are those of `Uncertain`.
     """
     base = Uncertain(mean, value)
 
@@ -167,7 +167,7 @@ Operand = Uncertain | ir.Value | None
 
 
 def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Uncertain]:
-    """The outputs of a node of which at least one operand is uncertain.
+    """The outputs of a node with an uncertain operand.
 
     Args:
         g: Where the nodes go.
@@ -187,33 +187,34 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
     if rule is None or extra or not isinstance(first, Uncertain):
         raise UceEdgeError(
             f"The operator {kind} ({node.name}) has no rule for means and variances. Sample instead: --inference mc, "
-            "or sample from a layer before it: --sample-from"
+            "or sample from a layer before it: --sample-from",
+            "moments.operator",
         )
     return [rule(g, node, first, operands[1:])]
 
 
 def unit_for(value: ir.Value) -> float:
-    """What a variance is best divided by for the nodes that take it; 1 where they want it as it is, or disagree."""
+    """The best divisor of a variance for later nodes."""
     widths = {_width_for(use.node) for use in value.uses()}
     return widths.pop() ** -2 if len(widths) == 1 else 1.0
 
 
 def _width_for(node: ir.Node) -> float:
-    """The number of deviations that the rule of a node takes."""
+    """The number of deviations that a node's rule takes."""
     if node.op_type == "Clip" and None not in (_bounds(node.inputs[1:]) or (None,)):
         return rectifier_moments.REACH
     return rectifier_moments.WIDTH if node.op_type in ("Relu", "LeakyRelu", "Clip", "Add", "Sub") else 1.0
 
 
 def power(g: Builder, x: Uncertain, p: float) -> tuple[ir.Value, float]:
-    """The value of p * mean^2 + variance up to a factor, which somebody folds into weights."""
+    """P * mean^2 + variance up to a factor for the weights."""
     value, factor = x.scaled
     mean, mean_factor = x.scaled_mean
     return (g.Add(value, g.Mul(g.square(mean), _scalar(g, p * mean_factor**2 / factor))) if p else value), factor
 
 
 def deviations(g: Builder, x: Uncertain, number: float) -> ir.Value:
-    """So many standard deviations, as the rules of `rectifier_moments` take them, above 0."""
+    """Some standard deviations, above 0, for `rectifier_moments`."""
     if x.width is not None:
         return x.width(number)
     value = _in_units(g, x, number**-2)
@@ -263,7 +264,7 @@ def _clipped(g: Builder, x: Uncertain, low: float | None, high: float | None) ->
 
 
 def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain:
-    """A ReLU behind channels of one variance, in units of their half-width r: a factored layer multiplies by r^2 later.
+    """A ReLU behind channels of one variance, in their units.
 
     There p * mean^2 + variance is a sum over channels times one map.
     """
@@ -278,7 +279,7 @@ def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain
 
 
 def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:
-    """Mean and variance of a function of a Gaussian by Gauss-Hermite quadrature."""
+    """Moments of a function of a Gaussian, by Gauss-Hermite quadrature."""
     v = x.variance if x.positive else g.Max(x.variance, g.constant(np.float32(TINY)))
     s = g.Sqrt(v)
     values = [function(g.Add(x.mean, g.Mul(s, _scalar(g, point)))) for point in _POINTS]
@@ -336,7 +337,9 @@ def _binary(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain
 
 def _independent(g: Builder, node: ir.Node, a: Uncertain, b: Uncertain) -> Uncertain:
     if node.op_type == "Div":
-        raise UceEdgeError(f"A quotient of two noisy values ({node.name}) has no rule: --inference mc samples it.")
+        raise UceEdgeError(
+            f"A quotient of two noisy values ({node.name}) has no rule: --inference mc samples it.", "moments.operator"
+        )
     mean = g.copy(node, [a.mean, b.mean])[0]
     if node.op_type == "Mul":
         # v1 m2^2 + v2 (m1^2 + v1)
@@ -366,7 +369,7 @@ def _variance(g: Builder, x: Operand) -> ir.Value | None:
 
 
 def _normalised(g: Builder, node: ir.Node, x: Uncertain, _: Sequence[Operand]) -> Uncertain:
-    """Batch-norm at inference is a factor and an offset per channel."""
+    """Batch-norm at inference: a factor and an offset per channel."""
     scale, offset, mean, variance = (_array(node, i) for i in range(1, 5))
     epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
     factor = scale / np.sqrt(variance + epsilon)
@@ -395,7 +398,7 @@ def _averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) 
 
 
 def _largest(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
-    """As if the units of a window moved together: the maximum one standard deviation up, and one down."""
+    """Maximum of a window whose units move together."""
     s = g.Sqrt(x.variance)
     high, low = (g.copy(node, [value, *certain(rest)])[0] for value in (g.Add(x.mean, s), g.Sub(x.mean, s)))
     half = g.Mul(g.Sub(high, low), _scalar(g, 0.5))
@@ -409,7 +412,7 @@ def _padded(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) ->
 
 
 def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float | None, float | None] | None:
-    """The bounds of a Clip, None for one that is missing; None when they are not constant, or both missing."""
+    """The constant bounds of a Clip, or None."""
     bounds: list[float | None] = [None, None]
     for index, value in enumerate(constants):
         if value is not None:
@@ -421,16 +424,20 @@ def _bounds(constants: Sequence[ir.Value | None]) -> tuple[float | None, float |
 
 
 def certain(operands: Sequence[Operand]) -> list[ir.Value | None]:
-    """The operands of a node, none of which may depend on noise."""
+    """The operands of a node; rejects noisy ones."""
     if any(isinstance(x, Uncertain) for x in operands):
-        raise UceEdgeError("A bias, a shape, an axis or a bound depends on noise; --inference mc samples it.")
+        raise UceEdgeError(
+            "A bias, a shape, an axis or a bound depends on noise; --inference mc samples it.", "moments.operator"
+        )
     return list(operands)  # type: ignore[arg-type]
 
 
 def _array(node: ir.Node, index: int) -> npt.NDArray[np.float64]:
     constant = _given(node.inputs[index]).const_value
     if constant is None:
-        raise UceEdgeError(f"{node.op_type} ({node.name}) has no constant parameters; --inference mc samples it.")
+        raise UceEdgeError(
+            f"{node.op_type} ({node.name}) has no constant parameters; --inference mc samples it.", "moments.operator"
+        )
     return constant.numpy().astype(np.float64)
 
 

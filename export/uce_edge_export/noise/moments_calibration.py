@@ -1,4 +1,4 @@
-"""Calibrating a moments graph: first the spread of its logits, against exact passes, then the map, against the labels.
+"""Calibrate a moments graph: spread of logits, then the map.
 
 Units are correlated, which mean and variance do not know: neighbouring positions share noise, so that a pooled
 feature varies several times more than independent positions would. One factor on the variance of what is drawn repairs
@@ -40,13 +40,13 @@ def fit(
     method: Method,
     sample_from: str | None = None,
 ) -> Calibration:
-    """Fit the variance scale and the calibration map of a moments graph.
+    """Fit variance scale and calibration map of a moments graph.
 
     Args:
         classifier: The network without noise.
         sites: Its noisy layers.
-        metadata: What the file will say of itself; its `samples` are drawn.
-        reference: The network with noise, computed by somebody else.
+        metadata: Of the file; its `samples` are drawn.
+        reference: The network with noise, computed independently.
         data: Calibration images.
         method: The calibration map.
         sample_from: As in `assembly.contract_model`.
@@ -74,7 +74,7 @@ def fit(
 def stochastic_logits(
     reference: parity_gate.Reference, sites: list[Site], images: npt.NDArray[Any], passes: int
 ) -> npt.NDArray[np.float32]:
-    """Exact logits [passes, images, classes] with noise in the noisy layers of an export, and in no other."""
+    """Exact logits [passes, images, classes] under noise in some layers."""
     rng = np.random.default_rng(0)
     parts = []
     for start in range(0, len(images), _AT_ONCE):
@@ -84,6 +84,6 @@ def stochastic_logits(
 
 
 def _spread(logits: npt.NDArray[Any]) -> float:
-    """The variance over passes [passes, images, classes], of what the softmax sees."""
+    """Variance over passes of what the softmax sees."""
     centred = logits.astype(np.float64) - logits.mean(axis=-1, keepdims=True)
     return float(centred.var(axis=0, ddof=1).mean())

@@ -1,4 +1,4 @@
-"""The noise of a Monte Carlo pass: standard normals that depend on (seed, layer, position) alone.
+"""Table noise: standard normals by seed, layer and position.
 
 A constant table holds `ROWS` rows of `WIDTH` normals, and a pass is a sequence of rows: block b of a model's noise is
 `WIDTH` of its values. Four blocks share a Feistel network on the seed, with keys of its own. It gives two numbers u and
@@ -44,7 +44,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @cache
 def table() -> FloatArray:
-    """The [ROWS, WIDTH] table: Gaussian columns without correlation, of which any two are independent in cells.
+    """The [ROWS, WIDTH] table of uncorrelated Gaussian columns.
 
     Row (u, v) of the orthogonal array has the level u + c v in column c, over the field of `LEVELS` elements: two
     columns have every pair of levels once. A permutation of each column's levels takes the pattern out of whole rows.
@@ -64,7 +64,7 @@ def table() -> FloatArray:
 
 
 def _products() -> npt.NDArray[np.int64]:
-    """All products in the field of `LEVELS` elements, which are polynomials with bits for coefficients."""
+    """All products in the field of `LEVELS` elements."""
     a, b = np.ogrid[:LEVELS, :LEVELS]
     product = np.zeros((LEVELS, LEVELS), np.int64)
     for bit in range(6):
@@ -100,13 +100,13 @@ class Plan:
 
 
 def keys(networks: int) -> FloatArray:
-    """Round keys [ROUNDS, networks], fractions of ROWS; those of a network do not depend on how many there are."""
+    """Round keys [ROUNDS, networks], as fractions of ROWS."""
     drawn = np.random.Generator(np.random.Philox(_KEY_SEED)).integers(0, ROWS, (networks, ROUNDS))
     return (drawn.T / ROWS).astype(np.float32)
 
 
 def rows(seeds: npt.NDArray[np.int64] | range, plan: Plan) -> npt.NDArray[np.int64]:
-    """The table rows [len(seeds), all blocks] of some passes, in integers: what the graph is checked against."""
+    """Table rows [len(seeds), blocks] of some passes, in integers."""
     key = np.rint(keys(plan.networks) * ROWS).astype(np.int64)
     left, right = np.divmod(np.asarray(seeds, np.int64)[:, None] % SEED_SPACE, ROWS)
     for r in range(ROUNDS):
@@ -116,7 +116,7 @@ def rows(seeds: npt.NDArray[np.int64] | range, plan: Plan) -> npt.NDArray[np.int
 
 
 def layer_noise(seeds: npt.NDArray[np.int64] | range, plan: Plan) -> list[FloatArray]:
-    """The noise of every layer, [len(seeds), size] each, by plain indexing."""
+    """The noise of every layer, [len(seeds), size], by indexing."""
     index = rows(seeds, plan)
     result = []
     start = 0
@@ -153,7 +153,7 @@ def emit(
 
 
 def _emit_rows(g: Builder, seeds: ir.Value, plan: Plan) -> ir.Value:
-    """The rows of all blocks, int32 [samples, blocks]. All numbers on the way are fractions of ROWS."""
+    """The rows of all blocks, int32 [samples, blocks]."""
     key = keys(plan.networks)
     seed = g.Cast(g.Mod(seeds, g.constant(np.int32(SEED_SPACE))), to=ir.DataType.FLOAT)
     seed = g.Mul(g.Unsqueeze(seed, g.constant(np.array([1]))), g.constant(np.float32(1 / ROWS)))
@@ -198,7 +198,7 @@ def _index_parts(
 
 
 def emit_repeat(g: Builder, values: ir.Value, batch: ir.Value, width: int) -> ir.Value:
-    """[samples, width] -> [samples * batch, width]: the images of a pass share its noise."""
+    """Repeat [samples, width] for the images of a batch."""
     one = g.constant(np.array([1]))
     repeated = g.Expand(g.Unsqueeze(values, one), g.Concat(one, batch, one, axis=0))
     return g.Reshape(repeated, g.constant(np.array([-1, width])))

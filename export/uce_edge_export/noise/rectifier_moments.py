@@ -1,4 +1,4 @@
-"""Mean and variance of what has a kink: ReLU, leaky ReLU and clipping, in few and cheap nodes.
+"""Moments of ReLU, leaky ReLU and clipping, in few nodes.
 
 A Gaussian of mean m and deviation s is taken for a uniform distribution of half-width r = WIDTH * s around m. The share
 of it that is positive is q = min(max((1 + m / r) / 2, 0), 1). Then max(x, 0) has
@@ -48,7 +48,7 @@ class Bent(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Of max(x, 0): its mean, the share q of x that is positive, and r q."""
+    """Mean of max(x, 0), positive share q, and r q."""
 
     mean: ir.Value
     share: ir.Value
@@ -75,7 +75,7 @@ def relu_in_units(g: Builder, m: ir.Value) -> Bent:
 
 
 def leaky_relu(g: Builder, m: ir.Value, r: ir.Value, slope: float) -> Bent:
-    """The sum slope * x + (1 - slope) * max(x, 0).
+    """Slope * x + (1 - slope) * max(x, 0).
 
     The covariance of x and max(x, 0) is s^2 times the probability of a positive x (Stein's lemma), for which q stands.
     """
@@ -101,7 +101,7 @@ def clip_above(g: Builder, m: ir.Value, r: ir.Value, high: float) -> Bent:
 
 
 def clip(g: Builder, m: ir.Value, t: ir.Value, low: float, high: float) -> Bent:
-    """min(max(x, low), high), with the distance t of the three points that stand for x."""
+    """Moments of min(max(x, low), high) from three points."""
     bounds = _scalar(g, low), _scalar(g, high)
     lo, mid, hi = (g.Clip(point, *bounds) for point in (g.Sub(m, t), m, g.Add(m, t)))
     between = g.Sub(hi, lo)
@@ -116,7 +116,7 @@ def _positive(g: Builder, m: ir.Value, r: ir.Value) -> _Part:
 
 
 def _share(g: Builder, in_units: ir.Value) -> ir.Value:
-    """The share q of x that is positive, for its mean in units of r."""
+    """The positive share q of x."""
     return g.HardSigmoid(in_units, alpha=0.5, beta=0.5)
 
 

@@ -1,4 +1,4 @@
-"""The graph pass: from a deterministic classifier to N Monte Carlo passes with noise.
+"""The graph pass: N Monte Carlo passes of a classifier.
 
 The pass walks the nodes once, in order, and writes a new graph. Every value is *plain* (a constant or a shape),
 *shared* (it does not depend on noise; leading dimension: batch) or *sampled* (leading dimension: samples * batch,
@@ -52,11 +52,11 @@ class _Kind(Enum):
 
 
 RandomParts = list[tuple[ir.Node | ir.Value, tuple[int, ...]]]
-"""What takes standard normals in a pass, a noisy node or a value that is drawn, and their shape for one image."""
+"""A noisy node or a drawn value, and the shape of its standard normals for one image."""
 
 
 def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node] | None) -> RandomParts:
-    """What a pass draws: first uncertain values, then noisy nodes, each in graph order.
+    """Draws of a pass: uncertain values, then noisy nodes.
 
     Args:
         graph: The deterministic classifier.
@@ -85,7 +85,7 @@ def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collectio
 
 
 class Pass:
-    """Copies a classifier into a builder, node by node, with or without noise."""
+    """Copies a classifier into a builder, with or without noise."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Pass:
             sampled_from: The layers whose operands are drawn; None to sample everything.
             variance_scale: float [1], the factor of the variance of what is drawn.
             seeds: int32 [samples], one for every pass; None for none.
-            weights: What stands for constants of the classifier.
+            weights: Replacements of constants of the classifier.
         """
         self._g = g
         self._graph = graph
@@ -143,7 +143,7 @@ class Pass:
         """Write all nodes.
 
         Args:
-            image: What stands for the classifier's input.
+            image: The replacement of the classifier's input.
             sites: The noisy layers.
             noise: Where their noise comes from.
             once: Nodes whose noise comes once for a pass, and not for every image of it.
@@ -193,7 +193,7 @@ class Pass:
         self._count(perturbation.multiplications(node), sampled)
 
     def _operands(self, node: ir.Node) -> list[moments.Operand]:
-        """The inputs of a node of which some may be uncertain."""
+        """The inputs of a node; some may be uncertain."""
         return [None if x is None else self._uncertain.get(x) or self._value(x) for x in node.inputs]
 
     def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
@@ -205,7 +205,7 @@ class Pass:
         return _Kind.UNCERTAIN in kinds and _Kind.SAMPLED not in kinds
 
     def _copy(self, node: ir.Node, *, sampled: bool = False) -> None:
-        """Write a node without noise of its own; `sampled` draws what is uncertain."""
+        """Write a node without noise; `sampled` draws uncertain inputs."""
         given = [value for value in node.inputs if value is not None]
         kinds = {self._kind(value) for value in given}
         if self._is_uncertain(node) and node.op_type in ("Shape", "Size"):
@@ -242,7 +242,7 @@ class Pass:
         self._count(multiplications(node), kind is _Kind.SAMPLED)
 
     def _sum_inner_axes(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value] | None:
-        """A sum or mean over axes that are not the last as a product with a constant row; None for other nodes.
+        """A sum over leading axes as a matrix product.
 
         ONNX Runtime sums inner axes in another order when the leading dimension is 1, and an answer must not depend
         on the number of images or passes.
@@ -285,7 +285,9 @@ class Pass:
     def _value(self, value: ir.Value) -> ir.Value:
         if value not in self._values:
             if value.const_value is None:
-                raise UceEdgeError(f"The value {value.name} has no origin in the graph: the model is damaged.")
+                raise UceEdgeError(
+                    f"The value {value.name} has no origin in the graph: the model is damaged.", "graph.damaged"
+                )
             array = value.const_value.numpy()
             if value in self._weights:
                 array = self._weights[value].astype(array.dtype)
@@ -293,7 +295,7 @@ class Pass:
         return self._values[value]
 
     def _sampled(self, value: ir.Value) -> ir.Value:
-        """A value as an operand of a sampled node: uncertain ones are drawn, shared ones repeated."""
+        """An operand of a sampled node: drawn or repeated."""
         if self._kind(value) is _Kind.UNCERTAIN and value not in self._values:
             self._values[value] = self._draw(value)
         new = self._value(value)
@@ -312,7 +314,7 @@ class Pass:
         if self._passes is None:
             assert self._seeds is not None
             zero, one = g.constant(np.int64(0)), g.constant(np.int64(1))
-            # 0, which nobody knows before the seeds are there: tract would take away the Gather of a single pass, move
+            # 0, unknown before the seeds: tract would take away the Gather of a single pass, move
             # the stride of a layer behind the mask over the Reshape of its noise, and fail.
             unknown = g.Cast(g.Mod(self._seeds, g.constant(np.int32(1))), to=ir.DataType.INT64)
             passes = g.Add(g.Range(zero, g.Squeeze(self._samples), one), unknown)

@@ -1,4 +1,4 @@
-"""Factored sigma: the squared weights of a layer as the product of their marginals.
+"""Factored sigma: squared weights as a product of marginals.
 
     W^2[o, c, k] ~ u_o q_c g_k / T^2
 
@@ -46,14 +46,14 @@ class Factors:
 
     @property
     def squares(self) -> Array:
-        """The squared weights that the factors stand for: [outputs, inputs of a group, taps...]."""
+        """Squared weights [outputs, inputs of a group, taps...] of the factors."""
         taps = self.taps.reshape(self.groups, -1)
         outputs = self.outputs.reshape(self.groups, -1)
         product: Array = np.einsum("go,gc,gk->gock", outputs, self.inputs, taps)
         return product.reshape(len(self.outputs), self.inputs.shape[1], *self.taps.shape[1:])
 
     def with_shape_of(self, weights: Array) -> "Factors":
-        """The same outputs, and the inputs and taps of other weights [outputs, inputs of a group, taps...].
+        """These outputs with the inputs and taps of other weights.
 
         Batch-norm that is folded into weights scales their outputs: the outputs are those of the folded weights, and
         inputs and taps those of the weights that were trained.
@@ -61,7 +61,7 @@ class Factors:
         return replace(_of_weights(weights, self.groups, self.trailing), outputs=self.outputs)
 
     def multiplications(self, node: ir.Node) -> int:
-        """Multiply-accumulates of the map, for one image; a sum of two parts counts as one."""
+        """Multiply-accumulates of the map for one image."""
         operand = weight_of(node)
         assert operand is not None
         x = node.inputs[operand[1]]
@@ -74,14 +74,14 @@ class Factors:
         return math.prod(per_image_shape(x, node.op_type)) + (places * k if self.moves(node) else 0)
 
     def moves(self, node: ir.Node) -> bool:
-        """Whether the taps do anything: a 1x1 layer may still leave places out, or add some."""
+        """Whether the taps matter: a 1x1 layer may have strides."""
         if node.op_type != "Conv" or self.taps[0].size > 1:
             return node.op_type == "Conv"
         return any(stride != 1 for stride in _integers(node, "strides")) or _pads(node)
 
 
 class Squares(NamedTuple):
-    """A value that stands for x^2, written as a sum: times * (factor * value + ...)."""
+    """A stand-in for x^2, as a sum: times * (factor * value + ...)."""
 
     parts: tuple[tuple[ir.Value, float], ...]
     """Values and their factors."""
@@ -90,7 +90,7 @@ class Squares(NamedTuple):
 
 
 def of_layer(node: ir.Node) -> Factors | None:
-    """Factor a Conv, Gemm or MatMul node; None where that gains nothing or there is no such form.
+    """Factor a weight layer; None where that gains nothing.
 
     A depthwise layer is a product already, and a stack of matrices has one factorisation for each.
     """
@@ -109,18 +109,18 @@ def of_layer(node: ir.Node) -> Factors | None:
 
 
 def squares_like(node: ir.Node, factors: Factors) -> Array:
-    """The squared weights that factors stand for, arranged as the weights of the node, without its scale."""
+    """Squared weights of the factors, shaped as the node's weights."""
     squares = factors.squares / product_scale(node) ** 2
     return squares if outputs_first(node) else squares.T
 
 
 def emit_map(g: Builder, node: ir.Node, squares: Squares, factors: Factors, factor: float = 1.0) -> ir.Value:
-    """Factor * s, with s = conv_k(conv_1x1(x^2, q / T), g / T), of a layer without groups: one channel for all outputs.
+    """Factor * s for a layer without groups: one channel.
 
     Args:
         g: Where the nodes go.
         node: The layer in the deterministic classifier.
-        squares: What stands for x^2.
+        squares: The stand-in for x^2.
         factors: Those of the layer.
         factor: Any number.
     """
@@ -140,7 +140,7 @@ def emit_map(g: Builder, node: ir.Node, squares: Squares, factors: Factors, fact
 def _over_channels(
     g: Builder, node: ir.Node, parts: Sequence[tuple[ir.Value, float]], factors: Factors, factor: float
 ) -> ir.Value:
-    """The sum over all parts and channels, with the weights factor * q / T: one channel.
+    """The weighted sum over parts and channels: one channel.
 
     It is a product with a row, which reads its operand once. As a convolution, ONNX Runtime would write 16 channels.
     """
@@ -164,7 +164,7 @@ def _over_channels(
 
 
 def emit_variance(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors, factor: float) -> ir.Value:
-    """Factor * u_o * s for every output of a layer with groups."""
+    """Factor * u_o * s for every output of a grouped layer."""
     outputs = (factor * factors.outputs).astype(np.float32)
     rank, groups = factors.trailing, factors.groups
     first = g.constant(factors.inputs.astype(np.float32).reshape(*factors.inputs.shape, *[1] * rank))
@@ -176,7 +176,7 @@ def emit_variance(g: Builder, node: ir.Node, squares: ir.Value, factors: Factors
 
 
 def per_output(factors: Factors, values: Array) -> Array:
-    """One value for every output, in a shape that goes with the layer's output."""
+    """One value per output, in the layer's output shape."""
     return values.reshape(-1, *[1] * factors.trailing)
 
 
@@ -187,7 +187,7 @@ def _convolution(g: Builder, node: ir.Node, x: ir.Value, weights: ir.Value, grou
 
 
 def _of_weights(weights: Array, groups: int, trailing: int) -> Factors:
-    """Factor the squares of weights [outputs, inputs of a group, taps...]."""
+    """Factor squared weights [outputs, inputs of a group, taps...]."""
     squares = weights.astype(np.float64) ** 2
     by_group = squares.reshape(groups, -1, *squares.shape[1:])
     taps = tuple(range(3, by_group.ndim))

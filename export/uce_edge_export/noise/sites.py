@@ -32,12 +32,12 @@ class Site:
 
     @property
     def layer(self) -> NoisyLayer:
-        """What the metadata of a file says of it."""
+        """Its entry in the metadata of a file."""
         return NoisyLayer(self.name, self.perturbation.p, self.perturbation.kind)
 
     @property
     def normals(self) -> tuple[int, ...]:
-        """The shape of the standard normals that one image takes in one pass."""
+        """The shape of one image's standard normals in one pass."""
         return self.perturbation.normals(self.shape)
 
     @property
@@ -47,7 +47,7 @@ class Site:
 
 
 def sites_with_rates(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
-    """The layers that a trained model says are noisy, in graph order.
+    """Noisy layers of a trained model, in graph order.
 
     Args:
         graph: The deterministic classifier.
@@ -58,13 +58,14 @@ def sites_with_rates(graph: ir.Graph, rates: Mapping[str, float]) -> list[Site]:
     if missing:
         raise UceEdgeError(
             f"The layers {', '.join(missing)} have a dropout rate but are not in the exported graph. "
-            "Are they used by the model's forward pass?"
+            "Are they used by the model's forward pass?",
+            "layer.missing",
         )
     return [_site(node, name, rates[name]) for node, name in layers.items() if name in rates]
 
 
 def sites_by_rule(graph: ir.Graph, p: Sequence[str]) -> list[Site]:
-    """The layers of any classifier after the first, with rates by rule.
+    """Layers of any classifier after the first, with their rates.
 
     Args:
         graph: The deterministic classifier.
@@ -87,7 +88,7 @@ def sites_by_rule(graph: ir.Graph, p: Sequence[str]) -> list[Site]:
 
 
 def sites_of_marks(graph: ir.Graph) -> list[Site]:
-    """The places where a classifier had dropout, which keeps its noise, in graph order."""
+    """Places of dropout that keeps its noise, in graph order."""
     return [
         Site(node, mark.name, BernoulliDropout(mark.p, mark.kind), per_image_shape(node.outputs[0], mark.name))
         for node, mark in marks(graph).items()
@@ -110,7 +111,7 @@ def _rule(text: str) -> tuple[str, float]:
 
 
 def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[Site]:
-    """Keep the noisy layers from one on; everything before is then computed once per image.
+    """Keep the noisy layers from one on.
 
     Args:
         sites: The candidates.
@@ -124,7 +125,8 @@ def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[S
     if not sites:
         raise UceEdgeError(
             "No layer is left to be noisy: the graph has no Conv, Gemm or MatMul with constant weights after the "
-            "first, or --p, --dropout and --from-layer exclude all. Export with --inference deterministic."
+            "first, or --p, --dropout and --from-layer exclude all. Export with --inference deterministic.",
+            "layer.missing",
         )
     return sites
 
@@ -134,7 +136,7 @@ def _site(node: ir.Node, name: str, p: float) -> Site:
 
 
 def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32]] | None = None) -> list[Site]:
-    """The same layers with factored sigma, where that is another form.
+    """The layers with factored sigma, where it exists.
 
     Args:
         sites: Layers with Gaussian dropout.
@@ -151,6 +153,7 @@ def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32
     if forms and not any(isinstance(site.perturbation, FactoredDropout) for site in forms):
         raise UsageError(
             f"No noisy layer has a factored sigma: {', '.join(site.name for site in sites[:3])} are depthwise layers, "
-            "which are as cheap without, or products with stacks of matrices. Leave --sigma factored out."
+            "which are as cheap without, or products with stacks of matrices. Leave --sigma factored out.",
+            "sigma.depthwise",
         )
     return forms

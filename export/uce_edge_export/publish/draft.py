@@ -1,9 +1,10 @@
-"""From a graph to a published file: nothing takes its place before all that is said about it is known."""
+"""Drafts of model files in memory, and their atomic publication."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,42 +18,70 @@ from uce_edge.integrity.protobuf import fields, with_properties
 from uce_edge.integrity.self_test import PASSES, Pattern, Probe
 from uce_edge.metadata import Metadata
 from uce_edge.runtime.model import Model
+from uce_edge.runtime.providers import Device, open_session
 from uce_edge_export.graph import decision
 
 
 class Draft:
-    """A model file in a temporary place. At any time it says of itself what `metadata` says, with its digests."""
+    """A model file in memory, with one session per graph."""
 
-    def __init__(self, path: Path, content: bytes, metadata: Metadata) -> None:
-        """Write a first version.
+    def __init__(self, content: bytes, metadata: Metadata) -> None:
+        """Start with a graph.
 
         Args:
-            path: The temporary place.
             content: An ONNX file; its metadata is replaced.
-            metadata: What the file says of itself.
+            metadata: The metadata of the file.
         """
-        self.path = path
-        self._write(content, replace(metadata, probe=()))
+        self.metadata = replace(metadata, probe=())
+        self._graph = content
+        self._model: Model | None = None
 
-    def rewrite(self, model: ir.Model) -> None:
-        """Give the file another graph."""
-        self._write(ir.to_proto(model).SerializeToString(), replace(self.metadata, probe=()))
+    @classmethod
+    def of(cls, model: ir.Model, metadata: Metadata) -> "Draft":
+        """Start with a graph of any contract."""
+        model, metadata = decision.upgrade(model, metadata)
+        return cls(ir.to_proto(model).SerializeToString(), metadata)
+
+    def rewrite(self, model: ir.Model, metadata: Metadata | None = None) -> None:
+        """Replace the graph, and the metadata if given."""
+        self.metadata = replace(metadata or self.metadata, probe=())
+        self._graph, self._model = ir.to_proto(model).SerializeToString(), None
 
     def describe(self, metadata: Metadata) -> None:
-        """Let the file say something else of itself; the graph stays."""
-        self._write(self.path.read_bytes(), metadata)
+        """Replace the metadata; the graph and its session stay."""
+        self.metadata = metadata
+
+    def graph(self) -> ir.Model:
+        """A copy of the graph."""
+        return ir.from_proto(onnx.load_model_from_string(self._graph))
+
+    def content(self) -> bytes:
+        """The file to publish now; the metadata gets its digests."""
+        content = decision.stored(self._graph, self.metadata.rule, len(self.metadata.classes))
+        content, self.metadata = sealed(content, self.metadata)
+        return content
+
+    @property
+    def model(self) -> Model:
+        """The loaded file; its stored rule may be outdated."""
+        if self._model is None:
+            self._model = Model(self.content(), "cpu")
+        return self._model
+
+    @property
+    def session(self) -> Any:
+        """The ONNX Runtime session of the graph."""
+        if self.metadata.noise is NoiseKind.INPUT:  # which `Model` refuses
+            return open_session(self.content(), Device.CPU)
+        return self.model.session
 
     def seal(self) -> None:
-        """Give the file its answers to probe images, when nothing of it will change any more."""
-        self.describe(replace(self.metadata, probe=probed(self.path, self.metadata)))
-
-    def _write(self, content: bytes, metadata: Metadata) -> None:
-        content, self.metadata = sealed(decision.stored(content, metadata.rule, len(metadata.classes)), metadata)
-        self.path.write_bytes(content)
+        """Store the answers to probe images, after the last change."""
+        self.describe(replace(self.metadata, probe=_probes(self)))
 
 
 def sealed(content: bytes, metadata: Metadata) -> tuple[bytes, Metadata]:
-    """An ONNX file that says this of itself, and the metadata with the digests that it has now."""
+    """Add metadata and digests to an ONNX file; returns both."""
     # The digest of the graph also covers the plain keys, which other tools read.
     others = metadata.sealed("0" * 64).to_properties()
     del others[KEY]
@@ -62,55 +91,68 @@ def sealed(content: bytes, metadata: Metadata) -> tuple[bytes, Metadata]:
 
 
 def graph_of(model: Model) -> ir.Model:
-    """The graph of the very bytes that a loaded model was checked and answers with."""
+    """The graph of a loaded model, from its checked bytes."""
     return ir.from_proto(onnx.load_model_from_string(model.content()))
 
 
-def probed(path: Path, metadata: Metadata) -> tuple[Probe, ...]:
-    """What a file answers to probe images; none for one whose answers cannot be repeated, or are not finite."""
+def _probes(draft: Draft) -> tuple[Probe, ...]:
+    """Finite answers to probe images; none without replayable noise."""
+    metadata = draft.metadata
     if metadata.noise in (NoiseKind.RANDN, NoiseKind.INPUT):
         return ()
-    model = Model(path, "cpu")
     samples = PASSES if metadata.takes_seeds else metadata.samples
-    answers = {pattern: model.answer_probe(pattern, samples) for pattern in Pattern}
-    finite = {pattern: outputs for pattern, outputs in answers.items() if _is_finite(outputs)}
-    return tuple(Probe(pattern, samples, outputs) for pattern, outputs in finite.items())
-
-
-def _is_finite(outputs: dict[str, list[float]]) -> bool:
-    return all(bool(np.isfinite(values).all()) for values in outputs.values())
+    answers = {pattern: draft.model.answer_probe(pattern, samples) for pattern in Pattern}
+    return tuple(
+        Probe(pattern, samples, outputs)
+        for pattern, outputs in answers.items()
+        if all(np.isfinite(values).all() for values in outputs.values())
+    )
 
 
 @contextmanager
-def publish(model: ir.Model, metadata: Metadata, out: str | Path) -> Iterator[Draft]:
-    """Write a model and its description; both take their places when the block has succeeded.
+def destination(out: str | Path) -> Iterator[Callable[[Draft], None]]:
+    """Reserve a model's place; gives a function that publishes there.
 
-    Inside the block the file is checked, made smaller, measured. When the block fails, nothing has changed on disk.
+    Both files appear when the block has succeeded. When it fails, nothing has changed on disk.
 
     The description is the metadata once more as `NAME.json`, for runtimes that cannot read it from the model. Such a
-    runtime could not see that a description belongs to another model, so there is never a wrong one: the old
-    description goes away, the new model takes its place, and then the new description does. A process that is killed
-    in between leaves a whole model, old or new, without a description, which
-    `uce-edge info NAME.onnx --json > NAME.json` writes again.
+    runtime cannot detect a description of another model, so there is never a wrong one: the old description is removed,
+    the new model takes its place, and then the new description does. A process that is killed in between leaves a whole
+    model, old or new, without a description, which `uce-edge info NAME.onnx --json > NAME.json` writes again.
 
     Args:
-        model: The graph.
-        metadata: What the file says of itself, to begin with.
         out: The `.onnx` file.
     """
     out = check_name(out)
     description = out.with_suffix(".json")
     with replacing(description) as described, removable(description) as remove_old, replacing(out) as path:
-        model, metadata = decision.upgrade(model, metadata)
-        draft = Draft(path, ir.to_proto(model).SerializeToString(), metadata)
+
+        def save(draft: Draft) -> None:
+            draft.seal()
+            path.write_bytes(draft.content())
+            described.write_text(draft.metadata.to_json(indent=2) + "\n")
+            remove_old()
+
+        yield save
+
+
+@contextmanager
+def publish(model: ir.Model, metadata: Metadata, out: str | Path) -> Iterator[Draft]:
+    """Publish a graph after the block, which can change it.
+
+    Args:
+        model: The graph.
+        metadata: Its metadata.
+        out: The `.onnx` file.
+    """
+    with destination(out) as save:
+        draft = Draft.of(model, metadata)
         yield draft
-        draft.seal()
-        described.write_text(draft.metadata.to_json(indent=2) + "\n")
-        remove_old()
+        save(draft)
 
 
 def check_name(out: str | Path) -> Path:
-    """Refuse, before any work, a name that is not that of an ONNX file."""
+    """Reject a name that does not end in .onnx."""
     out = Path(out)
     if out.suffix != ".onnx":
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Folders for other programs: files that are written together, and never over somebody else's."""
+"""Write the files of one folder together, without overwriting others."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,18 +8,18 @@ from uce_edge.errors import UsageError
 
 
 def write(folder: Path, files: Mapping[str, bytes], option: str) -> None:
-    """Write files into a folder. One that is there already must be the same: then it stays.
+    """Write files into a folder; equal files stay.
 
     Args:
         folder: Where; it is made if it is not there.
         files: Their content by their names below the folder, the one that makes the others count last.
-        option: What names another folder on the command line.
+        option: The command-line option of the folder.
 
     Raises:
         UsageError: A file is there with other content; nothing was written.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.")
+        raise UsageError(f"{folder} is a file, not a folder. Name a folder with {option}.", "folder.file")
     missing = {}
     for name, content in files.items():
         path = folder / name
@@ -28,7 +28,8 @@ def write(folder: Path, files: Mapping[str, bytes], option: str) -> None:
         elif not path.is_file() or path.read_bytes() != content:
             raise UsageError(
                 f"{path} already exists with other content: it belongs to another model, or was edited. Nothing was "
-                f"written. Remove it, or name another folder with {option}."
+                f"written. Remove it, or name another folder with {option}.",
+                "folder.occupied",
             )
     writable_folder(folder, option)
     for path, content in missing.items():

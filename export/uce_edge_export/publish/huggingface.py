@@ -1,4 +1,4 @@
-"""A folder as a Hugging Face model repository wants it: the file, its description, and a card with a YAML header."""
+"""A Hugging Face model repository: file, description, card."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def write_hub(model: str | Path, folder: str | Path, promise: str | None = None)
     Args:
         model: A model file; it is copied as it is.
         folder: Where; it may be a clone of the repository.
-        promise: What `--reject auto` does with the file, in sentences.
+        promise: The rule of `--reject auto`, in sentences.
 
     Returns:
         The licence that the card names: `UNKNOWN` where the file names none that the hub knows.
@@ -49,13 +49,13 @@ def write_hub(model: str | Path, folder: str | Path, promise: str | None = None)
 
 
 def licence(metadata: Metadata) -> str:
-    """The hub's word for the licence that a file names first."""
+    """The hub's identifier of the first licence of a file."""
     words = re.findall(r"[a-z0-9.\-]*[a-z0-9]", str(metadata.card.get("licence", "")).lower())
     return next((word for word in words[:1] if word in LICENCES), UNKNOWN)
 
 
 def card(name: str, metadata: Metadata, promise: str | None = None) -> str:
-    """The README.md: a YAML header that the hub reads, and how to run the model."""
+    """The README.md: YAML header and usage."""
     spec = metadata.image
     passes = "one pass" if metadata.inference is Inference.DETERMINISTIC else f"{metadata.samples} passes by default"
     given = ", ".join(map(shown, metadata.classes[:20])) + (", ..." if len(metadata.classes) > 20 else "")
@@ -70,13 +70,13 @@ def card(name: str, metadata: Metadata, promise: str | None = None) -> str:
         _RUN,
         *([] if promise is None else [f"## What it promises\n\n{promise}"]),
         *([] if not metadata.metrics else [f"## How good it is\n\n{_scores(metadata)}"]),
-        *([] if not metadata.card else [f"## What to know\n\n{_told(metadata.card)}"]),
+        *([] if not metadata.card else [f"## What to know\n\n{_bullets(metadata.card)}"]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def header(name: str, metadata: Metadata) -> dict[str, Any]:
-    """What the hub reads: licence, tags, library, task, and the stored metrics."""
+    """The YAML header: licence, tags, library, task, metrics."""
     known: dict[str, Any] = {
         "license": licence(metadata),
         "library_name": "uce-edge",
@@ -86,8 +86,8 @@ def header(name: str, metadata: Metadata) -> dict[str, Any]:
     scores = {key: score.value for key, score in metadata.metrics.items() if score.value is not None}
     if not scores:
         return known
-    told = str(metadata.card.get("data", "held-out images"))
-    dataset = told.partition(":")[0].strip() or "held-out images"
+    source = str(metadata.card.get("data", "held-out images"))
+    dataset = source.partition(":")[0].strip() or "held-out images"
     slug = re.sub(r"[^a-z0-9]+", "-", dataset.lower()).strip("-") or "images"
     results = {
         "task": {"type": "image-classification", "name": "Image classification"},
@@ -126,9 +126,9 @@ def _scores(metadata: Metadata) -> str:
     return "\n".join(rows)
 
 
-def _told(said: dict[str, Any]) -> str:
+def _bullets(entries: dict[str, Any]) -> str:
     lines = []
-    for key, value in said.items():
+    for key, value in entries.items():
         items = [shown(str(item)) for item in (value if isinstance(value, list) else [value])]
         lines.append(f"**{shown(key.capitalize())}.**" + (f" {items[0]}" if len(items) == 1 else ""))
         lines += [f"- {item}" for item in items] if len(items) > 1 else []
@@ -145,7 +145,7 @@ def _number(value: float | None) -> str:
 
 
 def _yaml(value: Any, indent: str = "") -> str:
-    """Tables and lists as YAML blocks; texts as JSON has them, which YAML reads; numbers without exponents."""
+    """Write YAML: nested blocks, JSON strings, numbers without exponents."""
     lines = []
     entries = value.items() if isinstance(value, dict) else ((None, item) for item in value)
     for key, item in entries:

@@ -1,4 +1,4 @@
-"""A model repository for NVIDIA Triton: a file that takes an image alone, and a configuration that says so.
+"""A model repository for NVIDIA Triton.
 
 Triton's own guess would be wrong. It takes the first dimension of every tensor for the batch when all of them are
 open, and those of a file with seeds are: `seeds` would be cut into batches. So inputs and outputs are declared.
@@ -27,12 +27,12 @@ _MEMORY = 2**30
 
 
 def write_repository(model: str | Path, folder: str | Path, name: str | None = None) -> Path:
-    """Write NAME/config.pbtxt, NAME/1/model.onnx and what belongs to them into a model repository.
+    """Write NAME/config.pbtxt and NAME/1/model.onnx into a model repository.
 
     Args:
         model: A model file. If it takes seeds, its own number of passes is baked in.
         folder: The repository; it may have other models.
-        name: What Triton shall call the model; default: as the file is called.
+        name: Of the model in Triton; default: the name of the file.
 
     Returns:
         The folder of the model.
@@ -61,7 +61,7 @@ def write_repository(model: str | Path, folder: str | Path, name: str | None = N
 
 
 def max_batch(metadata: Metadata) -> int:
-    """How many images a call may have, so that their passes fit into a gigabyte."""
+    """The largest batch whose passes fit into a gigabyte."""
     costs = metadata.costs
     if costs is None or costs.bytes_per_pass is None:
         return 8
@@ -111,7 +111,7 @@ def _output(output: Output, classes: int) -> str:
 
 
 def readme(name: str, metadata: Metadata) -> str:
-    """How to start Triton with the repository, and how to ask it."""
+    """How to start Triton with the repository and send requests."""
     spec = metadata.image
     passes = f" Every call runs the {metadata.samples} passes that are in the file." if metadata.samples > 1 else ""
     most = max_batch(metadata)
@@ -144,7 +144,7 @@ accepted = {_accepted(metadata)}
 
 
 def _accepted(metadata: Metadata) -> str:
-    """What the client accepts: by the rule of the file, or by a threshold of the user's."""
+    """The client's rule: the file's, or a user's threshold."""
     if metadata.rule is None:
         return "uncertainty <= np.float32(0.3)  # your threshold: the file stores no rule"
     promise = metadata.promise

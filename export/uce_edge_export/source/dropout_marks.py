@@ -1,4 +1,4 @@
-"""Where a classifier had dropout: marks in its graph that nothing but the noise sees.
+"""Marks where a classifier had dropout.
 
 A mark is an Identity with a note of what stood there. It survives whatever else is done to the graph.
 """
@@ -32,7 +32,7 @@ class Mark:
 
 
 def mark(graph: ir.Graph, node: ir.Node, what: Mark) -> None:
-    """Put a mark in the place of a node, which gives its first input and nothing else that anybody uses."""
+    """Replace a node by a mark on its first input."""
     assert node.inputs[0] is not None
     old = node.outputs[0]
     fresh = _identity(node.inputs[0], what, str(old.name))
@@ -49,7 +49,7 @@ def _identity(value: ir.Value, what: Mark, output: str) -> ir.Node:
 
 
 def marks(nodes: Iterable[ir.Node]) -> dict[ir.Node, Mark]:
-    """Those of some nodes, or of a graph, that are marks, in their order."""
+    """The marks among some nodes, in order."""
     notes = {node: json.loads(node.metadata_props[_NOTE]) for node in nodes if _NOTE in node.metadata_props}
     return {
         node: Mark(note["name"], note["p"], PerturbationKind(note["kind"]), note["call"])
@@ -58,11 +58,11 @@ def marks(nodes: Iterable[ir.Node]) -> dict[ir.Node, Mark]:
 
 
 def mark_dropout(graph: ir.Graph, notes: list[str]) -> None:
-    """Mark every Dropout node; one of the ratio 0 is removed.
+    """Mark every Dropout node; remove those of ratio 0.
 
     Args:
         graph: A classifier with its constants folded.
-        notes: What was found and does nothing is appended.
+        notes: Dropout without effect is appended.
 
     Raises:
         UsageError: There is none.
@@ -71,7 +71,8 @@ def mark_dropout(graph: ir.Graph, notes: list[str]) -> None:
     if not nodes:
         raise UsageError(
             "The file has no Dropout node, so --dropout keep has nothing to keep: most exporters remove them. Mask "
-            "values by name instead: --dropout 'PATTERN=0.2', or leave it out for Gaussian dropout (--p)."
+            "values by name instead: --dropout 'PATTERN=0.2', or leave it out for Gaussian dropout (--p).",
+            "dropout.missing",
         )
     for node in nodes:
         name = node.name or f"before {node.outputs[0].name}"
@@ -84,13 +85,16 @@ def mark_dropout(graph: ir.Graph, notes: list[str]) -> None:
         else:
             mark(graph, node, Mark(name, check_rate(p, name)))
     if not marks(graph):
-        raise UsageError("All Dropout nodes of the file have the ratio 0: leave --dropout keep out.")
+        raise UsageError("All Dropout nodes of the file have the ratio 0: leave --dropout keep out.", "dropout.zero")
 
 
 def _ratio(node: ir.Node, name: str) -> float:
     given = node.inputs[1] if len(node.inputs) > 1 else None
     if given is not None and given.const_value is None:
-        raise UceEdgeError(f"The ratio of the Dropout {name} is computed by the model, so its mask cannot be drawn.")
+        raise UceEdgeError(
+            f"The ratio of the Dropout {name} is computed by the model, so its mask cannot be drawn.",
+            "dropout.computed",
+        )
     if given is not None and given.const_value is not None:
         # The shortest number with this float32: 0.2, not 0.20000000298.
         return float(str(np.float32(given.const_value.numpy().reshape(-1)[0])))
@@ -101,13 +105,14 @@ def check_rate(p: float, name: str) -> float:
     """Refuse a rate that leaves nothing of a value."""
     if not 0 <= p < 1:
         raise UceEdgeError(
-            f"The dropout {name} has the rate {p:g}, which leaves nothing of its input. Use one below 1."
+            f"The dropout {name} has the rate {p:g}, which leaves nothing of its input. Use one below 1.",
+            "dropout.rate",
         )
     return p
 
 
 def mark_values(graph: ir.Graph, rules: Sequence[tuple[str, float]]) -> None:
-    """Mark the values whose name matches a pattern, the last one that matches; every pattern must match one.
+    """Mark values by name pattern; every pattern must match.
 
     Args:
         graph: A classifier whose shapes are known.
@@ -128,7 +133,7 @@ def mark_values(graph: ir.Graph, rules: Sequence[tuple[str, float]]) -> None:
 
 
 def _can_be_masked(graph: ir.Graph, value: ir.Value) -> bool:
-    """Whether a value is made of numbers of an image, and is not the answer itself."""
+    """Whether a value holds image data behind the input."""
     shape, image = value.shape, graph.inputs[0].shape
     if shape is None or image is None or len(shape) < 2 or shape[0] != image[0]:
         return False

@@ -1,4 +1,4 @@
-"""Any recent opset to the one that all nodes are written in."""
+"""Convert any recent opset to `OPSET`."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ def convert(proto: onnx.ModelProto, path: str | Path) -> onnx.ModelProto:
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset not in _OPSETS:
         again = f"Export the original again with opset {OPSET}"
-        raise UceEdgeError(expected(f"{path}", f"of ONNX opset {_OPSETS[0]} to {_OPSETS[-1]}", opset, again))
+        raise UceEdgeError(
+            expected(f"{path}", f"of ONNX opset {_OPSETS[0]} to {_OPSETS[-1]}", opset, again), "source.opset"
+        )
     try:
         # The converter loses local functions, so they are inlined before.
         proto = inliner.inline_local_functions(proto) if proto.functions else proto
@@ -36,12 +38,13 @@ def convert(proto: onnx.ModelProto, path: str | Path) -> onnx.ModelProto:
     except Exception as error:
         raise UceEdgeError(
             f"{path} (opset {opset}) cannot be brought to opset {OPSET}: {str(error).splitlines()[0]} "
-            f"Export the original again with opset {OPSET}."
+            f"Export the original again with opset {OPSET}.",
+            "source.opset",
         ) from None
 
 
 def _without_newer_operators(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Replace operators that came after `OPSET`, as Gelu and Attention did, by what they are made of."""
+    """Expand operators that are newer than `OPSET`."""
     if not any(_is_newer(node, opset) for node in proto.graph.node):
         return proto
     proto = onnx.shape_inference.infer_shapes(proto)  # what an operator is made of depends on types
@@ -66,7 +69,7 @@ def _without_newer_operators(proto: onnx.ModelProto, opset: int) -> onnx.ModelPr
 
 
 def _is_newer(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether an operator is not in `OPSET`, or another one there, and can be written in other operators."""
+    """Whether an operator is newer than `OPSET` and expandable."""
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, opset, ""):
         return False
     schema: Any = defs.get_schema(node.op_type, opset, "")

@@ -1,7 +1,8 @@
-"""How a third-party network wants its pixels: the usual ways, tried on labelled images without noise."""
+"""Pixel scaling of third-party networks, chosen by labelled images."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +11,12 @@ import onnx_ir as ir
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Method
 from uce_edge.datasets.splits import Split
-from uce_edge.metadata import CalibrationReport, ImageSpec
+from uce_edge.metadata import CalibrationReport, ImageSpec, Metadata
 from uce_edge.runtime.providers import Device, open_session
 from uce_edge_export.check.graph_reference import normalised
 from uce_edge_export.graph.assembly import Classifier
 from uce_edge_export.options import ChannelOrder
-from uce_edge_export.source.third_party import ThirdParty
+from uce_edge_export.source.third_party import ThirdParty, take_bgr
 
 TRIED = 128
 """Images that a way is tried on, at most."""
@@ -25,7 +26,7 @@ _CLEARLY = 2.0  # standard errors that another way must be better by
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to pixels before a network sees them: (x / scale - mean) / std, then the order of the channels."""
+    """Preprocessing of pixels: (x / scale - mean) / std, channel order."""
 
     name: str
     scale: float = 255.0
@@ -40,7 +41,7 @@ class Preprocessing:
 
     @property
     def options(self) -> str:
-        """What the command line calls it."""
+        """The command-line options."""
         mean, std = (",".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
         order = "" if self.order is ChannelOrder.RGB else f" --channels {self.order}"
         return f"--scale {self.scale:g} --mean {mean} --std {std}{order}"
@@ -61,7 +62,7 @@ _COLOUR = (*_RGB, *(replace(way, name=f"{way.name}, BGR", order=ChannelOrder.BGR
 
 @dataclass(frozen=True)
 class Fit:
-    """How well a network does with one way, without noise, at the temperature that suits it."""
+    """Quality of one way, without noise, at its best temperature."""
 
     way: Preprocessing
     accuracy: float
@@ -71,25 +72,69 @@ class Fit:
     """The NLL of every image."""
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """The scaling of a network's pixels, and its alternatives."""
+
+    images: int
+    """Images that the ways were tried on."""
+    tried: tuple[Fit, ...] = ()
+    """The usual ways, the best first; none where a given way is good."""
+    chosen: Fit | None = None
+    """The way that was taken; None where one was given, or none is better than chance."""
+    given: Fit | None = None
+    """The way of the user, if there is one."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no way is better than chance."""
+        return bool(self.tried) and self.tried[0].near_chance
+
+
+def fit_scaling(
+    source: ThirdParty, metadata: Metadata, data: Split, *, given: bool
+) -> tuple[ThirdParty, Metadata, Scaling]:
+    """Choose the pixel scaling that fits labelled images, unless given.
+
+    Args:
+        source: The network.
+        metadata: Of its file, with the given or the default scaling.
+        data: Labelled images that prove no promise.
+        given: Whether the user gave the scaling. It is kept, and compared with others if it is near chance.
+    """
+    images, spec = min(len(data), TRIED), metadata.image
+    if given:
+        own = try_one(source, spec, ChannelOrder.RGB, data)  # the graph of a BGR network reverses the channels itself
+        others = try_usual(source, spec, data) if own.near_chance else []
+        return source, metadata, Scaling(images, tuple(others), given=own)
+    tried = try_usual(source, spec, data)
+    chosen = choose(tried)
+    if tried[0].near_chance:
+        return source, metadata, Scaling(images, tuple(tried))
+    if chosen.way.order is ChannelOrder.BGR:
+        source = take_bgr(source)
+    return source, replace(metadata, image=chosen.way.of(spec)), Scaling(images, tuple(tried), chosen)
+
+
 def try_usual(source: ThirdParty, spec: ImageSpec, data: Split) -> list[Fit]:
     """Try the usual ways; the best comes first.
 
     Args:
         source: The network.
-        spec: What its images are; its numbers are not used.
+        spec: Of its images; the scaling is not used.
         data: Labelled images.
     """
     return _fits(source.classifier, spec, data, _COLOUR if source.channels == 3 else _GRAY)
 
 
 def try_one(source: ThirdParty, spec: ImageSpec, order: ChannelOrder, data: Split) -> Fit:
-    """How well a network does with the numbers of a spec."""
+    """Quality of a network with the scaling of a spec."""
     way = Preprocessing("as given", spec.scale, spec.mean, spec.std, order)
     return _fits(source.classifier, spec, data, [way])[0]
 
 
 def choose(fits: list[Fit]) -> Fit:
-    """The way to take: the best one, if it is clearly better than the default on the same images."""
+    """The best way, if clearly better than the default."""
     best, default = fits[0], next(fit for fit in fits if fit.way == DEFAULT)
     gain = default.losses - best.losses
     error = float(gain.std(ddof=1)) / np.sqrt(len(gain)) if len(gain) > 1 else np.inf
@@ -97,16 +142,19 @@ def choose(fits: list[Fit]) -> Fit:
 
 
 def plain_report(source: ThirdParty, spec: ImageSpec, data: Split) -> CalibrationReport:
-    """How well a network does without noise, at the temperature that suits it."""
-    logits = _logits(source.classifier, spec, ChannelOrder.RGB, data)  # its graph reverses them already
+    """Quality of a network without noise, at its best temperature."""
+    classifier = source.classifier
+    # The graph of a network that takes BGR reverses the channels itself.
+    logits = _logits(_session(classifier), classifier, spec, ChannelOrder.RGB, data)
     return fit_map(Method.TEMPERATURE, logits[None], data.labels).outcome
 
 
 def _fits(classifier: Classifier, spec: ImageSpec, data: Split, ways: Iterable[Preprocessing]) -> list[Fit]:
     few = data.at_most(TRIED)
     fits = []
+    session = _session(classifier)
     for way in ways:
-        logits = _logits(classifier, way.of(spec), way.order, few)
+        logits = _logits(session, classifier, way.of(spec), way.order, few)
         if not np.isfinite(logits).all():
             fits.append(Fit(way, 0.0, np.inf, True, np.full(len(few), np.inf)))
             continue
@@ -123,9 +171,14 @@ def _losses(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> n
     return np.asarray(losses, np.float64)
 
 
-def _logits(classifier: Classifier, spec: ImageSpec, order: ChannelOrder, data: Split) -> npt.NDArray[np.float64]:
-    """What the network without noise says, block by block."""
-    session = open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
+def _session(classifier: Classifier) -> Any:
+    return open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
+
+
+def _logits(
+    session: Any, classifier: Classifier, spec: ImageSpec, order: ChannelOrder, data: Split
+) -> npt.NDArray[np.float64]:
+    """The logits of the network without noise, block by block."""
     name = session.get_inputs()[0].name
     axis = 3 if classifier.channels_last else 1
     blocks = []

@@ -1,4 +1,4 @@
-"""Third-party ONNX classifiers: read, tidy, and turn into the deterministic classifier the graph pass works on."""
+"""Read third-party ONNX classifiers for the graph pass."""
 
 import os
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ class ThirdParty:
     original: onnx.ModelProto
     """The model as it was, with dropout off."""
     original_is: OutputIs
-    """What the original's output means."""
+    """The meaning of the original's output."""
     tolerance: float = TOLERANCE
     """How far the original may be from the prepared graph: one in half precision has rounded more."""
     notes: list[str] = field(default_factory=list)
-    """What was changed on the way, for the user."""
+    """Changes to the network, for the user."""
     order: ChannelOrder = ChannelOrder.RGB
     """Of the channels that the original takes; the classifier takes red, green, blue."""
     sha256: str | None = None
@@ -69,7 +69,7 @@ def load(
         layout: The order of the input's dimensions.
         output_is: Whether the output is before or after the softmax.
         size: Height and width, for models that leave them open.
-        options: What becomes of its dropout.
+        options: How to treat its dropout.
     """
     content = _content(Path(path))
     proto = _parsed(Path(path), content)
@@ -79,7 +79,9 @@ def load(
         raise
     except Exception as error:  # onnx and onnx-ir raise what their code runs into on a graph that contradicts itself
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelFileError(f"{path} has a graph that cannot be prepared ({reason}). Export it again.") from None
+        raise ModelFileError(
+            f"{path} has a graph that cannot be prepared ({reason}). Export it again.", "source.unprepared"
+        ) from None
     return replace(prepared, sha256=of_file(content))
 
 
@@ -130,7 +132,7 @@ def _prepared(
 
 
 def take_bgr(source: ThirdParty) -> ThirdParty:
-    """The same network for images whose channels come in the order that files are decoded to: red, green, blue.
+    """Let a BGR network take RGB images.
 
     Its graph is changed in place: it begins with a node that turns the order round.
     """
@@ -161,13 +163,13 @@ def metadata(
     inference: Inference = Inference.MC,
     noise: NoiseKind = NoiseKind.TABLE,
 ) -> Metadata:
-    """What the file of a third-party classifier says of itself.
+    """The metadata of a third-party classifier's file.
 
     Args:
         source: The classifier.
         path: Where it came from.
         classes: Class names; None for numbers.
-        scale: What pixels are divided by before mean and std apply.
+        scale: Divisor of the pixels, before mean and std apply.
         mean: One value, or one per channel.
         std: One value, or one per channel.
         samples: The default number of passes.
@@ -188,7 +190,8 @@ def metadata(
             )
     if not 0 < scale < np.inf or not all(value > 0 for value in std):
         raise UsageError(
-            expected("`scale` and `std`", "positive", (scale, *std), "For example: --scale 255 --std 0.25")
+            expected("`scale` and `std`", "positive", (scale, *std), "For example: --scale 255 --std 0.25"),
+            "argument.scale",
         )
     contract.pass_seeds(samples, 0)
     return Metadata(
@@ -203,7 +206,7 @@ def metadata(
 
 
 def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference) -> None:
-    """Refuse a classifier that does not say any more what the original said, without noise."""
+    """Reject a prepared graph that differs from the original."""
     images = np.random.default_rng(0).integers(0, 256, (1, spec.height, spec.width, spec.channels), dtype=np.uint8)
     pixels = normalised(source.classifier, spec, images)
     if source.order is ChannelOrder.BGR:
@@ -216,13 +219,14 @@ def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference) ->
     if not difference <= source.tolerance:
         raise ParityError(
             f"The prepared graph differs from the original by {difference:.2g} (allowed: {source.tolerance:g}). "
-            "Is --output-is right? Nothing was written."
+            "Is --output-is right? Nothing was written.",
+            "parity.original",
         )
 
 
 def _content(path: Path) -> bytes:
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for a name that is too long
-        raise ModelFileError(f"There is no file {path}. Check the path given to --from.")
+        raise ModelFileError(f"There is no file {path}. Check the path given to --from.", "source.missing")
     return read(path)
 
 
@@ -232,12 +236,17 @@ def _parsed(path: Path, content: bytes) -> onnx.ModelProto:
         onnx.load_external_data_for_model(proto, str(path.parent))
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
-        raise ModelFileError(f"{path} is not a valid ONNX model ({str(error).splitlines()[0]}).") from None
+        raise ModelFileError(
+            f"{path} is not a valid ONNX model ({str(error).splitlines()[0]}).", "source.invalid"
+        ) from None
     except Exception as error:  # protobuf has a class of its own, external data raises several
-        raise ModelFileError(f"{path} cannot be read as an ONNX model ({str(error).splitlines()[0]}).") from None
+        raise ModelFileError(
+            f"{path} cannot be read as an ONNX model ({str(error).splitlines()[0]}).", "source.unreadable"
+        ) from None
     if any(entry.key == contract.KEY for entry in proto.metadata_props):
         raise UsageError(
-            f"{path} is a uce-edge model already. To calibrate it on new images: uce-edge calibrate {path}"
+            f"{path} is a uce-edge model already. To calibrate it on new images: uce-edge calibrate {path}",
+            "source.finished",
         )
     return proto
 
@@ -247,14 +256,23 @@ def _refuse_operators(graph: ir.Graph, path: str | Path) -> None:
         where = f"{path} has the operator {node.op_type} ({node.name or 'unnamed'})"
         if node.domain not in ("", "ai.onnx"):
             raise UceEdgeError(
-                f"{where} of the domain {node.domain}, which only some runtimes know. Export it without."
+                f"{where} of the domain {node.domain}, which only some runtimes know. Export it without.",
+                "source.operator",
             )
         if node.op_type in _RANDOM:
-            raise UceEdgeError(f"{where}, which is random already: its noise could not be replayed. Export it without.")
+            raise UceEdgeError(
+                f"{where}, which is random already: its noise could not be replayed. Export it without.",
+                "source.operator",
+            )
         if node.op_type in _INTEGER:
-            raise UceEdgeError(f"{where}: integer arithmetic has no variance branch. Use the float or the QDQ model.")
+            raise UceEdgeError(
+                f"{where}: integer arithmetic has no variance branch. Use the float or the QDQ model.",
+                "source.operator",
+            )
         if node.op_type in ("If", "Loop", "Scan"):
-            raise UceEdgeError(f"{where}: control flow cannot be sampled in a batch. Export a plain forward pass.")
+            raise UceEdgeError(
+                f"{where}: control flow cannot be sampled in a batch. Export a plain forward pass.", "source.operator"
+            )
 
 
 def _refuse_nan(graph: ir.Graph, path: str | Path) -> None:
@@ -263,20 +281,27 @@ def _refuse_nan(graph: ir.Graph, path: str | Path) -> None:
             continue
         array = value.const_value.numpy() if value.const_value is not None else np.zeros(0)
         if array.dtype.kind == "f" and not np.isfinite(array.astype(np.float32)).all():
-            raise UceEdgeError(f"{path} has weights that are NaN or infinite (first in {name}). Use a sound model.")
+            raise UceEdgeError(
+                f"{path} has weights that are NaN or infinite (first in {name}). Use a sound model.",
+                "source.not-finite",
+            )
 
 
 def _set_image(graph: ir.Graph, layout: Layout, size: tuple[int, int] | None) -> tuple[bool, tuple[int, int, int]]:
-    """Find the image input and give it a batch of 1 and a fixed size."""
+    """Fix the image input: batch of 1, static size."""
     if len(graph.inputs) != 1:
         names = ", ".join(str(value.name) for value in graph.inputs)
-        raise UceEdgeError(f"The model has {len(graph.inputs)} inputs ({names}); one image input is needed.")
+        raise UceEdgeError(
+            f"The model has {len(graph.inputs)} inputs ({names}); one image input is needed.", "source.inputs"
+        )
     image = graph.inputs[0]
     dims = [dim if isinstance(dim, int) and dim > 0 else None for dim in (image.shape or ())]
     if len(dims) != 4:
-        raise UceEdgeError(f"The input {image.name} has shape {image.shape}; an image input has four dimensions.")
+        raise UceEdgeError(
+            f"The input {image.name} has shape {image.shape}; an image input has four dimensions.", "source.input"
+        )
     if image.dtype not in (ir.DataType.FLOAT, None):
-        raise UceEdgeError(f"The input {image.name} is {image.dtype}; a float image input is needed.")
+        raise UceEdgeError(f"The input {image.name} is {image.dtype}; a float image input is needed.", "source.input")
     if layout is Layout.AUTO:
         layout = Layout.NHWC if dims[3] in (1, 3) and dims[1] not in (1, 3) else Layout.NCHW
     channels_last = layout is Layout.NHWC
@@ -286,17 +311,20 @@ def _set_image(graph: ir.Graph, layout: Layout, size: tuple[int, int] | None) ->
             raise UsageError(expected("`size`", f"{height}x{width}, as the model fixes it", size, "Leave --size out"))
         height, width = size
     if height is None or width is None:
-        raise UsageError(f"The model leaves the image size open ({image.shape}). Give it: --size HEIGHTxWIDTH")
+        raise UsageError(
+            f"The model leaves the image size open ({image.shape}). Give it: --size HEIGHTxWIDTH", "source.size-open"
+        )
     if channels not in (1, 3):
         raise UceEdgeError(
-            f"The input {image.name} has {channels} channels; gray (1) or RGB (3) is needed. See --layout."
+            f"The input {image.name} has {channels} channels; gray (1) or RGB (3) is needed. See --layout.",
+            "source.input",
         )
     image.shape = ir.Shape([1, height, width, channels] if channels_last else [1, channels, height, width])
     return channels_last, (height, width, channels)
 
 
 def run_original(proto: onnx.ModelProto, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """What the model as it was says of normalised images, one at a time, in its own precision and layout."""
+    """Run the original on normalised images, one at a time."""
     session = open_session(proto.SerializeToString(), Device.CPU)
     given = session.get_inputs()[0]
     kind = np.float16 if "float16" in given.type else np.float32
@@ -305,7 +333,8 @@ def run_original(proto: onnx.ModelProto, pixels: npt.NDArray[np.float32]) -> npt
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         height, width = pixels.shape[1:3] if pixels.shape[3] in (1, 3) else pixels.shape[2:]
         raise UceEdgeError(
-            f"The model cannot run on an image of {height}x{width} ({str(error).splitlines()[0]}). Check --size."
+            f"The model cannot run on an image of {height}x{width} ({str(error).splitlines()[0]}). Check --size.",
+            "source.size",
         ) from None
     return np.stack([np.asarray(output, np.float64).reshape(-1) for output in outputs])
 
@@ -327,15 +356,20 @@ def _flatten_output(graph: ir.Graph, path: str | Path) -> int:
     """Make the output [1, classes]; gives the number of classes."""
     if len(graph.outputs) != 1:
         names = ", ".join(str(value.name) for value in graph.outputs)
-        raise UceEdgeError(f"{path} has {len(graph.outputs)} outputs ({names}); a classifier has one.")
+        raise UceEdgeError(
+            f"{path} has {len(graph.outputs)} outputs ({names}); a classifier has one.", "source.outputs"
+        )
     output = graph.outputs[0]
     dims = [dim for dim in (output.shape or ()) if isinstance(dim, int)]
     if output.shape is None or len(dims) != len(output.shape) or len(dims) < 2 or dims[0] != 1:
-        raise UceEdgeError(f"{path} has an output of shape {output.shape}; a classifier's is [batch, classes].")
+        raise UceEdgeError(
+            f"{path} has an output of shape {output.shape}; a classifier's is [batch, classes].", "source.outputs"
+        )
     wide = [dim for dim in dims[1:] if dim != 1]
     if len(wide) != 1:
         raise UceEdgeError(
-            f"{path} has an output of shape {dims}; a classifier's is [batch, classes] with at least 2 classes."
+            f"{path} has an output of shape {dims}; a classifier's is [batch, classes] with at least 2 classes.",
+            "source.outputs",
         )
     if len(dims) > 2:
         g = Builder()
@@ -345,7 +379,7 @@ def _flatten_output(graph: ir.Graph, path: str | Path) -> int:
 
 
 def _extend(graph: ir.Graph, g: Builder, output: ir.Value) -> None:
-    """Append the builder's nodes, and make their result the graph's output."""
+    """Append the builder's nodes; their result becomes the output."""
     old = graph.outputs[0]
     for value in g.initializers:
         graph.register_initializer(value)

@@ -1,4 +1,4 @@
-"""A file with its passes baked in: it takes an image and no seeds."""
+"""Bake passes into a file: it takes no seeds."""
 
 import tempfile
 from dataclasses import replace
@@ -18,19 +18,18 @@ _TOLERANCE = 1e-4  # on probabilities; the passes are the same ones
 
 
 def bake_seeds(draft: Draft) -> None:
-    """Turn the input `seeds` into the constant 0, 1, ..., N - 1."""
-    model, samples = ir.load(draft.path), draft.metadata.samples
+    """Turn the input `seeds` into a constant."""
+    model, samples = draft.graph(), draft.metadata.samples
     (seeds,) = (value for value in model.graph.inputs if value.name == contract.SEEDS)
     model.graph.inputs.remove(seeds)
     seeds.const_value = ir.tensor(np.array(pass_seeds(samples, 0), np.int32), name=contract.SEEDS)
     seeds.shape = ir.Shape([samples])
     model.graph.register_initializer(seeds)
-    draft.metadata = replace(draft.metadata, baked=True)
-    draft.rewrite(model)
+    draft.rewrite(model, replace(draft.metadata, baked=True))
 
 
 def bake_file(path: Path, out: Path) -> None:
-    """Write a model file once more, with the passes baked in that it runs by default.
+    """Write a model file with its default passes baked in.
 
     A file that takes no seeds is copied. Nothing is written unless the answers are the same.
     """
@@ -41,11 +40,11 @@ def bake_file(path: Path, out: Path) -> None:
         return
     with publish(graph_of(original), original.metadata, out) as draft:
         bake_seeds(draft)
-        _check(original, Model(draft.path, "cpu"))
+        _check(original, draft.model)
 
 
 def _check(original: Model, baked: Model) -> None:
-    """Compare the answers to a probe image; a file that draws noise of its own only has to give finite ones."""
+    """Compare the answers to a probe image; random noise: finite."""
     pixels = image(Pattern.WEYL, original.metadata.image)[None]
     theirs, ours = (model.predict(pixels).probabilities for model in (original, baked))
     repeats = original.metadata.noise is not NoiseKind.RANDN
@@ -54,12 +53,13 @@ def _check(original: Model, baked: Model) -> None:
     if not difference <= (_TOLERANCE if repeats else 1):
         raise UceEdgeError(
             f"{original.path} was not baked: with its passes in the file, probabilities differ by {difference:.2g}. "
-            "Export it again with --bake-samples N"
+            "Export it again with --bake-samples N",
+            "bake.different",
         )
 
 
 def baked_content(path: Path) -> tuple[bytes, bytes]:
-    """The baked form of a model file and its description, as bytes."""
+    """A baked model file and its description, as bytes."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "model.onnx"
         bake_file(path, out)

@@ -1,4 +1,4 @@
-"""Images at the front of every value: from a graph for one image to one for many, as `vmap` does it.
+"""Move the batch to the front of every value.
 
 A graph whose shapes were inferred with a batch of 1 says what happens to one image. Most of its values begin with that
 1, which becomes the number of images. Attention, written in the usual ways, moves the batch behind other dimensions or
@@ -23,7 +23,7 @@ from uce_edge_export.transform.simplification import register, replace_value
 
 _RESHAPING = {"Reshape", "Squeeze", "Unsqueeze", "Flatten"}
 _MOVING = _RESHAPING | {"Transpose", "Concat", "Expand"}
-"""What may move the images of a batch. All else that works along the leading dimension of images mixes them."""
+"""Operators that may move the images of a batch; others along the leading dimension mix them."""
 _ELEMENTWISE = {
     "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Greater",
     "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean",
@@ -40,11 +40,11 @@ _BY_CHANNEL = {PerturbationKind.BERNOULLI_CHANNEL, PerturbationKind.ALPHA_CHANNE
 
 
 class MixedImagesError(UceEdgeError):
-    """A node works across the images of a batch, or on values from which they cannot be told apart."""
+    """A node mixes the images of a batch."""
 
 
 def moves_images(graph: ir.Graph) -> bool:
-    """Whether some node takes the images of a batch away from the front, in a graph with any batch."""
+    """Whether some node moves the batch from the front."""
     for node in graph:
         reshaped = node.op_type == "Reshape" and not _same_leading(node)
         if reshaped or (node.inputs and node.op_type in _MOVING and works_across_images(node)):
@@ -53,7 +53,7 @@ def moves_images(graph: ir.Graph) -> bool:
 
 
 def free_batch(graph: ir.Graph) -> None:
-    """Turn the batch of 1 that the shapes were inferred with into any batch, in place.
+    """Turn the batch of 1 into any batch, in place.
 
     Args:
         graph: A classifier with static shapes and its constants folded.
@@ -70,7 +70,7 @@ def free_batch(graph: ir.Graph) -> None:
 
 
 class _Walk:
-    """One walk over the nodes. Values that no entry of `_stacked` stands for have their images at the front."""
+    """One walk over the nodes; `_stacked` has the moved values."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
@@ -85,7 +85,9 @@ class _Walk:
             varying = [value for value in node.inputs if value is not None and value.const_value is None]
             unknown = any(_dims(value) is None for value in (*varying, *node.outputs))
             if unknown and any(value in self._stacked for value in varying):
-                raise MixedImagesError(f"The shape of what {node.op_type} ({node.name}) gives is not known. {_REMEDY}")
+                raise MixedImagesError(
+                    f"The shape of what {node.op_type} ({node.name}) gives is not known. {_REMEDY}", "graph.shape-open"
+                )
             if unknown or not varying:
                 continue  # as it is
             if self._is_apart(node, varying):
@@ -93,12 +95,12 @@ class _Walk:
                 continue
             across = works_across_images(node) and node.op_type not in _MOVING
             if across and not any(value in self._stacked for value in varying):
-                raise MixedImagesError(_mixing(node))
+                raise MixedImagesError(_mixing(node), "graph.batch-mixing")
             self._g = Builder(self._graph.initializers)
             self._replace(node, self._stack(node))
 
     def _is_apart(self, node: ir.Node, varying: Sequence[ir.Value]) -> bool:
-        """Whether a node treats the leading dimension of its operands as images and has them there again."""
+        """Whether a node keeps images in the leading dimension."""
         if any(value in self._stacked for value in varying) or any(_shape(value)[:1] != (1,) for value in node.outputs):
             return False
         if node.op_type == "Reshape":
@@ -109,7 +111,7 @@ class _Walk:
         return node.op_type not in _BROADCASTING or all(len(_shape(value)) == rank for value in varying)
 
     def _leave(self, node: ir.Node) -> None:
-        """Take the batch of 1 out of the constants of a node."""
+        """Remove the batch of 1 from a node's constants."""
         if node.op_type == "Concat":
             self._g = Builder(self._graph.initializers)
             _repeat_constants(self._g, node)
@@ -121,7 +123,7 @@ class _Walk:
             node.replace_input_with(1, register(self._graph, f"{node.outputs[0].name}.shape", target))
 
     def _replace(self, node: ir.Node, outputs: Sequence[ir.Value]) -> None:
-        """Put stacked outputs in the place of a node's; images come to the front again where they can."""
+        """Replace a node's outputs by stacked ones, images in front."""
         for old, new in zip(node.outputs, outputs, strict=True):
             if _shape(old)[:1] != (1,):
                 self._stacked[old] = new
@@ -158,11 +160,12 @@ class _Walk:
             return self._along_axes(node, first)
         raise MixedImagesError(
             f"{kind} ({node.name}) takes a value in which the images of a batch are not the first dimension, and "
-            f"there is no rule for that. {_REMEDY}"
+            f"there is no rule for that. {_REMEDY}",
+            "graph.batch-mixing",
         )
 
     def _operand(self, value: ir.Value, rank: int | None = None) -> ir.Value:
-        """A constant as it is; any other value stacked, with dimensions of 1 before its own up to a rank."""
+        """Stack a value to a rank; constants stay."""
         if not _varies(value):
             return value
         dims = _shape(value)
@@ -175,20 +178,20 @@ class _Walk:
     def _broadcast(self, node: ir.Node, rank: int) -> list[ir.Value]:
         given = [value for value in node.inputs if value is not None]
         if node.op_type == "MatMul" and any(len(_shape(value)) < 2 for value in given):
-            raise MixedImagesError(_mixing(node))
+            raise MixedImagesError(_mixing(node), "graph.batch-mixing")
         inputs = [None if value is None else self._operand(value, rank) for value in node.inputs]
         if node.op_type == "Expand":
             inputs[1] = self._g.constant(np.array([1, *_shape(node.outputs[0])]))
         return self._copy(node, inputs)
 
     def _product(self, node: ir.Node) -> ir.Value:
-        """A Gemm with constant weights as a MatMul, which takes any dimensions before the last two."""
+        """A Gemm with constant weights as a MatMul."""
         g, (x, weight, *rest) = self._g, node.inputs
         assert x is not None
         bias = rest[0] if rest else None
         transposed = {name for name in ("transA", "transB") if name in node.attributes and node.attributes[name].value}
         if weight is None or weight.const_value is None or "transA" in transposed or (bias and not bias.const_value):
-            raise MixedImagesError(_mixing(node))
+            raise MixedImagesError(_mixing(node), "graph.batch-mixing")
         if "transB" in transposed:
             weight = self._columns(weight)
         result = g.MatMul(self._operand(x), weight)
@@ -200,7 +203,7 @@ class _Walk:
         return g.Add(result, g.constant(bias.const_value.numpy() * np.float32(beta), f"{bias.name}.stacked"))
 
     def _columns(self, weight: ir.Value) -> ir.Value:
-        """A constant matrix transposed, which takes its name: layers are found by it."""
+        """A transposed constant matrix, under the same name."""
         if weight not in self._transposed:
             assert weight.const_value is not None
             name = str(weight.name)
@@ -223,11 +226,13 @@ class _Walk:
         return operands
 
     def _along_axes(self, node: ir.Node, first: ir.Value) -> list[ir.Value]:
-        """A node that works along some axes, which are now one further."""
+        """A node along axes that moved by one."""
         kind, dims = node.op_type, _shape(first)
         axes = [axis % len(dims) for axis in _axes(node, len(dims))]
         if kind not in ("Concat", "Gather", "Slice", "Split") and any(dims[axis] == 1 for axis in axes):
-            raise MixedImagesError(_mixing(node))  # one value for one image: along this axis are the images
+            raise MixedImagesError(
+                _mixing(node), "graph.batch-mixing"
+            )  # one value for one image: along this axis are the images
         inputs = self._repeated(node) if kind == "Concat" else [self._operand(first), *node.inputs[1:]]
         if kind in _ALONG_AN_AXIS:
             return self._copy(node, inputs, axis=ir.AttrInt64("axis", axes[0] + 1))
@@ -237,11 +242,12 @@ class _Walk:
         return self._copy(node, [inputs[0], shifted])
 
     def _copy(self, node: ir.Node, inputs: Sequence[ir.Value | None], **changed: ir.Attr) -> list[ir.Value]:
-        """A node like another one, which is what it was: with its name, and its mark if it has one."""
+        """A copy of a node with name and mark."""
         if node in self._marks and self._marks[node].kind in _BY_CHANNEL:
             raise MixedImagesError(
                 f"The dropout {self._marks[node].name} drops channels of a value in which the images of a batch are "
-                "not the first dimension. Use nn.Dropout there, or write the model batch-first."
+                "not the first dimension. Use nn.Dropout there, or write the model batch-first.",
+                "graph.batch-mixing",
             )
         attributes = {**node.attributes, **changed}.values()
         notes = dict(node.metadata_props)
@@ -258,7 +264,7 @@ class _Walk:
 
 
 def _repeat_constants(g: Builder, node: ir.Node) -> None:
-    """Give every image its copy of a constant that is joined to it, as the class token of a transformer is."""
+    """Repeat a joined constant for every image."""
     varying = [value for value in node.inputs if value is not None and _varies(value)]
     rank = len(_shape(varying[0]))
     if len(varying) == len(node.inputs):
@@ -272,7 +278,7 @@ def _repeat_constants(g: Builder, node: ir.Node) -> None:
 
 
 def _leave_batch_alone(graph: ir.Graph, node: ir.Node) -> None:
-    """Resize to sizes that say "1 image" becomes one of the other axes."""
+    """Resize without the batch axis, whose size was 1."""
     sizes = node.inputs[3].const_value if len(node.inputs) > 3 and node.inputs[3] is not None else None
     if sizes is not None and "axes" not in node.attributes:
         node.attributes["axes"] = ir.AttrInt64s("axes", list(range(1, sizes.size)))
@@ -291,7 +297,7 @@ def _axes(node: ir.Node, rank: int) -> Sequence[int]:
 
 
 def _same_leading(node: ir.Node) -> bool:
-    """Whether a Reshape has as many values for every entry of its leading dimension as before."""
+    """Whether a Reshape keeps the values per leading entry."""
     before, after = (value.shape for value in (node.inputs[0], node.outputs[0]) if value is not None)
     if before is None or after is None or isinstance(after[0], int):
         return False
@@ -318,7 +324,7 @@ def _integers(value: ir.Value) -> list[int]:
 
 
 def _dims(value: ir.Value) -> tuple[int, ...] | None:
-    """The static shape for one image; None where it is not known."""
+    """The static shape for one image; None if unknown."""
     dims = tuple(dim for dim in value.shape or () if isinstance(dim, int))
     return dims if value.shape is not None and len(dims) == len(value.shape) else None
 

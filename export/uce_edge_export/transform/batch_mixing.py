@@ -1,4 +1,4 @@
-"""Nodes that mix images: after the first noise, the leading dimension holds passes and images, and must stay that."""
+"""Find nodes that mix images behind noise."""
 
 import onnx_ir as ir
 
@@ -14,7 +14,7 @@ _AXES_INPUT = {"Squeeze": 1, "Unsqueeze": 1, "Slice": 3}
 
 
 def refuse_batch_mixing(node: ir.Node) -> None:
-    """Refuse a node behind noise that works across the leading dimension.
+    """Reject a node behind noise that mixes the leading dimension.
 
     Raises:
         UceEdgeError: Naming the operator and the node.
@@ -22,17 +22,19 @@ def refuse_batch_mixing(node: ir.Node) -> None:
     if node.op_type in _NEVER:
         raise UceEdgeError(
             f"The operator {node.op_type} ({node.name}) behind a noisy layer cannot be sampled. "
-            "Start the noise after it with --from-layer."
+            "Start the noise after it with --from-layer.",
+            "graph.operator",
         )
     if works_across_images(node):
         raise UceEdgeError(
             f"{node.op_type} ({node.name}) behind a noisy layer works across the images of a batch. "
-            "Start the noise after it with --from-layer, or write the model batch-first."
+            "Start the noise after it with --from-layer, or write the model batch-first.",
+            "graph.batch-mixing",
         )
 
 
 def works_across_images(node: ir.Node) -> bool:
-    """Whether a node works along the leading dimension of its operands, or takes it away from the front."""
+    """Whether a node uses or moves the leading dimension."""
     if node.op_type == "Transpose":
         return "perm" not in node.attributes or node.attributes["perm"].as_ints()[0] != 0
     if node.op_type == "Gemm":
@@ -45,7 +47,7 @@ def works_across_images(node: ir.Node) -> bool:
 
 
 def _axes(node: ir.Node) -> list[int] | None:
-    """The axes a node works along; None when it has none, or when they are not constant."""
+    """The constant axes of a node; None otherwise."""
     if node.op_type in _AXIS_DEFAULT:
         default = _AXIS_DEFAULT[node.op_type]
         if "axis" in node.attributes:

@@ -1,4 +1,4 @@
-"""What the noise-free features of images are, and what can be made of them, by ONNX Runtime."""
+"""Noise-free features of images, computed by ONNX Runtime."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,24 +16,35 @@ from uce_edge_export.transform.simplification import infer_shapes
 _AT_ONCE = 32  # images
 
 FloatArray = npt.NDArray[np.float32]
+Emit = Callable[[Builder, list[Features]], list[ir.Value]]
+Shape = Sequence[str | None]
+_ROWS: Shape = ("batch", None)
 
 
 def probe(
+    model: ir.Model, images: npt.NDArray[Any], emit: Emit, shape: Shape = _ROWS, *, logits: bool = False
+) -> list[FloatArray]:
+    """Compute results from features once; see `feature_session`."""
+    return feature_session(model, emit, shape, logits=logits)(images)
+
+
+def feature_session(
     model: ir.Model,
-    images: npt.NDArray[Any],
-    emit: Callable[[Builder, list[Features]], list[ir.Value]],
-    shape: Sequence[str | None] = ("batch", None),
+    emit: Emit,
+    shape: Shape = _ROWS,
     *,
     logits: bool = False,
-) -> list[FloatArray]:
-    """Run a part of a contract model that ends at its features.
+) -> Callable[[npt.NDArray[Any]], list[FloatArray]]:
+    """Open the part of a contract model that computes features.
 
     Args:
         model: The model; it is left as it is.
-        images: As it takes them.
-        emit: Makes of the features of every member what is wanted, with one entry per image.
-        shape: Of each of that.
-        logits: Whether the logits [1, images, classes] are wanted behind it, of a model that takes an image alone.
+        emit: Computes the results from the features of every member, with one entry per image.
+        shape: The shape of each result.
+        logits: Whether the logits [1, images, classes] follow the results, for a model that takes an image alone.
+
+    Returns:
+        A function that computes the results of some images.
     """
     copy = infer_shapes(model)
     graph = copy.graph
@@ -44,23 +55,20 @@ def probe(
     results = [g.Identity(value) for value in emit(g, operands)]
     for number, result in enumerate(results):
         result.name, result.dtype, result.shape = f"result.{number}", ir.DataType.FLOAT, ir.Shape(shape)
-    extend(graph, g)
+    g.append_to(graph)
     graph.outputs[:] = [*results, *(value for value in graph.outputs if logits and value.name == contract.LOGITS)]
     for value in [value for value in graph.inputs if value.name != contract.IMAGE]:
         graph.inputs.remove(value)
     from uce_edge_export.graph.assembly import checked  # which imports this module for the decision
 
     session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU)
-    blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
-    parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
-    return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
 
+    def run(images: npt.NDArray[Any]) -> list[FloatArray]:
+        blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
+        parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
+        return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
 
-def extend(graph: ir.Graph, g: Builder) -> None:
-    """Append what a builder holds."""
-    for value in g.initializers:
-        graph.register_initializer(value)
-    graph.extend(g.nodes)
+    return run
 
 
 def emit_all_features(g: Builder, operands: Sequence[Features]) -> list[ir.Value]:

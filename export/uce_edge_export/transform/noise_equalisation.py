@@ -1,4 +1,4 @@
-"""The same noise in every channel of a layer: the same network, with fewer products.
+"""Equalise the noise of a layer's channels: fewer products.
 
 With factored sigma, channel o of a layer has the noise sqrt(u_o) * sqrt(s), for one map s. The weights and the bias of
 the channel are divided by f_o = sqrt(u_o / mean u), and what comes behind a ReLU takes f into its own weights:
@@ -30,7 +30,7 @@ _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")  # a p
 
 
 def even(graph: ir.Graph, sites: Sequence[Site]) -> tuple[list[Site], Weights]:
-    """Give all channels of a layer the same noise where that costs nothing.
+    """Give all channels of a layer the same noise.
 
     Args:
         graph: The deterministic classifier, which stays as it is.
@@ -64,7 +64,7 @@ def even(graph: ir.Graph, sites: Sequence[Site]) -> tuple[list[Site], Weights]:
 
 
 def _can_change(node: ir.Node, factors: Factors) -> bool:
-    """Whether a layer's outputs can be scaled: nobody else has its weights and bias, and none is nearly 0."""
+    """Whether a layer's outputs can be scaled: unshared, nonzero weights."""
     scaled = product_scale(node) != 1 or ("beta" in node.attributes and node.attributes["beta"].as_float() != 1)
     own = all(
         value.const_value is not None and len(value.uses()) == 1 for value in node.inputs[1:] if value is not None
@@ -75,13 +75,13 @@ def _can_change(node: ir.Node, factors: Factors) -> bool:
 
 
 def _reads(node: ir.Node) -> bool:
-    """Whether the inputs of a layer can be scaled: nobody else has its weights."""
+    """Whether a layer's inputs can be scaled: unshared weights."""
     operand = weight_of(node)
     return node.op_type in ("Conv", "Gemm") and operand is not None and len(operand[0].uses()) == 1
 
 
 def _readers(layer: ir.Node, noisy: Collection[ir.Node]) -> list[ir.Node]:
-    """The weight layers that take what a layer gives, behind a ReLU; none where anything else does, or adds noise."""
+    """The noise-free weight layers behind a layer and its ReLU."""
     uses = list(layer.outputs[0].uses())
     relu = uses[0].node if len(uses) == 1 else None
     if relu is None or relu.op_type != "Relu" or relu in noisy or layer.outputs[0].is_graph_output():
@@ -103,7 +103,7 @@ def _readers(layer: ir.Node, noisy: Collection[ir.Node]) -> list[ir.Node]:
 
 
 def _multiply(weights: Weights, node: ir.Node, scale: npt.NDArray[np.float64], *, outputs: bool) -> None:
-    """Multiply the weights of every output, and its bias, or those of every input."""
+    """Scale the weights of every output or input."""
     weight, *bias = (value for value in node.inputs[1:] if value is not None)
     array = _current(weights, weight)
     if not outputs_first(node):

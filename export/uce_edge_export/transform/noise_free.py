@@ -1,10 +1,10 @@
-"""The network without its noise, inside the graph of any contract file, and the features that its last layer takes.
+"""The noise-free network of a contract graph.
 
 Noise comes from the table, from RandomNormalLike or from graph inputs. Where it is 0, what it is multiplied with is 0,
 what it is added to is the mean, and what repeats an image once per pass repeats it once. Where it is compared with a
 number, it makes a mask, and what is masked is itself. So the nodes are walked once,
 in order, and only what depends on noise is written again: nothing of a deterministic file, the means that a moments
-file has already, one plain pass of an mc file. It runs once per image, however many passes are asked for.
+file has already, one plain pass of an mc file. It runs once per image, however many passes are requested.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _LAYERS = ("Conv", "Gemm", "MatMul")
 
 @dataclass(frozen=True)
 class Features:
-    """What the last weight layer is applied to, without noise."""
+    """The noise-free input of the last weight layer."""
 
     value: ir.Value
     """[batch, ...], its shape and type known."""
@@ -44,7 +44,7 @@ class Features:
 
 
 def raw_logits(graph: ir.Graph) -> ir.Value:
-    """What the network of a contract graph computes: the output is an Identity of it."""
+    """The raw logits: the input of the output's Identity."""
     (output,) = (value for value in graph.outputs if value.name == contract.LOGITS)
     producer = output.producer()
     assert producer is not None
@@ -54,7 +54,7 @@ def raw_logits(graph: ir.Graph) -> ir.Value:
 
 
 def find_features(graph: ir.Graph) -> list[Features]:
-    """Find the features of every member in a contract graph; nodes that it takes are added to it.
+    """Find the features of every member; may add nodes.
 
     Args:
         graph: The graph, with shapes and types inferred.
@@ -90,25 +90,28 @@ class _Walk:
         self._passes = {
             value for value in (*graph.inputs, *graph.initializers.values()) if value.name == contract.SEEDS
         }
-        """What depends on the seeds and not on noise: the number of passes, and where noise is read."""
+        """Values of the seeds alone: the number of passes, and table positions."""
         self._masks: set[ir.Value] = set()
-        """What says whether a value is dropped, and what follows from that alone."""
+        """Dropout masks, and values that follow from them alone."""
         self._plain: dict[ir.Value, ir.Value] = {}
-        """What stands for a value that depends on noise."""
+        """Noise-free replacements of noisy values."""
         self._image = {value for value in graph.inputs if value.name == contract.IMAGE}
-        """What depends on pixels."""
+        """Values that depend on pixels."""
         self._layers: list[tuple[ir.Node, int]] = []
-        wanted = ancestors(logits)
+        needed = ancestors(logits)
         for node in graph:
-            if node in wanted:
+            if node in needed:
                 self._visit(node)
 
     def last_layer(self) -> tuple[ir.Node, int]:
-        """The last weight layer of the network without noise, and which of its inputs the image is."""
+        """The last noise-free weight layer, and its image input's index."""
         mean = ancestors(self._plain.get(self._logits, self._logits))  # variances have weight layers of their own
         layers = [(node, position) for node, position in self._layers if node in mean]
         if not layers:
-            raise UceEdgeError("The network has no Conv, Gemm or MatMul with constant weights: it has no features.")
+            raise UceEdgeError(
+                "The network has no Conv, Gemm or MatMul with constant weights: it has no features.",
+                "graph.features-missing",
+            )
         return layers[-1]
 
     def _visit(self, node: ir.Node) -> None:
@@ -147,11 +150,12 @@ class _Walk:
             self._masks.update(node.outputs)
 
     def _lose(self, node: ir.Node, others: list[ir.Value], operators: tuple[str, ...]) -> None:
-        """A node whose only other operand is what it gives without noise."""
+        """A node whose only other operand is its noise-free result."""
         if node.op_type not in operators or len(others) != 1:
             raise UceEdgeError(
                 f"Noise meets the operator {node.op_type} ({node.name}), so the network without it cannot be told "
-                "apart. Export the file again: uce-edge export"
+                "apart. Export the file again: uce-edge export",
+                "graph.operator",
             )
         self._stand_for(node, others[0])
 
@@ -182,7 +186,7 @@ class _Walk:
 
 
 def _is_sum(node: ir.Node) -> bool:
-    """Whether a product is a sum with a constant row, as the graph pass writes a ReduceMean and factored sigma."""
+    """Whether a product is a sum with a constant row."""
     row = node.inputs[0]
     return row is not None and row.const_value is not None and row.const_value.shape[0] == 1
 

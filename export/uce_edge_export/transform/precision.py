@@ -1,20 +1,24 @@
-"""Smaller numbers for the network of a finished file; noise and calibration head stay in float32.
+"""Lower precision of the network; noise and head stay float32.
 
 float16 is for graphics cards: every value between the pixels and the logits, and the weights. int8 is for processors:
 inputs and weights of the weight layers, mean and variance alike, by ONNX Runtime's static quantisation. The sums over
 channels of factored sigma are cheap, and stay in float32.
 """
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.contract import Inference, Precision
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
+from uce_edge.metadata import Metadata
 from uce_edge.runtime.providers import onnxruntime
 from uce_edge_export import quiet_logs
 from uce_edge_export.check import quality
@@ -29,48 +33,49 @@ _BLOCK = 8
 
 
 def refuse(precision: Precision, inference: Inference, labelled: bool) -> None:
-    """Refuse what does not go together, before anything slow happens."""
+    """Reject options that exclude each other."""
     if precision is Precision.FP16 and inference is Inference.MOMENTS:
         raise UsageError(
-            "Variances of moments are too small for float16: use --precision fp16 with --inference mc, or int8."
+            "Variances of moments are too small for float16: use --precision fp16 with --inference mc, or int8.",
+            "precision.moments",
         )
     if precision is Precision.INT8 and not labelled:
         raise UsageError(
-            "int8 needs images to find the range of every value: export a trained run, or a file with --data FOLDER."
+            "int8 needs images to find the range of every value: export a trained run, or a file with --data FOLDER.",
+            "export.needs-data",
         )
 
 
 def reduce(draft: Draft, data: Split | None) -> Judgement | None:
-    """Rewrite a file of float32 in the precision of its metadata.
+    """Reduce a float32 draft to the precision of its metadata.
 
     Args:
         draft: The file.
         data: Labelled images: to find ranges, and to judge the result; None where there are none.
 
     Returns:
-        What it cost, if there were images to tell.
+        The change of quality, if there are images.
 
     Raises:
         QualityError: It cost too much.
     """
-    before = None if data is None else quality.answers(draft.path, data)
-    model = infer_shapes(ir.load(draft.path))  # for the types of all values
+    before = None if data is None else quality.answers(draft.model, data)
+    model = infer_shapes(draft.graph())  # for the types of all values
     _multiply_weights(model.graph)
     if draft.metadata.precision is Precision.FP16:
         _to_float16(model.graph)
-        draft.rewrite(model)
     else:
         assert data is not None
-        draft.rewrite(model)
-        _to_int8(draft, model.graph, data.at_most(_RANGES).images)
+        model = _to_int8(model, draft.metadata, data.at_most(_RANGES).images)
+    draft.rewrite(model)
     if data is None or before is None:
         return None
-    after = quality.answers(draft.path, data)
+    after = quality.answers(draft.model, data)
     return quality.judge(before, after, data, draft.metadata.precision, "Export with --precision fp32.")
 
 
 def _multiply_weights(graph: ir.Graph) -> None:
-    """Compute the products of constants: squares of weights, which are too small for float16."""
+    """Fold products of constants, such as squared weights."""
     for node in list(graph):
         constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
         if node.op_type == "Mul" and len(constants) == 2:
@@ -80,7 +85,7 @@ def _multiply_weights(graph: ir.Graph) -> None:
             node.outputs[0].replace_all_uses_with(weight)
             graph.remove(node, safe=True)
             graph.register_initializer(weight)
-    _drop_unused(graph)  # the factors of the products, of which ONNX Runtime would tell on stderr
+    _drop_unused(graph)  # the factors of the products, which ONNX Runtime would report on stderr
 
 
 def _drop_unused(graph: ir.Graph) -> None:
@@ -131,7 +136,7 @@ def _half(graph: ir.Graph, value: ir.Value) -> ir.Value:
 
 
 def _network(graph: ir.Graph) -> dict[ir.Node, None]:
-    """The nodes from the first weight layer to the logits that depend on the image, in order."""
+    """Nodes from the first weight layer to the logits."""
     (logits,) = (value for value in graph.outputs if value.name == contract.LOGITS)
     leading: set[ir.Value | None] = {logits}
     for node in reversed(graph):
@@ -148,8 +153,8 @@ def _network(graph: ir.Graph) -> dict[ir.Node, None]:
     return block
 
 
-def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
-    """Quantise the weight layers of a file, which holds this graph, in place.
+def _to_int8(model: ir.Model, metadata: Metadata, images: npt.NDArray[Any]) -> ir.Model:
+    """Quantise the weight layers of a graph.
 
     Weights get 7 bits: processors without VNNI add pairs of 8-bit products in 16 bits, which overflow in silence.
     """
@@ -159,7 +164,7 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
     feeds: list[dict[str, npt.NDArray[Any]]] = [
         {contract.IMAGE: images[start : start + _BLOCK]} for start in range(0, len(images), _BLOCK)
     ]
-    if draft.metadata.inference is not Inference.DETERMINISTIC:
+    if metadata.inference is not Inference.DETERMINISTIC:
         for number, feed in enumerate(feeds):
             feed[contract.SEEDS] = np.arange(4 * number, 4 * number + 4, dtype=np.int32)
 
@@ -170,11 +175,12 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
         def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
             return next(self._left, None)
 
-    layers = [node for node in _network(graph) if (weight_of(node) or (None, 1))[1] == 0]
-    with quiet_logs.errors_only():  # it advises what was done already
+    layers = [node for node in _network(model.graph) if (weight_of(node) or (None, 1))[1] == 0]
+    with tempfile.TemporaryDirectory() as folder, quiet_logs.errors_only():  # it advises what was done already
+        path = Path(folder) / "int8.onnx"
         quantization.quantize_static(
-            draft.path,
-            draft.path,
+            ir.to_proto(model),
+            path,
             Images(),
             quant_format=quantization.QuantFormat.QDQ,
             op_types_to_quantize=sorted({node.op_type for node in layers}),
@@ -184,4 +190,4 @@ def _to_int8(draft: Draft, graph: ir.Graph, images: npt.NDArray[Any]) -> None:
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
         )
-    draft.rewrite(ir.load(draft.path))  # quantisation drops the metadata
+        return ir.from_proto(onnx.load(path))

@@ -1,4 +1,4 @@
-"""Small passes over a graph that leave what it computes alone: constants, dropout, batch-norm, softmax."""
+"""Graph simplification: constants, dropout, batch-norm, softmax."""
 
 import numpy as np
 import onnx
@@ -22,7 +22,7 @@ def infer_shapes(model: ir.Model) -> ir.Model:
 
 
 def for_one_image(model: ir.Model) -> ir.Model:
-    """Fix the batch at 1, which makes every shape static, so that shapes computed at run time become constants."""
+    """Fix the batch at 1: all shapes become static."""
     common.LiftConstantsToInitializersPass()(model)
     image = model.graph.inputs[0]
     assert image.shape is not None
@@ -34,7 +34,7 @@ def for_one_image(model: ir.Model) -> ir.Model:
 
 
 def fold_constants(graph: ir.Graph) -> bool:
-    """Replace every node that depends on constants or static shapes alone; tells whether there was one.
+    """Fold constants and static shapes; returns whether there were any.
 
     A weight behind Identity, Transpose, Cast or DequantizeLinear becomes an ordinary one; it keeps the name of
     the initializer it came from, so that layers can be found by name.
@@ -47,7 +47,10 @@ def fold_constants(graph: ir.Graph) -> bool:
         source = node.inputs[0].name if node.inputs and node.inputs[0] is not None else None
         for old, array in zip(node.outputs, outputs, strict=True):
             if old.is_graph_output():
-                raise UceEdgeError(f"The output {old.name} does not depend on the image: this is no classifier.")
+                raise UceEdgeError(
+                    f"The output {old.name} does not depend on the image: this is no classifier.",
+                    "graph.constant-output",
+                )
             name = source if node.op_type in _RESHAPING else old.name
             old.replace_all_uses_with(register(graph, str(name), array))
         graph.remove(node, safe=True)
@@ -74,14 +77,14 @@ def _constant_outputs(node: ir.Node) -> list[np.ndarray] | None:
 
 
 def _cast_like(value: ir.Value | None, other: ir.Value | None) -> list[np.ndarray] | None:
-    """A constant in the type of a value that may vary."""
+    """A constant in the type of another value."""
     if value is None or value.const_value is None or other is None or other.dtype is None:
         return None
     return [value.const_value.numpy().astype(other.dtype.numpy())]
 
 
 def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
-    """Turn half-precision weights and casts into float32: the variance branch would overflow; tells if any were."""
+    """Convert half precision to float32; returns whether there was any."""
     halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     changed = False
     for value in [*graph.initializers.values()]:
@@ -103,11 +106,11 @@ def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
 
 
 def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> None:
-    """Remove Dropout and Identity nodes, also those left in training mode, and say which Dropout nodes there were.
+    """Remove Dropout and Identity nodes; returns the Dropout nodes.
 
     Args:
         graph: Any graph.
-        notes: What was done is appended.
+        notes: Changes are appended.
         keep: Leave Dropout nodes where they are, and only take them out of training mode.
     """
     names = []
@@ -117,7 +120,10 @@ def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> N
         value, output = node.inputs[0], node.outputs[0]
         assert value is not None
         if any(mask.uses() for mask in node.outputs[1:]):
-            raise UceEdgeError(f"The mask of the Dropout {node.name} is used by the model, so it cannot be taken out.")
+            raise UceEdgeError(
+                f"The mask of the Dropout {node.name} is used by the model, so it cannot be taken out.",
+                "dropout.mask-used",
+            )
         if node.op_type == "Dropout" and keep:
             if len(node.inputs) > 2:
                 node.replace_input_with(2, None)
@@ -137,7 +143,7 @@ def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> N
 
 
 def fold_batch_norm(graph: ir.Graph) -> None:
-    """Fold a BatchNormalization into the Conv or Gemm before it; noise is folded exactly, being part of its output."""
+    """Fold a BatchNormalization into the Conv or Gemm before it."""
     for node in list(graph):
         if node.op_type != "BatchNormalization":
             continue
@@ -178,7 +184,7 @@ def fold_batch_norm(graph: ir.Graph) -> None:
 
 
 def strip_softmax(graph: ir.Graph) -> bool:
-    """Remove a final Softmax over the classes; tells whether there was one."""
+    """Remove a final Softmax; returns whether there was one."""
     output = graph.outputs[0]
     node = output.producer()
     moving = ("Identity", "Reshape", "Flatten", "Squeeze", "Cast")
@@ -192,7 +198,7 @@ def strip_softmax(graph: ir.Graph) -> bool:
 
 
 def _new_constant(graph: ir.Graph, old: ir.Value, array: np.ndarray) -> ir.Value:
-    """A changed copy of a constant, which keeps the name when nobody else uses the old one."""
+    """A changed copy of a constant; keeps an unshared name."""
     name = str(old.name)
     if len(old.uses()) == 1 and name in graph.initializers:
         old.const_value = ir.tensor(array.astype(np.float32), name=name)

@@ -59,7 +59,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata = Model(MODEL, "cpu").metadata
     changed = replace(metadata, classes=classes, architecture=EVIL, card=card, tools={EVIL: EVIL})
     path = tmp_path_factory.mktemp("hostile") / "evil.onnx"
-    Draft(path, MODEL.read_bytes(), changed)
+    path.write_bytes(Draft(MODEL.read_bytes(), changed).content())
     return path
 
 

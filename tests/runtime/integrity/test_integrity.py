@@ -56,8 +56,9 @@ def copied(published: Path, tmp_path: Path) -> Path:
 
 def resealed(path: Path, out: Path, **changes: object) -> Path:
     """A file that says something else of itself, with digests that fit."""
-    draft = Draft(out, path.read_bytes(), Model(path, "cpu").metadata)
+    draft = Draft(path.read_bytes(), Model(path, "cpu").metadata)
     draft.describe(replace(draft.metadata, **changes))  # type: ignore[arg-type]
+    out.write_bytes(draft.content())
     return out
 
 

@@ -10,14 +10,14 @@ import sys
 from uce_edge.bench.job import Job
 from uce_edge.contract import NoiseKind
 from uce_edge.metadata import ImageSpec
-from uce_edge_export.options import Wanted
+from uce_edge_export.options import FileKind
 from uce_edge_train.networks.untrained import export_untrained
 
 
 def write(job: Job) -> None:
     """Write the file at the path of the job."""
     spec = ImageSpec(*job.image, dtype=job.dtype)
-    export_untrained(job.architecture, job.path, Wanted(noise=NoiseKind.RANDN), classes=job.classes, image=spec)
+    export_untrained(job.architecture, job.path, FileKind(noise=NoiseKind.RANDN), classes=job.classes, image=spec)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 
 from uce_edge.contract import pass_seeds
 from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge_export.options import Wanted
+from uce_edge_export.options import FileKind
 from uce_edge_export.pipeline import Exported, default_samples
 from uce_edge_train.dropout.gaussian_layers import gaussianize
 from uce_edge_train.export import export_module
@@ -16,7 +16,7 @@ from uce_edge_train.networks import architectures
 def export_untrained(
     name: str,
     out: str | Path,
-    wanted: Wanted = Wanted(),
+    wanted: FileKind = FileKind(),
     p: float | None = None,
     classes: int = 10,
     image: ImageSpec = ImageSpec(32, 32, 3),

@@ -1,4 +1,4 @@
-"""Kinds of noise: what each writes into a graph, and the same in numpy.
+"""Kinds of noise, as graph nodes and in numpy.
 
 The graph pass (`sampling`) asks a perturbation for nodes and knows none of its formulas. A new kind is a module here
 and a name in `contract.PerturbationKind`; whoever makes a `Site` chooses it.

@@ -1,4 +1,4 @@
-"""What a kind of noise must know."""
+"""The interface of a kind of noise."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from uce_edge_export.noise.moments import Operand, Uncertain
 
 
 class Perturbation(Protocol):
-    """A kind of noise with its parameters, at one node of a deterministic classifier.
+    """A kind of noise at one node of a classifier.
 
     A sampled node is written in two steps. `prepare` writes what the noise will act on: where the node's inputs do not
     depend on noise yet, that runs once per image, and only its results are repeated for the passes. `perturb` makes
@@ -21,7 +21,7 @@ class Perturbation(Protocol):
 
     @property
     def kind(self) -> PerturbationKind | str:
-        """What the metadata of a file calls it."""
+        """The kind in the metadata of a file."""
         ...
 
     @property
@@ -30,7 +30,7 @@ class Perturbation(Protocol):
         ...
 
     def normals(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the standard normals that one image takes in one pass, for a node with this output shape."""
+        """The shape of one image's standard normals in one pass."""
         ...
 
     def prepare(self, g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ...]:
@@ -47,15 +47,15 @@ class Perturbation(Protocol):
         ...
 
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
-        """Write a sample of the node's output from what was prepared, and standard normals [samples * batch, ...]."""
+        """Write a sample of the node's output, given standard normals."""
         ...
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
-        """Write mean and variance of the node's output, for operands of which some may be uncertain."""
+        """Write mean and variance of the node's output."""
         ...
 
     def reference(self, node: ir.Node, inputs: Sequence[Array | None], output: Array, normals: Array) -> Array:
-        """The same sample in numpy, by other means than `prepare` and `perturb`.
+        """The same sample in numpy, computed independently.
 
         Args:
             node: The node.
@@ -66,14 +66,14 @@ class Perturbation(Protocol):
         ...
 
     def multiplications(self, node: ir.Node) -> int:
-        """Multiply-accumulates of the node with its noise, for one image, in `prepare` or in `moments`."""
+        """Multiply-accumulates of the noisy node for one image."""
         ...
 
 
 @runtime_checkable
 class Masking(Protocol):
-    """A perturbation whose normals become masks, which are made once for a pass and then repeated for its images."""
+    """Noise as masks, computed once per pass for all images."""
 
     def mask(self, g: Builder, normals: ir.Value) -> ir.Value:
-        """Write what `perturb` takes in the place of the normals [samples, ...]."""
+        """Write the masks that `perturb` takes instead of normals."""
         ...

@@ -1,4 +1,4 @@
-"""Bernoulli dropout: values, or whole channels, are kept or dropped at random.
+"""Bernoulli dropout of values or whole channels.
 
 A value is kept when a standard normal is above the p-quantile, which happens with probability 1 - p. With k = 1 for
 what is kept and 0 for what is dropped,
@@ -42,7 +42,7 @@ class BernoulliDropout:
 
     @property
     def _scale(self) -> float:
-        """What a kept value is multiplied by."""
+        """The factor of a kept value."""
         return ((1 - self.p) * (1 + self.p * ALPHA**2)) ** -0.5 if self.kind in _ALPHA else 1 / (1 - self.p)
 
     def normals(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,17 +50,17 @@ class BernoulliDropout:
         return (shape[0], *[1] * (len(shape) - 1)) if self.kind in _CHANNEL else shape
 
     def prepare(self, g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ...]:
-        """What is masked: a mark passes on what it gets."""
+        """The masked value: the input of the mark."""
         assert inputs[0] is not None
         return (inputs[0],)
 
     def mask(self, g: Builder, normals: ir.Value) -> ir.Value:
-        """What every value is multiplied by: the scale, or 0."""
+        """The factor of every value: the scale, or 0."""
         kept = g.Greater(normals, g.constant(threshold(self.p)))
         return g.Where(kept, g.constant(np.float32(self._scale)), g.constant(np.float32(0)))
 
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
-        """The values times their mask; without noise, `noise_free` finds them as they were."""
+        """Values times their mask, in a form that `noise_free` recognises."""
         masked = g.Mul(prepared[0], normals)
         if self.kind not in _ALPHA:
             return masked
@@ -69,12 +69,13 @@ class BernoulliDropout:
         return g.Add(masked, g.Add(g.Mul(normals, g.constant(np.float32(ALPHA))), shift))
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
-        """(v + p m^2) / (1 - p) around m; with alpha, a^2 (1 - p) (v + p (m + ALPHA)^2) around a (1 - p) m."""
+        """(v + p m^2) / (1 - p) around m; scaled with alpha."""
         if self.kind in _CHANNEL:
             raise UceEdgeError(
                 f"The dropout of whole channels ({node.name}) has no rule for means and variances: the values of a "
                 "channel fall together. Sample instead: --inference mc, or sample from the layer before it: "
-                "--sample-from"
+                "--sample-from",
+                "moments.operator",
             )
         x = operands[0]
         assert x is not None

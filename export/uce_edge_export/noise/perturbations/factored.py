@@ -1,4 +1,4 @@
-"""Gaussian dropout whose variance comes from the factors of the squared weights.
+"""Gaussian dropout with the variance of factored squared weights.
 
 With the factors u, q and g of `sigma_factors.Factors`, one map serves all outputs:
 
@@ -24,13 +24,13 @@ from uce_edge_export.noise.sigma_factors import Factors, Squares
 
 @dataclass(frozen=True, eq=False)
 class FactoredDropout(GaussianDropout):
-    """Gaussian dropout with its rate, and the factors of the layer that it is for."""
+    """Gaussian dropout with its rate and its layer's factors."""
 
     factors: Factors
     kind = PerturbationKind.FACTORED
 
     def prepare(self, g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ...]:
-        """The mean, and the standard deviation up to a factor for every output."""
+        """Mean, and standard deviation up to a factor per output."""
         x = inputs[layer_moments.operand_index(node)]
         assert x is not None
         mu = g.copy(node, inputs)[0]
@@ -43,7 +43,7 @@ class FactoredDropout(GaussianDropout):
 
     @property
     def _common(self) -> float:
-        """What the map is multiplied by: all that the outputs have in common, if they are even."""
+        """The common factor of all outputs, if they are even."""
         return self.alpha * float(self.factors.outputs[0]) if self.factors.even else 1.0
 
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
@@ -55,11 +55,11 @@ class FactoredDropout(GaussianDropout):
         return g.Add(mu, g.Mul(normals, root))
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
-        """layer(m, W) + bias and u_o / (1 - p) * s for the map s of p * m^2 + v."""
+        """layer(m, W) + bias and u_o / (1 - p) * s."""
         return layer_moments.moments(g, node, operands, self.p, self.factors)
 
     def reference(self, node: ir.Node, inputs: Sequence[Array | None], output: Array, normals: Array) -> Array:
-        """The same with the product of the factors as squared weights, as large as they are."""
+        """The same with the factors' product as squared weights."""
         position = layer_moments.operand_index(node)
         x = inputs[position]
         assert x is not None

@@ -1,4 +1,4 @@
-"""Gaussian dropout on the input of a weight layer, equation 9 of the paper.
+"""Gaussian dropout on a layer's input, equation 9.
 
 With alpha = p / (1 - p), one standard normal per output becomes
 
@@ -52,7 +52,7 @@ class GaussianDropout:
         return g.Add(mu, g.Mul(sigma, normals))
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
-        """layer(m, W) + bias and layer(p * m^2 + v, W^2 / (1 - p))."""
+        """Mean layer(m, W) + bias, variance layer(p m^2 + v, W^2 / (1 - p))."""
         return layer_moments.moments(g, node, operands, self.p)
 
     def reference(self, node: ir.Node, inputs: Sequence[Array | None], output: Array, normals: Array) -> Array:

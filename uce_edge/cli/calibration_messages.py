@@ -1,69 +1,42 @@
-"""Calibrating a model file, and what is said about a new map: for `calibrate`, and for `export --from`."""
+"""Messages about a calibration, for `calibrate` and `export`."""
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from uce_edge.cli.messages import again, describe_auto, quote, say, table, warn
-from uce_edge.contract import Method, NoiseKind, PriorFrom
+from uce_edge.contract import PriorFrom
 
 if TYPE_CHECKING:
-    from uce_edge.datasets.splits import Split
-    from uce_edge.metadata import Calibration, LaplaceFit
+    from uce_edge.metadata import Calibration, LaplaceFit, Metadata
     from uce_edge.rejection.guarantee import NoGuaranteeError
-    from uce_edge.rejection.promises import NoveltyPromise, Promise
     from uce_edge_export.check.novelty_levels import Costs
     from uce_edge_export.recalibration import Recalibrated
 
 
-class Done(NamedTuple):
-    """A map that is stored."""
-
-    calibration: "Calibration"
-    following: str
-    """The command to try next."""
-    refused: "NoGuaranteeError | None"
-    """Why what was asked for cannot be promised."""
-    costs: "Costs | None" = None
-    """What other levels of the novelty gate would do; None for a file without one."""
-
-
-def calibrate_file(
-    model: Path,
-    out: Path,
-    images: "Split",
-    method: Method = Method.TEMPERATURE,
-    samples: int | None = None,
-    seed: int = 0,
-    promise: "Promise | None" = None,
-    novelty: "NoveltyPromise | None" = None,
-    monitor: bool = False,
-) -> Done:
-    """Calibrate a model file on labelled images and write another one; says what it can do."""
-    from uce_edge_export.recalibration import recalibrate
-
-    done = recalibrate(model, out, images, method, samples, seed, promise, novelty, monitor=monitor)
-    refused, auto = done.refused, tell_rule(done)
-    say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if refused is None else ', without a threshold.'}")
-    reject = "0.3" if auto is None else "auto"
-    following = f"predict --model {quote(out)} image.png --reject {reject}"
-    return Done(done.metadata.calibration, following, refused, done.costs)
-
-
 def tell_rule(done: "Recalibrated") -> str | None:
-    """Say what the gate and `--reject auto` of a file do; returns the latter."""
+    """Print and return the rule of a file."""
     if done.unfit is not None:
         say(f"Note: the file has no gate against out-of-distribution images. {done.unfit}")
     tell_levels(done.costs)
-    auto = describe_auto(done.metadata)
+    return tell_auto(done.metadata)
+
+
+def tell_auto(metadata: "Metadata") -> str | None:
+    """Print and return the stored rule in words; None without."""
+    auto = describe_auto(metadata)
     if auto is not None:
         say(*auto.split("\n"))
     return auto
 
 
+def next_command(out: Path, metadata: "Metadata") -> str:
+    """The command that tries a calibrated file."""
+    return f"predict --model {quote(out)} image.png --reject {'0.3' if metadata.rule is None else 'auto'}"
+
+
 def tell_levels(costs: "Costs | None") -> None:
-    """Say what every level of the novelty gate accepts."""
+    """Print what every level of the novelty gate accepts."""
     if costs is None:
         return
     from uce_edge.output.wording import at_most, percent
@@ -87,41 +60,8 @@ def tell_levels(costs: "Costs | None") -> None:
     say("To use another one: --novelty-level. To judge the file by other kinds: uce-edge evaluate --ood far")
 
 
-class Draws(NamedTuple):
-    """How a posterior is drawn from."""
-
-    samples: int | None = None
-    """None for the usual number."""
-    noise: NoiseKind = NoiseKind.TABLE
-    bake: bool = False
-
-
-def calibrate_posterior(
-    model: Path,
-    out: Path,
-    images: "Split",
-    method: Method = Method.TEMPERATURE,
-    draws: Draws = Draws(),
-    seed: int = 0,
-    promise: "Promise | None" = None,
-    novelty: "NoveltyPromise | None" = None,
-    monitor: bool = False,
-) -> Done:
-    """Give a deterministic file a posterior and calibrate it, on disjoint parts of the images, as another file."""
-    from uce_edge.calibration.laplace_posterior import DRAWS
-    from uce_edge_export.graph import laplace_draws
-
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = Path(folder) / out.name
-        rest, fit = laplace_draws.give(
-            model, drawn, images, promise, draws.samples or DRAWS, draws.noise, bake=draws.bake
-        )
-        tell_posterior(fit)
-        return calibrate_file(drawn, out, rest, method, None, seed, promise, novelty, monitor)
-
-
 def tell_posterior(fit: "LaplaceFit") -> None:
-    """Say where a posterior comes from, and what drawing from it does."""
+    """Print a posterior's fit and the effect of its draws."""
     say(f"Fitted the posterior of the last layer to {fit.images:,} images; prior precision {fit.prior_precision:.3g}.")
     say(
         f"NLL on other images, with a temperature fitted for each case: {fit.nll:.4f} with draws, "
@@ -136,9 +76,9 @@ def tell_posterior(fit: "LaplaceFit") -> None:
         say("Note: the draws do not make the model better on these images.")
 
 
-def tell(done: Done) -> None:
-    """Say what a map does to the images that it was fitted on."""
-    fitted, report = done.calibration, done.calibration.outcome
+def tell_calibration(fitted: "Calibration", refused: "NoGuaranteeError | None") -> None:
+    """Print the effect of a map, and a refused promise."""
+    report = fitted.outcome
     if fitted.temperature is not None:
         say(f"Temperature {fitted.temperature:.4f} at {fitted.samples} samples.")
     say(
@@ -156,13 +96,13 @@ def tell(done: Done) -> None:
         if fitted.samples is not None and fitted.samples > 1:
             say("If the model is good without noise, the noise is too strong for it. Use a smaller --p, or add noise")
             say("only to the last layers with --from-layer.")
-    if done.refused is not None:
-        warn(f"nothing is promised. {done.refused}")
-        tell_curve(done.refused, lambda target: again("--target-error", f"{target:g}"))
+    if refused is not None:
+        warn(f"nothing is promised. {refused}")
+        tell_curve(refused, lambda target: again("--target-error", f"{target:g}"))
 
 
 def tell_curve(refused: "NoGuaranteeError", command: Callable[[float], str | None]) -> None:
-    """Say what can be promised instead of what was refused, and the command that does, given the error."""
+    """Print provable errors, and the command for the first."""
     from uce_edge.output.wording import at_most, percent, threshold
     from uce_edge.rejection.promises import RejectBy
 
