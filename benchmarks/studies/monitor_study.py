@@ -58,7 +58,7 @@ def answers(cache: Path) -> Pool:
         for damage in DAMAGES:
             kind, severity = damage.split()
             asked[damage] = corrupt(test.images[:_DAMAGED], kind, int(severity))
-        asked["foreign"] = labelled.foreign("cifar100", model.metadata.image).images[:_FOREIGN]
+        asked["foreign"] = labelled.load_ood("cifar100", model.metadata.image).images[:_FOREIGN]
         kept: dict[str, npt.NDArray[np.generic]] = {"test_labels": test.labels.astype(np.int16)}
         for name, images in asked.items():
             said = model.predict(images)

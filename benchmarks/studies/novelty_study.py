@@ -96,7 +96,7 @@ def measure(name: str, folder: str) -> Measured:
     run = Run.load(folder)
     dataset = run.dataset()
     test, held_out = dataset.splits["test"], dataset.splits["calibration"].halves()[1]
-    near = labelled.foreign("cifar100", run.image).images
+    near = labelled.load_ood("cifar100", run.image).images
     order = np.random.default_rng(0).permutation(len(near))
     made = {
         called: synthetic_ood.far(run.image, {kind: EVERY[kind] for kind in kinds}).images
@@ -105,7 +105,7 @@ def measure(name: str, folder: str) -> Measured:
     outside = {
         NEAR: near[np.sort(order[CHOSEN_ON:][:REPORTED_ON])],
         **made,
-        DIGITS: labelled.foreign("mnist", run.image).images[:REPORTED_ON],
+        DIGITS: labelled.load_ood("mnist", run.image).images[:REPORTED_ON],
     }
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "moments.onnx"

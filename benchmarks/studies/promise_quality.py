@@ -44,7 +44,7 @@ def main() -> None:
     held_out, test = dataset.splits["guarantee"], dataset.splits["test"]
     said = model.predict(test.images)
     promised, own = Answers(model.predict(held_out.images), held_out.labels), Answers(said, test.labels)
-    foreign = model.predict(labelled.foreign("cifar100", model.metadata.image).images[:FOREIGN])
+    foreign = model.predict(labelled.load_ood("cifar100", model.metadata.image).images[:FOREIGN])
     strange = Answers(foreign, np.zeros(FOREIGN, np.int64))
     write("| promised error", by_score(promised, own, strange))
     write("| asked for", by_label(promised, own, model.metadata.classes))

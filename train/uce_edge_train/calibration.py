@@ -24,7 +24,7 @@ from uce_edge.metrics import normalized_entropy
 from uce_edge.rejection import fitting, guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
-from uce_edge.rejection.rule import doubts
+from uce_edge.rejection.rule import inverse_confidence
 from uce_edge_export.options import PostHoc
 from uce_edge_train.calibration_cache import Answers, Asked, Memory
 from uce_edge_train.choices import Dropout, Rates
@@ -209,7 +209,7 @@ def _stored(
     said = answers(held_out)
     assert said is not None
     memory.keep(run, said, held_out)
-    score = doubts(said.confidence[:, None]) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
+    score = inverse_confidence(said.confidence[:, None]) if promise.score is RejectBy.CONFIDENCE else said.uncertainty
     try:
         found = fitting.find_limits(score, said.wrong, said.class_ids, promise, run.class_names)
         _tell_hopeless(run.class_names, found)

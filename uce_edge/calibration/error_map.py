@@ -76,7 +76,10 @@ def fit(confidence: npt.ArrayLike, wrong: npt.ArrayLike) -> ErrorMap:
     likeliest, errors = np.asarray(confidence, np.float64), np.asarray(wrong, np.float64)
     if likeliest.ndim != 1 or likeliest.shape != errors.shape or len(likeliest) == 0:
         rule = "one confidence and one outcome per image, one image at least"
-        raise UsageError(expected("`confidence` and `wrong`", rule, (likeliest.shape, errors.shape), "Check the data"))
+        raise UsageError(
+            expected("`confidence` and `wrong`", rule, (likeliest.shape, errors.shape), "Check the data"),
+            "argument.confidence",
+        )
     if not (np.isfinite(likeliest).all() and likeliest.min() >= 0 and likeliest.max() <= 1):
         raise UsageError(expected("`confidence`", "between 0 and 1", "other values", "Take the largest probability"))
     features = _features(likeliest)

@@ -116,10 +116,14 @@ def curvature(features: npt.ArrayLike, logits: npt.ArrayLike, images: int | None
     if n < classes:
         raise LaplaceError(
             f"{n} images are too few for a posterior of {classes} classes: at least {classes} are needed. Give more "
-            "images."
+            "images.",
+            "posterior.too-few-images",
+            images=n,
         )
     if not (np.isfinite(raw).all() and np.isfinite(scores).all()):
-        raise LaplaceError("Some features or logits are NaN or infinite: the model is broken on these images.")
+        raise LaplaceError(
+            "Some features or logits are NaN or infinite: the model is broken on these images.", "model.not-finite"
+        )
     with_bias = np.concatenate([raw, np.ones((n, 1))], axis=1)
     scales, directions = np.linalg.eigh(with_bias.T @ with_bias * ((images or n) / n))
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -132,7 +136,8 @@ def curvature(features: npt.ArrayLike, logits: npt.ArrayLike, images: int | None
     if not found.class_scales.max() > _FLAT:
         raise LaplaceError(
             f"The network is certain of all {n} images, so no posterior can be fitted to them: their curvature is 0. "
-            "Give images that it finds harder, or use it without draws: --inference deterministic"
+            "Give images that it finds harder, or use it without draws: --inference deterministic",
+            "posterior.flat",
         )
     return found
 
@@ -149,7 +154,9 @@ def by_marginal_likelihood(found: Curvature, weights: npt.ArrayLike) -> float:
     """
     size = float((np.asarray(weights, np.float64) ** 2).sum())
     if not 0 < size < math.inf:
-        raise LaplaceError("The weights of the last layer are all 0, or not finite: train the network first.")
+        raise LaplaceError(
+            "The weights of the last layer are all 0, or not finite: train the network first.", "model.untrained"
+        )
     products = found.products
 
     def loss(log_precision: float) -> tuple[float, float, float]:

@@ -39,7 +39,8 @@ class Labelled:
             raise UsageError(expected("`labels`", rule, int(outside[0]), "Labels count from 0; check the data file"))
         if not all(np.isfinite(block).all() for block in logits):
             raise UsageError(
-                "The logits hold NaN or infinity: the model is broken. Train it again with a smaller learning rate."
+                "The logits hold NaN or infinity: the model is broken. Train it again with a smaller learning rate.",
+                "model.not-finite",
             )
         self._logits, self._labels = logits, truth
         self.images, self.classes = logits.images, logits.classes

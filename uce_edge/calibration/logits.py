@@ -69,7 +69,8 @@ class StoredLogits(Logits):
         except OSError as error:
             raise UceEdgeError(
                 f"The logits cannot be stored in {tempfile.gettempdir()}: {error.strerror}. "
-                "Name a roomier folder by the environment variable TMPDIR."
+                "Name a roomier folder by the environment variable TMPDIR.",
+                "disk.write",
             ) from None
         self.images = sum(self._sizes)
         if not self.images:

@@ -80,7 +80,8 @@ class Reference:
         n = len(ordered)
         if n == 0 or not np.isfinite(ordered).all():
             raise NoveltyError(
-                "The scores of the reference images are not finite numbers, or there are none. Check the images."
+                "The scores of the reference images are not finite numbers, or there are none. Check the images.",
+                "novelty.not-finite",
             )
         thinned = max(0, n - _EXACT)
         rest = np.linspace(0, thinned, min(_SPREAD, thinned), endpoint=False).astype(np.int64)
@@ -117,20 +118,26 @@ def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:
         rule = "[images, features] with one label per image"
         raise UsageError(expected("`features`", rule, (raw.shape, classes.shape), "Check the data"))
     if not np.isfinite(raw).all():
-        raise NoveltyError("Some features are NaN or infinite: the model is broken on these images.")
+        raise NoveltyError(
+            "Some features are NaN or infinite: the model is broken on these images.", "model.not-finite"
+        )
     present = np.unique(classes)
     if len(raw) < FEWEST + len(present):
         raise NoveltyError(
             f"{len(raw)} images of {len(present)} classes are too few to learn what is foreign: at least "
             f"{FEWEST + len(present)} are needed, and {10 * raw.shape[1]} (ten per feature) are plenty. Give more "
-            "labelled images."
+            "labelled images.",
+            "novelty.too-few-images",
+            images=len(raw),
         )
     values = _directions(raw)
     means = np.stack([values[classes == label].mean(axis=0) for label in present])
     residuals = values - means[np.searchsorted(present, classes)]
     covariance, shrinkage = shrunk_covariance(residuals, len(raw) - len(present))
     if not np.trace(covariance) > _TINY:
-        raise NoveltyError("The features of these images do not vary: nothing could be foreign. Check the images.")
+        raise NoveltyError(
+            "The features of these images do not vary: nothing could be foreign. Check the images.", "novelty.flat"
+        )
     scales, vectors = np.linalg.eigh(covariance)
     whitening = vectors / np.sqrt(np.maximum(scales, _TINY * scales.max()))
     return Distance(whitening, means @ whitening, shrinkage)
@@ -177,7 +184,10 @@ def cutoff(images: int, level: float, confidence: float = 0.95) -> Cutoff:
         raise NoveltyError(
             f"{images} reference images cannot promise to turn away at most {level:.2%} of familiar images with "
             f"confidence {confidence:g}: {smallest:.2%} is the least they allow. "
-            f"Give {images_needed(level, confidence)} images, or a larger level."
+            f"Give {images_needed(level, confidence)} images, or a larger level.",
+            "novelty.unprovable",
+            images=images,
+            level=level,
         )
     rank, log_tail, risk = 0, 0.0, 1 - confidence
     log_level, log_rest = math.log(level), math.log1p(-level)
@@ -209,7 +219,9 @@ def cutoff_for(images: int, wanted: NoveltyPromise, *, grouped: bool = False) ->
         raise NoveltyError(
             f"{images} reference {what} are too few: they can only promise that at most {smallest:.1%} of familiar "
             f"images are rejected. {2 * images_needed(_LOOSEST, wanted.confidence)} calibration {what} can promise "
-            f"{_LOOSEST:.0%}, and {2 * images_needed(USUAL, wanted.confidence)} can promise {USUAL:.0%}."
+            f"{_LOOSEST:.0%}, and {2 * images_needed(USUAL, wanted.confidence)} can promise {USUAL:.0%}.",
+            "novelty.unprovable",
+            images=images,
         )
     return cutoff(images, max(USUAL, math.ceil(1000 * smallest) / 1000), wanted.confidence)
 

@@ -57,7 +57,7 @@ def outside_images(
         if name in synthetic_ood.HALVES:
             outside.images[name], outside.kinds[name] = synthetic_ood.far(spec, synthetic_ood.HALVES[name], own)
         else:
-            found = labelled.foreign(name, spec, root)
+            found = labelled.load_ood(name, spec, root)
             outside.images[called(name)] = (found if most is None else found.at_most(most)).images
     return outside
 

@@ -177,7 +177,7 @@ def _start(file: Path, alpha: float | None, every: int | None, reference: str | 
     alpha, every = ALPHA if alpha is None else alpha, 1 if every is None else every
     loaded, usual = Model(file, "cpu", spin=False), None
     if reference is not None:  # the labels of its images do not matter
-        usual = loaded.predict(labelled.foreign(reference, loaded.metadata.image, root).images)
+        usual = loaded.predict(labelled.load_ood(reference, loaded.metadata.image, root).images)
     return Monitor.of(loaded, alpha, usual=usual, every=every)
 
 

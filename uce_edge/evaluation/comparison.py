@@ -133,12 +133,17 @@ def check_alike(described: Mapping[str, Metadata]) -> None:
             what = f"{len(other.classes)} classes" if len(other.classes) != len(first.classes) else "others"
             what = "the same ones in another order" if not unlike else what
             remedy = "Compare files that were trained for the same classes"
-            raise UsageError(expected(f"the classes of {name}", f"those of {names[0]}", what, remedy))
+            raise UsageError(
+                expected(f"the classes of {name}", f"those of {names[0]}", what, remedy), "comparison.classes"
+            )
         images = first.image, other.image
         sizes = [image.words for image in images]
         if sizes[0] != sizes[1]:
             remedy = "Compare files that take the same images"
-            raise UsageError(expected(f"the image of {name}", f"that of {names[0]} ({sizes[0]})", sizes[1], remedy))
+            raise UsageError(
+                expected(f"the image of {name}", f"that of {names[0]} ({sizes[0]})", sizes[1], remedy),
+                "comparison.image",
+            )
 
 
 def compare(
@@ -162,7 +167,9 @@ def compare(
     for name, other in evaluations.items():
         if not np.array_equal(other.truth, first.truth):
             remedy = "Evaluate every file on the same images, in the same order"
-            raise UsageError(expected(f"the labels of {name}", "those of the first file", "others", remedy))
+            raise UsageError(
+                expected(f"the labels of {name}", "those of the first file", "others", remedy), "comparison.labels"
+            )
     rules = {name: one.kept for name, one in evaluations.items()}
     reference = reference_of({name: one.metadata for name, one in evaluations.items()})
     base = evaluations[reference]

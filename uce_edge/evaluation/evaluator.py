@@ -73,11 +73,15 @@ def evaluate(
         raise UsageError(expected("`names`", f"one per image ({len(truth)})", len(names), "Leave it out"))
     for name, others in outside.items():
         if not len(others):
-            raise UsageError(expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"))
+            raise UsageError(
+                expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"),
+                "argument.outside",
+            )
         if len(kinds.get(name, others)) != len(others):
             given = len(kinds[name])
             raise UsageError(
-                expected(f"`kinds[{name!r}]`", f"one name per image ({len(others)})", given, "Leave it out")
+                expected(f"`kinds[{name!r}]`", f"one name per image ({len(others)})", given, "Leave it out"),
+                "argument.kinds",
             )
     if corrupt:
         shift.check(model)

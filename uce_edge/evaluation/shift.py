@@ -71,7 +71,8 @@ def check(model: Model) -> None:
     if model.metadata.image.dtype != "uint8":
         raise UsageError(
             f"Only uint8 images can be damaged in known steps, and {model.path} takes {model.metadata.image.dtype}. "
-            f"Evaluate it without {argument('corrupt')}."
+            f"Evaluate it without {argument('corrupt')}.",
+            "image.not-uint8",
         )
 
 

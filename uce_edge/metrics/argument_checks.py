@@ -27,10 +27,12 @@ def vector(name: str, value: npt.ArrayLike, remedy: str, length: int | None = No
     result = array(name, value, "biuf", "real numbers", remedy).astype(np.float64, copy=False)
     if result.ndim != 1 or not result.size or length not in (None, result.size):
         rule = "(number,) with at least one number" if length is None else f"({length},)"
-        raise UsageError(expected(f"the shape of {name}", rule, result.shape, remedy))
+        raise UsageError(expected(f"the shape of {name}", rule, result.shape, remedy), f"argument.{name}")
     unknown = np.isnan(result)
     if unknown.any():
-        raise UsageError(expected(f"{name}[{int(np.argmax(unknown))}]", "a number", float("nan"), remedy))
+        raise UsageError(
+            expected(f"{name}[{int(np.argmax(unknown))}]", "a number", float("nan"), remedy), f"argument.{name}"
+        )
     return result
 
 

@@ -106,7 +106,10 @@ def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
     table, truth = inputs(probabilities, labels)
     if len(table) < 2 * bin_count(bins):
         remedy = "The correction needs two images per bin: give more images or fewer bins."
-        raise UsageError(expected("the number of images", f"at least {2 * bins} for {bins} bins", len(table), remedy))
+        raise UsageError(
+            expected("the number of images", f"at least {2 * bins} for {bins} bins", len(table), remedy),
+            "metric.too-few-images",
+        )
     score, outcome = scored(table, truth, "confidence")
     return debiased(score, outcome, mass_bin(score, bins), bins)
 

@@ -147,7 +147,7 @@ def _nll(table: Probabilities, truth: Integers) -> Estimate:
             surprise[rows] = -np.log(block[np.arange(len(block)), truth[rows]])
     if np.isinf(surprise.max()):
         remedy = "The NLL is infinite and has no interval."
-        raise UsageError(expected("the probability of every true class", "above 0", 0, remedy))
+        raise UsageError(expected("the probability of every true class", "above 0", 0, remedy), "metric.infinite")
     return _mean(surprise, float(surprise.max()))
 
 
@@ -237,7 +237,10 @@ def _skce(table: Probabilities, truth: Integers) -> Estimate:
     value, blocks = float(errors.mean()), len(errors)
     if blocks < 2:
         remedy = "The spread between blocks is the interval: give more images."
-        raise UsageError(expected("the number of images", "at least 64 for an interval of skce", len(table), remedy))
+        raise UsageError(
+            expected("the number of images", "at least 64 for an interval of skce", len(table), remedy),
+            "metric.too-few-images",
+        )
     centred = errors - value
     skew = abs(float(np.mean(centred**3))) / max(float(np.mean(centred**2)), np.finfo(float).tiny) ** 1.5
     # Student's quantile over the normal one, and twice the first Edgeworth term: few blocks show too little skew.

@@ -51,7 +51,10 @@ def block_errors(
         raise UsageError(expected("bandwidth", "a finite number above 0", bandwidth, "0.5 is the usual choice."))
     table, truth = inputs(probabilities, labels)
     if len(table) < 2:
-        raise UsageError(expected("the number of images", "at least 2", len(table), "The estimator needs pairs."))
+        raise UsageError(
+            expected("the number of images", "at least 2", len(table), "The estimator needs pairs."),
+            "metric.too-few-images",
+        )
     size = min(block, len(table))
     used = len(table) // size * size
     order = np.random.default_rng(seed).permutation(len(table))[:used]

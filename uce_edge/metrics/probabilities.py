@@ -127,12 +127,12 @@ def inputs(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Probabi
     table, remedy = Probabilities.of(probabilities), "Give the true class of each image as an index."
     truth = array("labels", labels, "iu", "integers", remedy).astype(np.int64, copy=False)
     if truth.shape != (len(table),):
-        raise UsageError(expected("the shape of labels", f"({len(table)},)", truth.shape, remedy))
+        raise UsageError(expected("the shape of labels", f"({len(table)},)", truth.shape, remedy), "argument.labels")
     outside = (truth < 0) | (truth >= table.classes)
     if outside.any():
         at = int(np.argmax(outside))
         rule = f"from 0 to {table.classes - 1}"
-        raise UsageError(expected(f"labels[{at}]", rule, int(truth[at]), remedy))
+        raise UsageError(expected(f"labels[{at}]", rule, int(truth[at]), remedy), "argument.labels")
     return table, truth
 
 
@@ -143,7 +143,7 @@ def _table(probabilities: npt.ArrayLike) -> Numbers:
     table = array("probabilities", probabilities, "biuf", "real numbers", REMEDY)
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         rule = "(images, classes) with at least one image and two classes"
-        raise UsageError(expected("the shape of probabilities", rule, table.shape, REMEDY))
+        raise UsageError(expected("the shape of probabilities", rule, table.shape, REMEDY), "argument.probabilities")
     return table
 
 
@@ -169,7 +169,7 @@ def _check(block: Floats, start: int) -> None:
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             name = f"probabilities[{start + row}, {column}]"
-            raise UsageError(expected(name, rule, float(block[row, column]), remedy))
+            raise UsageError(expected(name, rule, float(block[row, column]), remedy), "argument.probabilities")
     row = int(np.argmax(np.abs(sums - 1) > SUM_TOLERANCE))
     name = f"the sum of probabilities[{start + row}]"
-    raise UsageError(expected(name, f"1 within {SUM_TOLERANCE}", float(sums[row]), SOFTMAX))
+    raise UsageError(expected(name, f"1 within {SUM_TOLERANCE}", float(sums[row]), SOFTMAX), "argument.probabilities")

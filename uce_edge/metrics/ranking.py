@@ -72,7 +72,10 @@ def right_and_wrong(probabilities: npt.ArrayLike, labels: npt.ArrayLike, score: 
     errors = int(wrong.sum())
     if errors in (0, len(wrong)):
         rule, given = "wrong for some images and right for others", f"{errors} of {len(wrong)} wrong"
-        raise UsageError(expected("the predictions", rule, given, "Give more images; aurc is defined without both."))
+        raise UsageError(
+            expected("the predictions", rule, given, "Give more images; aurc is defined without both."),
+            "metric.undefined",
+        )
     return ranks[~wrong], ranks[wrong]
 
 

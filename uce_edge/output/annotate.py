@@ -120,7 +120,7 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     """All images on one picture, accepted on the left and rejected on the right, the most certain first."""
     usable = [(answer.prediction.uncertainty, answer) for answer in answers if answer.prediction is not None]
     if not usable:
-        raise ImageError("No image could be used, so there is no sheet to draw.")
+        raise ImageError("No image could be used, so there is no sheet to draw.", "image.none")
     shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
     applied = shown[0].rule
     groups = {

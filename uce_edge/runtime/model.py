@@ -32,7 +32,7 @@ from uce_edge.integrity import verification
 from uce_edge.integrity.digests import of_file
 from uce_edge.integrity.self_test import Pattern, SelfTest
 from uce_edge.metadata import Metadata
-from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule, asked
+from uce_edge.rejection.rule import REASONS, Decision, Rejecting, RejectRule, threshold_rule
 from uce_edge.runtime import graph_check
 from uce_edge.runtime.answers import Answer, Request, each_answer
 from uce_edge.runtime.prediction import ImageLike, ImagePrediction, Prediction
@@ -305,7 +305,7 @@ class Model:
     def reject_rule(self, reject: Rejecting) -> RejectRule:
         """The rule that a request stands for; "auto" is the rule of the file."""
         if reject != "auto":
-            return asked(reject)
+            return threshold_rule(reject)
         stored = self.metadata.rule
         if stored is None:
             raise UsageError(

@@ -133,7 +133,7 @@ def test_what_is_no_image_is_counted_by_kind(
 def test_foreign_images_may_lie_in_folders_of_any_depth(tmp_path: Path, rng: np.random.Generator) -> None:
     for name in ("0.png", "x/1.png", "x/y/2.png"):
         write(tmp_path / name, rng)
-    assert len(labelled.foreign(str(tmp_path), ImageSpec(6, 6, 3))) == 3
+    assert len(labelled.load_ood(str(tmp_path), ImageSpec(6, 6, 3))) == 3
 
 
 @pytest.mark.parametrize("other", ["Cat", "cat ", " CAT"])

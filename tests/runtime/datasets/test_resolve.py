@@ -43,7 +43,7 @@ def meant(word: str, root: Path | None = None) -> set[int]:
     """Which pixels training, evaluation and the search for foreign images take a word for."""
     trained = datasets.load(word, root, (8, 8)).splits["train"].images
     evaluated, _ = labelled.load_test(word, GRAY, CLASSES, root)
-    foreign = labelled.foreign(word, GRAY, root)
+    foreign = labelled.load_ood(word, GRAY, root)
     return {int(images[0, 0, 0, 0]) for images in (trained, evaluated.images, foreign.images)}
 
 
@@ -65,7 +65,7 @@ def test_a_known_name_is_that_dataset_whatever_lies_here(tmp_path: Path, here: P
     archive(tmp_path / "root" / "mnist.npz", 30)
     assert meant("mnist", tmp_path / "root") == {30}
     assert meant("./mnist", tmp_path / "root") == {10}
-    for read in (datasets.load, lambda word: labelled.foreign(word, GRAY)):
+    for read in (datasets.load, lambda word: labelled.load_ood(word, GRAY)):
         with pytest.raises(UsageError, match=rf"mnist is not under {here}\. .*write \./mnist\."):
             read("mnist")
     archive(here / "mnist.npz", 20)
@@ -75,14 +75,14 @@ def test_a_known_name_is_that_dataset_whatever_lies_here(tmp_path: Path, here: P
 def test_foreign_images_may_have_an_archive_of_test_images(tmp_path: Path) -> None:
     archive(tmp_path / "root" / "svhn_test.npz", 7)
     archive(tmp_path / "root" / "svhn.npz", 30)
-    assert labelled.foreign("svhn", GRAY, tmp_path / "root").images.max() == 7
+    assert labelled.load_ood("svhn", GRAY, tmp_path / "root").images.max() == 7
     with pytest.raises(UsageError, match="svhn_test"):
         datasets.load("svhn_test_", tmp_path / "root")
 
 
 def test_labels_of_foreign_images_do_not_matter(here: Path) -> None:
     np.savez(here / "few.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.array([-1, 10**9, 5]))
-    split = labelled.foreign("few.npz", GRAY)
+    split = labelled.load_ood("few.npz", GRAY)
     assert split.labels.tolist() == [0, 0, 0]
 
 
@@ -156,7 +156,7 @@ def test_digits_are_cut_alike_for_everybody() -> None:
     assert labelled.load("digits", GRAY, ten).sha256() == splits["calibration"].sha256()
     split, what = labelled.load_test("digits", GRAY, ten)
     assert (split.sha256(), what) == (splits["test"].sha256(), "test images")
-    assert np.array_equal(labelled.foreign("digits", GRAY).images, splits["test"].images)
+    assert np.array_equal(labelled.load_ood("digits", GRAY).images, splits["test"].images)
     with pytest.raises(UsageError, match="the labels of digits to be between 0 and 1"):
         labelled.load("digits", GRAY, CLASSES)
     assert resolve("digits").root is None

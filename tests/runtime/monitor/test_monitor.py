@@ -302,13 +302,13 @@ def test_a_loop_over_frames_adds_predictions() -> None:
     assert by_prediction.report().evidence == by_scores.report().evidence
     with pytest.raises(UsageError, match="seed 1"):
         by_prediction.add(model.predict(frames[:1], seed=1)[0])
-    with pytest.raises(reference.UsualError, match="199 images are too few"):
+    with pytest.raises(reference.DriftReferenceError, match="199 images are too few"):
         Monitor.of(model, usual=model.predict(frames[:199]))
 
 
 def test_few_or_equal_images_cannot_say_what_is_usual() -> None:
     rng = np.random.default_rng(7)
-    with pytest.raises(reference.UsualError, match="49 images"):
+    with pytest.raises(reference.DriftReferenceError, match="49 images"):
         reference.count(scores(rng, 500), scores(rng, 49), 25, 0, "")
     constant = scores(rng, 100) | {"model_uncertainty": np.zeros(100, np.float32)}
     assert set(reference.count(constant, constant, 25, 0, "").statistics) == {"uncertainty", "novelty_score"}

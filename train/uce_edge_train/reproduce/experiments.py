@@ -57,7 +57,7 @@ def reproduce(
     foreign = None
     needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(wanted)
     if chosen.ood is not None and needs_ood:
-        foreign = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root, download).at_most(FOREIGN)
+        foreign = labelled.load_ood(chosen.ood, ImageSpec(*dataset.image_shape), root, download).at_most(FOREIGN)
     elif experiment is Experiment.ALL:
         wanted.remove(Experiment.OOD)
     if experiment is Experiment.OOD and foreign is None:
