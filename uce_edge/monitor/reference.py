@@ -70,7 +70,7 @@ def count(edges_from: Scores, counted: Scores, samples: int, seed: int, data: st
     fewest = min(len(scores) for part in (edges_from, counted) for scores in part.values())
     if fewest < FEWEST:
         raise DriftReferenceError(
-            f"{fewest} images are too few for a reference: {FEWEST} are needed for the bins and {FEWEST} more to count. "
+            f"{fewest} images are too few for a reference: {FEWEST} are needed for the bins, {FEWEST} more to count. "
             "Give more images; some thousands are better.",
             "monitor.too-few-images",
             images=fewest,

@@ -187,13 +187,13 @@ def test_classwise_by_hand():
     y = np.array([0, 1, 1, 0])
     got = classwise(p, y, metric="ece", bins=1)
     zero, one = abs(2 - (0.9 + 0.8 + 0.6)) / 3, abs(1 - 0.7)
-    np.testing.assert_allclose(got.per_class, [zero, one, math.nan], rtol=1e-12)
+    np.testing.assert_allclose(got.by_class, [zero, one, math.nan], rtol=1e-12)
     assert got.empty_classes == 1
     assert got.value == pytest.approx((zero + one) / 2)
     by_true = classwise(p, y, metric="ece", bins=1, by="true")
-    np.testing.assert_allclose(by_true.per_class, [abs(2 - 1.5) / 2, abs(1 - 1.5) / 2, math.nan], rtol=1e-12)
+    np.testing.assert_allclose(by_true.by_class, [abs(2 - 1.5) / 2, abs(1 - 1.5) / 2, math.nan], rtol=1e-12)
     kull = classwise(p, y, metric="ece", bins=1, by="kull")
-    np.testing.assert_allclose(kull.per_class, [abs(2 - 2.6) / 4, abs(2 - 1.4) / 4, 0], rtol=1e-12)
+    np.testing.assert_allclose(kull.by_class, [abs(2 - 2.6) / 4, abs(2 - 1.4) / 4, 0], rtol=1e-12)
     assert kull.empty_classes == 0
     assert kull.value == pytest.approx(0.1)
 
@@ -263,7 +263,7 @@ def test_metrics_match_definition(case, bins, block):
         ]:
             want = np.array(loop_classwise(p, y, metric, by, bins))
             got = classwise(p, y, metric=metric, bins=bins, by=by)
-            np.testing.assert_allclose(got.per_class, want, atol=1e-12)
+            np.testing.assert_allclose(got.by_class, want, atol=1e-12)
             assert got.empty_classes == np.isnan(want).sum()
             assert got.value == pytest.approx(np.nanmean(want), abs=1e-12)
             short = classwise_ece if metric == "ece" else classwise_uce
@@ -275,7 +275,7 @@ def test_metrics_match_definition(case, bins, block):
 def test_one_class_per_image_decomposes(case, bins):
     p, y = case
     sizes = np.bincount(p.argmax(axis=1), minlength=p.shape[1])
-    parts = classwise(p, y, metric="uce", bins=bins).per_class
+    parts = classwise(p, y, metric="uce", bins=bins).by_class
     # Splitting a bin by class can only uncover gaps that cancelled inside it.
     assert np.nansum(parts * sizes) / len(y) >= uce(p, y, bins=bins) - 1e-12
 
