@@ -19,7 +19,7 @@ from uce_edge import metrics
 from uce_edge.contract import Inference
 from uce_edge.datasets import Split, labelled, synthetic_ood
 from uce_edge.evaluation import rejection_results
-from uce_edge.evaluation.model_outputs import Answers, ask
+from uce_edge.evaluation.model_outputs import ModelOutputs, predict_all
 from uce_edge.evaluation.ood import OutOfDistribution, compare
 from uce_edge.evaluation.rejection_results import Gated
 from uce_edge.evaluation.score_intervals import Score
@@ -54,7 +54,7 @@ class Measured:
     choice_accuracy: float
     choice_aurc: float
     test: Split
-    own: Answers
+    own: ModelOutputs
     gated: Gated | None
     foreign: dict[str, OutOfDistribution]
     shift: Shift
@@ -111,9 +111,9 @@ def measure(name: str, folder: str) -> Measured:
         path = Path(place) / "moments.onnx"
         export_run(folder, path, dataset, Inference.MOMENTS)
         model = Model(path, "cpu")
-        answers = {called: ask(model, images, None, 0, called) for called, images in outside.items()}
+        answers = {called: predict_all(model, images, None, 0, called) for called, images in outside.items()}
         own, chosen, near_chosen = (
-            ask(model, images, None, 0, name)
+            predict_all(model, images, None, 0, name)
             for images in (test.images, held_out.images, near[np.sort(order[:CHOSEN_ON])])
         )
         passes, rule = model.metadata.samples, model.metadata.rule

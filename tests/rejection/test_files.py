@@ -24,7 +24,7 @@ from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
 from uce_edge.evaluation import rejection_results
-from uce_edge.evaluation.model_outputs import Answers
+from uce_edge.evaluation.model_outputs import ModelOutputs
 from uce_edge.rejection import class_limits, guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
@@ -176,7 +176,7 @@ def test_reject_auto_says_why_whether_passes_are_split_or_not(
 def test_an_evaluation_is_about_what_is_applied(made: Callable[[str], Path], dataset: Dataset, kind: str) -> None:
     model, test = Model(made(kind), "cpu"), dataset.splits["test"]
     rule, said = stored(made(kind)), model.predict(test.images, reject="auto")
-    answers = Answers(said.probabilities, said.uncertainty, said.model_uncertainty, said.novelty, said.novelty_score)
+    answers = ModelOutputs(said.probabilities, said.uncertainty, said.model_uncertainty, said.novelty, said.novelty_score)
     wrong = said.class_ids != test.labels
     kept = rejection_results.kept(answers, wrong, rule)
     assert kept is not None

@@ -22,9 +22,9 @@ def skce(
 ) -> float:
     """Squared kernel calibration error (Widmann et al. 2019 and 2021).
 
-    The unbiased block estimator: the mean of k(p, q) (e_y - p).(e_z - q) over the pairs of images inside blocks, where e is one-hot and
-    k(p, q) = exp(-|p - q|^2 / (2 bandwidth^2)). It is 0 on average at perfect calibration, so it can be
-    negative. Images that do not fill a block are left out. The time grows with images * block.
+    The unbiased block estimator: the mean of k(p, q) (e_y - p).(e_z - q) over the pairs of images inside blocks, where
+    e is one-hot and k(p, q) = exp(-|p - q|^2 / (2 bandwidth^2)). It is 0 on average at perfect calibration, so it can
+    be negative. Images that do not fill a block are left out. The time grows with images * block.
 
     Args:
         probabilities: One row per image, one column per class.

@@ -18,7 +18,7 @@ from uce_edge.datasets import splits
 from uce_edge.errors import UsageError
 from uce_edge.evaluation import comparison, evaluate, score_intervals
 from uce_edge.evaluation.comparison import Price
-from uce_edge.evaluation.model_outputs import Answers
+from uce_edge.evaluation.model_outputs import ModelOutputs
 from uce_edge.output.report import comparison_tables, verdict
 from uce_edge.runtime.model import Model
 
@@ -63,7 +63,7 @@ def said(evaluation, probabilities):
     """An evaluation of other probabilities on the same images."""
     table = probabilities.astype(np.float32)
     entropy = metrics.normalized_entropy(table).astype(np.float32)
-    answers = Answers(table, entropy, np.zeros_like(entropy))
+    answers = ModelOutputs(table, entropy, np.zeros_like(entropy))
     measured = score_intervals.measure(answers.table, evaluation.truth, QUICK)
     reliability = {
         kind: dataclasses.replace(one, test=metrics.calibration_test(table, evaluation.truth, kind=kind))
@@ -140,11 +140,11 @@ def test_foreign_images_are_compared_by_every_score_that_both_files_have(found, 
 def test_a_paired_difference_of_two_sets_is_narrower_than_an_unpaired_one(rng):
     inside, outside = rng.normal(size=300), rng.normal(1, 1, 200)
     other = (inside + 0.01 * rng.normal(size=300), outside + 0.01 * rng.normal(size=200))
-    paired = score_intervals.separation_difference((inside, outside), other)
+    paired = ood.auroc_difference((inside, outside), other)
     alone, _ = score_intervals.separation(inside, outside)
     assert paired.low <= paired.value <= paired.high
     assert paired.high - paired.low < 0.5 * (alone.high - alone.low)
-    same = score_intervals.separation_difference((inside, outside), (inside, outside))
+    same = ood.auroc_difference((inside, outside), (inside, outside))
     assert same.low < same.value == 0 < same.high, "an image that is not here may make a difference"
 
 

@@ -215,7 +215,7 @@ def test_answers_come_in_chunks_and_are_those_of_one_request(model, hard, monkey
     whole, sizes, predict = model.predict(hard.images[:50]), [], model.predict
     monkeypatch.setattr(model_outputs, "_CHUNK", 16)
     monkeypatch.setattr(model, "predict", lambda images, *how: sizes.append(len(images)) or predict(images, *how))
-    found = model_outputs.ask(model, hard.images[:50], None, 0, "predicting")
+    found = model_outputs.predict_all(model, hard.images[:50], None, 0, "predicting")
     assert sizes == [16, 16, 16, 2]
     np.testing.assert_allclose(found.probabilities, whole.probabilities, rtol=1e-6)
     np.testing.assert_allclose(found.model_uncertainty, whole.model_uncertainty, atol=1e-6)
@@ -257,7 +257,7 @@ def test_one_error_has_an_interval_that_says_how_little_it_tells(model, right):
 def test_an_infinite_surprise_is_null(model, hard, monkeypatch):
     def certain(model, images, *_):
         table = np.eye(10, dtype=np.float32)[np.zeros(len(images), int)]
-        return model_outputs.Answers(table, np.zeros(len(images), np.float32), np.zeros(len(images), np.float32))
+        return model_outputs.ModelOutputs(table, np.zeros(len(images), np.float32), np.zeros(len(images), np.float32))
 
     monkeypatch.setattr("uce_edge.evaluation.evaluator.ask", certain)
     found = evaluate(model, hard.images, hard.labels, resamples=QUICK)
