@@ -22,7 +22,7 @@ CONTRACT = json.loads((GOLDEN / "contract.json").read_text())
 MODEL, IMAGE = GOLDEN / "digits-mc.onnx", GOLDEN / "digit-0.raw"
 GATED = GOLDEN / "digits-novelty.onnx"
 """A file that can tell what is foreign."""
-REFERENCE_IMAGES = json.loads(GATED.with_suffix(".json").read_text())["rule"]["foreign"]["images"]
+REFERENCE_IMAGES = json.loads(GATED.with_suffix(".json").read_text())["rule"]["gate"]["images"]
 PER_IMAGE = [output.name for output in contract.outputs_of(()) if output.per is Per.IMAGE]
 NUMBERS = [
     output.name

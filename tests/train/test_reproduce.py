@@ -20,7 +20,7 @@ from uce_edge.datasets import labelled, splits
 from uce_edge.datasets.sources import SkippedImagesWarning
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.evaluation import ood
+from uce_edge.evaluation import batch_mixture
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDevice
 from uce_edge_train.loop import training
@@ -148,9 +148,9 @@ def test_the_ood_curve_is_that_of_an_evaluation(results: Path) -> None:
         metrics.normalized_entropy(again.probabilities(Row.TEMPERATURE, Inference.MC, split))
         for split in ("test", "ood")
     )
-    mean, deviation = ood.mixture(inside, outside, ood.FRACTIONS)
+    mean, deviation = batch_mixture.mixture(inside, outside, batch_mixture.FRACTIONS)
     curve = [row for row in rows(results, "ood") if (row["inference"], row["method"]) == ("mc", "temperature")]
-    assert [float(row["fraction"]) for row in curve] == ood.FRACTIONS.tolist()
+    assert [float(row["fraction"]) for row in curve] == batch_mixture.FRACTIONS.tolist()
     assert [float(row["mean_uncertainty"]) for row in curve] == pytest.approx(mean.tolist(), rel=1e-5)
     assert [float(row["batch_std"]) for row in curve] == pytest.approx(deviation.tolist(), rel=1e-5)
     told = {(row["inference"], row["method"]): row for row in rows(results, "ood-detection")}

@@ -70,7 +70,7 @@ class StoredLogits(Logits):
             raise UceEdgeError(
                 f"The logits cannot be stored in {tempfile.gettempdir()}: {error.strerror}. "
                 "Set the environment variable TMPDIR to a folder with more space.",
-                "disk.write",
+                "file.unwritable",
             ) from None
         self.images = sum(self._sizes)
         if not self.images:

@@ -172,6 +172,7 @@ def _failed(public: Public, target: Path, reason: str) -> UceEdgeError:
         f"{public.files[target.name]} elsewhere, put it at {target}, and run this again.",
         "download.failed",
         path=target,
+        reason=reason,
     )
 
 

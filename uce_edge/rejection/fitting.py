@@ -103,7 +103,7 @@ def find_limits(
         each = class_limits.find(scores[passed], wrong[passed], class_ids[passed], targets, promise.confidence, classes)
     except NoGuaranteeError as error:
         curve = tuple(_of_all(row, len(wrong)) for row in error.curve)
-        raise NoGuaranteeError(str(error), curve, promise.score, error.code) from error
+        raise NoGuaranteeError(str(error), curve, promise.score, error.code, **error.fields) from error
     images = np.bincount(class_ids, minlength=len(targets)).tolist()
     promises = tuple(
         replace(one, images=count, coverage=one.accepted / max(1, count))

@@ -50,8 +50,9 @@ class NoGuaranteeError(UceEdgeError):
         curve: tuple[Guarantee, ...] = (),
         score: RejectBy = RejectBy.UNCERTAINTY,
         code: str = "promise.unprovable",
+        **fields: object,
     ) -> None:
-        super().__init__(message, code)
+        super().__init__(message, code, **fields)
         self.curve = curve
         """The promises that the images can prove, as in `curve`."""
         self.score = score
@@ -140,6 +141,8 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
             "Give more guarantee images, a larger target or less confidence.",
             instead,
             code="promise.too-few-images",
+            images=n,
+            needed=needed,
         )
     start = np.searchsorted(accepted, _starts(n, target, confidence)[0])
     raise NoGuaranteeError(
@@ -147,6 +150,9 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
         f"{errors[start]} are wrong. A promise needs {needed} images without an error, or more images with a few "
         "errors. Give more guarantee images, a larger target or a better model.",
         instead,
+        needed=needed,
+        accepted=int(accepted[start]),
+        errors=int(errors[start]),
     )
 
 

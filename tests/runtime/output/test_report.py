@@ -16,7 +16,7 @@ from helpers import port_cases
 
 from uce_edge.evaluation import evaluate
 from uce_edge.evaluation.latency import Latency
-from uce_edge.evaluation.rejection_results import Origin
+from uce_edge.evaluation.threshold_curves import Origin
 from uce_edge.metadata import ImageSpec
 from uce_edge.metrics import Calibration, CalibrationTest
 from uce_edge.output import wording
@@ -24,7 +24,8 @@ from uce_edge.output.report import charts, page, summary
 from uce_edge.output.report.markup import Markup, element, join
 from uce_edge.output.report.svg import SERIES, Frame, ceiling, ticks
 from uce_edge.output.report.thumbnails import data_uri
-from uce_edge.rejection.promises import StoredThreshold
+from uce_edge.rejection.promises import ErrorPromise
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>&amp; 50 % </title></style>"""
@@ -72,7 +73,10 @@ def evaluated(digits):
         model.metadata,
         classes=(*"01234567", HOSTILE, "9"),
         architecture=HOSTILE,
-        reject=StoredThreshold(0.1234, 0.02, 0.95, 0.019, 0.01, 0.8, 80, 100, samples=25, seed=0, data="abc"),
+        rule=RejectRule(
+            limits=(0.1234,),
+            promise=ErrorPromise(0.02, 0.95, 0.019, 0.01, 0.8, 80, 100, samples=25, seed=0, data="abc"),
+        ),
     )
     test = digits.dataset.splits["test"]
     images = test.images.copy()
@@ -144,7 +148,7 @@ def test_colours_are_those_of_the_style_sheet_and_never_alone(text):
 def test_the_navigation_leads_somewhere(parsed):
     ids = parsed.ids()
     links = [link["href"][1:] for link in parsed.having("a")]
-    assert links == ["metrics", "classes", "reliability", "rejection", "foreign", "shift", "images", "latency", "card"]
+    assert links == ["metrics", "classes", "reliability", "rejection", "ood", "shift", "images", "latency", "card"]
     assert set(links) <= set(ids)
 
 
