@@ -1,4 +1,4 @@
-"""Which training helps against foreign and damaged images? Writes its part of docs/novelty.md.
+"""Compare trainings on out-of-distribution and corrupted images, for docs/novelty.md.
 
     python benchmarks/studies/novelty_study.py plain=RUN NAME=RUN ... "NAME, second seed=RUN"
 
@@ -18,7 +18,7 @@ import numpy as np
 from uce_edge import metrics
 from uce_edge.contract import Inference
 from uce_edge.datasets import Split, labelled, synthetic_ood
-from uce_edge.evaluation import rejection_results
+from uce_edge.evaluation import rejection_results, threshold_curves
 from uce_edge.evaluation.model_outputs import ModelOutputs, predict_all
 from uce_edge.evaluation.ood import OutOfDistribution, compare
 from uce_edge.evaluation.rejection_results import Gated
@@ -56,7 +56,7 @@ class Measured:
     test: Split
     own: ModelOutputs
     gated: Gated | None
-    foreign: dict[str, OutOfDistribution]
+    ood: dict[str, OutOfDistribution]
     shift: Shift
 
     def damage(self, *, seen_by_some: bool) -> Pooled:
@@ -116,26 +116,24 @@ def measure(name: str, folder: str) -> Measured:
             predict_all(model, images, None, 0, name)
             for images in (test.images, held_out.images, near[np.sort(order[:CHOSEN_ON])])
         )
-        passes, rule = model.metadata.samples, model.metadata.rule
+        passes, stored = model.metadata.samples, model.metadata.rule
         wrong = own.table.predicted != test.labels
-        point = rejection_results.operating_points(own, wrong, None, model.metadata.reject)[0]
-        threshold, gate = point.measured.threshold, rejection_results.gate_of(model.metadata, point)
+        threshold = threshold_curves.operating_points(own, wrong, None, stored)[0].measured.threshold
+        gate = rejection_results.gate_of(stored, None)
         shift = sweep(
             model, test.images, test.labels, own, limit=DAMAGED, threshold=threshold, samples=None, seed=0, gate=gate
         )
-    foreign = {
-        called: compare(called, own, said, passes, threshold, RESAMPLES, gate) for called, said in answers.items()
-    }
+    ood = {called: compare(called, own, found, passes, threshold, gate) for called, found in answers.items()}
     return Measured(
         name=name,
         recipe=run.recipe,
-        choice=compare(NEAR, chosen, near_chosen, passes, threshold, RESAMPLES),
+        choice=compare(NEAR, chosen, near_chosen, passes, threshold),
         choice_accuracy=metrics.accuracy(chosen.table, held_out.labels),
         choice_aurc=metrics.aurc(chosen.table, held_out.labels),
         test=test,
         own=own,
-        gated=rejection_results.gated(own, wrong, gate, rule),
-        foreign=foreign,
+        gated=rejection_results.gated(own, wrong, gate),
+        ood=ood,
         shift=shift,
     )
 
@@ -157,14 +155,14 @@ def own_row(row: Measured, plain: Measured) -> str:
             cell += f" ({unit * difference.low:+.{digits}f} to {unit * difference.high:+.{digits}f})"
         cells.append(cell)
     gated = row.gated
-    both = "– | –" if gated is None else f"{percent(gated.foreign)} | {pair(gated.coverage, gated.error)}"
+    both = "– | –" if gated is None else f"{percent(gated.own_rejected)} | {pair(gated.coverage, gated.error)}"
     return f"| {row.name} | {' | '.join(cells)} | {both} |"
 
 
 def auroc_row(row: Measured) -> str:
     cells = []
     for name in (NEAR, FAR, NOISE, DIGITS):
-        areas = row.foreign[name].detection
+        areas = row.ood[name].detection
         single = " / ".join(f"{100 * (areas[score].auroc.value or 0):.1f}" for score in ("uncertainty", "novelty"))
         cells.append(f"{single} / {area(areas['both'].auroc)}{seen(name == NOISE and row.recipe.noise > 0)}")
     return f"| {row.name} | {' | '.join(cells)} |"
@@ -173,8 +171,8 @@ def auroc_row(row: Measured) -> str:
 def accepted_row(row: Measured) -> str:
     cells = []
     for name in (NEAR, FAR, NOISE, DIGITS):
-        foreign = row.foreign[name]
-        cells.append(pair(foreign.accepted, foreign.gated) + seen(name == NOISE and row.recipe.noise > 0))
+        ood = row.ood[name]
+        cells.append(pair(ood.accepted, ood.gated) + seen(name == NOISE and row.recipe.noise > 0))
     return f"| {row.name} | {' | '.join(cells)} |"
 
 
@@ -242,18 +240,18 @@ CIFAR-100 that are not reported below:
 
 **Own test images** (5,000). In brackets, the interval of the difference to the first row on the same images.
 
-| recipe | accuracy | NLL | AURC | turned away as foreign | accepted by both gates / wrong of these |
+| recipe | accuracy | NLL | AURC | rejected as out of distribution | accepted by both gates / wrong of these |
 | --- | --- | --- | --- | --- | --- |
 {{own}}
 
-**Foreign images, AUROC in %**: uncertainty / novelty / both. {REPORTED_ON:,} images of CIFAR-100 and of MNIST, 800 far
+**Out of distribution, AUROC in %**: uncertainty / novelty / both. {REPORTED_ON:,} images of CIFAR-100 and of MNIST, 800 far
 images (single colours, gratings, checkerboards, text) and 200 of noise.
 
 | recipe | {NEAR} (near) | {FAR} | {NOISE} | {DIGITS} |
 | --- | --- | --- | --- | --- |
 {{auroc}}
 
-**Foreign images, accepted**: by the uncertainty alone / by both gates, with the thresholds that promise 10 % error.
+**Out of distribution, accepted**: by the uncertainty alone / by both gates, with the thresholds that promise 10 % error.
 
 | recipe | {NEAR} (near) | {FAR} | {NOISE} | {DIGITS} |
 | --- | --- | --- | --- | --- |
