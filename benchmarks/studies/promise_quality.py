@@ -24,6 +24,7 @@ from uce_edge.runtime.prediction import Prediction
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "guide.md"
 TARGETS = (0.05, 0.02)
 CONFIDENCE = 0.95
+WORDS = {"uncertainty": "uncertainty at most {:.3f}", "inverse_confidence": "confidence at least {:.1%}"}
 OOD = 1_000
 REQUESTED = {"other=0.05": {"other": 0.05}, "cat=0.05,other=0.1": {"cat": 0.05, "other": 0.1}}
 """As in --target-error."""

@@ -191,7 +191,7 @@ def test_a_better_file_wins_with_what_it_costs_and_what_is_no_better_is_named(ma
     assert "for 2 times its multiply-accumulates." in sentence
     assert "No better beyond chance: dear (25x)." in sentence
     assert ("Accuracy", "A tie of good") in [(about, text[:13]) for about, text in verdict.findings(won)]
-    assert "Less good: plain −" in dict(verdict.findings(won))["Accuracy"]
+    assert "Worse: plain −" in dict(verdict.findings(won))["Accuracy"]
 
 
 def test_a_reference_that_none_beats_wins(made, hard):

@@ -263,7 +263,7 @@ def test_an_infinite_surprise_is_null(model, hard, monkeypatch):
         table = np.eye(10, dtype=np.float32)[np.zeros(len(images), int)]
         return model_outputs.ModelOutputs(table, np.zeros(len(images), np.float32), np.zeros(len(images), np.float32))
 
-    monkeypatch.setattr("uce_edge.evaluation.evaluator.ask", certain)
+    monkeypatch.setattr("uce_edge.evaluation.evaluator.predict_all", certain)
     found = evaluate(model, hard.images, hard.labels, resamples=QUICK)
     assert found.metrics["nll"].value is None
     assert "infinite" in found.metrics["nll"].why
@@ -404,8 +404,9 @@ def test_tables_on_stdout_and_talk_on_stderr(digits, evaluating, archive, foreig
     titles = [row.split("  ")[0] for row in rows]
     for title in ("Accuracy", "NLL", "Brier score", "ECE", "MCE", "SKCE", "UCE", "cECE", "cUCE", "AURC"):
         assert title in titles
-    for title in ("0.30 (asked)", ": foreign.npz", "uncertainty H", "model part", "max probability"):
+    for title in ("0.30 (asked)", "uncertainty H", "model part", "max probability"):
         assert title in titles
+    assert any("foreign.npz" in title for title in titles)
     assert "0.30" in done.err
     assert "warning: Only 60 images" in done.err
 
@@ -497,7 +498,7 @@ def test_wrong_files_are_named(digits, evaluating, archive, tmp_path):
     assert "no.onnx" in done.err
     for data, code, word in (
         ("absent", 2, "`data`"),
-        (archive("empty.npz", x=np.zeros((0, 8, 8, 1), np.uint8), y=np.zeros(0, int)), 2, "labels"),
+        (archive("empty.npz", x=np.zeros((0, 8, 8, 1), np.uint8), y=np.zeros(0, int)), 2, "empty.npz"),
         (archive("many.npz", y=np.full(60, 10)), 2, " 10"),
         (archive("one.npz", y=np.full(60, 3)), 2, "two classes"),
         (archive("cow.npz", class_names=np.array([*"012345678", "cow"])), 2, "cow"),

@@ -16,7 +16,6 @@ from helpers import port_cases
 
 from uce_edge.evaluation import evaluate
 from uce_edge.evaluation.latency import Latency
-from uce_edge.evaluation.threshold_curves import Origin
 from uce_edge.metadata import ImageSpec
 from uce_edge.metrics import Calibration, CalibrationTest
 from uce_edge.output import wording
@@ -212,18 +211,12 @@ def test_a_thousand_classes_stay_readable(evaluated):
 
 
 def test_a_promise_is_compared_with_what_was_found(evaluated):
-    stored = next(point for point in evaluated.rejection if point.origin is Origin.STORED)
-    better, worse = (
-        dataclasses.replace(stored, measured=dataclasses.replace(stored.measured, error=error))
-        for error in (0.01, 0.03)
-    )
+    better, worse = (dataclasses.replace(evaluated.kept, error=error) for error in (0.01, 0.03))
     assert "promises an error of at most 2.0 %" in summary.promise(better)
     assert "these images agree" in summary.promise(better)
     assert "these images have more" in summary.promise(worse)
-    nothing = dataclasses.replace(stored, measured=dataclasses.replace(stored.measured, error=None, accepted=0))
+    nothing = dataclasses.replace(evaluated.kept, error=None)
     assert "None of these images is accepted" in summary.promise(nothing)
-    bound_alone = dataclasses.replace(stored.promised, target_error=None)
-    assert summary.promise(dataclasses.replace(stored, promised=bound_alone)) is None
 
 
 @pytest.mark.parametrize("verdict", Calibration)
@@ -235,7 +228,7 @@ def test_findings_follow_from_the_two_sided_test_and_not_from_the_uce(evaluated,
     changed = dataclasses.replace(evaluated, metrics=evaluated.metrics | {"uce": uce}, reliability=judged)
     told = dict(summary.findings(changed))
     for about in ("Confidence", "Uncertainty"):
-        assert "error 17.0 %, and its probabilities expect 12.0 %" in told[about]
+        assert "error 17.0 %, expected by its probabilities 12.0 %" in told[about]
         assert ("consistent with calibration" in told[about]) == (verdict is Calibration.CONSISTENT)
         assert ("is overconfident" in told[about]) == (verdict is Calibration.OVERCONFIDENT)
         assert ("is underconfident" in told[about]) == (verdict is Calibration.UNDERCONFIDENT)
