@@ -20,10 +20,11 @@ from unittest import mock
 import numpy as np
 import onnx_ir as ir
 
-from uce_edge import contract, metrics
+from uce_edge import metrics
 from uce_edge.contract import Inference
+from uce_edge.rejection.rule import Decision, within
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.prediction import Decision, Prediction
+from uce_edge.runtime.prediction import Prediction
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.noise import rectifier_moments
 from uce_edge_train.export import export_run
@@ -173,7 +174,7 @@ def compare(name: str, files: dict[Inference, Model], test) -> list[str]:
             values.append(text)
         uncertainty = said.uncertainty[:DISTANCE_IMAGES]
         distance = np.abs(uncertainty - reference).mean()
-        other = contract.accepts(uncertainty, THRESHOLD) != contract.accepts(reference, THRESHOLD)
+        other = within(uncertainty, THRESHOLD) != within(reference, THRESHOLD)
         rows.append(f"| {name} | {kind} | {' | '.join(values)} | {distance:.4f} | {other.mean():.1%} |")
         print(rows[-1], flush=True)
     return rows

@@ -20,6 +20,7 @@ from uce_edge.datasets import labelled, splits
 from uce_edge.images.corruptions import corrupt
 from uce_edge.monitor import betting, reference
 from uce_edge.monitor.state import STATISTICS
+from uce_edge.rejection.rule import within
 from uce_edge.runtime.model import Model
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "monitor.md"
@@ -58,7 +59,7 @@ def answers(cache: Path) -> Pool:
         for damage in DAMAGES:
             kind, severity = damage.split()
             asked[damage] = corrupt(test.images[:_DAMAGED], kind, int(severity))
-        asked["foreign"] = labelled.foreign("cifar100", model.metadata.image).images[:_FOREIGN]
+        asked["foreign"] = labelled.load_ood("cifar100", model.metadata.image).images[:_FOREIGN]
         kept: dict[str, npt.NDArray[np.generic]] = {"test_labels": test.labels.astype(np.int16)}
         for name, images in asked.items():
             said = model.predict(images)
@@ -270,10 +271,10 @@ def _delay(alarms: npt.NDArray[np.bool_]) -> str:
 def prevalence(pool: Pool) -> str:
     """What a threshold lets through when other classes come."""
     model = Model(models.bundled(), "cpu")
-    rule = model.metadata.rule
-    assert rule is not None
-    assert rule.uncertain is not None
-    accepted = pool.test[:, 0] <= np.float32(rule.uncertain.threshold)
+    stored = model.metadata.rule
+    assert stored is not None
+    assert stored.threshold is not None
+    accepted = within(pool.test[:, 0], stored.threshold)
     wrong = pool.labels != pool.said
     cats = np.isin(pool.labels, (3, 5))
     lines = []

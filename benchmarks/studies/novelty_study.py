@@ -18,8 +18,8 @@ import numpy as np
 from uce_edge import metrics
 from uce_edge.contract import Inference
 from uce_edge.datasets import Split, labelled, synthetic_ood
-from uce_edge.evaluation import rejection_results
-from uce_edge.evaluation.model_outputs import Answers, ask
+from uce_edge.evaluation import rejection_results, threshold_curves
+from uce_edge.evaluation.model_outputs import ModelOutputs, predict_all
 from uce_edge.evaluation.ood import OutOfDistribution, compare
 from uce_edge.evaluation.rejection_results import Gated
 from uce_edge.evaluation.score_intervals import Score
@@ -54,9 +54,9 @@ class Measured:
     choice_accuracy: float
     choice_aurc: float
     test: Split
-    own: Answers
+    own: ModelOutputs
     gated: Gated | None
-    foreign: dict[str, OutOfDistribution]
+    ood: dict[str, OutOfDistribution]
     shift: Shift
 
     def damage(self, *, seen_by_some: bool) -> Pooled:
@@ -96,7 +96,7 @@ def measure(name: str, folder: str) -> Measured:
     run = Run.load(folder)
     dataset = run.dataset()
     test, held_out = dataset.splits["test"], dataset.splits["calibration"].halves()[1]
-    near = labelled.foreign("cifar100", run.image).images
+    near = labelled.load_ood("cifar100", run.image).images
     order = np.random.default_rng(0).permutation(len(near))
     made = {
         called: synthetic_ood.far(run.image, {kind: EVERY[kind] for kind in kinds}).images
@@ -105,37 +105,35 @@ def measure(name: str, folder: str) -> Measured:
     outside = {
         NEAR: near[np.sort(order[CHOSEN_ON:][:REPORTED_ON])],
         **made,
-        DIGITS: labelled.foreign("mnist", run.image).images[:REPORTED_ON],
+        DIGITS: labelled.load_ood("mnist", run.image).images[:REPORTED_ON],
     }
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "moments.onnx"
         export_run(folder, path, dataset, Inference.MOMENTS)
         model = Model(path, "cpu")
-        answers = {called: ask(model, images, None, 0, called) for called, images in outside.items()}
+        answers = {called: predict_all(model, images, None, 0, called) for called, images in outside.items()}
         own, chosen, near_chosen = (
-            ask(model, images, None, 0, name)
+            predict_all(model, images, None, 0, name)
             for images in (test.images, held_out.images, near[np.sort(order[:CHOSEN_ON])])
         )
-        passes, rule = model.metadata.samples, model.metadata.rule
+        passes, stored = model.metadata.samples, model.metadata.rule
         wrong = own.table.predicted != test.labels
-        point = rejection_results.operating_points(own, wrong, None, model.metadata.reject)[0]
-        threshold, gate = point.measured.threshold, rejection_results.gate_of(model.metadata, point)
+        threshold = threshold_curves.operating_points(own, wrong, None, stored)[0].measured.threshold
+        gate = rejection_results.gate_of(stored, None)
         shift = sweep(
             model, test.images, test.labels, own, limit=DAMAGED, threshold=threshold, samples=None, seed=0, gate=gate
         )
-    foreign = {
-        called: compare(called, own, said, passes, threshold, RESAMPLES, gate) for called, said in answers.items()
-    }
+    ood = {called: compare(called, own, found, passes, threshold, gate) for called, found in answers.items()}
     return Measured(
         name=name,
         recipe=run.recipe,
-        choice=compare(NEAR, chosen, near_chosen, passes, threshold, RESAMPLES),
+        choice=compare(NEAR, chosen, near_chosen, passes, threshold),
         choice_accuracy=metrics.accuracy(chosen.table, held_out.labels),
         choice_aurc=metrics.aurc(chosen.table, held_out.labels),
         test=test,
         own=own,
-        gated=rejection_results.gated(own, wrong, gate, rule),
-        foreign=foreign,
+        gated=rejection_results.gated(own, wrong, gate),
+        ood=ood,
         shift=shift,
     )
 
@@ -164,7 +162,7 @@ def own_row(row: Measured, plain: Measured) -> str:
 def auroc_row(row: Measured) -> str:
     cells = []
     for name in (NEAR, FAR, NOISE, DIGITS):
-        areas = row.foreign[name].detection
+        areas = row.ood[name].detection
         single = " / ".join(f"{100 * (areas[score].auroc.value or 0):.1f}" for score in ("uncertainty", "novelty"))
         cells.append(f"{single} / {area(areas['both'].auroc)}{seen(name == NOISE and row.recipe.noise > 0)}")
     return f"| {row.name} | {' | '.join(cells)} |"
@@ -173,8 +171,8 @@ def auroc_row(row: Measured) -> str:
 def accepted_row(row: Measured) -> str:
     cells = []
     for name in (NEAR, FAR, NOISE, DIGITS):
-        foreign = row.foreign[name]
-        cells.append(pair(foreign.accepted, foreign.gated) + seen(name == NOISE and row.recipe.noise > 0))
+        ood = row.ood[name]
+        cells.append(pair(ood.accepted, ood.gated) + seen(name == NOISE and row.recipe.noise > 0))
     return f"| {row.name} | {' | '.join(cells)} |"
 
 

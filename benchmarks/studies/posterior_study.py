@@ -25,7 +25,7 @@ import numpy as np
 
 from uce_edge._util.atomic_files import replacing
 from uce_edge.datasets import splits
-from uce_edge.evaluation.comparison import COMPARED, FOREIGN_SCORES
+from uce_edge.evaluation.comparison import COMPARED, OOD_SCORES
 from uce_edge.output.wording import METRICS, count
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "posteriors.md"
@@ -301,7 +301,7 @@ def foreign(found: dict[str, Any], at: int, called: str) -> str:
     rows = []
     for one in found["files"]:
         outside = one["evaluation"]["ood"][at]
-        areas = [outside["detection"].get(score, {}).get("auroc", {}).get("value") for score in FOREIGN_SCORES]
+        areas = [outside["detection"].get(score, {}).get("auroc", {}).get("value") for score in OOD_SCORES]
         told = one["foreign"].get(called, {}).get("uncertainty")
         shares = [percent(value) for value in (*areas, outside["accepted"], outside["gated"])]
         rows.append([Path(one["name"]).stem, shares[0], gap("auroc", told), *shares[1:]])

@@ -17,6 +17,7 @@ pytest.importorskip("onnx_ir")
 pytest.importorskip("sklearn")
 
 import onnx_ir as ir
+from helpers.errors import raises
 
 from uce_edge import contract
 from uce_edge.contract import Inference, Method, Precision
@@ -24,7 +25,7 @@ from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
 from uce_edge.evaluation import rejection_results
-from uce_edge.evaluation.model_outputs import Answers
+from uce_edge.evaluation.model_outputs import ModelOutputs
 from uce_edge.rejection import class_limits, guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
@@ -115,7 +116,7 @@ def test_the_limits_are_those_of_images_that_nothing_was_fitted_on(
     if novelty is not None:
         scoring = dataset.splits["calibration"].halves()[1]
         assert rule.gate is not None
-        assert (rule.gate.images, rule.gate.data, rule.gate.level) == (len(scoring), scoring.sha256(), 0.022)
+        assert (rule.gate.images, rule.gate.data, rule.gate.level) == (len(scoring), scoring.sha256(), 0.03)
     assert (rule.cutoff is None) == (novelty is None)
     if promise is None:
         assert (rule.promise, rule.limits) == (None, None)
@@ -176,7 +177,9 @@ def test_reject_auto_says_why_whether_passes_are_split_or_not(
 def test_an_evaluation_is_about_what_is_applied(made: Callable[[str], Path], dataset: Dataset, kind: str) -> None:
     model, test = Model(made(kind), "cpu"), dataset.splits["test"]
     rule, said = stored(made(kind)), model.predict(test.images, reject="auto")
-    answers = Answers(said.probabilities, said.uncertainty, said.model_uncertainty, said.novelty, said.novelty_score)
+    answers = ModelOutputs(
+        said.probabilities, said.uncertainty, said.model_uncertainty, said.novelty, said.novelty_score
+    )
     wrong = said.class_ids != test.labels
     kept = rejection_results.kept(answers, wrong, rule)
     assert kept is not None
@@ -323,8 +326,9 @@ def test_grouped_images_count_once_per_group(tmp_path: Path) -> None:
     assert metadata.held_out.data == metadata.monitor.data == single.sha256()
     assert (metadata.promise.grouped, metadata.rule.gate.grouped, metadata.held_out.grouped) == (True, True, True)
     assert metadata.calibration.outcome.images == len(fitted), "the map is fitted on all of them"
-    with pytest.raises(UsageError, match="90 guarantee groups"):
+    with raises("promise.too-few-images") as caught:
         recalibrate(SOURCE, tmp_path / "n.onnx", data, Method.TEMPERATURE, 2, 0, Promise(0.02), NoveltyPromise())
+    assert caught.value.fields["images"] == 90
     wrong = replace(data, labels=(data.labels + 1) % 10)
     done = recalibrate(SOURCE, tmp_path / "m.onnx", wrong, Method.TEMPERATURE, 2, 0, Promise(0.04), NoveltyPromise())
     for refusal in (done.refused, done.unfit):
@@ -332,16 +336,16 @@ def test_grouped_images_count_once_per_group(tmp_path: Path) -> None:
 
 
 def test_classes_that_do_not_exist_are_refused_with_those_that_do(call: Call, tmp_path: Path) -> None:
-    for target, told in (
-        ("glioma=0.02,other=0.1", "'glioma'. The classes are: 0, 1"),
-        ("3=0.1", "none for 0"),
-        ("3=2,other=0.1", "strictly between 0 and 1"),
+    for target, word in (
+        ("glioma=0.02,other=0.1", "glioma"),
+        ("3=0.1", "for 0"),
+        ("3=2,other=0.1", " 2"),
         ("3=x,other=0.1", "CLASS=NUMBER"),
-        ("3=0.1,3=0.2,other=0.1", "one error for each class"),
+        ("3=0.1,3=0.2,other=0.1", "each class"),
     ):
         said = call("calibrate", SOURCE, "--data", "digits", "--out", tmp_path / "m.onnx", "--target-error", target)
         assert said.code == 2
-        assert told in said.err
+        assert word in said.err
     assert not list(tmp_path.iterdir())
 
 

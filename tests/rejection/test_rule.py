@@ -9,7 +9,7 @@ from uce_edge.contract import RuleScore
 from uce_edge.errors import UsageError
 from uce_edge.rejection import description
 from uce_edge.rejection.promises import ClassPromise, ErrorPromise, NoveltyGuarantee
-from uce_edge.rejection.rule import REASONS, Code, Decision, Reason, RejectRule, asked
+from uce_edge.rejection.rule import REASONS, Code, Decision, Reason, RejectRule, threshold_rule
 
 GATE = NoveltyGuarantee(0.02, 0.95, 135, data="")
 PROMISE = ErrorPromise(0.05, 0.95, 0.049, 0.03, 0.8, 80, 100, samples=25, seed=0, data="")
@@ -119,10 +119,10 @@ def test_answers_tell_what_was_compared(kind: str, class_id: int | None, columns
 
 
 def test_a_threshold_of_ones_own_is_one_limit_on_the_uncertainty() -> None:
-    assert asked(0.3) == RULES["uncertainty"]
-    assert not asked(None).decides
+    assert threshold_rule(0.3) == RULES["uncertainty"]
+    assert not threshold_rule(None).decides
     with pytest.raises(UsageError):
-        asked(1.5)
+        threshold_rule(1.5)
 
 
 def test_reasons_follow_the_codes() -> None:

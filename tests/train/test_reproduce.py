@@ -22,7 +22,7 @@ from uce_edge.datasets import labelled, splits
 from uce_edge.datasets.sources import SkippedImagesWarning
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.evaluation import ood
+from uce_edge.evaluation import batch_mixture
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDevice
 from uce_edge_train.loop import training
@@ -145,15 +145,15 @@ def test_the_ood_experiment_needs_foreign_images(tmp_path: Path) -> None:
 
 
 def test_the_ood_curve_is_that_of_an_evaluation(results: Path) -> None:
-    noise = labelled.foreign(str(results.parent / "noise"), ImageSpec(8, 8, 1))
+    noise = labelled.load_ood(str(results.parent / "noise"), ImageSpec(8, 8, 1))
     again = subject(results, noise)
     inside, outside = (
         metrics.normalized_entropy(again.probabilities(Row.TEMPERATURE, Inference.MC, split))
         for split in ("test", "ood")
     )
-    mean, deviation = ood.mixture(inside, outside, ood.FRACTIONS)
+    mean, deviation = batch_mixture.mixture(inside, outside, batch_mixture.FRACTIONS)
     curve = [row for row in rows(results, "ood") if (row["inference"], row["method"]) == ("mc", "temperature")]
-    assert [float(row["fraction"]) for row in curve] == ood.FRACTIONS.tolist()
+    assert [float(row["fraction"]) for row in curve] == batch_mixture.FRACTIONS.tolist()
     assert [float(row["mean_uncertainty"]) for row in curve] == pytest.approx(mean.tolist(), rel=1e-5)
     assert [float(row["batch_std"]) for row in curve] == pytest.approx(deviation.tolist(), rel=1e-5)
     found = {(row["inference"], row["method"]): row for row in rows(results, "ood-detection")}
@@ -284,8 +284,8 @@ def test_foreign_images_come_from_folders_with_and_without_classes(tmp_path: Pat
         Image.new("RGB", (20, 10), (name == "a" and "white") or "black").save(tmp_path / name / "x.png")
     (tmp_path / "b" / "broken.png").write_bytes(b"no image")
     with pytest.warns(SkippedImagesWarning, match=r"1 images were left out.*b/broken\.png"):
-        found = labelled.foreign(str(tmp_path), ImageSpec(8, 8, 1))
+        found = labelled.load_ood(str(tmp_path), ImageSpec(8, 8, 1))
     assert found.images.shape == (2, 8, 8, 1)
     assert found.images[:, 0, 0, 0].tolist() == [255, 0]
     np.savez(tmp_path / "other_test.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.zeros(3, np.int64))
-    assert len(labelled.foreign("other", ImageSpec(8, 8, 1), tmp_path)) == 3
+    assert len(labelled.load_ood("other", ImageSpec(8, 8, 1), tmp_path)) == 3

@@ -25,7 +25,7 @@ from uce_edge.metrics import normalized_entropy
 from uce_edge.rejection import fitting, guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
-from uce_edge.rejection.rule import doubts
+from uce_edge.rejection.rule import inverse_confidence
 from uce_edge_export.options import PostHoc
 from uce_edge_train.calibration_cache import Cache, Predictions, Settings
 from uce_edge_train.choices import Dropout, Rates
@@ -213,7 +213,9 @@ def _stored(
     predicted = predict(held_out)
     assert predicted is not None
     cache.store(run, predicted, held_out)
-    score = doubts(predicted.confidence[:, None]) if promise.score is RejectBy.CONFIDENCE else predicted.uncertainty
+    score = predicted.uncertainty
+    if promise.score is RejectBy.CONFIDENCE:
+        score = inverse_confidence(predicted.confidence[:, None])
     try:
         found = fitting.find_limits(score, predicted.wrong, predicted.class_ids, promise, run.class_names)
         _report_rejected_classes(run.class_names, found)

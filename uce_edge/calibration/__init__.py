@@ -1,4 +1,4 @@
-"""Fitting numbers to a model's answers: calibration maps, the error map, rejection with a promise. Numpy alone."""
+"""Fit calibration maps, error maps and reject rules, with numpy alone."""
 
 from typing import TYPE_CHECKING
 

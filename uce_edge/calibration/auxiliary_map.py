@@ -1,6 +1,7 @@
-"""The auxiliary map: R(z) = x + W2 leaky_relu(W1 x + b1) + b2 of x = z / T, with as many hidden units as classes.
+"""The auxiliary map: R(z) = x + W2 leaky_relu(W1 x + b1) + b2, x = z / T.
 
-It starts from temperature scaling, and what is not better than that on images of its own is not kept.
+It has as many hidden units as classes. It starts from temperature scaling, and stays there unless it is better on
+held-out images.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,10 @@ _LEAKY_SLOPE = 0.01
 
 
 def initial(classes: int) -> dict[str, Floats]:
-    """W2 = 0 makes the residual form the exact identity; the paper's theta = I is not, for negative logits."""
+    """Parameters of the identity, by W2 = 0.
+
+    The paper's theta = I is not the identity for negative logits.
+    """
     return {
         "aux.w1": np.eye(classes),
         "aux.b1": np.zeros(classes),
@@ -29,7 +33,7 @@ def initial(classes: int) -> dict[str, Floats]:
 
 
 def layers(parameters: Mapping[str, Array], logits: Array) -> tuple[Array, Array, Array]:
-    """Hidden units before and after the leaky ReLU, and the result, for x [..., classes]."""
+    """Hidden units before and after the leaky ReLU, and the result."""
     hidden: Array = logits @ parameters["aux.w1"].T + parameters["aux.b1"]
     active: Array = _LEAKY_SLOPE * hidden + (1 - _LEAKY_SLOPE) * hidden.clip(min=0)
     mapped: Array = logits + active @ parameters["aux.w2"].T + parameters["aux.b2"]
@@ -44,13 +48,15 @@ def held_out(images: int, seed: int) -> Booleans:
 
 
 def fit(data: Labelled, held: Booleans, temperature: float, regularise: bool) -> dict[str, Floats]:
-    """Adam with weight decay, stopped early on held-out images: with many classes aux overfits otherwise.
+    """Fit by Adam with weight decay and early stopping.
+
+    Without them, the map overfits with many classes.
 
     Args:
         data: Raw logits and labels.
-        held: The images that stop it.
-        temperature: What the logits are divided by first.
-        regularise: False for no decay and no early stop.
+        held: The held-out images of early stopping.
+        temperature: The divisor of the logits.
+        regularise: False for no decay and no early stopping.
     """
     parameters = initial(data.classes)
     if not held.any():
@@ -58,7 +64,7 @@ def fit(data: Labelled, held: Booleans, temperature: float, regularise: bool) ->
     # W2 = 0 is the identity: decay pulls towards "no change".
     optimiser = Adam(parameters, rate=1e-2, decay={"aux.w2": 1e-2 if regularise else 0.0})
     best, best_nll, waited = initial(data.classes), _nll(parameters, data, held, temperature), 0
-    # One step per block: a set that fits into one is fitted by full-batch steps.
+    # One step per block; a small set is one block.
     for _ in range(max(20, 500 // len(data))):
         for block, labels in data.blocks(~held if regularise else None):
             optimiser.step(gradients(parameters, block, labels, temperature))
@@ -77,13 +83,13 @@ def fit(data: Labelled, held: Booleans, temperature: float, regularise: bool) ->
 def gradients(
     parameters: Mapping[str, Floats], block: Block, labels: Integers, temperature: float = 1.0
 ) -> dict[str, Floats]:
-    """Derivatives of the mean NLL of some images, at a fixed temperature."""
+    """Derivatives of the mean NLL, at a fixed temperature."""
 
     def summed(tile: Block, labels: Integers) -> dict[str, Floats]:
         rows = tile.astype(np.float64).reshape(-1, tile.shape[-1]) / temperature
         hidden, active, mapped = layers(parameters, rows)
-        said = Likelihood.of(class_first(mapped.reshape(tile.shape)), labels)
-        by_mapped = said.derivative(labels).reshape(tile.shape[-1], -1)
+        likelihood = Likelihood.of(class_first(mapped.reshape(tile.shape)), labels)
+        by_mapped = likelihood.derivative(labels).reshape(tile.shape[-1], -1)
         by_hidden = by_mapped.T @ parameters["aux.w2"]
         by_hidden *= _LEAKY_SLOPE + (1 - _LEAKY_SLOPE) * (hidden > 0)
         return {

@@ -1,8 +1,8 @@
-"""The probability of a wrong label: that of every other class, 1 - max p, brought in line with what happened.
+"""The calibrated probability of a wrong label, from 1 - max p.
 
 e = sigmoid(a + b logit(1 - max p)) with b >= 0, which is Platt scaling (1999) of the likeliest class against all
-others. The identity is in it (a = 0, b = 1), and the fit is drawn towards that: probabilities that are calibrated
-already need no more, and a hundred images cannot say better. What is ranked by it is ranked by the confidence.
+others. The prior of the fit is at the identity (a = 0, b = 1): calibrated probabilities need no map, and a hundred
+images cannot improve on them. The map ranks images as the confidence does.
 
 Files of older versions have a function of the uncertainty instead, `EntropyErrorMap`.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-EDGE = 1e-6  # probabilities are kept this far from 0 and 1, where the logarithms end
+EDGE = 1e-6  # the smallest distance of a probability from 0 and 1, where logarithms are infinite
 _PRIOR_STD = 0.25  # of a and b. On CIFAR-10, 100 images fitted with 0.5 or 1.25 predicted new errors less well
 _IDENTITY = np.array([0.0, 1.0])
 
@@ -33,31 +33,31 @@ class ErrorMap:
     b: float
 
     def __call__(self, confidence: npt.ArrayLike) -> Floats:
-        """The probability of error at some confidences, the probabilities of the likeliest class."""
+        """The probability of error at confidences."""
         return _sigmoid(_features(confidence) @ np.array([self.a, self.b]))
 
 
 @dataclass(frozen=True)
 class EntropyErrorMap:
-    """What files of older versions have: sigmoid(a + b log H - c log(1 - H))."""
+    """The map of older files: sigmoid(a + b log H - c log(1 - H))."""
 
     a: float
     b: float
     c: float
 
     def __call__(self, uncertainty: npt.ArrayLike) -> Floats:
-        """The probability of error at some uncertainties."""
+        """The probability of error at uncertainties."""
         inside = np.clip(np.asarray(uncertainty, np.float64), EDGE, 1 - EDGE)
         return _sigmoid(self.a + self.b * np.log(inside) - self.c * np.log1p(-inside))
 
 
 def error_probability(calibration: "Calibration", confidence: npt.ArrayLike, uncertainty: npt.ArrayLike) -> Floats:
-    """The probability of error of some answers, as the graph of a file computes it.
+    """The probability of error, as the graph of a file computes it.
 
     Args:
-        calibration: What the file says of its map.
-        confidence: The probabilities of the likeliest class.
-        uncertainty: H of the same answers.
+        calibration: The calibration in the metadata of the file.
+        confidence: The probability of the likeliest class of every image.
+        uncertainty: H of every image.
     """
     if calibration.confidence_error is not None:
         return ErrorMap(*calibration.confidence_error)(confidence)
@@ -67,16 +67,19 @@ def error_probability(calibration: "Calibration", confidence: npt.ArrayLike, unc
 
 
 def fit(confidence: npt.ArrayLike, wrong: npt.ArrayLike) -> ErrorMap:
-    """Maximum likelihood, with a prior around the identity.
+    """Fit by maximum a posteriori, with a prior around the identity.
 
     Args:
-        confidence: The probability of the likeliest class, of every calibration image.
+        confidence: The probability of the likeliest class of every calibration image.
         wrong: Whether that class was wrong.
     """
     likeliest, errors = np.asarray(confidence, np.float64), np.asarray(wrong, np.float64)
     if likeliest.ndim != 1 or likeliest.shape != errors.shape or len(likeliest) == 0:
         rule = "one confidence and one outcome per image, one image at least"
-        raise UsageError(expected("`confidence` and `wrong`", rule, (likeliest.shape, errors.shape), "Check the data"))
+        raise UsageError(
+            expected("`confidence` and `wrong`", rule, (likeliest.shape, errors.shape), "Check the data"),
+            "argument.confidence",
+        )
     if not (np.isfinite(likeliest).all() and likeliest.min() >= 0 and likeliest.max() <= 1):
         raise UsageError(expected("`confidence`", "between 0 and 1", "other values", "Take the largest probability"))
     features = _features(likeliest)
@@ -87,7 +90,7 @@ def fit(confidence: npt.ArrayLike, wrong: npt.ArrayLike) -> ErrorMap:
 
 
 def _rest(confidence: npt.ArrayLike) -> Floats:
-    """1 - max p, in float32 as the graph has it: the difference is exact where it is small."""
+    """1 - max p in float32, as in the graph; exact where it is small."""
     return (np.float32(1) - np.asarray(confidence, np.float32)).astype(np.float64)
 
 
@@ -107,7 +110,7 @@ def _loss(features: Floats, errors: Floats, point: Floats) -> float:
 
 
 def _newton(features: Floats, errors: Floats, free: npt.NDArray[np.bool_]) -> Floats:
-    """The minimum over the free parameters, the others being 0; steps are halved until they help."""
+    """Minimise over the free parameters, the others being 0."""
     point = np.where(free, _IDENTITY, 0.0)
     for _ in range(100):
         rate = _sigmoid(features @ point)

@@ -1,7 +1,7 @@
-"""A Gaussian posterior over the weights of a network's last layer, by Laplace's approximation.
+"""Laplace approximation of the posterior of a network's last layer.
 
-The trained layer gives the logits z = W f, f being its input with a 1 behind it for the bias. Around the trained W the
-log-likelihood bends as its generalised Gauss-Newton matrix says. Its Kronecker-factored form (Ritter et al. 2018;
+The trained layer gives the logits z = W f, where f is its input with a 1 appended for the bias. The curvature of the
+log-likelihood at the trained W is the generalised Gauss-Newton matrix. Its Kronecker-factored form (Ritter et al. 2018;
 Daxberger et al. 2021) has one factor for the inputs and one for the classes,
 
     A = sum_i f_i f_i' = U diag(L) U'        B = mean_i (diag(p_i) - p_i p_i') = V diag(M) V'
@@ -11,8 +11,8 @@ image are Gaussian around the trained ones, with the covariance
 
     V diag(v) V'        v_j = sum_i (U'f)_i^2 / (L_i M_j + lambda)
 
-B says nothing of a shift of all logits together, and neither does the softmax: that direction is left out of V, which
-has one column less than there are classes. A draw of the logits is z + V (sqrt(v) * normals).
+A common shift of all logits changes neither B nor the softmax. V leaves that direction out and has one column less than
+there are classes. A draw of the logits is z + V (sqrt(v) * normals).
 """
 
 import math
@@ -30,14 +30,14 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 Floats = npt.NDArray[np.float64]
 
 DRAWS = 100
-"""When nobody says otherwise: one more costs a product of two small matrices."""
-_FLAT = 1e-12  # of one image's curvature: less is rounding
-_SPREADS = (1.0, 1e-4)  # variance of the logits over draws, relative to that over classes: the ends of the search
-_STEPS = 15  # values of the prior precision that are tried
+"""The default number of draws; each costs a product of two small matrices."""
+_FLAT = 1e-12  # less curvature per image is rounding
+_SPREADS = (1.0, 1e-4)  # the ends of the search: variance of the logits over draws, relative to that over classes
+_STEPS = 15  # values of the prior precision to try
 
 
 class LaplaceError(UceEdgeError):
-    """These images cannot tell how far the weights of the last layer may move."""
+    """These images cannot fit a posterior."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Curvature:
         return np.outer(self.scales, self.class_scales)
 
     def squares(self, features: npt.ArrayLike) -> Floats:
-        """(U'f)^2 of some images, [images, features + 1], from their features [images, features]."""
+        """(U'f)^2 [images, features + 1] of features [images, features]."""
         values = np.asarray(features, np.float64)
         squares: Floats = (values @ self.directions[:-1] + self.directions[-1]) ** 2
         return squares
@@ -75,24 +75,24 @@ class Laplace:
 
     @property
     def shares(self) -> Floats:
-        """What turns the squares of an image into v: 1 / (L_i M_j + lambda), [features + 1, classes - 1]."""
+        """The weights of the squares in v: 1 / (L_i M_j + lambda)."""
         return 1 / (self.curvature.products + self.precision)
 
     def variances(self, features: npt.ArrayLike) -> Floats:
-        """The v of some images, [images, classes - 1]."""
+        """The variances v [images, classes - 1]."""
         return self.curvature.squares(features) @ self.shares
 
     def covariance(self, features: npt.ArrayLike) -> Floats:
-        """Of the logits of some images, [images, classes, classes]."""
+        """The covariance of the logits, [images, classes, classes]."""
         v = self.curvature.class_directions
         covariance: Floats = np.einsum("cj,nj,dj->ncd", v, self.variances(features), v)
         return covariance
 
     def draw(self, logits: npt.ArrayLike, features: npt.ArrayLike, normals: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Logits [draws, images, classes] around the trained ones.
+        """Draw logits [draws, images, classes].
 
         Args:
-            logits: The trained ones, [images, classes].
+            logits: The trained network's logits, [images, classes].
             features: [images, features].
             normals: [draws, classes - 1]; all images share them.
         """
@@ -101,12 +101,12 @@ class Laplace:
 
 
 def curvature(features: npt.ArrayLike, logits: npt.ArrayLike, images: int | None = None) -> Curvature:
-    """The factors of some images; labels are not needed.
+    """Compute both factors, without labels.
 
     Args:
         features: The input of the last layer, [images, features].
         logits: Its output, [images, classes].
-        images: How many images the network was fitted to, if these are only some of them.
+        images: The number of training images, if these are only some of them.
     """
     raw, scores = np.asarray(features, np.float64), np.asarray(logits, np.float64)
     if raw.ndim != 2 or scores.ndim != 2 or len(raw) != len(scores):
@@ -116,10 +116,14 @@ def curvature(features: npt.ArrayLike, logits: npt.ArrayLike, images: int | None
     if n < classes:
         raise LaplaceError(
             f"{n} images are too few for a posterior of {classes} classes: at least {classes} are needed. Give more "
-            "images."
+            "images.",
+            "posterior.too-few-images",
+            images=n,
         )
     if not (np.isfinite(raw).all() and np.isfinite(scores).all()):
-        raise LaplaceError("Some features or logits are NaN or infinite: the model is broken on these images.")
+        raise LaplaceError(
+            "Some features or logits are NaN or infinite: the model is broken on these images.", "model.not-finite"
+        )
     with_bias = np.concatenate([raw, np.ones((n, 1))], axis=1)
     scales, directions = np.linalg.eigh(with_bias.T @ with_bias * ((images or n) / n))
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -132,13 +136,14 @@ def curvature(features: npt.ArrayLike, logits: npt.ArrayLike, images: int | None
     if not found.class_scales.max() > _FLAT:
         raise LaplaceError(
             f"The network is certain of all {n} images, so no posterior can be fitted to them: their curvature is 0. "
-            "Give images that it finds harder, or use it without draws: --inference deterministic"
+            "Give less certain images, or use it without draws: --inference deterministic",
+            "posterior.flat",
         )
     return found
 
 
 def by_marginal_likelihood(found: Curvature, weights: npt.ArrayLike) -> float:
-    """The prior precision under which the images are most likely, for weights that were fitted to them.
+    """The prior precision of the largest marginal likelihood.
 
     With P weights, log p(images | lambda) is, up to what does not depend on lambda,
     (P log lambda - lambda |W|^2 - sum_ij log(L_i M_j + lambda)) / 2: concave in log lambda.
@@ -149,34 +154,35 @@ def by_marginal_likelihood(found: Curvature, weights: npt.ArrayLike) -> float:
     """
     size = float((np.asarray(weights, np.float64) ** 2).sum())
     if not 0 < size < math.inf:
-        raise LaplaceError("The weights of the last layer are all 0, or not finite: train the network first.")
+        raise LaplaceError(
+            "The weights of the last layer are all 0, or not finite: train the network first.", "model.untrained"
+        )
     products = found.products
 
     def loss(log_precision: float) -> tuple[float, float, float]:
         precision = math.exp(log_precision)
-        kept = products / (products + precision)  # of every direction, what the images decide
+        share = products / (products + precision)  # the weight of the images, against the prior, in every direction
         value = precision * size + np.log1p(products / precision).sum()
-        return value / 2, (precision * size - kept.sum()) / 2, (precision * size + (kept * (1 - kept)).sum()) / 2
+        return value / 2, (precision * size - share.sum()) / 2, (precision * size + (share * (1 - share)).sum()) / 2
 
     return math.exp(newton(loss, 0.0))
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What draws do to held-out images."""
+    """The held-out NLL of one prior precision."""
 
     precision: float
-    """The prior precision that was tried."""
     nll: float
-    """With draws, at their own temperature."""
+    """With draws, at the best temperature."""
     nll_without: float
-    """Without, at theirs."""
+    """Without draws, at the best temperature."""
 
 
 class Trial:
-    """Held-out images on which prior precisions are tried.
+    """Held-out images to compare prior precisions.
 
-    Each has a temperature of its own, so that none is better for what a temperature can repair.
+    Each precision gets its best temperature, so that the comparison does not depend on the temperature.
     """
 
     def __init__(
@@ -187,12 +193,12 @@ class Trial:
         labels: npt.ArrayLike,
         normals: npt.ArrayLike,
     ) -> None:
-        """Take the images.
+        """Store the images.
 
         Args:
             found: The curvature of other images.
-            features: Theirs, [images, features].
-            logits: Theirs, without draws.
+            features: The features of these images, [images, features].
+            logits: Their logits, without draws.
             labels: Their classes.
             normals: The draws, as in `Laplace.draw`.
         """
@@ -206,7 +212,7 @@ class Trial:
         return Tried(precision, fit_map(Method.TEMPERATURE, drawn, self._labels).outcome.nll_after, self._without)
 
     def grid(self) -> list[float]:
-        """Precisions at which the draws spread as much as the logits differ between classes, down to hardly at all."""
+        """Precisions from a large to a negligible variance of the draws."""
         classes: int = self._logits.shape[-1]
         spread = float((self._logits - self._logits.mean(axis=1, keepdims=True)).var()) or 1.0
         squares = self._found.squares(self._features).mean(axis=0)
@@ -220,12 +226,12 @@ class Trial:
 
 
 def by_held_out_nll(trial: Trial) -> Tried:
-    """The prior precision with the best likelihood on images that the curvature has not seen."""
+    """The prior precision with the best held-out NLL."""
     return min(map(trial, trial.grid()), key=lambda tried: tried.nll)
 
 
 def _where(falling: Callable[[float], float], level: float) -> float:
-    """Where a falling function of the log precision crosses a level, by halving."""
+    """The crossing of a falling function and a level, by bisection."""
     low, high = -50.0, 50.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,6 +1,6 @@
-"""The likelihood of averaged predictions and what its derivatives are made of.
+"""The likelihood of averaged predictions and its derivatives.
 
-The negative log-likelihood (NLL) is that of the *averaged* prediction, so a map is optimal for what ships:
+The negative log-likelihood (NLL) is that of the *averaged* prediction, which is the output of the model file:
 -(logsumexp_i log_softmax(R(z_i))[y] - log N). Its derivative by R(z_i) is w_i (softmax(R(z_i)) - onehot(y)), where w is
 the softmax of log_softmax(R(z_i))[y] over the passes i.
 """
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class Labelled:
-    """Logits with the true class of every image, checked, and read in blocks: a large set never lies in memory."""
+    """Checked logits and labels, read in blocks."""
 
     def __init__(self, logits: Logits, labels: npt.ArrayLike) -> None:
         remedy = "Check the data file"
@@ -39,7 +39,8 @@ class Labelled:
             raise UsageError(expected("`labels`", rule, int(outside[0]), "Labels count from 0; check the data file"))
         if not all(np.isfinite(block).all() for block in logits):
             raise UsageError(
-                "The logits hold NaN or infinity: the model is broken. Train it again with a smaller learning rate."
+                "The logits hold NaN or infinity: the model is broken. Train it again with a smaller learning rate.",
+                "model.not-finite",
             )
         self._logits, self._labels = logits, truth
         self.images, self.classes = logits.images, logits.classes
@@ -49,7 +50,7 @@ class Labelled:
         return len(self._logits)
 
     def blocks(self, chosen: Booleans | None = None) -> Iterator[tuple[Block, Integers]]:
-        """The blocks with their labels, of the chosen images alone if some are chosen."""
+        """The blocks with their labels; optionally of the chosen images only."""
         start = 0
         for block in self._logits:
             here = slice(start, start + block.shape[1])
@@ -61,9 +62,10 @@ class Labelled:
 
 
 def over_tiles(work: Callable[[Block, Integers], Result], blocks: Iterable[tuple[Block, Integers]]) -> Iterator[Result]:
-    """What `work` makes of every tile, in order: sums of it do not depend on the number of threads.
+    """Map `work` over all tiles, in order, in threads.
 
-    Threads share the tiles of one block, so memory does not grow with the number of blocks.
+    The order makes sums independent of the number of threads. Threads share the tiles of one block, so memory does not
+    grow with the number of blocks.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         for block, labels in blocks:
@@ -73,7 +75,7 @@ def over_tiles(work: Callable[[Block, Integers], Result], blocks: Iterable[tuple
 
 
 def tiles(block: Block) -> Iterator[slice]:
-    """Which images of a block make a tile."""
+    """The images of each tile of a block."""
     samples, images, classes = block.shape
     step = max(1, _TILE // (samples * classes))
     for start in range(0, images, step):
@@ -81,13 +83,13 @@ def tiles(block: Block) -> Iterator[slice]:
 
 
 def class_first(logits: Block) -> Floats:
-    """Logits as float64 [classes, samples, images]: sums over classes and over passes then run along rows of memory."""
+    """Logits as float64 [classes, samples, images], which makes sums fast."""
     return np.ascontiguousarray(np.moveaxis(logits, -1, 0), np.float64)
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What averaged predictions say of the true classes of some images."""
+    """The likelihood of the true classes under averaged predictions."""
 
     exponentials: Floats
     """The softmax of every pass times its total, [classes, samples, images]."""
@@ -114,14 +116,17 @@ class Likelihood:
         return _average(self.exponentials, self.totals)
 
     def derivative(self, labels: Integers) -> Floats:
-        """Of the summed NLL by the mapped logits, [classes, samples, images]; overwrites the exponentials."""
+        """The derivative of the summed NLL by the mapped logits.
+
+        Its shape is [classes, samples, images]. It overwrites the exponentials.
+        """
         derivative = np.multiply(self.exponentials, self.weights / self.totals, out=self.exponentials)
         derivative[labels, :, np.arange(len(labels))] -= self.weights.T
         return derivative
 
 
 def averaged_softmax(mapped: Floats) -> Floats:
-    """The averaged prediction [images, classes] of mapped logits [classes, samples, images], which are overwritten."""
+    """The averaged prediction [images, classes]; overwrites the mapped logits."""
     _, totals = _exponentiate(mapped)
     return _average(mapped, totals)
 
@@ -132,7 +137,7 @@ def true_class(values: Floats, labels: Integers) -> Floats:
 
 
 def _exponentiate(mapped: Floats) -> tuple[Floats, Floats]:
-    """Replace logits by exp(logit - largest of its pass); returns these largest ones and the totals."""
+    """Replace logits by exp(logit - largest of its pass); return largest and totals."""
     largest: Floats = mapped.max(axis=0)
     mapped -= largest
     np.exp(mapped, out=mapped)

@@ -1,4 +1,4 @@
-"""Monte Carlo logits of many images, kept and read a block of images at a time."""
+"""Monte Carlo logits of many images, in blocks of images."""
 
 import tempfile
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ class Logits(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Block]:
-        """The blocks [samples, some images, classes], in order; every iteration starts anew."""
+        """The blocks [samples, some images, classes], in order."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -33,10 +33,10 @@ class Logits(ABC):
 
 
 class ArrayLogits(Logits):
-    """Logits that are in memory."""
+    """Logits in memory."""
 
     def __init__(self, logits: npt.ArrayLike) -> None:
-        values = array("`logits`", logits, "iuf", "real numbers", "Give what the network says before the softmax")
+        values = array("`logits`", logits, "iuf", "real numbers", "Give the network's output before the softmax")
         if values.ndim != 3 or 0 in values.shape:
             rule = "[samples, images, classes] with at least one image"
             raise UsageError(expected("`logits`", rule, values.shape, "Add images"))
@@ -52,9 +52,9 @@ class ArrayLogits(Logits):
 
 
 class StoredLogits(Logits):
-    """Logits in a temporary file of float32, which goes away with the object.
+    """Logits in a temporary file of float32, deleted with the object.
 
-    They are read, not mapped: the pages of a mapped file count as memory of the process.
+    The file is read, not mapped: the pages of a mapped file count as memory of the process.
     """
 
     def __init__(self, blocks: Iterable[Block]) -> None:
@@ -69,7 +69,8 @@ class StoredLogits(Logits):
         except OSError as error:
             raise UceEdgeError(
                 f"The logits cannot be stored in {tempfile.gettempdir()}: {error.strerror}. "
-                "Name a roomier folder by the environment variable TMPDIR."
+                "Set the environment variable TMPDIR to a folder with more space.",
+                "file.unwritable",
             ) from None
         self.images = sum(self._sizes)
         if not self.images:
@@ -92,7 +93,7 @@ class StoredLogits(Logits):
 
 
 class Drawing(Protocol):
-    """What gives the logits of images, as `Model` does."""
+    """An object that computes logits, such as a `Model`."""
 
     @property
     def classes(self) -> Sequence[str]:
@@ -103,13 +104,16 @@ class Drawing(Protocol):
 
 
 def logits_of(model: Drawing, images: npt.NDArray[Any], samples: int, seed: int, members: int = 1) -> StoredLogits:
-    """The logits of a model, of any number of images; an ensemble has so many members."""
+    """Compute the logits of a model, or of an ensemble of so many members."""
     step = images_per_block(len(images), samples * members, len(model.classes))
     starts = range(0, len(images), step)
     return StoredLogits(model.logits(images[start : start + step], samples, seed) for start in starts)
 
 
 def images_per_block(images: int, samples: int, classes: int) -> int:
-    """How many images' logits make a block; blocks are about equal, because a map may take one step for each."""
+    """The number of images per block; blocks are about equal.
+
+    A fit may take one step per block.
+    """
     blocks = max(1, -(-images * samples * classes // _BLOCK))
     return max(1, -(-images // blocks))

@@ -1,4 +1,4 @@
-"""Calibration maps fitted on Monte Carlo logits, weights frozen. The best temperature depends on the passes' number."""
+"""Fit calibration maps to Monte Carlo logits."""
 
 import math
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def initial(method: Method, classes: int) -> Parameters:
 
 
 def apply_map(method: Method, parameters: Mapping[str, Array], logits: Array) -> Array:
-    """R(z) for logits [..., classes]: numpy arrays, or torch tensors through which gradients flow."""
+    """R(z) for logits [..., classes]: numpy arrays or torch tensors."""
     mapped: Array = logits
     match method:
         case Method.TEMPERATURE:
@@ -83,16 +83,17 @@ def fit_map(
     """Fit a calibration map on cached logits.
 
     Args:
-        method: Which map.
+        method: The kind of map.
         logits: Raw logits of the passes [samples, images, classes], as an array or block by block; a deterministic
             model has samples = 1.
         labels: True class of every image.
         seed: Chooses the held-out fifth that stops `aux` early.
-        regularise: False takes weight decay and early stopping from `aux`, as the paper did: it overfits.
-        members: The networks of an ensemble, which all run every seed: N counts the seeds.
+        regularise: False fits `aux` without weight decay and early stopping, as in the paper; it overfits.
+        members: The number of networks of an ensemble, which all run every seed: N counts the seeds.
 
     Returns:
-        The map with its parameters, the N it was fitted at, and what it changed.
+        The map with its parameters, its number of passes N, and a report of its effect. The best temperature depends
+        on N.
     """
     blocks = logits if isinstance(logits, Logits) else ArrayLogits(logits)
     data = Labelled(blocks, labels)
@@ -122,7 +123,7 @@ def _mapped(method: Method, parameters: Parameters, tile: Block) -> Floats:
 
 
 def _fit_aux(data: Labelled, held: Booleans) -> Parameters:
-    """Temperature scaling, and on top of it the auxiliary network where that is better on held-out images."""
+    """Temperature scaling, with the auxiliary network if that is better."""
     temperature = _fit_temperature(data, ~held)
     parameters = auxiliary_map.fit(data, held, float(temperature[0]), regularise=True)
     if not parameters["aux.w2"].any():
@@ -131,24 +132,25 @@ def _fit_aux(data: Labelled, held: Booleans) -> Parameters:
 
 
 def _fit_temperature(data: Labelled, chosen: Booleans | None = None) -> Floats:
-    """Newton's method in log T, which keeps T positive without a constraint; None for all images."""
+    """Fit log T, which keeps T positive, by Newton's method."""
     n = data.images if chosen is None else int(chosen.sum())
 
     def loss(log_t: float) -> tuple[float, float, float]:
-        """The penalised NLL and its derivatives by log T; the NLL is a function of s z with s = 1 / T."""
+        """The penalised NLL and its derivatives by log T; s = 1 / T."""
         s, parameters = math.exp(-log_t), {"temperature": np.exp([log_t])}
 
         def summed(tile: Block, labels: Integers) -> Floats:
             """The NLL and its derivatives by s."""
             z = class_first(tile)
-            z -= true_class(z, labels)  # the softmax stays, and the logit of the true class is 0
-            said = Likelihood.of(_mapped(Method.TEMPERATURE, parameters, tile), labels)
+            z -= true_class(z, labels)  # the softmax is the same, and the logit of the true class is 0
+            found = Likelihood.of(_mapped(Method.TEMPERATURE, parameters, tile), labels)
             # Mean and mean square of the logits under the softmax of each pass.
-            mean = np.einsum("csi,csi->si", said.exponentials, z) / said.totals
-            square = np.einsum("csi,csi->si", np.multiply(said.exponentials, z, out=said.exponentials), z) / said.totals
-            slope = (said.weights * mean).sum(axis=0)
-            curvature = (said.weights * (square - 2 * mean**2)).sum(axis=0) + slope**2
-            return np.array([said.nll.sum(), slope.sum(), curvature.sum()])
+            mean = np.einsum("csi,csi->si", found.exponentials, z) / found.totals
+            weighted = np.multiply(found.exponentials, z, out=found.exponentials)
+            square = np.einsum("csi,csi->si", weighted, z) / found.totals
+            slope = (found.weights * mean).sum(axis=0)
+            curvature = (found.weights * (square - 2 * mean**2)).sum(axis=0) + slope**2
+            return np.array([found.nll.sum(), slope.sum(), curvature.sum()])
 
         nll, first, second = sum(over_tiles(summed, data.blocks(chosen)), np.zeros(3)).tolist()
         precision = 1 / _PRIOR_STD**2
@@ -162,14 +164,14 @@ def _fit_temperature(data: Labelled, chosen: Booleans | None = None) -> Floats:
 
 
 def _fit_vector(data: Labelled) -> Floats:
-    """L-BFGS: one factor per class."""
+    """Fit one factor per class by L-BFGS."""
 
     def loss(vector: Floats) -> tuple[float, Floats]:
         """The penalised NLL and its gradient."""
 
         def summed(tile: Block, labels: Integers) -> tuple[float, Floats]:
-            said = Likelihood.of(_mapped(Method.VECTOR, {"vector": vector}, tile), labels)
-            return float(said.nll.sum()), np.einsum("csi,sic->c", said.derivative(labels), tile)
+            found = Likelihood.of(_mapped(Method.VECTOR, {"vector": vector}, tile), labels)
+            return float(found.nll.sum()), np.einsum("csi,sic->c", found.derivative(labels), tile)
 
         away = vector - 1
         nll, gradient = float(away @ away) / (2 * _PRIOR_STD**2), away / _PRIOR_STD**2
@@ -183,18 +185,19 @@ def _fit_vector(data: Labelled) -> Floats:
 
 @dataclass(frozen=True)
 class _Change:
-    """What a map did to some images."""
+    """The effect of a map on some images."""
 
     nll: tuple[float, float]
-    """Summed, before and after; so are the next."""
+    """The sum before and after."""
     right: tuple[int, int]
+    """The number before and after."""
     flips: int
     confidence: Floats
     wrong: Booleans
 
 
 def _outcome(method: Method, parameters: Parameters, data: Labelled) -> tuple[CalibrationReport, error_map.ErrorMap]:
-    """What the map changed on the images it was fitted on, and how the error follows the confidence there."""
+    """The effect of the map on its images, and their error map."""
 
     def change(tile: Block, labels: Integers) -> _Change:
         before, after = (

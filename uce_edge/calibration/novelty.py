@@ -1,15 +1,15 @@
-"""Is an image like those the model was calibrated on? A distance in feature space, and what it says with a proof.
+"""Out-of-distribution detection by a distance in feature space.
 
-Features f of the input of the last weight layer, as directions f / |f|; class means and one shared covariance S, shrunk
-(Ledoit & Wolf 2004). The score of an image is its squared Mahalanobis distance to the nearest mean (Lee et al. 2018),
+The features f are the input of the last weight layer, as directions f / |f|, with class means and one shared, shrunk
+covariance S (Ledoit & Wolf 2004). The score is the squared Mahalanobis distance to the nearest mean (Lee et al. 2018),
 
     d = min_c (f/|f| - m_c)' S^-1 (f/|f| - m_c)
 
-and its novelty the conformal p-value of d among n reference images that nothing was fitted on,
+and the novelty is the conformal p-value of d among n held-out reference images,
 
     p = (1 + #{i: d_i >= d}) / (n + 1)
 
-small for what is foreign, and 0 for what is not a number. A cutoff on p has a promise of its own: see `cutoff`.
+which is small for out-of-distribution images, and 0 for NaN. A cutoff on p has a promise: see `cutoff`.
 """
 
 import math
@@ -25,33 +25,33 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 FEWEST = 50
-"""Images that means and covariance are fitted on, at least."""
-_EXACT, _SPREAD = 500, 500  # reference scores that are kept: the largest ones all, and so many of the others
-USUAL = 0.03
-"""The level when nobody asks for one: measured in docs/novelty.md, and the same for all models.
+"""The smallest number of images for means and covariance."""
+_EXACT, _SPREAD = 500, 500  # stored reference scores: the largest ones, and so many of the others
+LEVEL = 0.03
+"""The default level of all models, measured in docs/novelty.md.
 
 It is not fitted to a model: choosing among levels by the reference images would cost the promise its confidence."""
-_LOOSEST = 0.05  # what a default may become where the images cannot promise less
+_LOOSEST = 0.05  # the largest default level, for few images
 _TINY = 1e-12
 
 
 class NoveltyError(UceEdgeError):
-    """These images cannot tell what is foreign."""
+    """These images cannot fit out-of-distribution detection."""
 
 
 @dataclass(frozen=True, eq=False)
 class Distance:
-    """The fitted distance: d = min_c |(f / |f|) W - w_c|^2, with W the whitening and w_c the whitened means."""
+    """The distance d = min_c |(f / |f|) W - w_c|^2."""
 
     whitening: Floats
-    """[features, features]."""
+    """W [features, features]."""
     means: Floats
-    """[classes, features]: of the classes that had images."""
+    """The whitened means w [classes, features] of the classes with images."""
     shrinkage: float
-    """How far the covariance was drawn to a multiple of the identity, 0 to 1."""
+    """The weight of the identity in the covariance, 0 to 1."""
 
     def __call__(self, features: npt.ArrayLike) -> Floats:
-        """The scores of some images from their features [images, features]; not finite ones score infinity."""
+        """The scores of features [images, features]; infinity if not finite."""
         values = _directions(np.asarray(features, np.float64)) @ self.whitening
         nearest = np.full(len(values), np.inf)
         for mean in self.means:
@@ -61,52 +61,53 @@ class Distance:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The scores of images that nothing was fitted on, few enough to travel with a file.
+    """A sample of the scores of held-out images, which a file stores.
 
-    With s_j the kept scores, each standing for w_j images, and s = the largest float32 standing for the image itself,
-    p = sum_j w_j [d <= s_j] / (n + 1). A kept score stands for itself and for those below it that were not kept, so
-    that p is rounded upwards. What is NaN or infinite has p = 0.
+    With s_j the stored scores, each representing w_j images, and the largest float32 representing the image itself,
+    p = sum_j w_j [d <= s_j] / (n + 1). A stored score represents itself and the omitted scores below it, so that p is
+    rounded up. NaN and infinity have p = 0.
     """
 
     scores: npt.NDArray[np.float32]
-    """Rising; the last is the largest float32."""
+    """Ascending; the last is the largest float32."""
     weights: npt.NDArray[np.float32]
-    """How many images each stands for; whole numbers."""
+    """The number of images that each represents."""
 
     @classmethod
     def of(cls, scores: npt.ArrayLike) -> "Reference":
-        """Keep the largest scores, which decide, all of them; thin out the others."""
+        """Store all of the largest scores, and a sample of the others."""
         ordered = np.sort(np.asarray(scores, np.float32))
         n = len(ordered)
         if n == 0 or not np.isfinite(ordered).all():
             raise NoveltyError(
-                "The scores of the reference images are not finite numbers, or there are none. Check the images."
+                "The scores of the reference images are not finite numbers, or there are none. Check the images.",
+                "novelty.not-finite",
             )
         thinned = max(0, n - _EXACT)
         rest = np.linspace(0, thinned, min(_SPREAD, thinned), endpoint=False).astype(np.int64)
-        kept = np.unique(np.concatenate([rest, np.arange(thinned, n)]))
+        stored = np.unique(np.concatenate([rest, np.arange(thinned, n)]))
         largest = np.finfo(np.float32).max
-        return cls(np.append(ordered[kept], largest), np.append(np.diff(kept, prepend=-1), 1).astype(np.float32))
+        return cls(np.append(ordered[stored], largest), np.append(np.diff(stored, prepend=-1), 1).astype(np.float32))
 
     @property
     def images(self) -> int:
-        """How many images were scored."""
+        """The number of reference images."""
         return int(self.weights.sum()) - 1
 
     @property
     def share(self) -> np.float32:
-        """What one image counts."""
+        """The weight of one image."""
         return np.float32(1 / (self.images + 1))
 
     def __call__(self, scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """The p-values of some scores, computed in float32 as the graph does."""
+        """The p-values of scores, in float32 as in the graph."""
         values = np.asarray(scores, np.float32)
         counted: npt.NDArray[np.float32] = (values[:, None] <= self.scores).astype(np.float32) @ self.weights
         return counted * self.share
 
 
 def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:
-    """Means and covariance from labelled images; no foreign image is needed.
+    """Fit means and covariance to labelled in-distribution images.
 
     Args:
         features: [images, features], the input of the last weight layer.
@@ -117,30 +118,36 @@ def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:
         rule = "[images, features] with one label per image"
         raise UsageError(expected("`features`", rule, (raw.shape, classes.shape), "Check the data"))
     if not np.isfinite(raw).all():
-        raise NoveltyError("Some features are NaN or infinite: the model is broken on these images.")
+        raise NoveltyError(
+            "Some features are NaN or infinite: the model is broken on these images.", "model.not-finite"
+        )
     present = np.unique(classes)
     if len(raw) < FEWEST + len(present):
         raise NoveltyError(
-            f"{len(raw)} images of {len(present)} classes are too few to learn what is foreign: at least "
-            f"{FEWEST + len(present)} are needed, and {10 * raw.shape[1]} (ten per feature) are plenty. Give more "
-            "labelled images."
+            f"{len(raw)} images of {len(present)} classes are too few for out-of-distribution detection: at least "
+            f"{FEWEST + len(present)} are needed, and {10 * raw.shape[1]} (ten per feature) are enough. Give more "
+            "labelled images.",
+            "novelty.too-few-images",
+            images=len(raw),
         )
     values = _directions(raw)
     means = np.stack([values[classes == label].mean(axis=0) for label in present])
     residuals = values - means[np.searchsorted(present, classes)]
     covariance, shrinkage = shrunk_covariance(residuals, len(raw) - len(present))
     if not np.trace(covariance) > _TINY:
-        raise NoveltyError("The features of these images do not vary: nothing could be foreign. Check the images.")
+        raise NoveltyError(
+            "The features of these images do not vary, so no distance can be fitted. Check the images.", "novelty.flat"
+        )
     scales, vectors = np.linalg.eigh(covariance)
     whitening = vectors / np.sqrt(np.maximum(scales, _TINY * scales.max()))
     return Distance(whitening, means @ whitening, shrinkage)
 
 
 def shrunk_covariance(residuals: Floats, freedom: int) -> tuple[Floats, float]:
-    """The covariance of residuals [images, features] drawn to a multiple of the identity (Ledoit & Wolf 2004).
+    """The shrunk covariance of residuals (Ledoit & Wolf 2004).
 
     Args:
-        residuals: What is left when the class means are gone.
+        residuals: Features less class means, [images, features].
         freedom: Images less classes.
 
     Returns:
@@ -158,16 +165,16 @@ def shrunk_covariance(residuals: Floats, freedom: int) -> tuple[Floats, float]:
 
 
 def cutoff(images: int, level: float, confidence: float = 0.95) -> Cutoff:
-    """The cutoff on the p-value that turns away at most a share `level` of images like the reference.
+    """The cutoff that rejects at most a share `level` of in-distribution images.
 
-    Turning away what scores more than the j-th largest of n reference scores has a false-alarm rate that is distributed
-    as Beta(j, n - j + 1), whatever the scores are. The largest j is taken with P(rate <= level) >= confidence, which is
-    P(at least j successes in n trials of probability level). It is exact for this one cutoff.
+    Rejecting scores above the j-th largest of n reference scores has a false-alarm rate with the distribution
+    Beta(j, n - j + 1), for any distribution of the scores. The result is the largest j with
+    P(rate <= level) >= confidence, which is P(at least j successes in n trials of probability level). It is exact.
 
     Args:
         images: The size of the reference.
-        level: The share of familiar images that may be turned away.
-        confidence: How sure that is, over the draw of the reference.
+        level: The largest share of rejected in-distribution images.
+        confidence: The probability of that, over the draw of the reference.
     """
     for name, value in (("level", level), ("confidence", confidence)):
         if not 0 < value < 1:
@@ -175,9 +182,12 @@ def cutoff(images: int, level: float, confidence: float = 0.95) -> Cutoff:
     smallest = smallest_level(images, confidence)
     if level < smallest:
         raise NoveltyError(
-            f"{images} reference images cannot promise to turn away at most {level:.2%} of familiar images with "
-            f"confidence {confidence:g}: {smallest:.2%} is the least they allow. "
-            f"Give {images_needed(level, confidence)} images, or a larger level."
+            f"{images} reference images cannot promise to reject at most {level:.2%} of in-distribution images with "
+            f"confidence {confidence:g}: {smallest:.2%} is the smallest share. "
+            f"Give {images_needed(level, confidence)} images, or a larger level.",
+            "novelty.unprovable",
+            images=images,
+            level=level,
         )
     rank, log_tail, risk = 0, 0.0, 1 - confidence
     log_level, log_rest = math.log(level), math.log1p(-level)
@@ -193,34 +203,37 @@ def cutoff(images: int, level: float, confidence: float = 0.95) -> Cutoff:
     return Cutoff((rank + 0.5) / (images + 1), level, confidence, images)
 
 
-def cutoff_for(images: int, wanted: NoveltyPromise, *, grouped: bool = False) -> Cutoff:
-    """The cutoff that keeps a promise, with the level that the images allow where none is asked for.
+def cutoff_for(images: int, promise: NoveltyPromise, *, grouped: bool = False) -> Cutoff:
+    """The cutoff that keeps a promise, by default at level `LEVEL`.
 
     Args:
         images: The size of the reference.
-        wanted: The promise.
+        promise: The promise; without a level, few images have a larger one than `LEVEL`.
         grouped: Whether the images are one of each group.
     """
-    if wanted.level is not None:
-        return cutoff(images, wanted.level, wanted.confidence)
-    smallest = smallest_level(images, wanted.confidence)
+    if promise.level is not None:
+        return cutoff(images, promise.level, promise.confidence)
+    smallest = smallest_level(images, promise.confidence)
     if smallest > _LOOSEST:
         what = "groups" if grouped else "images"
         raise NoveltyError(
-            f"{images} reference {what} are too few: they can only promise that at most {smallest:.1%} of familiar "
-            f"images are rejected. {2 * images_needed(_LOOSEST, wanted.confidence)} calibration {what} can promise "
-            f"{_LOOSEST:.0%}, and {2 * images_needed(USUAL, wanted.confidence)} can promise {USUAL:.0%}."
+            f"{images} reference {what} are too few: they can only promise that at most {smallest:.1%} of "
+            f"in-distribution images are rejected. {2 * images_needed(_LOOSEST, promise.confidence)} calibration "
+            f"{what} can promise {_LOOSEST:.0%}, and {2 * images_needed(LEVEL, promise.confidence)} can promise "
+            f"{LEVEL:.0%}.",
+            "novelty.unprovable",
+            images=images,
         )
-    return cutoff(images, max(USUAL, math.ceil(1000 * smallest) / 1000), wanted.confidence)
+    return cutoff(images, max(LEVEL, math.ceil(1000 * smallest) / 1000), promise.confidence)
 
 
 def smallest_level(images: int, confidence: float) -> float:
-    """The smallest share that a reference of so many images can promise: nothing beyond its largest score."""
+    """The smallest level that a reference of so many images can promise."""
     return -math.expm1(math.log1p(-confidence) / max(images, 1))
 
 
 def images_needed(level: float, confidence: float) -> int:
-    """How many reference images a level needs."""
+    """The number of reference images that a level needs."""
     return math.ceil(math.log1p(-confidence) / math.log1p(-level) - 1e-9)
 
 

@@ -1,4 +1,4 @@
-"""Minimising smooth functions: Newton's method for one number, L-BFGS for many, Adam for steps on parts of the data."""
+"""Minimise smooth functions: Newton's method, L-BFGS and Adam."""
 
 import math
 from collections import deque
@@ -13,19 +13,19 @@ _DECREASE, _CURVATURE = 1e-4, 0.9  # of the Wolfe conditions (Nocedal & Wright, 
 
 
 def newton(function: Callable[[float], tuple[float, float, float]], start: float) -> float:
-    """A minimum of a function of one number.
+    """Minimise a function of one number.
 
-    A step goes at most 1 far, goes downhill where the curvature is not positive, and is halved until it helps.
+    A step is at most 1, goes downhill where the curvature is not positive, and is halved until the value falls.
 
     Args:
-        function: Gives value, slope and curvature.
-        start: Where to begin.
+        function: Returns value, slope and curvature.
+        start: The first point.
     """
     point = start
     value, slope, curvature = function(point)
     for _ in range(100):
-        wanted = -slope / curvature if curvature > 0 else -math.copysign(1.0, slope)
-        step = min(max(wanted, -1.0), 1.0)
+        step = -slope / curvature if curvature > 0 else -math.copysign(1.0, slope)
+        step = min(max(step, -1.0), 1.0)
         if abs(step) < 1e-6:  # the error after a step is about its square
             return point + step
         trial = function(point + step)
@@ -40,12 +40,12 @@ def newton(function: Callable[[float], tuple[float, float, float]], start: float
 
 
 def lbfgs(function: Callable[[Floats], tuple[float, Floats]], start: Floats, steps: int = 200) -> Floats:
-    """A minimum of a function of many numbers, by L-BFGS (Nocedal & Wright, algorithm 7.5).
+    """Minimise a function by L-BFGS (Nocedal & Wright, algorithm 7.5).
 
     Args:
-        function: Gives value and gradient.
-        start: Where to begin.
-        steps: At most so many.
+        function: Returns value and gradient.
+        start: The first point.
+        steps: The most steps.
     """
     point = start.copy()
     value, gradient = function(point)
@@ -70,7 +70,7 @@ def lbfgs(function: Callable[[Floats], tuple[float, Floats]], start: Floats, ste
 
 
 def _times_inverse_hessian(gradient: Floats, pairs: "deque[tuple[Floats, Floats, float]]") -> Floats:
-    """The two-loop recursion: what moved and turned before stands for the curvature."""
+    """The two-loop recursion over the last steps and gradient changes."""
     result, shares = gradient.copy(), []
     for moved, turned, product in reversed(pairs):
         shares.append(float(moved @ result) / product)
@@ -91,9 +91,9 @@ def _line_search(
     direction: Floats,
     length: float,
 ) -> tuple[float, float, Floats] | None:
-    """A length that meets the Wolfe conditions, with value and gradient there; None when rounding hides it.
+    """A step that meets the Wolfe conditions; None if rounding hides it.
 
-    The curvature condition makes every pair of L-BFGS have a positive product.
+    The curvature condition gives every pair of L-BFGS a positive product.
     """
     low, low_value, low_slope = 0.0, value, slope
     high = high_value = math.inf
@@ -107,11 +107,11 @@ def _line_search(
         else:
             return length, new_value, gradient
         if high == math.inf:
-            # Where the slope would be 0 on a straight line through both ends, at least twice and at most ten times.
+            # The zero of the linearly extrapolated slope, at least twice and at most ten times the length.
             reach = slope / (slope - new_slope) if new_slope > slope else math.inf
             length *= min(max(reach, 2.0), 10.0)
         else:
-            # The lowest point of a parabola, kept away from the ends.
+            # The minimum of a parabola, away from the ends.
             width = high - low
             bend = high_value - low_value - low_slope * width
             share = -low_slope * width / (2 * bend) if 0 < bend < math.inf else 0.5
@@ -123,10 +123,10 @@ class Adam:
     """Adam (Kingma & Ba, 2015) with weight decay in the gradient."""
 
     def __init__(self, parameters: dict[str, Floats], rate: float, decay: Mapping[str, float]) -> None:
-        """Take over parameters, which every step changes in place.
+        """Store the parameters, which every step changes in place.
 
         Args:
-            parameters: What is learned, by name.
+            parameters: By name.
             rate: The learning rate.
             decay: The weight decay of some of them.
         """

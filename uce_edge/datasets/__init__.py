@@ -1,11 +1,11 @@
-"""Labelled images: read from wherever they lie, and cut into splits that never change.
+"""Labelled images in fixed splits.
 
     from uce_edge import datasets
     dataset = datasets.load("photos/")
     dataset.splits["calibration"].images
 
-`labelled` has the images for a model that exists already. Nothing here needs torch. A new kind of file is one module in
-`formats`, and a new dataset with a name one in `named`.
+`labelled` reads images for an existing model. Nothing here needs torch. To add a file format, add a module to
+`formats`; to add a named dataset, add one to `named`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Public datasets: where they lie on disk, and how they get there from their official addresses."""
+"""Download public datasets from their official addresses."""
 
 import hashlib
 import http.client
@@ -23,10 +23,10 @@ _TIMEOUT = 30.0  # seconds without a byte
 
 @dataclass(frozen=True)
 class Public:
-    """Where a public dataset comes from, and what lies where."""
+    """The files of a public dataset and their origin."""
 
     folder: str
-    """Its usual folder under the root."""
+    """Its default folder under the root."""
     address: str
     """The address of a file is this and its name."""
     files: dict[str, str]
@@ -36,12 +36,12 @@ class Public:
 
 
 def places(name: str, public: Public, root: Path) -> tuple[Path, Path, Path]:
-    """The folders in which a dataset's files are looked for, in this order; the first is the usual one."""
+    """The folders to search for a dataset's files, in order."""
     return root / public.folder, root / name, root
 
 
 def by_hand(public: Public, root: Path) -> str:
-    """What to do without `fetch`, as the end of a sentence."""
+    """How to download the files by hand, as a clause."""
     files = ", ".join(f"{file} (md5 {md5})" for file, md5 in public.files.items())
     if public.contents:
         return f"put {files} from {public.address} into {root} and unpack it there"
@@ -49,27 +49,27 @@ def by_hand(public: Public, root: Path) -> str:
 
 
 def fetch(name: str, public: Public, root: Path) -> None:
-    """Download what is missing of a public dataset into its usual folder under `root`.
+    """Download the missing files of a public dataset.
 
-    What is there with the right checksum is kept, and a published file that somebody put into `root` is used instead
-    of a download. A wrong file is reported, never overwritten.
+    Files with the right checksum are not downloaded again, in the default folder or in `root`. A wrong file raises an
+    error and is never overwritten.
 
     Args:
-        name: What it is called.
-        public: Where it comes from.
-        root: Where datasets lie.
+        name: The name of the dataset.
+        public: Its origin.
+        root: The folder of all datasets.
 
     Raises:
-        UceEdgeError: No connection, a wrong checksum, a full disk; it names what to put where by hand.
+        UceEdgeError: No connection, a wrong checksum or a full disk. The message describes the manual download.
     """
     if (root / f"{name}.npz").is_file():
         return
-    wanted = public.contents or public.files
+    needed = public.contents or public.files
     for place in places(name, public, root):
         lacking = _lacking(public, place, root)
         if not lacking:
             return
-        if len(lacking) < len(wanted) or any((place / file).exists() for file in wanted):
+        if len(lacking) < len(needed) or any((place / file).exists() for file in needed):
             break  # the reader would stop at this place, too
     folder = root / public.folder
     lacking = _lacking(public, folder, root)
@@ -99,23 +99,23 @@ def _fetch_archive(public: Public, root: Path, lacking: list[str]) -> None:
 
 
 def _lacking(public: Public, place: Path, root: Path) -> list[str]:
-    """The files that a reader needs and that are not in a folder as they should be."""
+    """The files that a folder lacks, or has with a wrong checksum."""
 
     def unzipped(file: str) -> bool:
-        # Without a checksum, only a folder of its own tells MNIST from Fashion-MNIST.
+        # Without a checksum, only the folder distinguishes MNIST from Fashion-MNIST.
         return place != root and file.endswith(".gz") and (place / file).with_suffix("").is_file()
 
-    wanted = public.contents or public.files
-    return [file for file in wanted if not unzipped(file) and _flaw(public, place / file) is not None]
+    needed = public.contents or public.files
+    return [file for file in needed if not unzipped(file) and _flaw(public, place / file) is not None]
 
 
 def _flaw(public: Public, path: Path) -> str | None:
-    """What is wrong with a file of the dataset; None if nothing is."""
+    """The fault of a file of the dataset; None for no fault."""
     if not path.is_file():
         return "does not exist"
     if path.name in public.contents:
-        size, wanted = path.stat().st_size, public.contents[path.name]
-        return None if wanted in (None, size) else f"has {size} bytes instead of {wanted}"
+        size, published = path.stat().st_size, public.contents[path.name]
+        return None if published in (None, size) else f"has {size} bytes instead of {published}"
     with path.open("rb") as file:
         md5 = hashlib.file_digest(file, _md5).hexdigest()
     return None if md5 == public.files[path.name] else f"has the md5 {md5} instead of {public.files[path.name]}"
@@ -126,12 +126,14 @@ def _refuse_wrong(public: Public, path: Path) -> None:
     if flaw is not None:
         raise UceEdgeError(
             f"{path} {flaw}: it is damaged, or another file. Delete it and run this again, or replace it; "
-            f"it belongs to {' and '.join(public.files)} from {public.address}"
+            f"it belongs to {' and '.join(public.files)} from {public.address}",
+            "download.wrong-file",
+            path=path,
         )
 
 
 def _download(public: Public, target: Path, temporary: Path) -> None:
-    """Stream the published file of the target's name into a temporary file, and check it on the way."""
+    """Download the target's file and check its MD5."""
     md5 = _md5()
     # Closed at once when the disk is full, so that no bar is drawn over the message.
     with temporary.open("wb") as file, closing(_stream(public, target)) as chunks:
@@ -139,11 +141,11 @@ def _download(public: Public, target: Path, temporary: Path) -> None:
             md5.update(chunk)
             file.write(chunk)
     if md5.hexdigest() != public.files[target.name]:
-        raise _failed(public, target, f"what arrived has the md5 {md5.hexdigest()}")
+        raise _failed(public, target, f"the downloaded file has the md5 {md5.hexdigest()}")
 
 
 def _stream(public: Public, target: Path) -> Generator[bytes]:
-    """The body of a published file; a failure of the network is a sentence, one of the disk is the caller's."""
+    """Yield the body of a published file; raise network errors only."""
     headers = {"User-Agent": f"uce-edge/{__version__}"}
     request = urllib.request.Request(public.address + target.name, headers=headers)
     try:
@@ -167,30 +169,39 @@ def _stream(public: Public, target: Path) -> Generator[bytes]:
 def _failed(public: Public, target: Path, reason: str) -> UceEdgeError:
     return UceEdgeError(
         f"{public.address}{target.name} cannot be downloaded: {reason}. Try again later, or get the file with the md5 "
-        f"{public.files[target.name]} elsewhere, put it at {target}, and run this again."
+        f"{public.files[target.name]} elsewhere, put it at {target}, and run this again.",
+        "download.failed",
+        path=target,
+        reason=reason,
     )
 
 
-def _unpack(archive: Path, folder: Path, wanted: list[str]) -> None:
-    """Move the wanted files of an archive into a folder, after all of them were unpacked beside it."""
+def _unpack(archive: Path, folder: Path, files: list[str]) -> None:
+    """Unpack some files of an archive, all or none."""
     if not hasattr(tarfile, "data_filter"):
         raise UceEdgeError(
-            f"Python before 3.11.4 cannot unpack archives safely. Run: tar -xf {archive} -C {folder.parent}"
+            f"Python before 3.11.4 cannot unpack archives safely. Run: tar -xf {archive} -C {folder.parent}",
+            "download.unpack",
+            path=archive,
         )
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as temporary:
             with tarfile.open(archive) as tar:
                 tar.extractall(temporary, filter="data")
             unpacked = Path(temporary) / folder.name
-            absent = [file for file in wanted if not (unpacked / file).is_file()]
+            absent = [file for file in files if not (unpacked / file).is_file()]
             if absent:
-                raise UceEdgeError(f"{archive} does not hold {folder.name}/{absent[0]}. Get it again.")
+                raise UceEdgeError(
+                    f"{archive} does not hold {folder.name}/{absent[0]}. Get it again.", "download.unpack", path=archive
+                )
             folder.mkdir(exist_ok=True)
-            for file in wanted:
+            for file in files:
                 (unpacked / file).replace(folder / file)
     except (OSError, EOFError, tarfile.TarError) as error:
         raise UceEdgeError(
-            f"{archive} cannot be unpacked ({error}). Make room, or unpack it into {folder.parent} yourself."
+            f"{archive} cannot be unpacked ({error}). Make room, or unpack it into {folder.parent} yourself.",
+            "download.unpack",
+            path=archive,
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Groups of images that belong together, such as those of one patient: found by a column, or in file names."""
+"""Groups of dependent images, such as those of one patient."""
 
 import re
 import warnings
@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.datasets.sources import UngroupedWarning, Wanted
+from uce_edge.datasets.sources import ReaderOptions, UngroupedWarning
 from uce_edge.errors import UsageError, expected
 
 _EXAMPLE = "For example: --group '(patient\\d+)'"
 
 
 def by_pattern(names: Sequence[str], pattern: str, where: Path | str, columns: Sequence[str] = ()) -> list[str]:
-    """The group of every file: what the one capture group of a pattern finds in its name.
+    """Group files by the capture group of a pattern.
 
     Args:
-        names: The files, as the dataset calls them.
-        pattern: A regular expression, looked for anywhere in a name.
-        where: What messages call the dataset.
-        columns: What a manifest has instead, for messages.
+        names: The file names within the dataset.
+        pattern: A regular expression that is searched for in each name.
+        where: The dataset's name in messages.
+        columns: The columns of a manifest, for messages.
     """
     rule = f"a column of {where} ({', '.join(columns)}), or " if columns else ""
     rule += "a regular expression with one capture group"
@@ -35,51 +35,57 @@ def by_pattern(names: Sequence[str], pattern: str, where: Path | str, columns: S
     lacking = [name for name, group in zip(names, found, strict=True) if not group]
     if len(lacking) == len(names):
         raise UsageError(
-            f"--group {pattern!r} matches no image of {where}: the first is called {names[0]}. Check the pattern."
+            f"--group {pattern!r} matches no image of {where}. The first image is {names[0]}. Check the pattern.",
+            "group.unmatched",
+            pattern=pattern,
         )
     if lacking:
         raise UsageError(
             f"--group {pattern!r} finds no group for {len(lacking)} of the {len(names)} images of {where}. "
-            f"The first: {lacking[0]}. Every image needs one."
+            f"The first: {lacking[0]}. Every image needs one.",
+            "group.unmatched",
+            pattern=pattern,
         )
     return [group or "" for group in found]
 
 
-def soft(wanted: Wanted, where: Path | str, error: UsageError) -> None:
-    """Images that cannot be grouped: refuse them, or say so where a model's own grouping was only tried.
+def refuse_or_warn(options: ReaderOptions, where: Path | str, error: UsageError) -> None:
+    """Raise the error, or warn where grouping is optional.
 
     Args:
-        wanted: What the reader was told.
-        where: What messages call the dataset.
-        error: Why not.
+        options: The reader's options.
+        where: The dataset's name in messages.
+        error: Why the images cannot be grouped.
     """
-    if wanted.must_group:
+    if options.must_group:
         raise error
     warnings.warn(
-        f"This model was made from images that were grouped by {wanted.group}, but the images of {where} cannot be "
-        "grouped so. They are treated as independent. If they are not, name their groups with --group.",
+        f"This model was made from images that were grouped by {options.group}. The images of {where} have no such "
+        "groups and are treated as independent. If they are not independent, name their groups with --group.",
         UngroupedWarning,
         stacklevel=3,
     )
 
 
 def numbered(groups: Sequence[str], parts: Sequence[str], where: Path | str) -> npt.NDArray[np.int64]:
-    """The groups as numbers; refuses one that stands in two parts.
+    """Number the groups; refuse a group in two parts.
 
     Args:
         groups: The group of every image.
         parts: The part of every image.
-        where: What messages call the dataset.
+        where: The dataset's name in messages.
     """
     first: dict[str, str] = {}
-    torn = {group: (first[group], part) for group, part in zip(groups, parts, strict=True)
-            if first.setdefault(group, part) != part}  # fmt: skip
-    if torn:
-        group, (one, other) = next(iter(torn.items()))
-        more = f", and so are {len(torn) - 1} others" if len(torn) > 1 else ""
+    divided = {group: (first[group], part) for group, part in zip(groups, parts, strict=True)
+               if first.setdefault(group, part) != part}  # fmt: skip
+    if divided:
+        group, (one, other) = next(iter(divided.items()))
+        more = f", and so are {len(divided) - 1} others" if len(divided) > 1 else ""
         raise UsageError(
-            f"The group {group} of {where} is in {one} and in {other}{more}. Put all images of a group into one split."
+            f"The group {group} of {where} is in {one} and in {other}{more}. Put all images of a group into one split.",
+            "group.split",
+            group=group,
         )
-    # Not by numpy, whose arrays give every text the room of the longest.
+    # Not np.unique: a numpy array of strings gives each the width of the longest.
     number = {group: index for index, group in enumerate(sorted(set(groups)))}
     return np.array([number[group] for group in groups], np.int64)

@@ -1,4 +1,4 @@
-"""Image files with their labels, read alike whether folders or a manifest name them."""
+"""Read image files with labels, for folders and manifests."""
 
 import logging
 import warnings
@@ -12,7 +12,7 @@ import numpy as np
 from uce_edge._util.progress import progress
 from uce_edge.datasets import groups as grouping
 from uce_edge.datasets import range_choice
-from uce_edge.datasets.sources import PARTS, Origin, Part, SkippedImagesWarning, Source, Wanted
+from uce_edge.datasets.sources import PARTS, Origin, Part, ReaderOptions, SkippedImagesWarning, Source
 from uce_edge.errors import ImageError, UsageError
 from uce_edge.images import loader
 from uce_edge.images.converter import Pixels
@@ -20,17 +20,17 @@ from uce_edge.images.gray_survey import UNDECIDED, Decided, Notes
 from uce_edge.metadata import ImageSpec
 
 LOG = logging.getLogger("uce_edge.datasets")
-"""What was found where, for people; the command line shows it on stderr."""
+"""The command line shows it on stderr."""
 UNLEARNABLE = "a class without images cannot be learned. Add some, or remove it."
 _NAMED_AT_MOST = 10  # images that could not be read, in the warning about them
 
 
 class Listed(NamedTuple):
-    """An image file that shall be read."""
+    """An image file to read."""
 
     file: str
     name: str
-    """What messages call it, and what a pattern for groups is looked for in."""
+    """Its name in messages, in which a group pattern is searched for."""
     label: str
     """The name of its class."""
     part: str
@@ -41,24 +41,24 @@ def read(
     listed: Sequence[Listed],
     class_names: Sequence[str],
     where: Path,
-    wanted: Wanted,
+    options: ReaderOptions,
     groups: Sequence[str] | None = None,
     group: str | None = None,
 ) -> Source:
-    """Read image files, resized to one shape; what cannot be read is left out, counted and named.
+    """Read image files in one shape; unreadable files give a warning.
 
     Args:
-        listed: The files, one at least.
+        listed: The files, at least one.
         class_names: The classes; every label is one of them.
         where: The folder or manifest that names them.
-        wanted: What the image shall be like.
+        options: The reader's options.
         groups: The group of every file, if they are grouped.
-        group: What groups them.
+        group: The column or pattern that groups them.
     """
     numbers = None if groups is None else grouping.numbered(groups, [one.part for one in listed], where)
-    channels = 1 if wanted.image is None and _are_gray(listed) else 3
-    spec = wanted.image or ImageSpec(*wanted.size, channels)
-    decided = _decided(listed, wanted)
+    channels = 1 if options.image is None and _are_gray(listed) else 3
+    spec = options.image or ImageSpec(*options.size, channels)
+    decided = _decided(listed, options)
     pixels = _read(listed, where, replace(spec, range=decided.range or spec.range))
     label_of = {name: label for label, name in enumerate(class_names)}
     parts: dict[str, Part] = {}
@@ -75,15 +75,15 @@ def read(
 
 
 def _read(listed: Sequence[Listed], where: Path, spec: ImageSpec) -> dict[int, Pixels]:
-    """What can be read, by its place in the list."""
+    """The readable images, by their index in the list."""
     pixels: dict[int, Pixels] = {}
     failed = []
     with progress("reading images", len(listed)) as advance, Notes() as notes:
         for index, one in enumerate(listed):
-            odd: list[str] = []
+            found: list[str] = []
             try:
-                pixels[index] = loader.load(one.file, spec, note=odd.append)
-                notes.add(*odd)
+                pixels[index] = loader.load(one.file, spec, note=found.append)
+                notes.add(*found)
             except ImageError as error:
                 failed.append((one.name, error))
             advance(1)
@@ -98,27 +98,33 @@ def _read(listed: Sequence[Listed], where: Path, spec: ImageSpec) -> dict[int, P
         )
     if not pixels:
         raise UsageError(
-            f"No image under {where} can be read. The first: {failed[0][1] if failed else 'there is none'}"
+            f"No image under {where} can be read. The first: {failed[0][1] if failed else 'there is none'}",
+            "dataset.unreadable",
+            path=where,
         )
-    kept = {(listed[index].part, listed[index].label) for index in pixels}
+    readable = {(listed[index].part, listed[index].label) for index in pixels}
     for part, label in dict.fromkeys((one.part, one.label) for one in listed):
-        if (part, label) not in kept:
+        if (part, label) not in readable:
             place = where if part == "all" else f"{where}, part {part},"
-            raise UsageError(f"No image of the class {label} in {place} can be read, and {UNLEARNABLE}")
+            raise UsageError(
+                f"No image of the class {label} in {place} can be read, and {UNLEARNABLE}",
+                "dataset.class-empty",
+                path=where,
+            )
     return pixels
 
 
-def _decided(listed: Sequence[Listed], wanted: Wanted) -> Decided:
-    """Which gray values become black and white, by the training images if they are a part of their own."""
-    if wanted.range is None:
+def _decided(listed: Sequence[Listed], options: ReaderOptions) -> Decided:
+    """The gray range, decided by the training images where known."""
+    if options.range is None:
         return UNDECIDED
     training = [one.file for one in listed if one.part == "train"]
-    return range_choice.decided(training or [one.file for one in listed], wanted.range)
+    return range_choice.decided(training or [one.file for one in listed], options.range)
 
 
 def _are_gray(listed: Sequence[Listed]) -> bool:
-    """Whether images are gray, judged by the first one of every class in every folder."""
+    """Whether the first image of every class and folder is gray."""
     first = {(Path(one.file).parent, one.part, one.label): one.file for one in reversed(listed)}
     found = {loader.is_gray(Path(file)) for file in first.values()}
-    found.discard(None)  # damaged or far too large: the reader says so, and another image tells
+    found.discard(None)  # damaged or far too large: the reader reports it
     return found == {True}

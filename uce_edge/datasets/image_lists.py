@@ -1,4 +1,4 @@
-"""Lists of image files: the text of a .csv, .tsv, .jsonl or .txt file, row by row."""
+"""Parse lists of image files: .csv, .tsv, .jsonl and .txt."""
 
 import csv
 import io
@@ -13,31 +13,31 @@ from uce_edge.errors import UsageError, expected
 SUFFIXES = (".csv", ".jsonl", ".tsv", ".txt")
 PATH = "path"
 COLUMNS = (PATH, "label", "group", "split")
-"""Columns with a meaning, which may be spelled in any case."""
+"""The columns with a meaning, in upper or lower case."""
 
 
 class Row(NamedTuple):
     """One row of a list."""
 
     line: int
-    """Where it stands: its line in a text, or its number in a table."""
+    """Its line in a text, or its number in a table."""
     cells: dict[str, str]
-    """By column; one that is empty, or is not there, is an empty text."""
+    """By column; a missing cell is an empty string."""
 
 
 def parse(text: str, suffix: str, name: str) -> list[Row]:
-    """The rows of a list; empty lines are no rows.
+    """Parse the rows of a list; skip empty lines.
 
     A .txt file has a path per line, a .jsonl file an object per line. The first line of a .csv file (with commas, or
     with semicolons as some spreadsheets write it) and of a .tsv file names the columns.
 
     Args:
-        text: What is in the file.
+        text: The content of the file.
         suffix: One of `SUFFIXES`.
-        name: What messages call the file.
+        name: The file's name in messages.
 
     Raises:
-        UsageError: It is no such list.
+        UsageError: The file is not such a list.
     """
     if suffix == ".txt":
         return [Row(n, {PATH: line.strip()}) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
@@ -50,33 +50,39 @@ def parse(text: str, suffix: str, name: str) -> list[Row]:
         columns = columns_of(next(reader, []), name)
         return [_of_cells(cells, reader.line_num, columns, name) for cells in reader if any(map(str.strip, cells))]
     except csv.Error as error:
-        raise UsageError(f"Line {reader.line_num} of {name} cannot be read: {error}. Save it again as CSV.") from None
+        raise UsageError(
+            f"Line {reader.line_num} of {name} cannot be read: {error}. Save it again as CSV.", "manifest.unreadable"
+        ) from None
 
 
 def columns_of(names: Iterable[str], where: str) -> list[str]:
-    """The names of columns as they are looked up; refuses one that stands there twice."""
+    """Normalize the names of columns; refuse duplicates."""
     columns = [_column(name) for name in names]
     for column, count in Counter(columns).items():
         if column and count > 1:
-            raise UsageError(expected(f"the columns of {where}", "different", f"{column} twice", "Rename one"))
+            raise UsageError(
+                expected(f"the columns of {where}", "different", f"{column} twice", "Rename one"), "manifest.columns"
+            )
     return columns
 
 
 def paths(rows: Iterable[Row], name: str) -> list[str]:
-    """The paths of a list, one at least."""
+    """The paths of a list, at least one."""
     found = []
     for row in rows:
         if PATH not in row.cells:
-            raise UsageError(expected(f"the rows of {name}", "with a column `path`", row.cells, "Name it `path`"))
+            raise UsageError(
+                expected(f"the rows of {name}", "with a column `path`", row.cells, "Name it `path`"), "manifest.columns"
+            )
         found.append(row.cells[PATH])
     found = [path for path in found if path]
     if not found:
-        raise UsageError(expected("the list", "at least one path", name, "Write one per line"))
+        raise UsageError(expected("the list", "at least one path", name, "Write one per line"), "manifest.empty")
     return found
 
 
 def beside(path: str, folder: str) -> str:
-    """Where a file of a list lies: a relative path counts from the folder of the list."""
+    """Resolve a path relative to the folder of its list."""
     return path if "://" in path or Path(path).is_absolute() else f"{folder}/{path}"
 
 
@@ -94,15 +100,19 @@ def _of_json(line: str, number: int, name: str) -> Row:
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"Line {number} of {name} is not JSON: {error}.") from None
+        raise UsageError(f"Line {number} of {name} is not JSON: {error}.", "manifest.row") from None
     if not isinstance(values, dict):
         rule = f"an object such as {{{json.dumps(PATH)}: ...}}"
-        raise UsageError(expected(f"line {number} of {name}", rule, values, "Write one object per line"))
+        raise UsageError(
+            expected(f"line {number} of {name}", rule, values, "Write one object per line"), "manifest.row"
+        )
     columns = columns_of(values, f"line {number} of {name}")
     cells = [text_of(value) for value in values.values()]
     if not all(map(_is_text, (*columns, *cells))):  # JSON can escape what no text holds
         remedy = "Write each character as one"
-        raise UsageError(expected(f"line {number} of {name}", "without halves of characters", line, remedy))
+        raise UsageError(
+            expected(f"line {number} of {name}", "without halves of characters", line, remedy), "manifest.row"
+        )
     return Row(number, dict(zip(columns, cells, strict=True)))
 
 
@@ -117,6 +127,8 @@ def _is_text(cell: str) -> bool:
 def _of_cells(cells: list[str], line: int, columns: list[str], name: str) -> Row:
     if len(cells) > len(columns):
         rule = f"{len(columns)} cells, as many as there are columns ({', '.join(columns)})"
-        raise UsageError(expected(f"line {line} of {name}", rule, len(cells), "Put text with a comma in quotes"))
+        raise UsageError(
+            expected(f"line {line} of {name}", rule, len(cells), "Put text with a comma in quotes"), "manifest.row"
+        )
     cells = cells + [""] * (len(columns) - len(cells))
     return Row(line, {column: cell for column, cell in zip(columns, cells, strict=True) if column})

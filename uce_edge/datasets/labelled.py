@@ -1,4 +1,4 @@
-"""Images for a model that exists already: resized as it takes them, and their labels matched to its classes."""
+"""Images for an existing model, resized and matched to its classes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from uce_edge.datasets import overlap
 from uce_edge.datasets.image_files import LOG
 from uce_edge.datasets.resolve import Resolved, resolve
-from uce_edge.datasets.sources import Wanted
+from uce_edge.datasets.sources import ReaderOptions
 from uce_edge.datasets.splits import Split, from_source, part_of
 from uce_edge.errors import UsageError, argument, expected
 from uce_edge.images import loader
@@ -20,18 +20,18 @@ from uce_edge.metadata import ImageSpec
 # Held-out images come first; images a model may have been trained on are never taken.
 _TO_CALIBRATE = ("all", "val", "test")
 _TO_EVALUATE = ("test", "all", "val")
-_FOREIGN = ("test", "all", "val", "train")
+_TO_REJECT = ("test", "all", "val", "train")
 
 
 @dataclass(frozen=True)
 class Own:
-    """What a model says of the images that it was made from."""
+    """A model's metadata about its training images."""
 
     splits: Mapping[str, str] = field(default_factory=dict)
-    """The SHA-256 of the splits that its training made, by name. Where a source is what the network was trained from,
-    only the images set aside for the purpose are taken."""
+    """The SHA-256 of the splits of its training, by name. If the network was trained from the same source, only the
+    images that training set aside are used."""
     group: str | None = None
-    """What they were grouped by, so that other images of the same kind are grouped without being told to."""
+    """The column or pattern that grouped them. It also groups other images by default."""
 
 
 _UNKNOWN = Own()
@@ -42,28 +42,28 @@ def load(source: str, spec: ImageSpec, classes: Sequence[str], own: Own = _UNKNO
 
     Args:
         source: A folder with one sub-folder per class, a manifest, an .npz file, or `digits` (its calibration images).
-        spec: What the model takes as an image.
+        spec: The image format of the model.
         classes: The model's class names; sub-folders and `class_names` are matched by name.
-        own: What the model says of the images that it was made from.
-        group: What groups the images, as in `splits.load`; None for what the model's own were grouped by.
+        own: The model's metadata about its training images.
+        group: The column or pattern that groups the images, as in `splits.load`; None for that of the model.
     """
-    resolved = resolve(source, wanted=_wanted(spec, classes, own, group), below_root=False)
+    resolved = resolve(source, options=_options(spec, classes, own, group), below_root=False)
     _, split = _first(source, _unseen(resolved, "calibration", own), _TO_CALIBRATE)
-    _tell_repeated(source, split)
+    _warn_about_duplicates(source, split)
     return _matched(source, split, resolved.source.class_names, spec, classes)
 
 
 def load_with_names(source: str, spec: ImageSpec, group: str | None = None) -> tuple[Split, tuple[str, ...]]:
-    """Labelled images to calibrate on, and the names of their classes, for a model whose classes have no names.
+    """Labelled images to calibrate on, and their class names.
 
     Args:
         source: A folder with one sub-folder per class, a manifest, or an .npz file.
-        spec: What the model takes as an image.
-        group: What groups the images, as in `splits.load`.
+        spec: The image format of the model.
+        group: The column or pattern that groups the images, as in `splits.load`.
     """
-    resolved = resolve(source, wanted=Wanted(spec, group=group), below_root=False)
+    resolved = resolve(source, options=ReaderOptions(spec, group=group), below_root=False)
     _, split = _first(source, _parts(resolved), _TO_CALIBRATE)
-    _tell_repeated(source, split)
+    _warn_about_duplicates(source, split)
     return _prepared(split, spec), tuple(resolved.source.class_names)
 
 
@@ -75,46 +75,46 @@ def load_test(
     own: Own = _UNKNOWN,
     group: str | None = None,
 ) -> tuple[Split, str]:
-    """Labelled images to evaluate on: the test part where there is one, and what they are in words.
+    """Labelled images to evaluate on, and the name of their part.
 
     Args:
         source: As in `load`, or the name of a dataset under the root; `digits` gives its test images.
-        spec: What the model takes as an image.
+        spec: The image format of the model.
         classes: The model's class names.
-        root: Where datasets with a name lie, as in `resolve`.
+        root: The folder of named datasets, as in `resolve`.
         own: As in `load`, for the images set aside to test.
         group: As in `load`.
     """
-    resolved = resolve(source, root, _wanted(spec, classes, own, group))
+    resolved = resolve(source, root, _options(spec, classes, own, group))
     name, split = _first(source, _unseen(resolved, "test", own), _TO_EVALUATE)
     words = {"test": "test images", "val": "validation images", "all": "all images"}[name]
     return _matched(source, split, resolved.source.class_names, spec, classes), words
 
 
-def foreign(source: str, spec: ImageSpec, root: str | Path | None = None, download: bool = False) -> Split:
-    """Images whose labels do not matter, all 0: what a model was not trained for.
+def load_ood(source: str, spec: ImageSpec, root: str | Path | None = None, download: bool = False) -> Split:
+    """Out-of-distribution images; every label is 0.
 
     Args:
         source: A dataset's name (its test images; NAME_test.npz will do), a folder of images with or without
             sub-folders, a manifest, or an .npz file.
-        spec: What the model takes as an image.
-        root: Where datasets with a name lie, as in `resolve`.
+        spec: The image format of the model.
+        root: The folder of named datasets, as in `resolve`.
         download: Fetch a public dataset that is not under the root.
     """
-    wanted = Wanted(spec, labels=False)
-    resolved = resolve(source, root, wanted, argument="ood", download=download, endings=("_test", ""))
-    _, split = _first(source, _unseen(resolved, "test", _UNKNOWN), _FOREIGN)
+    options = ReaderOptions(spec, labels=False)
+    resolved = resolve(source, root, options, argument="ood", download=download, endings=("_test", ""))
+    _, split = _first(source, _unseen(resolved, "test", _UNKNOWN), _TO_REJECT)
     return _prepared(replace(split, labels=np.zeros(len(split), np.int64)), spec)
 
 
-def _wanted(spec: ImageSpec, classes: Sequence[str], own: Own, group: str | None) -> Wanted:
+def _options(spec: ImageSpec, classes: Sequence[str], own: Own, group: str | None) -> ReaderOptions:
     if group is not None:
-        return Wanted(spec, classes=classes, group=group)
-    return Wanted(spec, classes=classes, group=own.group, must_group=False)
+        return ReaderOptions(spec, classes=classes, group=group)
+    return ReaderOptions(spec, classes=classes, group=own.group, must_group=False)
 
 
 def _parts(resolved: Resolved) -> dict[str, Split]:
-    """The parts of a source; images for calibration and guarantee are one part, of which none was trained on."""
+    """The parts of a source; calibration and guarantee images are one part."""
     parts = {key: part_of(resolved.source, key) for key in resolved.source.parts}
     held_out = [parts.pop(key) for key in ("val", "calibration", "guarantee") if key in parts]
     return parts | ({"val": _joined(held_out)} if held_out else {})
@@ -134,7 +134,7 @@ def _joined(parts: Sequence[Split]) -> Split:
 
 
 def _unseen(resolved: Resolved, part: str, own: Own) -> dict[str, Split]:
-    """What training sets aside of images that have no parts of their own, if these are the images it cut."""
+    """The split that training set aside, if it used these images."""
     parts = _parts(resolved)
     if set(parts) != {"all"} or not (resolved.packaged or part in own.splits):
         return parts
@@ -148,18 +148,19 @@ def _unseen(resolved: Resolved, part: str, own: Own) -> dict[str, Split]:
 
 
 def _first(given: str, parts: Mapping[str, Split], preferred: Sequence[str]) -> tuple[str, Split]:
-    """The first of the preferred parts that is there, and its name."""
+    """The first preferred part that exists, and its name."""
     for name in preferred:
         if name in parts:
             return name, parts[name]
     raise UsageError(
-        f"{given} has training images only, but images that the model has not seen are needed. Add a part val or test, "
-        f"or name other images: {argument('data', 'FOLDER')}"
+        f"{given} has training images only. Use images that the model was not trained on: add a part val or test, or "
+        f"name other images: {argument('data', 'FOLDER')}",
+        "dataset.only-training",
     )
 
 
-def _tell_repeated(given: str, split: Split) -> None:
-    """Say which images are there twice: such a pair may be cut apart, into what is fitted and what is promised from."""
+def _warn_about_duplicates(given: str, split: Split) -> None:
+    """Log duplicates, which could end up on both sides of a split."""
     again, two_labels = overlap.repeated(split)
     for twins, fact in ((again, "occur twice"), (two_labels, "also occur with another label")):
         if twins is not None:
@@ -170,12 +171,13 @@ def _tell_repeated(given: str, split: Split) -> None:
 
 
 def _matched(given: str, split: Split, names: Sequence[str], spec: ImageSpec, classes: Sequence[str]) -> Split:
-    """The images as the model takes them, with their labels in the order of its classes."""
+    """Resize the images and map their labels to the model's classes."""
     unknown = [name for name in names if name not in classes]
     if unknown:
         rule = f"among the model's ({', '.join(list(classes)[:5])}, ...)"
         raise UsageError(
-            expected(f"the classes of {given}", rule, ", ".join(unknown), "Rename them, or export with --classes")
+            expected(f"the classes of {given}", rule, ", ".join(unknown), "Rename them, or export with --classes"),
+            "dataset.class-unknown",
         )
     index = np.array([list(classes).index(name) for name in names])
     return _prepared(replace(split, labels=index[split.labels]), spec)

@@ -1,10 +1,9 @@
-"""Pictures that are the same to an eye: re-encoded, resized, brighter, a little noisy.
+"""Find near-duplicates: images re-encoded, resized, brighter or a little noisy.
 
-Every picture becomes 16 x 16 gray cells, without their mean and of length 1. The product of two of them is their
-correlation. Of 300 images each of PneumoniaMNIST, CIFAR-10 and MNIST, saved as JPEG of quality 90, enlarged by a half
-and back, made brighter by 10 levels, or given noise of 3 levels, 98 % or more correlate with the original by 0.995 or
-more. Among 5,000 images of each set, no two do that differ in a pixel. A difference hash of 256 bits has different
-digits at distance 0.
+Every image becomes 16 x 16 gray cells with mean 0 and length 1. The product of two images is their correlation. Of 300
+images each of PneumoniaMNIST, CIFAR-10 and MNIST, saved as JPEG of quality 90, enlarged by a half and back, made
+brighter by 10 levels, or given noise of 3 levels, at least 98 % correlate with the original by at least 0.995. Among
+5,000 images of each set, no two different images do. A difference hash of 256 bits gives different digits distance 0.
 """
 
 from typing import Any
@@ -13,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 LIKE = 0.995
-"""The correlation from which on two pictures are the same to an eye."""
+"""The smallest correlation of near-duplicates."""
 _SIDE = 16
-_BLOCK = 1024  # pictures that are compared with all others at once
-_FAINT = 0.5  # gray levels of contrast, without which a picture is like nothing
+_BLOCK = 1024  # images that are compared with all others at once
+_FAINT = 0.5  # gray levels of contrast: an image with less has no near-duplicate
 
 Thumbnails = npt.NDArray[np.float32]
 
@@ -37,7 +36,7 @@ def thumbnails(images: npt.NDArray[Any]) -> Thumbnails:
 
 
 def nearest(some: Thumbnails, others: Thumbnails) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """For each of some pictures, the largest correlation with any of the others, and which one that is."""
+    """For each image, the largest correlation with the others, and its index."""
     best, which = np.full(len(some), -1, np.float32), np.zeros(len(some), np.int64)
     for start in range(0, len(others), _BLOCK):
         products = some @ others[start : start + _BLOCK].T
@@ -49,7 +48,7 @@ def nearest(some: Thumbnails, others: Thumbnails) -> tuple[npt.NDArray[np.float3
 
 
 def _cells(pixels: int) -> npt.NDArray[np.float32]:
-    """What every pixel of a row gives to each of the cells: means of equal pieces."""
+    """The weight of each pixel in each cell: means of equal pieces."""
     edges = np.linspace(0, pixels, min(_SIDE, pixels) + 1)
     starts = np.arange(pixels)
     shares = np.minimum(edges[1:, None], starts + 1) - np.maximum(edges[:-1, None], starts)

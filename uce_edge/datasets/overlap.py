@@ -1,8 +1,8 @@
-"""Images that are in two places: in two splits, under two labels, or in what a network was trained on.
+"""Images that occur twice: in two splits, under two labels, or in the training set.
 
-What is kept of a training set is small enough to travel with the model file. Of many training images, one in m is
-kept: those whose fingerprint is a multiple of m. Up to `KEPT` training images m is 1 and the answer exact. Otherwise an
-overlap of k images is missed with probability (1 - 1/m)^k: for 40,000 training images and k = 100, less than 1 %.
+A model file stores a sketch of its training set: the fingerprints that are a multiple of m. Up to `KEPT` training
+images, m is 1 and the answer is exact. Beyond that, an overlap of k images is missed with probability (1 - 1/m)^k: for
+40,000 training images and k = 100, less than 1 %.
 """
 
 import base64
@@ -20,7 +20,7 @@ from uce_edge.errors import UsageError
 from uce_edge.metadata import Sketch
 
 KEPT = 2048
-_PAIRS = 1_000_000_000  # of pictures, that are compared for a split at most: some 8 seconds
+_PAIRS = 1_000_000_000  # the most pairs of images to compare for a split: some 8 seconds
 
 
 def fingerprints(images: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
@@ -30,7 +30,7 @@ def fingerprints(images: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 
 def sketch(images: npt.NDArray[Any]) -> Sketch:
-    """What is kept of a training set."""
+    """The sketch of a training set."""
     distinct = np.unique(fingerprints(images))
     one_in = -(-len(distinct) // KEPT)
     kept = distinct[distinct % np.uint64(one_in) == 0]
@@ -38,7 +38,7 @@ def sketch(images: npt.NDArray[Any]) -> Sketch:
 
 
 def union(sketches: Sequence[Sketch | None]) -> Sketch | None:
-    """What several networks together were trained on, as far as it is known."""
+    """The sketch of the training sets of several networks."""
     known = [one for one in sketches if one is not None]
     if not known:
         return None
@@ -47,11 +47,11 @@ def union(sketches: Sequence[Sketch | None]) -> Sketch | None:
 
 
 def seen(trained_on: Sketch | None, images: npt.NDArray[Any]) -> int:
-    """How many of these images the network was trained on; an estimate where not every fingerprint is kept.
+    """Count the images that the network was trained on.
 
     Args:
-        trained_on: A `sketch`, or None when nothing is known, which counts as none.
-        images: The images somebody wants to calibrate or to evaluate on.
+        trained_on: A `sketch`; the count is an estimate if it has only some fingerprints. None counts as no image.
+        images: The images to calibrate or to evaluate on.
     """
     if trained_on is None:
         return 0
@@ -61,41 +61,45 @@ def seen(trained_on: Sketch | None, images: npt.NDArray[Any]) -> int:
 
 
 def refuse_overlap(trained_on: Sketch | None, images: npt.NDArray[Any], what: str) -> None:
-    """Refuse images that the network was trained on: it is too sure of them. `what` is their name."""
+    """Refuse training images, on which a network is overconfident. `what` is their name."""
     if trained_on is not None and (hits := seen(trained_on, images)):
         about = "" if trained_on.one_in == 1 else "about "
         raise UsageError(
-            f"{about}{hits} of the {len(images)} images of {what} were used "
-            "to train this network, which is too sure of them. Calibrate on images it has not seen."
+            f"{about}{hits} of the {len(images)} images of {what} were used to train this network, which is "
+            "overconfident on them. Calibrate on other images.",
+            "dataset.seen-in-training",
+            images=hits,
         )
 
 
 @dataclass(frozen=True)
 class Twins:
-    """Images that are there twice."""
+    """Duplicate images."""
 
     images: int
-    """How many."""
+    """Their number."""
     compared: int
-    """How many were looked at, of those that could be."""
+    """The number of images that were compared."""
     example: tuple[str, str]
-    """Two of them, by name."""
+    """The names of one pair."""
 
 
 @dataclass(frozen=True)
 class Overlaps:
-    """What is wrong between the splits of a dataset; None for what is not."""
+    """Duplicates across the splits of a dataset; None for no duplicates."""
 
     same: Twins | None
     """Images of a later split whose pixels are also in an earlier one."""
     alike: Twins | None
-    """Images of a later split that look like one of an earlier one, without being the same."""
+    """Images of a later split that look like one of an earlier one, with other pixels."""
     two_labels: Twins | None
-    """Images with the same pixels and different labels, wherever they are."""
+    """Images with the same pixels and different labels, in any split."""
 
 
 def across(splits: Mapping[str, Split]) -> Overlaps:
-    """Find images that are in two splits, or have two labels; takes some 5 seconds for 50,000 images on one core.
+    """Find images in two splits, or with two labels.
+
+    This takes some 5 seconds for 50,000 images on one core.
 
     Args:
         splits: By name, the training images first.
@@ -122,7 +126,7 @@ def across(splits: Mapping[str, Split]) -> Overlaps:
 
 
 def repeated(split: Split) -> tuple[Twins | None, Twins | None]:
-    """Images of one set that are there again, pixel by pixel; and those of them that have another label."""
+    """Find exact duplicates in one split, and those with another label."""
     prints = fingerprints(split.images)
     _, first, inverse = np.unique(prints, return_index=True, return_inverse=True)
     again = np.flatnonzero(first[inverse] != np.arange(len(split)))

@@ -1,4 +1,4 @@
-"""Which gray values of more than 8 bits become black and white, by the files that a model learns from."""
+"""Choose the gray range of a model from its training images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ _LOOKED_AT = 500
 
 
 def decided(files: Sequence[str | Path], choice: Choice) -> Decided:
-    """The range for a model.
+    """Decide the gray range of a model.
 
     Args:
-        files: The training images; of many, some are looked at.
-        choice: What the user asks for.
+        files: The training images; of many, only some are read.
+        choice: The user's choice.
     """
     if choice is None or not files:
         return decide(choice, ())

@@ -10,28 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.datasets.resolve import resolve
-from uce_edge.datasets.sources import Source, Wanted
+from uce_edge.datasets.sources import ReaderOptions, Source
 from uce_edge.errors import UsageError, expected
 from uce_edge.images.gray_range import Choice, Range
 from uce_edge.images.gray_survey import UNDECIDED, Decided, decide
 
 SPLITS = ("train", "calibration", "guarantee", "test")
-_SPLIT_SEED = 20200713  # fixed: a run, its calibration and its evaluation must agree on who is who
+_SPLIT_SEED = 20200713  # fixed, so that training, calibration and evaluation use the same splits
 ONE_EACH = "Only one image of each group counts."
-"""What a refusal adds where images are grouped."""
-_HELD_OUT = 5000  # images that calibration and guarantee get each, at most
+"""Added to error messages where images are grouped."""
+_HELD_OUT = 5000  # the most images for calibration and for guarantee
 
 
 @dataclass(frozen=True)
 class Split:
-    """Some images [n, height, width, channels], uint8 as a rule, and their labels [n]."""
+    """Images [n, height, width, channels], mostly uint8, and labels [n]."""
 
     images: npt.NDArray[Any]
     labels: npt.NDArray[np.int64]
     groups: npt.NDArray[np.int64] | None = None
-    """The group of each image, such as a patient; None where every image stands for itself."""
+    """The group of each image, such as a patient; None where images are independent."""
     names: npt.NDArray[np.object_] | None = None
-    """The file of each image, where it has one."""
+    """The file of each image, where known."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -43,25 +43,25 @@ class Split:
         return Split(self.images[index], self.labels[index], groups, names)
 
     def at_most(self, images: int) -> "Split":
-        """Itself, or so many of its images, always the same."""
+        """A fixed random choice of at most so many images."""
         if len(self) <= images:
             return self
         return self.take(np.sort(np.random.default_rng(_SPLIT_SEED).permutation(len(self))[:images]))
 
     def halves(self) -> "tuple[Split, Split]":
-        """Two disjoint halves, always the same; no group is in both."""
+        """Two fixed disjoint halves; no group is in both."""
         return self.parted(1 / 2)
 
     def parted(self, share: float) -> "tuple[Split, Split]":
-        """A part with so large a share of the images or groups, and the rest, always the same."""
+        """A fixed share of the images or groups, and the rest."""
         deck = _Deck(self, np.random.default_rng(_SPLIT_SEED))
         return deck.deal(math.ceil(share * len(deck))), deck.deal(len(deck))
 
     def one_per_group(self) -> "Split":
-        """One image of each group, drawn at random, always the same; itself where images are not grouped.
+        """A fixed random image of each group; all images without groups.
 
-        Images of one group are not independent draws, and a binomial bound needs such: of a random image of a random
-        group.
+        A binomial bound needs independent draws, and images of one group are not independent. The bound is then about
+        a random image of a random group.
         """
         if self.groups is None:
             return self
@@ -70,14 +70,14 @@ class Split:
         return self.take(np.sort(order[first]))
 
     def sha256(self) -> str:
-        """A fingerprint of pixels and labels, to prove later what a model was fitted on."""
+        """The SHA-256 of pixels and labels."""
         digest = hashlib.sha256(np.ascontiguousarray(self.images).tobytes())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
         return digest.hexdigest()
 
 
 class _Deck:
-    """The images of a split, or its groups, in random order, to be dealt."""
+    """The images or groups of a split, dealt in random order."""
 
     def __init__(self, split: Split, rng: np.random.Generator) -> None:
         self.split, self.unit = split, None
@@ -91,7 +91,7 @@ class _Deck:
         return len(self.order)
 
     def deal(self, count: int) -> Split:
-        """The next so many images or groups."""
+        """Take the next images or groups."""
         taken, self.order = self.order[:count], self.order[count:]
         return self.split.take(taken if self.unit is None else np.flatnonzero(np.isin(self.unit, taken)))
 
@@ -108,11 +108,11 @@ class Dataset:
     class_names: tuple[str, ...]
     splits: dict[str, Split] = field(repr=False)
     root: str | None = None
-    """Where a dataset that has a name was found."""
+    """The folder in which a named dataset was found."""
     group: str | None = None
-    """What groups the images, so that no group is in two splits: a column, or a pattern."""
+    """The column or pattern that groups the images. No group is in two splits."""
     gray: Decided = UNDECIDED
-    """Which gray values of more than 8 bits became black and white, where that was asked for."""
+    """The gray range of images of more than 8 bits, where one was chosen."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -133,28 +133,32 @@ def load(
     group: str | None = None,
     range_: Choice = None,
 ) -> Dataset:
-    """A dataset with its splits.
+    """Load a dataset with its splits.
 
     Args:
         name: A dataset's name (`named.names()`), the name of an .npz file under the root, a folder with one sub-folder
             per class, a manifest, or an .npz file.
-        root: Where datasets lie; None for the environment variable UCE_EDGE_DATA, or else the current folder.
-        size: Height and width that images are resized to which lie in files of their own; None for 32x32.
+        root: The folder of named datasets; None for the environment variable UCE_EDGE_DATA, or else the current folder.
+        size: Height and width of the resized images of folders and manifests; None for 32x32.
         download: Fetch a public dataset that is not under `root`.
-        group: What groups the images: a column of a manifest, or a pattern for file names with one capture group.
-        range_: Which gray values of a folder's images of more than 8 bits become black and white; `auto` looks at the
-            images, None takes what the number type or the window of every file says.
+        group: The column of a manifest, or the pattern with one capture group, that groups the images.
+        range_: The gray range of images of more than 8 bits: `auto` reads it from the images, None uses the number type
+            or the window of every file.
     """
-    wanted = Wanted(group=group, range=range_) if size is None else Wanted(size=size, group=group, range=range_)
-    resolved = resolve(name, root, wanted, download=download)
+    options = (
+        ReaderOptions(group=group, range=range_)
+        if size is None
+        else ReaderOptions(size=size, group=group, range=range_)
+    )
+    resolved = resolve(name, root, options, download=download)
     decided = resolved.source.gray
-    if decided == UNDECIDED and isinstance(range_, Range):  # of images of 8 bits: for those that come later
+    if decided == UNDECIDED and isinstance(range_, Range):  # images of 8 bits now, perhaps others later
         decided = decide(range_, ())
     return replace(from_source(resolved.name, resolved.source), root=resolved.root, gray=decided)
 
 
 def part_of(source: Source, key: str) -> Split:
-    """A part of a source, as it is."""
+    """One part of a source."""
     images, labels = source.parts[key]
     if key in source.origins:
         return Split(images, labels, source.origins[key].groups, source.origins[key].names)
@@ -162,21 +166,25 @@ def part_of(source: Source, key: str) -> Split:
 
 
 def from_source(name: str, source: Source) -> Dataset:
-    """Cut what the files hold into the four splits, always in the same way.
+    """Divide a source into four fixed splits.
 
-    Parts called calibration, guarantee and test are kept. Of the first two, what is not there is cut from a `val` part
-    in equal shares, or else is the fraction `source.held_out` of the training images each, 5,000 at most. A source
-    without a test part gives a fifth to the test. Where images are grouped, groups are dealt instead of images.
+    Parts called calibration, guarantee and test are used as they are. A missing calibration or guarantee split is an
+    equal share of a `val` part, or else the fraction `source.held_out` of the training images, at most 5,000. Without a
+    test part, a fifth of the images is the test split. Grouped images are divided by group.
     """
     parts = {key: part_of(source, key) for key in source.parts}
     rng = np.random.default_rng(_SPLIT_SEED)
     rest = [part for key, part in parts.items() if key in ("all", "train")]
     if not rest:
-        raise UsageError(f"{name} has no training images ({', '.join(parts)} only). Add a part `train`, or x and y.")
+        raise UsageError(
+            f"{name} has no training images ({', '.join(parts)} only). Add a part `train`, or x and y.",
+            "dataset.no-training",
+        )
     images = len(rest[0])
     if len(np.unique(rest[0].labels)) < 2:
         raise UsageError(
-            expected(f"the training images of {name}", "of two classes at least", "one class", "Add images")
+            expected(f"the training images of {name}", "of two classes at least", "one class", "Add images"),
+            "dataset.one-class",
         )
     deck = _Deck(rest[0], rng)
     units = len(deck)
@@ -184,7 +192,10 @@ def from_source(name: str, source: Source) -> Dataset:
     lacking = [key for key in ("calibration", "guarantee") if key not in chosen]
     if "val" in parts:
         if not lacking:
-            raise UsageError(f"{name} has a part val beside calibration and guarantee. Call its images one of these.")
+            raise UsageError(
+                f"{name} has a part val beside calibration and guarantee. Call its images one of these.",
+                "dataset.parts",
+            )
         held_out = _Deck(parts["val"], rng)
         for key, share in zip(lacking, np.array_split(held_out.order, len(lacking)), strict=True):
             chosen[key] = held_out.deal(len(share))
@@ -199,5 +210,7 @@ def from_source(name: str, source: Source) -> Dataset:
     empty = [key for key in SPLITS if len(chosen[key]) == 0]
     if empty:
         few = "images" if source.group is None else "groups"
-        raise UsageError(f"{name} has too few {few}: nothing is left for {', '.join(empty)}. Add some.")
+        raise UsageError(
+            f"{name} has too few {few}: nothing is left for {', '.join(empty)}. Add some.", "dataset.too-small"
+        )
     return Dataset(name, source.class_names, {key: chosen[key] for key in SPLITS}, group=source.group)

@@ -1,7 +1,7 @@
-"""Out-of-distribution images made by rule: no photo, or nothing in them that a class could be about.
+"""Synthetic out-of-distribution images.
 
-The kinds are divided once and for all. `CHOICE` is for choosing: `calibrate` shows what every level of the gate accepts
-of it. `JUDGE` is kept out of every choice, so that what `evaluate` and the model cards report of it is not flattered.
+The kinds are divided into two fixed sets. `CHOICE` is for choosing a level: `calibrate` shows the share that every
+level accepts. `JUDGE` is used for no choice, so that the results of `evaluate` and the model cards are unbiased.
 """
 
 import string
@@ -23,7 +23,7 @@ Kinds = Mapping[str, Callable[[np.random.Generator, Shape], Floats]]
 
 
 class Far(NamedTuple):
-    """Some images, and the kind of each."""
+    """Images, and the kind of each."""
 
     images: npt.NDArray[Any]
     """[images, height, width, channels]."""
@@ -31,21 +31,21 @@ class Far(NamedTuple):
 
 
 def far(spec: ImageSpec, kinds: Kinds, own: npt.NDArray[Any] | None = None, each: int = EACH, seed: int = 0) -> Far:
-    """Equally many images of every kind, kind after kind; always the same.
+    """Make equally many images of every kind, reproducibly.
 
     Args:
-        spec: What the model takes as an image.
+        spec: The image format of the model.
         kinds: `CHOICE` or `JUDGE`.
-        own: Images of the model's own kind. With `JUDGE`, these are also shown with their patches shuffled.
-        each: How many of every kind.
-        seed: Of what is random in them.
+        own: In-distribution images. `JUDGE` includes copies of them with shuffled patches.
+        each: The number of images of every kind.
+        seed: The seed of the random numbers.
     """
     shape = (spec.height, spec.width, spec.channels)
     if own is not None and kinds is JUDGE:
         kinds = {**kinds, SHUFFLED: lambda rng, _: _shuffled(rng, own)}
     images = np.empty((len(kinds) * each, *shape), spec.dtype)
     for number, (name, make) in enumerate(kinds.items()):
-        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])  # of its own: another kind changes nothing
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])  # independent of the other kinds
         for index in range(each):
             images[number * each + index] = np.clip(np.rint(make(rng, shape)), 0, 255)
     return Far(images, tuple(name for name in kinds for _ in range(each)))
@@ -142,7 +142,7 @@ def _add_shape(draw: Any, rng: np.random.Generator, width: int, height: int) -> 
 
 
 def _xray(rng: np.random.Generator, shape: Shape) -> Floats:
-    """Like a radiograph of a chest: a gray body with two dark fields, a bright spine, ribs and grain."""
+    """A chest radiograph: two dark fields, a bright spine, ribs and grain."""
     height, width, _ = shape
     y, x = (np.mgrid[0:height, 0:width] + 0.5) / np.array([height, width])[:, None, None] * 2 - 1
     y, x = y + rng.normal(0, 0.08), x + rng.normal(0, 0.08)
@@ -159,7 +159,7 @@ def _xray(rng: np.random.Generator, shape: Shape) -> Floats:
 
 
 def _thermal(rng: np.random.Generator, shape: Shape) -> Floats:
-    """Like a thermal camera: a few warm spots without edges, in false colours where there are three channels."""
+    """A thermal image: a few warm spots, in false colours for three channels."""
     height, width, channels = shape
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     heat = rng.uniform(0, 0.3) + rng.normal(0, 0.2) * x + rng.normal(0, 0.2) * y
@@ -175,7 +175,7 @@ def _thermal(rng: np.random.Generator, shape: Shape) -> Floats:
 
 
 def _chart(rng: np.random.Generator, shape: Shape) -> Floats:
-    """Like a diagram: two axes, and one to three lines or rows of bars, on a light ground."""
+    """A diagram: two axes, and one to three lines or rows of bars."""
     image = np.broadcast_to(rng.uniform(200, 256, shape[2]), shape).copy()
     image[_drawn(rng, shape, _add_axes) > 0.5] = rng.uniform(0, 60)
     for _ in range(int(rng.integers(1, 4))):
@@ -200,7 +200,7 @@ def _add_series(draw: Any, rng: np.random.Generator, width: int, height: int) ->
 
 
 def _shuffled(rng: np.random.Generator, own: npt.NDArray[Any]) -> Floats:
-    """An own image with its square patches in random order, 4 to 8 along the shorter side; what is over stays."""
+    """An in-distribution image with its square patches in random order."""
     image: Floats = own[rng.integers(len(own))].astype(np.float64)
     height, width, channels = image.shape
     side = max(1, min(height, width) // int(rng.integers(4, 9)))
@@ -213,7 +213,7 @@ def _shuffled(rng: np.random.Generator, own: npt.NDArray[Any]) -> Floats:
 
 
 def _drawn(rng: np.random.Generator, shape: Shape, add: Callable[[Any, np.random.Generator, int, int], None]) -> Floats:
-    """What Pillow draws, 0 to 1."""
+    """A drawing by Pillow, 0 to 1."""
     from PIL import Image, ImageDraw
 
     height, width, _ = shape
@@ -223,7 +223,7 @@ def _drawn(rng: np.random.Generator, shape: Shape, add: Callable[[Any, np.random
 
 
 def _between(share: Floats, rng: np.random.Generator, shape: Shape) -> Floats:
-    """From one colour, where the share is 0, to another one, which is not too near."""
+    """Interpolate between two random colours that are not too similar."""
     first, second = _colour(rng, shape), _colour(rng, shape)
     while np.abs(first - second).max() < 64:
         second = _colour(rng, shape)
@@ -238,7 +238,7 @@ _IRON = np.array([(0, 0, 20), (70, 0, 130), (190, 20, 120), (245, 110, 20), (255
 """The colours of heat, from cold to hot."""
 
 SHUFFLED = "shuffled patches"
-"""The kind that is made of own images."""
+"""The kind that is made of in-distribution images."""
 CHOICE: Kinds = {
     "noise": _noise,
     "gratings": _grating,
@@ -247,7 +247,7 @@ CHOICE: Kinds = {
     "X-rays": _xray,
     "mosaics": _mosaic,
 }
-"""The kinds that something may be chosen by."""
+"""The kinds for choosing a level."""
 JUDGE: Kinds = {
     "pink noise": _pink,
     "checkerboards": _checkerboard,
@@ -255,6 +255,6 @@ JUDGE: Kinds = {
     "charts": _chart,
     "thermal": _thermal,
 }
-"""The kinds that only judge; where there are own images, `SHUFFLED` is one of them."""
+"""The kinds for evaluation only; with in-distribution images, `SHUFFLED` is one of them."""
 HALVES: Mapping[str, Kinds] = {"far": JUDGE, "far-choice": CHOICE}
-"""What the sets are called where a dataset is named."""
+"""The names of the sets on the command line."""

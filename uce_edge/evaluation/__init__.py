@@ -1,6 +1,6 @@
-"""How good a model file is on labelled images.
+"""Evaluate a model file on labelled images.
 
-`evaluate` gives an `Evaluation`, which `uce_edge.output.report` can draw.
+`evaluate` returns an `Evaluation`, which `uce_edge.output.report` renders.
 """
 
 from uce_edge.evaluation.evaluator import evaluate

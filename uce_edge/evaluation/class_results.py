@@ -1,4 +1,4 @@
-"""How each class fares: which ones are confused, and the rates that a clinician asks for."""
+"""Results by class: confusion and clinical rates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,43 +10,43 @@ from uce_edge import metrics
 from uce_edge.metrics import ClassRates, Probabilities
 
 MOST = 20
-"""Classes whose confusion is shown as a matrix, and pairs that are shown of more."""
+"""The most classes of a confusion matrix, and the most listed pairs of more classes."""
 
 
 @dataclass(frozen=True)
 class Confused:
-    """Images of one class that are labelled as another."""
+    """The images of one class with another predicted label."""
 
     truth: str
     label: str
     count: int
     share: float
-    """Of the images of the true class."""
+    """The share of the images of the true class."""
 
 
 @dataclass(frozen=True)
 class OneClass(ClassRates):
-    """The rates of a class, and what it is called."""
+    """The name and rates of a class."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """The classes of an evaluation, one by one."""
+    """The results of an evaluation by class."""
 
     interval: str
-    """Which intervals the rates have."""
+    """The kind of the rates' intervals."""
     rates: tuple[OneClass, ...]
-    """Of every class, in the order of the model."""
+    """By class, in the order of the model."""
     confusion: npt.NDArray[np.int64] | None
-    """Images of every true class (row) by label (column), in the order of `rates`; None for more than `MOST`."""
+    """Images by true class (row) and predicted label (column); None for more than `MOST` classes."""
     confused: tuple[Confused, ...]
-    """The pairs with most images, the largest first, `MOST` at most."""
+    """The pairs with the most images, in descending order, at most `MOST`."""
 
     @property
     def shown(self) -> tuple[OneClass, ...]:
-        """All in their order, or of many the `MOST` that have images and the lowest sensitivity."""
+        """All classes, or the `MOST` with the lowest sensitivity."""
         if len(self.rates) <= MOST:
             return self.rates
         seen = [one for one in self.rates if one.images]
@@ -54,7 +54,7 @@ class Classes:
 
 
 def measure(table: Probabilities, truth: npt.NDArray[np.int64], names: Sequence[str]) -> Classes:
-    """Count it all; arguments as in the metrics, and what the classes are called."""
+    """Measure every class; the arguments are as in the metrics."""
     matrix = metrics.confusion_matrix(table, truth)
     return Classes(
         interval="Wilson, 95 %",
@@ -72,7 +72,7 @@ def _confused(matrix: npt.NDArray[np.int64], names: Sequence[str]) -> tuple[Conf
     order = np.argsort(-wrong, axis=None, kind="stable")[:MOST]
     pairs = [(int(at) // len(names), int(at) % len(names)) for at in order]
     return tuple(
-        Confused(names[true], names[said], int(wrong[true, said]), float(wrong[true, said] / matrix[true].sum()))
-        for true, said in pairs
-        if wrong[true, said]
+        Confused(names[true], names[label], int(wrong[true, label]), float(wrong[true, label] / matrix[true].sum()))
+        for true, label in pairs
+        if wrong[true, label]
     )

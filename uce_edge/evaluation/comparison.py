@@ -1,54 +1,50 @@
-"""Several files on the same images: all of them against one, and each metric's best against the others.
-
-Differences are paired: both files answer the same images.
-"""
+"""Compare several files on the same images, with paired differences."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from uce_edge import metrics
 from uce_edge._util.progress import progress
 from uce_edge.bench.measurements import Measurement
 from uce_edge.contract import Inference
 from uce_edge.errors import UsageError, expected
-from uce_edge.evaluation.ood import Ranked
+from uce_edge.evaluation.ood import Ranked, auroc_difference
 from uce_edge.evaluation.rejection_results import Kept
 from uce_edge.evaluation.results import Evaluation, plain
-from uce_edge.evaluation.score_intervals import separation_difference
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import Interval, intervals
 
 COMPARED = ("accuracy", "nll", "ece", "debiased_ece", "tuce", "debiased_tuce", "uce", "aurc")
-"""What files are compared by, as in `score_intervals.METRICS`."""
+"""The compared metrics, as in `score_intervals.METRICS`."""
 JUDGED = ("accuracy", "nll", "aurc")
-"""What decides: labels, probabilities, and the order in which images are rejected. Errors of calibration do not: a file
-that says the same of every image can have none. The sentence names them beside the winner."""
+"""The metrics that decide: labels, probabilities, and the order of rejection. Calibration errors do not decide, because
+a constant prediction can have none. The verdict names them beside the winner."""
 CALIBRATION = ("debiased_ece", "debiased_tuce")
-"""What a winner may have lost."""
-FOREIGN_SCORES = ("uncertainty", "novelty", "both")
-"""What foreign images are told by, the last that a file has being its best."""
-COVERAGE, FOREIGN = "coverage", "foreign"
+"""The calibration errors that the verdict names."""
+OOD_SCORES = ("uncertainty", "novelty", "both")
+"""The scores that detect out-of-distribution images, from the weakest to the best."""
+COVERAGE, OOD = "coverage", "foreign"
+"""Values of `Standing.what`, which are part of the JSON format."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """What one image costs at the file's own number of passes."""
+    """The cost of one image at the stored number of passes."""
 
     passes: int
     file_mb: float
     macs: int | None
-    """Multiply-accumulates, as the file says; None for one that does not."""
+    """Multiply-accumulates from the metadata; None if unknown."""
     measured: Measurement | None = None
-    """Milliseconds, and their ratio to the reference; None when nothing was timed."""
+    """Milliseconds, and their ratio to the reference; None without a measurement."""
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """One file, and its differences to the reference; the reference itself has none."""
+    """One file and its differences to the reference."""
 
     name: str
     evaluation: Evaluation
@@ -56,59 +52,59 @@ class Compared:
     macs_ratio: float | None
     """Its multiply-accumulates over those of the reference."""
     kept: Kept | None
-    """What its stored rule accepts; None for a file that promises no error."""
+    """The results of its stored rule; None for a file without a promised error."""
     differences: dict[str, Interval]
-    """By metric, where both have it."""
+    """By metric, where both have it; empty for the reference."""
     coverage: Interval | None
-    """The difference of what the stored rules accept, where both promise the same error."""
-    foreign: dict[str, dict[str, Interval]]
-    """By the name of the foreign images and by score, the difference of the AUROC."""
+    """The difference of the stored rules' coverage, where both promise the same error."""
+    ood: dict[str, dict[str, Interval]] = field(metadata={"json": "foreign"})
+    """The difference of the AUROC, by the name of the out-of-distribution images and by score."""
 
     @property
     def ratio(self) -> float | None:
-        """Its price over that of the reference: by median milliseconds, or else by multiply-accumulates."""
+        """Its cost over the reference's: median milliseconds, else multiply-accumulates."""
         return self.macs_ratio if self.price.measured is None else self.price.measured.ratio
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Which file is best at one thing, and which are not worse beyond chance."""
+    """The best file by one criterion, and its ties."""
 
     what: str
-    """A metric, "coverage" or "foreign"."""
+    """A metric, `COVERAGE` or `OOD`."""
     about: str
-    """The promised error, or the name of the foreign images."""
+    """The promised error, or the name of the out-of-distribution images."""
     best: str
     tied: tuple[str, ...]
-    """The best one, and all whose difference to it may be 0."""
+    """The best file, and all files whose difference to it may be 0."""
     differences: dict[str, Interval]
-    """Of every other file to the best one."""
+    """The difference of every other file to the best one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """How several files did on the same labelled images."""
+    """The results of several files on the same labelled images."""
 
     reference: str
     """The file that differences and prices refer to."""
     files: tuple[Compared, ...]
     standings: tuple[Standing, ...]
     winner: str | None
-    """The cheapest file that none is better than in any of `JUDGED`; None when there is no such file."""
+    """The cheapest file that no other file beats in any of `JUDGED`; None if there is no such file."""
     threads: int | None
-    """With which the price was measured; None for all cores."""
+    """The number of threads of the measurement; None for all cores."""
     notes: tuple[str, ...] = field(default=())
-    """What a reader must know before believing the numbers."""
+    """Caveats of the numbers."""
 
     def __getitem__(self, name: str) -> Compared:
         return next(one for one in self.files if one.name == name)
 
     def standing(self, what: str) -> Standing:
-        """That of a metric."""
+        """The standing of a metric."""
         return next(one for one in self.standings if one.what == what)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, each file with its whole evaluation."""
+        """Values for JSON, with the whole evaluation of each file."""
         document: dict[str, Any] = plain(self)
         for shown, one in zip(document["files"], self.files, strict=True):
             shown["evaluation"] = one.evaluation.as_dict()
@@ -116,7 +112,7 @@ class Comparison:
 
 
 def reference_of(described: Mapping[str, Metadata]) -> str:
-    """The name of the file that others are compared with: the first single deterministic network, or else the first."""
+    """The reference file: the first single deterministic network, else the first."""
     return next(
         (name for name, one in described.items() if one.inference is Inference.DETERMINISTIC and one.members == 1),
         next(iter(described)),
@@ -124,7 +120,7 @@ def reference_of(described: Mapping[str, Metadata]) -> str:
 
 
 def check_alike(described: Mapping[str, Metadata]) -> None:
-    """Refuse files that cannot answer the same images with the same classes."""
+    """Refuse files with different classes or image formats."""
     names = list(described)
     first = described[names[0]]
     for name, other in described.items():
@@ -133,12 +129,17 @@ def check_alike(described: Mapping[str, Metadata]) -> None:
             what = f"{len(other.classes)} classes" if len(other.classes) != len(first.classes) else "others"
             what = "the same ones in another order" if not unlike else what
             remedy = "Compare files that were trained for the same classes"
-            raise UsageError(expected(f"the classes of {name}", f"those of {names[0]}", what, remedy))
+            raise UsageError(
+                expected(f"the classes of {name}", f"those of {names[0]}", what, remedy), "comparison.classes"
+            )
         images = first.image, other.image
         sizes = [image.words for image in images]
         if sizes[0] != sizes[1]:
             remedy = "Compare files that take the same images"
-            raise UsageError(expected(f"the image of {name}", f"that of {names[0]} ({sizes[0]})", sizes[1], remedy))
+            raise UsageError(
+                expected(f"the image of {name}", f"that of {names[0]} ({sizes[0]})", sizes[1], remedy),
+                "comparison.image",
+            )
 
 
 def compare(
@@ -150,9 +151,9 @@ def compare(
     """Compare files that were evaluated on the same images.
 
     Args:
-        evaluations: Those of at least two files, by name.
-        prices: What the same files cost.
-        threads: With which that was measured.
+        evaluations: The evaluations of at least two files, by name.
+        prices: The cost of the same files.
+        threads: The number of threads of the measurement.
 
     Raises:
         UsageError: The files cannot be compared.
@@ -162,8 +163,10 @@ def compare(
     for name, other in evaluations.items():
         if not np.array_equal(other.truth, first.truth):
             remedy = "Evaluate every file on the same images, in the same order"
-            raise UsageError(expected(f"the labels of {name}", "those of the first file", "others", remedy))
-    rules = {name: one.kept for name, one in evaluations.items()}
+            raise UsageError(
+                expected(f"the labels of {name}", "those of the first file", "others", remedy), "comparison.labels"
+            )
+    kept = {name: one.kept for name, one in evaluations.items()}
     reference = reference_of({name: one.metadata for name, one in evaluations.items()})
     base = evaluations[reference]
     others = [name for name in evaluations if name != reference]
@@ -177,10 +180,10 @@ def compare(
                     evaluation=one,
                     price=prices[name],
                     macs_ratio=_ratio(prices[name].macs, prices[reference].macs),
-                    kept=rules[name],
+                    kept=one.kept,
                     differences={} if same else _differences(one, base),
-                    coverage=None if same else _coverage(rules[name], rules[reference]),
-                    foreign={} if same else _foreign(one, base),
+                    coverage=None if same else _coverage(one.kept, base.kept),
+                    ood={} if same else _ood_differences(one, base),
                 )
             )
             advance(0 if same else 1)
@@ -188,8 +191,8 @@ def compare(
         for metric in JUDGED:
             standings.append(_judged(metric, evaluations))
             advance(1)
-    standings += _promises(rules)
-    standings += [_outside(at, evaluations) for at in range(len(first.ood))]
+    standings += _promises(kept)
+    standings += [_detection(at, evaluations) for at in range(len(first.ood))]
     return Comparison(
         reference=reference,
         files=tuple(files),
@@ -198,10 +201,6 @@ def compare(
         threads=threads,
         notes=_notes(evaluations),
     )
-
-
-def _wrong(evaluation: Evaluation) -> npt.NDArray[np.bool_]:
-    return np.asarray(evaluation.answers.table.predicted != evaluation.truth)
 
 
 def _ratio(macs: int | None, reference: int | None) -> float | None:
@@ -227,16 +226,15 @@ def _coverage(one: Kept | None, other: Kept | None) -> Interval | None:
     return intervals.share_difference(one.accepted, other.accepted)
 
 
-def _foreign(one: Evaluation, base: Evaluation) -> dict[str, dict[str, Interval]]:
-    found: dict[str, dict[str, Interval]] = {}
-    for ours, theirs in zip(one.ood, base.ood, strict=True):
-        pairs = {score: (ours.ranked.get(score), theirs.ranked.get(score)) for score in FOREIGN_SCORES}
-        found[ours.name] = {
-            score: separation_difference(mine, other)
-            for score, (mine, other) in pairs.items()
-            if mine is not None and other is not None
+def _ood_differences(one: Evaluation, base: Evaluation) -> dict[str, dict[str, Interval]]:
+    return {
+        ours.name: {
+            score: auroc_difference(ranked, other)
+            for score in OOD_SCORES
+            if (ranked := ours.ranked.get(score)) and (other := theirs.ranked.get(score))
         }
-    return found
+        for ours, theirs in zip(one.ood, base.ood, strict=True)
+    }
 
 
 def _judged(metric: str, evaluations: Mapping[str, Evaluation]) -> Standing:
@@ -248,39 +246,39 @@ def _judged(metric: str, evaluations: Mapping[str, Evaluation]) -> Standing:
     return _standing(metric, "", known, lambda name, best: _difference(metric, evaluations[name], evaluations[best]))
 
 
-def _promises(rules: Mapping[str, Kept | None]) -> list[Standing]:
-    """One for every error that two files at least promise."""
-    made: dict[float, dict[str, Kept]] = {}
-    for name, rule in rules.items():
-        if rule is not None:
-            made.setdefault(rule.target_error, {})[name] = rule
+def _promises(results: Mapping[str, Kept | None]) -> list[Standing]:
+    """One standing for every error that at least two files promise."""
+    by_error: dict[float, dict[str, Kept]] = {}
+    for name, one in results.items():
+        if one is not None:
+            by_error.setdefault(one.target_error, {})[name] = one
     return [
         _standing(
             COVERAGE,
             f"{target:g}",
-            {name: rule.coverage for name, rule in same.items()},
+            {name: one.coverage for name, one in same.items()},
             lambda name, best, same=same: _coverage(same[name], same[best]),  # type: ignore[misc]
         )
-        for target, same in made.items()
+        for target, same in by_error.items()
         if len(same) > 1
     ]
 
 
-def _outside(at: int, evaluations: Mapping[str, Evaluation]) -> Standing:
-    """Of one set of foreign images, each file by the best score that it has."""
+def _detection(at: int, evaluations: Mapping[str, Evaluation]) -> Standing:
+    """The standing on one out-of-distribution set, by each file's best score."""
     ranked = {name: best_score(one, at)[1] for name, one in evaluations.items()}
     return _standing(
-        FOREIGN,
+        OOD,
         next(iter(evaluations.values())).ood[at].name,
         {name: metrics.ood_auroc(*pair) for name, pair in ranked.items()},
-        lambda name, best: separation_difference(ranked[name], ranked[best]),
+        lambda name, best: auroc_difference(ranked[name], ranked[best]),
     )
 
 
 def best_score(evaluation: Evaluation, at: int) -> tuple[str, Ranked]:
-    """What a file tells the foreign images of a set by: with a gate both scores, else the uncertainty."""
-    there = [(score, evaluation.ood[at].ranked.get(score)) for score in FOREIGN_SCORES]
-    return [(score, pair) for score, pair in there if pair is not None][-1]
+    """The best score of a file on an out-of-distribution set."""
+    ranked = evaluation.ood[at].ranked
+    return [(score, pair) for score in OOD_SCORES if (pair := ranked.get(score)) is not None][-1]
 
 
 def _standing(
@@ -289,9 +287,9 @@ def _standing(
     """From values of which the largest is best."""
     best = max(known, key=lambda name: known[name])
     found = {name: difference(name, best) for name in known if name != best}
-    told = {name: interval for name, interval in found.items() if interval is not None}
-    tied = (best, *(name for name, interval in told.items() if holds_zero(interval)))
-    return Standing(what, about, best, tied, told)
+    differences = {name: interval for name, interval in found.items() if interval is not None}
+    tied = (best, *(name for name, interval in differences.items() if holds_zero(interval)))
+    return Standing(what, about, best, tied, differences)
 
 
 def holds_zero(difference: Interval) -> bool:
@@ -302,13 +300,13 @@ def holds_zero(difference: Interval) -> bool:
 def _winner(files: Sequence[Compared], standings: Sequence[Standing]) -> str | None:
     judged = [one for one in standings if one.what in JUDGED]
     unbeaten = [one for one in files if all(one.name in standing.tied for standing in judged)]
-    # A file of unknown price is taken last, and of equal ones the first.
+    # An unknown price is the highest; of equal prices the first file wins.
     prices = [float("inf") if one.ratio is None else one.ratio for one in unbeaten]
     return unbeaten[int(np.argmin(prices))].name if unbeaten else None
 
 
 def _notes(evaluations: Mapping[str, Evaluation]) -> tuple[str, ...]:
-    """Those of the files; what is true of all is said once."""
+    """The notes of all files; a note of every file appears once."""
     whose: dict[str, list[str]] = {}
     for name, one in evaluations.items():
         for note in one.notes:

@@ -106,6 +106,6 @@ def _load_ood(
         if name in synthetic_ood.HALVES:
             images[name], kinds[name] = synthetic_ood.far(spec, synthetic_ood.HALVES[name], own)
         else:
-            split = labelled.foreign(name, spec, root)
+            split = labelled.load_ood(name, spec, root)
             images[base_name(name)] = (split if most is None else split.at_most(most)).images
     return images, kinds

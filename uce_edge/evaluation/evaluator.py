@@ -1,4 +1,4 @@
-"""Evaluating a model file: one pass over the images, then everything that follows from the answers."""
+"""Evaluate a model file: predict once, then compute all results."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +11,8 @@ import numpy.typing as npt
 from uce_edge import contract, metrics
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
-from uce_edge.evaluation import class_results, latency, ood, rejection_results, score_intervals, shift
-from uce_edge.evaluation.model_outputs import Answers, ask
+from uce_edge.evaluation import class_results, latency, ood, rejection_results, score_intervals, shift, threshold_curves
+from uce_edge.evaluation.model_outputs import ModelOutputs, predict_all
 from uce_edge.evaluation.results import Evaluation, Example, Reliability
 from uce_edge.metrics.binned import bin_of
 from uce_edge.rejection.rule import RejectRule, check_threshold
@@ -22,7 +22,7 @@ BINS = 15
 _EXAMPLES = 12
 _NO_KINDS: Mapping[str, Sequence[str]] = MappingProxyType({})
 _NONE: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
-_FEW = 100  # images: below, every number is mostly chance
+_FEW = 100  # with fewer images, every number is mostly chance
 
 
 def evaluate(
@@ -49,21 +49,21 @@ def evaluate(
         model: A model file, opened.
         images: [n, height, width, channels] of the model's size.
         labels: The true class of each, as an index into `model.classes`.
-        data: What the images are called in the result.
-        part: Which of them they are, such as "test images".
-        names: What each image is called, such as its file's name, to be shown with it.
-        outside: Sets of images of another kind, which the model should reject, by their names.
-        kinds: For some of these sets, the kind of every image: each is also reported by itself.
-        samples: Passes; None for the number stored in the file.
-        seed: Which passes.
-        reject: A threshold to look at besides the stored one.
-        corrupt: Damage at most so many images, in six ways and five severities; 0 for none.
+        data: The name of the images in the result.
+        part: Their part of the dataset, such as "test images".
+        names: The name of each image, such as its file's name.
+        outside: Sets of out-of-distribution images, by name.
+        kinds: For some of these sets, the kind of every image, for results by kind.
+        samples: The number of passes; None for the stored number.
+        seed: The seed of the passes.
+        reject: A threshold to measure besides the stored one.
+        corrupt: The most images to corrupt, in six ways and five severities; 0 for none.
         timed: Also measure the latency against the number of passes.
-        resamples: How often labels are redrawn for the calibrated twin.
-        notes: What else a reader must know.
+        resamples: The number of redraws of labels for the calibrated twin.
+        notes: Caveats to add to the result.
 
     Raises:
-        UsageError: Something about the request is wrong; it is said before anything is computed.
+        UsageError: An argument is wrong. This is checked before any prediction.
     """
     passes = _passes(model, samples, seed)
     if reject is not None:
@@ -73,27 +73,30 @@ def evaluate(
         raise UsageError(expected("`names`", f"one per image ({len(truth)})", len(names), "Leave it out"))
     for name, others in outside.items():
         if not len(others):
-            raise UsageError(expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"))
+            raise UsageError(
+                expected(f"`outside[{name!r}]`", "at least one image", 0, "Leave it out, or give images"),
+                "argument.outside",
+            )
         if len(kinds.get(name, others)) != len(others):
             given = len(kinds[name])
             raise UsageError(
-                expected(f"`kinds[{name!r}]`", f"one name per image ({len(others)})", given, "Leave it out")
+                expected(f"`kinds[{name!r}]`", f"one name per image ({len(others)})", given, "Leave it out"),
+                "argument.kinds",
             )
     if corrupt:
         shift.check(model)
-    answers = ask(model, images, samples, seed, "predicting")
+    answers = predict_all(model, images, samples, seed, "predicting")
     wrong = answers.table.predicted != truth
     stored = model.metadata.rule
-    points = rejection_results.operating_points(answers, wrong, reject, stored)
+    points = threshold_curves.operating_points(answers, wrong, reject, stored)
     threshold = points[0].measured.threshold
     gate = rejection_results.gate_of(stored, reject)
     seen = model.metadata.seen
     shifted = timing = None
-    foreign = []
+    detected = []
     for name, others in outside.items():
-        said = ask(model, others, samples, seed, f"predicting {name}")
-        known = kinds.get(name, ())
-        foreign.append(ood.compare(name, answers, said, passes, threshold, gate, known, seen))
+        found = predict_all(model, others, samples, seed, f"predicting {name}")
+        detected.append(ood.compare(name, answers, found, passes, threshold, gate, kinds.get(name, ()), seen))
     if corrupt:
         shifted = shift.sweep(
             model, images, truth, answers, limit=corrupt, threshold=threshold, samples=samples, seed=seed, gate=gate,
@@ -117,13 +120,13 @@ def evaluate(
         unpredicted_classes=metrics.classwise(answers.table, truth, metric="uce").empty_classes,
         classes=class_results.measure(answers.table, truth, model.classes),
         rejection=points,
-        thresholds=rejection_results.against_threshold(answers, wrong),
-        risk_coverage=rejection_results.risk_curves(answers, truth, passes),
+        thresholds=threshold_curves.against_threshold(answers, wrong),
+        risk_coverage=threshold_curves.risk_curves(answers, truth, passes),
         reliability=_reliability(answers, truth),
         gated=rejection_results.gated(answers, wrong, gate),
         kept=kept,
         kept_classes=rejection_results.kept_classes(answers, wrong, model.classes, stored),
-        ood=tuple(foreign),
+        ood=tuple(detected),
         shift=shifted,
         latency=timing,
         most_uncertain=_examples(model, images, names, answers, truth, unsure),
@@ -146,7 +149,7 @@ def _passes(model: Model, samples: int | None, seed: int) -> int:
 
 
 def _truth(model: Model, images: npt.NDArray[Any], labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """The labels, checked before minutes of predicting."""
+    """Check the labels, before minutes of predicting."""
     truth = np.asarray(labels)
     if truth.dtype.kind not in "iu" or truth.shape != (len(images),) or not len(images):
         rule = f"one whole number per image ({len(images)}), one at least"
@@ -159,19 +162,17 @@ def _truth(model: Model, images: npt.NDArray[Any], labels: npt.ArrayLike) -> npt
         raise UsageError(expected("`labels`", rule, int(outside[0]), remedy))
     if truth.min() == truth.max():
         only = model.classes[int(truth[0])]
-        remedy = "A model that always says so would be perfect on them: add images of other classes"
+        remedy = "A constant model would be perfect on them: add images of other classes"
         raise UsageError(expected("`labels`", "of two classes at least", f"{only} alone", remedy))
     return truth.astype(np.int64)
 
 
-def _reliability(answers: Answers, truth: npt.NDArray[np.int64]) -> dict[str, Reliability]:
+def _reliability(answers: ModelOutputs, truth: npt.NDArray[np.int64]) -> dict[str, Reliability]:
     confidence = metrics.reliability_curve(answers.table, truth, bins=BINS)
     uncertainty = metrics.reliability_curve(answers.table, truth, bins=BINS, kind="uncertainty")
-    # A calibrated model errs as often as 1 - max p says, which is not what its entropy says.
-    promised = np.bincount(
-        bin_of(answers.table.uncertainty, BINS), weights=1 - answers.table.confidence, minlength=BINS
-    )
-    twin = promised / np.where(uncertainty.counts, uncertainty.counts, np.nan)
+    # The expected error of a calibrated model is 1 - max p, and not its entropy.
+    errors = np.bincount(bin_of(answers.table.uncertainty, BINS), 1 - answers.table.confidence, BINS)
+    twin = errors / np.where(uncertainty.counts, uncertainty.counts, np.nan)
     return {
         "confidence": Reliability(
             confidence, confidence.mean_score, metrics.calibration_test(answers.table, truth, kind="confidence")
@@ -184,7 +185,7 @@ def _examples(
     model: Model,
     images: npt.NDArray[Any],
     names: Sequence[str] | None,
-    answers: Answers,
+    answers: ModelOutputs,
     truth: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
 ) -> tuple[Example, ...]:
@@ -217,14 +218,14 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
         notes.append(f"Calibrated at {fitted} passes but evaluated at {passes}: the probabilities are a little off.")
     stored = metadata.promise
     if stored is not None and (passes, seed) != (stored.samples, stored.seed):
-        notes.append("The stored threshold is promised for other passes than these: the promise does not hold here.")
+        notes.append("The stored promise is for another seed or number of passes: it does not hold here.")
     if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
-        notes.append("The file draws its noise from the runtime: a second evaluation gives slightly other numbers.")
+        notes.append("The runtime draws the noise of this file: a second evaluation gives slightly other numbers.")
     return notes
 
 
 def _applied(stored: RejectRule | None, kept: "rejection_results.Kept | None") -> list[str]:
-    """What `--reject auto` does here, in a file whose rule is not one threshold on the uncertainty."""
+    """The results of `--reject auto`, unless it is one limit on the uncertainty."""
     if stored is None or kept is None or stored.threshold is not None:
         return []
     wrong = "none is accepted" if kept.error is None else f"of which {kept.error:.2%} are wrong"

@@ -1,6 +1,7 @@
-"""How long one image takes against the number of passes, measured in this process and in a second or two.
+"""Measure the latency of one image against the number of passes.
 
-`uce-edge bench` measures with more care, in processes of their own, and also memory.
+This takes a second or two in this process. `uce-edge bench` is more precise: it uses separate processes, and measures
+memory, too.
 """
 
 import time
@@ -17,12 +18,12 @@ from uce_edge.runtime.model import Model, SamplesWarning
 PASSES = (1, 5, 10, 25, 50, 100)
 _SECONDS = 0.15  # per number of passes
 _MIN_RUNS, _MAX_RUNS = 5, 50
-_TOO_LONG = 0.5  # seconds: a model that slow is not asked for still more passes
+_TOO_LONG = 0.5  # seconds: a slower model does not run more passes
 
 
 @dataclass(frozen=True)
 class Latency:
-    """One image at a time; the three lists belong together."""
+    """Latency of single images; the three lists have one entry per number of passes."""
 
     passes: tuple[int, ...]
     p50_ms: tuple[float, ...]
@@ -39,19 +40,19 @@ def measure(model: Model, image: npt.NDArray[Any]) -> Latency:
     """
     fixed = not model.metadata.takes_seeds
     own = model.metadata.samples
-    wanted = [own] if fixed else sorted({*PASSES, own})
+    counts = [own] if fixed else sorted({*PASSES, own})
     rows: list[tuple[int, float, float]] = []
-    with warnings.catch_warnings(), progress("timing", len(wanted)) as advance:
+    with warnings.catch_warnings(), progress("timing", len(counts)) as advance:
         warnings.simplefilter("ignore", SamplesWarning)  # a sweep uses other N than the calibration on purpose
-        for passes in wanted:
+        for passes in counts:
             seconds = _time(model, image[None], None if fixed else passes)
             p50, p95 = np.percentile(seconds, [50, 95])
             rows.append((passes, round(float(p50) * 1e3, 4), round(float(p95) * 1e3, 4)))
             advance(1)
             if p50 > _TOO_LONG:
                 break
-    counts, medians, tails = zip(*rows, strict=True)
-    return Latency(counts, medians, tails, model.provider)
+    measured, medians, tails = zip(*rows, strict=True)
+    return Latency(measured, medians, tails, model.provider)
 
 
 def _time(model: Model, batch: npt.NDArray[Any], passes: int | None) -> list[float]:

@@ -1,4 +1,4 @@
-"""The result of an evaluation, as values: what the tables, the JSON and the report are made of."""
+"""The result of an evaluation, for tables, JSON and the report."""
 
 import dataclasses
 import math
@@ -11,34 +11,35 @@ import numpy.typing as npt
 
 from uce_edge.evaluation.class_results import Classes
 from uce_edge.evaluation.latency import Latency
-from uce_edge.evaluation.model_outputs import Answers
+from uce_edge.evaluation.model_outputs import ModelOutputs
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection_results import Gated, Kept, KeptClass, Operating, RiskCurve, Thresholds
+from uce_edge.evaluation.rejection_results import Gated, Kept, KeptClass
 from uce_edge.evaluation.score_intervals import Score
 from uce_edge.evaluation.shift import Shift
+from uce_edge.evaluation.threshold_curves import Operating, RiskCurve, Thresholds
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import CalibrationTest, ReliabilityCurve
 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """A reliability diagram, and where a perfectly calibrated model would be in it."""
+    """A reliability diagram, with the curve of a perfectly calibrated model."""
 
     curve: ReliabilityCurve
     twin: npt.NDArray[np.float64]
-    """Per bin the outcome that the probabilities promise: of H, unlike of the confidence, not the score itself."""
+    """The expected outcome of each bin; for H, unlike the confidence, it is not the score itself."""
     test: CalibrationTest
     """Whether chance explains the distances between the two."""
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One image worth looking at."""
+    """One image to look at."""
 
     index: int
-    """Its place in the data, from 0."""
+    """Its index in the data, from 0."""
     name: str | None
-    """What it is called, such as its file's name; None when nobody said."""
+    """Its name, such as its file's name; None if unknown."""
     label: str
     truth: str
     confidence: float
@@ -48,16 +49,16 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How one model file did on one set of labelled images."""
+    """The results of one model file on labelled images."""
 
     model: str
     """The file's name."""
     model_sha256: str
     """Of the whole file."""
     data: str
-    """What the images are called."""
+    """The name of the images."""
     part: str
-    """Which of them they are, such as "test images"."""
+    """Their part of the dataset, such as "test images"."""
     images: int
     samples: int
     seed: int
@@ -65,38 +66,41 @@ class Evaluation:
     metrics: dict[str, Score]
     """By name, as in `score_intervals.METRICS`."""
     unpredicted_classes: int
-    """Classes that no image was predicted as; the classwise means leave them out."""
+    """The number of classes that were never predicted, which the classwise means leave out."""
     classes: Classes
-    """Confusion and rates, class by class."""
+    """Confusion and rates by class."""
     rejection: tuple[Operating, ...]
-    """The threshold in use comes first."""
+    """The threshold in use is the first."""
     thresholds: Thresholds
     risk_coverage: dict[str, RiskCurve]
     """By score: uncertainty, confidence, model_uncertainty."""
     reliability: dict[str, Reliability]
-    """Of confidence and of uncertainty."""
+    """By score: confidence, uncertainty."""
     gated: Gated | None
-    """What the cutoff on novelty changes; None for a file without one."""
+    """The results with the cutoff on novelty; None for a file without one."""
     kept: Kept | None
-    """What the stored rule accepts, beside what it promises; None for a file that promises no error."""
+    """The results of the stored rule; None for a file without a promised error."""
     kept_classes: tuple[KeptClass, ...]
-    """The same for every label, of a file with a limit for each; otherwise nothing."""
+    """The same by predicted class, for a file with a limit for each; else empty."""
     ood: tuple[OutOfDistribution, ...]
-    """One for every set of foreign images."""
+    """One for every set of out-of-distribution images."""
     shift: Shift | None
     latency: Latency | None
     most_uncertain: tuple[Example, ...]
     confidently_wrong: tuple[Example, ...]
     notes: tuple[str, ...]
-    """What a reader must know before believing the numbers."""
+    """Caveats of the numbers."""
     metadata: Metadata = dataclasses.field(repr=False, metadata={"json": False})
-    answers: Answers = dataclasses.field(repr=False, metadata={"json": False})
-    """What the model said of every image, for comparisons with another one."""
+    answers: ModelOutputs = dataclasses.field(repr=False, metadata={"json": False})
+    """The outputs for every image, for comparisons with another model."""
     truth: npt.NDArray[np.int64] = dataclasses.field(repr=False, metadata={"json": False})
     """The true class of every image."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: undefined numbers are None; pixels, single answers and metadata are left out."""
+        """Values for JSON, without pixels, outputs and metadata.
+
+        Undefined numbers are None.
+        """
         document: dict[str, Any] = plain(self)
         for name, score in self.metrics.items():
             document["metrics"][name]["difference"] = score.difference
@@ -105,10 +109,13 @@ class Evaluation:
 
 
 def plain(value: Any) -> Any:
-    """Records, arrays and enums as what JSON knows; an undefined number is None, and what is marked so is left out."""
+    """Convert records, arrays and enums to JSON values.
+
+    A field's metadata `json` is its key, or False to leave it out. Undefined numbers are None.
+    """
     if dataclasses.is_dataclass(value):
-        shown = [field.name for field in dataclasses.fields(value) if field.metadata.get("json", True)]
-        return {name: plain(getattr(value, name)) for name in shown}
+        keys = {field.name: field.metadata.get("json", field.name) for field in dataclasses.fields(value)}
+        return {key: plain(getattr(value, name)) for name, key in keys.items() if key}
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray | np.generic):

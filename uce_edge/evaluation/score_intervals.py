@@ -1,4 +1,4 @@
-"""Every metric with the interval that chance gives it, and with the value of a perfectly calibrated twin."""
+"""Every metric with its interval and its calibrated twin."""
 
 import math
 from collections.abc import Callable
@@ -10,12 +10,8 @@ import numpy.typing as npt
 from uce_edge import metrics
 from uce_edge._util.progress import progress
 from uce_edge.errors import UsageError
-from uce_edge.metrics import intervals
 
 Metric = Callable[..., float]
-TwoSets = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-"""A score of the own images, and of foreign ones."""
-
 METRICS: dict[str, Metric] = {
     "accuracy": metrics.accuracy,
     "nll": metrics.nll,
@@ -36,14 +32,14 @@ METRICS: dict[str, Metric] = {
     "auroc": metrics.auroc,
     "fpr_at_95": metrics.fpr_at_95,
 }
-"""What is measured on labelled images, in the order of the tables."""
+"""The metrics of an evaluation, in the order of the tables."""
 
 _SPARSE = "One sparse bin decides it, so it has no interval."
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric; what is undefined is None, and `why` says so."""
+    """One metric; undefined values are None, for the reason `why`."""
 
     value: float | None
     low: float | None = None
@@ -51,28 +47,28 @@ class Score:
     high: float | None = None
     """The upper end."""
     twin: float | None = None
-    """What a perfectly calibrated model with the same probabilities scores on average."""
+    """The mean score of a perfectly calibrated model with the same probabilities."""
     twin_spread: float | None = None
     """The standard deviation of the twin's score over redrawn labels."""
     why: str | None = None
-    """Why something is missing."""
+    """Why a value is missing."""
 
     @property
     def difference(self) -> float | None:
-        """The value less the twin's. Of UCE it may have either sign, and neither means calibrated."""
+        """The value less the twin's; for UCE, neither sign means calibrated."""
         return None if self.value is None or self.twin is None else self.value - self.twin
 
 
 def measure(
     table: metrics.Probabilities, labels: npt.NDArray[np.int64], resamples: int, seed: int = 0
 ) -> dict[str, Score]:
-    """All of `METRICS`.
+    """Compute all of `METRICS`.
 
     Args:
         table: The probabilities.
         labels: The true classes.
-        resamples: How often the twin's labels are redrawn.
-        seed: Of the redraws.
+        resamples: The number of redraws of the twin's labels.
+        seed: The seed of the redraws.
     """
     measured = {}
     with progress("measuring", len(METRICS)) as advance:
@@ -80,18 +76,6 @@ def measure(
             measured[name] = _score(name, metric, table, labels, resamples, seed)
             advance(1)
     return measured
-
-
-def separation(inside: npt.NDArray[np.float64], outside: npt.NDArray[np.float64]) -> tuple[Score, Score]:
-    """How well a score tells two sets of images: AUROC, and FPR at 95 %."""
-    area, accepted = intervals.separation(inside, outside).interval(), intervals.accepted_at_95(inside, outside)
-    first, second = (Score(one.value, max(one.low, 0.0), min(one.high, 1.0)) for one in (area, accepted))
-    return first, second
-
-
-def separation_difference(ranked: TwoSets, other: TwoSets) -> metrics.Interval:
-    """The AUROC of two sets of images for one model less that for another, on the same images."""
-    return intervals.separation(*ranked).less(intervals.separation(*other))
 
 
 def _score(

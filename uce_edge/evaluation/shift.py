@@ -1,4 +1,4 @@
-"""The same images, damaged more and more: whether the uncertainty notices what the accuracy loses."""
+"""Accuracy and uncertainty on corrupted images."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from uce_edge import metrics
 from uce_edge.errors import UsageError, argument
-from uce_edge.evaluation.model_outputs import Answers, ask
+from uce_edge.evaluation.model_outputs import ModelOutputs, predict_all
 from uce_edge.images.corruptions import KINDS, SEVERITIES, corrupt
 from uce_edge.rejection.rule import RejectRule, within
 from uce_edge.runtime.model import Model
@@ -17,7 +17,7 @@ from uce_edge.runtime.model import Model
 
 @dataclass(frozen=True)
 class Condition:
-    """One corruption at one severity; severity 0 is the images as they are."""
+    """One corruption at one severity; severity 0 is no corruption."""
 
     severity: int
     accuracy: float
@@ -27,16 +27,16 @@ class Condition:
     coverage: float
     """The share that the threshold in use accepts."""
     error: float | None
-    """Of the accepted images; None when none is accepted."""
+    """The error of the accepted images; None if there are none."""
     gated_coverage: float | None = None
-    """The share that the threshold and the gate against foreign images accept; None for a file without one."""
+    """The share that the threshold and the cutoff on novelty accept; None for a file without a cutoff."""
     gated_error: float | None = None
-    """Of these images; None when there are none."""
+    """The error of these images; None if there are none."""
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """Some corruptions in all their severities, taken together."""
+    """Several corruptions in all severities together."""
 
     kinds: tuple[str, ...]
     seen: bool
@@ -44,7 +44,7 @@ class Pooled:
     accuracy: float
     coverage: float
     error: float | None
-    """Of all accepted images; None when none is accepted."""
+    """The error of all accepted images; None if there are none."""
     gated_coverage: float | None
     gated_error: float | None
 
@@ -57,21 +57,22 @@ class Shift:
     threshold: float
     curves: dict[str, tuple[Condition, ...]]
     pictures: dict[str, tuple[npt.NDArray[Any], ...]] = field(repr=False, metadata={"json": False})
-    """What they do to one of the images."""
+    """Their effect on one of the images."""
     apart: tuple[Pooled, ...] = ()
-    """The kinds that training has not seen, and those that it has; empty for a file that does not say."""
+    """The kinds unseen in training, and the seen ones; empty if unknown."""
 
     def seen(self, kind: str) -> bool | None:
-        """Whether the network was trained with a corruption; None where the file does not say."""
+        """Whether the network was trained with a corruption; None if unknown."""
         return next((group.seen for group in self.apart if kind in group.kinds), None)
 
 
 def check(model: Model) -> None:
-    """Refuse a model whose images have no defined range: how much is a severity of theirs?"""
+    """Refuse a model whose images have no defined range."""
     if model.metadata.image.dtype != "uint8":
         raise UsageError(
-            f"Only uint8 images can be damaged in known steps, and {model.path} takes {model.metadata.image.dtype}. "
-            f"Evaluate it without {argument('corrupt')}."
+            f"Corruptions are defined for uint8 images, and {model.path} takes {model.metadata.image.dtype}. "
+            f"Evaluate it without {argument('corrupt')}.",
+            "image.not-uint8",
         )
 
 
@@ -79,7 +80,7 @@ def sweep(
     model: Model,
     images: npt.NDArray[Any],
     labels: npt.NDArray[np.int64],
-    clean: Answers,
+    clean: ModelOutputs,
     *,
     limit: int,
     threshold: float,
@@ -92,17 +93,17 @@ def sweep(
 
     Args:
         model: The model.
-        images: All images; at most `limit` of them, drawn at random, are damaged.
+        images: All images; at most `limit` of them, drawn at random, are corrupted.
         labels: Their true classes.
-        clean: What the model says of them as they are.
-        limit: How many images are used.
-        threshold: What the coverage refers to.
-        samples: Passes, as in `Model.predict`.
-        seed: Which passes.
-        gate: What is compared where the file can tell what is foreign.
-        seen: What the training saw, as in `Metadata.seen`.
+        clean: The model's outputs for the original images.
+        limit: The most images.
+        threshold: The limit on the uncertainty.
+        samples: The number of passes, as in `Model.predict`.
+        seed: The seed of the passes.
+        gate: The rule in use, for a file with a cutoff on novelty.
+        seen: The kinds that training saw, as in `Metadata.seen`.
     """
-    # At random, because a folder is in the order of its classes; sorted, so that the pixels are read forwards.
+    # At random, because a folder is sorted by class; sorted, so that the pixels are read in order.
     chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
     pixels, truth = images[chosen], labels[chosen]
     first = _condition(0, clean.part(chosen), truth, threshold, gate)
@@ -111,7 +112,7 @@ def sweep(
         conditions, shown = [first], [pixels[0]]
         for severity in SEVERITIES:
             damaged = corrupt(pixels, kind, severity)
-            answers = ask(model, damaged, samples, seed, f"{kind} {severity}")
+            answers = predict_all(model, damaged, samples, seed, f"{kind} {severity}")
             conditions.append(_condition(severity, answers, truth, threshold, gate))
             shown.append(damaged[0].copy())
         curves[str(kind)], pictures[str(kind)] = tuple(conditions), tuple(shown)
@@ -121,7 +122,7 @@ def sweep(
 
 
 def pooled(curves: dict[str, tuple[Condition, ...]], kinds: Iterable[str], seen: bool) -> Pooled | None:
-    """Some kinds of damage together, without the images as they are; None for no kinds."""
+    """Combine several corruptions without severity 0; None for no kinds."""
     kinds = tuple(kinds)
     damaged = [one for kind in kinds for one in curves[kind] if one.severity]
     if not damaged:
@@ -139,17 +140,17 @@ def pooled(curves: dict[str, tuple[Condition, ...]], kinds: Iterable[str], seen:
 
 
 def _error(conditions: list[tuple[float, float | None]]) -> float | None:
-    """The share of wrong images among all accepted ones; every condition has the same number of images."""
+    """The error of all accepted images; conditions have equally many images."""
     accepted = sum(coverage for coverage, _ in conditions)
     return sum(coverage * (error or 0.0) for coverage, error in conditions) / accepted if accepted else None
 
 
 def _condition(
-    severity: int, answers: Answers, truth: npt.NDArray[np.int64], threshold: float, gate: RejectRule | None
+    severity: int, answers: ModelOutputs, truth: npt.NDArray[np.int64], threshold: float, gate: RejectRule | None
 ) -> Condition:
     accepted = within(answers.uncertainty, threshold)
     wrong = answers.table.predicted != truth
-    kept = None if gate is None else gate.accept(answers.uncertainty, answers.probabilities, answers.novelty)
+    gated = None if gate is None else gate.accept(answers.uncertainty, answers.probabilities, answers.novelty)
     return Condition(
         severity=severity,
         accuracy=float(1 - wrong.mean()),
@@ -157,6 +158,6 @@ def _condition(
         uce=metrics.uce(answers.table, truth),
         coverage=float(accepted.mean()),
         error=float(wrong[accepted].mean()) if accepted.any() else None,
-        gated_coverage=None if kept is None else float(kept.mean()),
-        gated_error=float(wrong[kept].mean()) if kept is not None and kept.any() else None,
+        gated_coverage=None if gated is None else float(gated.mean()),
+        gated_error=float(wrong[gated].mean()) if gated is not None and gated.any() else None,
     )

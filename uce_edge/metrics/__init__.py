@@ -1,7 +1,7 @@
-"""Metrics of a classifier's probabilities: calibration, uncertainty, selection and out-of-distribution scores.
+"""Metrics of calibration, uncertainty, selection and out-of-distribution detection.
 
-Probabilities come as (images, classes). They are read in blocks of rows, so a memory-mapped
-1,000,000 x 1,000 array is checked and scored without a float64 copy of it.
+Probabilities have the shape (images, classes). They are read in blocks of rows, so a memory-mapped 1,000,000 x 1,000
+array needs no float64 copy.
 """
 
 from uce_edge.metrics.binned import (

@@ -1,4 +1,4 @@
-"""The checks of arguments that all metrics share, and the array types they speak in."""
+"""Argument checks and array types of all metrics."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ Numbers = npt.NDArray[np.generic]
 
 
 def array(name: str, value: npt.ArrayLike, kinds: str, rule: str, remedy: str) -> Numbers:
-    """The value as an array whose dtype is one of these kinds."""
+    """Convert to an array whose dtype is one of these kinds."""
     try:
         result = np.asarray(value)
     except ValueError as error:  # rows of different lengths
@@ -23,26 +23,28 @@ def array(name: str, value: npt.ArrayLike, kinds: str, rule: str, remedy: str) -
 
 
 def vector(name: str, value: npt.ArrayLike, remedy: str, length: int | None = None) -> Floats:
-    """One axis of real numbers, at least one of them, none of them NaN."""
+    """Convert to a vector of at least one number, without NaN."""
     result = array(name, value, "biuf", "real numbers", remedy).astype(np.float64, copy=False)
     if result.ndim != 1 or not result.size or length not in (None, result.size):
         rule = "(number,) with at least one number" if length is None else f"({length},)"
-        raise UsageError(expected(f"the shape of {name}", rule, result.shape, remedy))
+        raise UsageError(expected(f"the shape of {name}", rule, result.shape, remedy), f"argument.{name}")
     unknown = np.isnan(result)
     if unknown.any():
-        raise UsageError(expected(f"{name}[{int(np.argmax(unknown))}]", "a number", float("nan"), remedy))
+        raise UsageError(
+            expected(f"{name}[{int(np.argmax(unknown))}]", "a number", float("nan"), remedy), f"argument.{name}"
+        )
     return result
 
 
 def whole(name: str, value: object, least: int, remedy: str) -> int:
-    """An integer of at least `least`; a boolean is not one."""
+    """Check an integer of at least `least`; refuse booleans."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UsageError(expected(name, f"an integer of at least {least}", value, remedy))
     return int(value)
 
 
 def bin_count(bins: object) -> int:
-    """The number of bins, checked."""
+    """Check the number of bins."""
     return whole("bins", bins, 1, "15 is the usual choice.")
 
 

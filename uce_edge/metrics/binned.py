@@ -1,4 +1,4 @@
-"""Errors of calibration over bins: confidence against accuracy, or uncertainty against error."""
+"""Binned calibration errors of the confidence and of the uncertainty."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NORMAL_95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interva
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityCurve:
-    """A reliability diagram: one entry per equal-width bin, NaN where a bin has no image."""
+    """A reliability diagram over equal-width bins; NaN for an empty bin."""
 
     edges: Floats
     """The bins' bounds, one more than there are bins; a bin is (lo, hi], and 0 is in the first."""
@@ -35,7 +35,9 @@ class ReliabilityCurve:
 
 
 def ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """Expected calibration error: the mean gap between accuracy and confidence over bins of confidence.
+    """Expected calibration error.
+
+    It is the mean gap between accuracy and confidence over bins of the confidence.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -46,9 +48,10 @@ def ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) 
 
 
 def uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """Expected uncertainty calibration error: the mean gap between top-1 error and H over bins of H.
+    """Expected uncertainty calibration error.
 
-    It is not 0 at perfect calibration: a fair coin has H = 1 and an error of 0.5.
+    It is the mean gap between the top-1 error and H over bins of H. It is not 0 at perfect calibration: a fair coin has
+    H = 1 and an error of 0.5.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -59,7 +62,7 @@ def uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) 
 
 
 def adaptive_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """ECE over bins of equal mass: each has n / bins images, as far as ties of the confidence allow.
+    """ECE over bins of equal mass, as far as ties allow.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -70,7 +73,7 @@ def adaptive_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
 
 
 def adaptive_uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """UCE over bins of equal mass: each has n / bins images, as far as ties of H allow.
+    """UCE over bins of equal mass, as far as ties allow.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -81,7 +84,7 @@ def adaptive_uce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
 
 
 def mce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """Maximum calibration error: the largest gap of accuracy and confidence over the bins that have images.
+    """Maximum calibration error: the largest gap of a bin.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -93,10 +96,11 @@ def mce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) 
 
 
 def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """Debiased L2 calibration error of the top label, over bins of equal mass (Kumar et al. 2019, Def. 5.2).
+    """Debiased L2 calibration error of the top label.
 
-    The part that is due to chance is subtracted from each squared gap. A bin with one image, which ties can
-    cause, gives no estimate of that part and counts as 0, as in the authors' code.
+    The bins have equal mass (Kumar et al. 2019, Def. 5.2). The part that is due to chance is subtracted from each
+    squared gap. A bin with one image, which ties can cause, gives no estimate of that part and counts as 0, as in the
+    authors' code.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -106,7 +110,10 @@ def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
     table, truth = inputs(probabilities, labels)
     if len(table) < 2 * bin_count(bins):
         remedy = "The correction needs two images per bin: give more images or fewer bins."
-        raise UsageError(expected("the number of images", f"at least {2 * bins} for {bins} bins", len(table), remedy))
+        raise UsageError(
+            expected("the number of images", f"at least {2 * bins} for {bins} bins", len(table), remedy),
+            "metric.too-few-images",
+        )
     score, outcome = scored(table, truth, "confidence")
     return debiased(score, outcome, mass_bin(score, bins), bins)
 
@@ -114,7 +121,7 @@ def debiased_ece(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: i
 def reliability_curve(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15, kind: Kind = "confidence"
 ) -> ReliabilityCurve:
-    """What a reliability diagram shows.
+    """The data of a reliability diagram.
 
     Args:
         probabilities: One row per image, one column per class.
@@ -136,9 +143,9 @@ def reliability_curve(
 
 
 def wilson(rate: Floats, images: Floats) -> tuple[Floats, Floats]:
-    """Both ends of the 95 % interval of a share that was counted among so many images; NaN where that is NaN.
+    """Wilson's 95 % interval of a proportion.
 
-    Wilson's interval stays inside [0, 1] and is honest where all are right or all wrong.
+    It stays inside [0, 1] and covers where all images are right or all are wrong.
     """
     z2 = NORMAL_95**2
     centre = (rate + z2 / (2 * images)) / (1 + z2 / images)
@@ -147,26 +154,26 @@ def wilson(rate: Floats, images: Floats) -> tuple[Floats, Floats]:
 
 
 def scored(table: Probabilities, truth: Integers, kind: Kind) -> tuple[Floats, Floats]:
-    """Per image its score (confidence or H) and the outcome that should match it (hit or error)."""
+    """The score (confidence or H) and the outcome (hit or error) per image."""
     if kind == "confidence":
         return table.confidence, (table.predicted == truth).astype(np.float64)
     return table.uncertainty, (table.predicted != truth).astype(np.float64)
 
 
 def bin_of(values: Floats, bins: int) -> Integers:
-    """The bin (lo, hi] of each value; 0 falls in the first. Compared with the edges, so exact on them."""
+    """The bin (lo, hi] of each value, exact on the edges; 0 is in the first."""
     upper = np.arange(1, bins + 1) / bins
     return np.searchsorted(upper, values, side="left").astype(np.int64, copy=False)
 
 
 def binned_gap(score: Floats, outcome: Floats, cell: Integers, cells: int) -> Floats:
-    """|B| * |mean outcome - mean score| of each cell: the counts cancel in the sum of the differences."""
+    """|B| * |mean outcome - mean score| of each cell."""
     gap: Floats = np.abs(np.bincount(cell, weights=outcome - score, minlength=cells))
     return gap
 
 
 def debiased(score: Floats, outcome: Floats, cell: Integers, cells: int) -> float:
-    """The root of the mean squared gap, less the part that is due to chance."""
+    """The root mean squared gap, less the part that is due to chance."""
     counts, expected_rate, rate = _means(score, outcome, cell, cells)
     full = counts > 1
     n, gap, rate = counts[full], (rate - expected_rate)[full], rate[full]
@@ -175,7 +182,7 @@ def debiased(score: Floats, outcome: Floats, cell: Integers, cells: int) -> floa
 
 
 def mass_bin(values: Floats, bins: int) -> Integers:
-    """Bins of equal mass. Equal values share the lowest of their bins, so that no order of the images matters."""
+    """The bin of equal mass of each value; equal values share the lowest."""
     last = -(-len(values) * np.arange(1, bins + 1) // bins) - 1  # the last image of each equal share
     return np.searchsorted(np.sort(values)[last], values, side="left").astype(np.int64, copy=False)
 
@@ -193,7 +200,7 @@ def _equal_mass(probabilities: npt.ArrayLike, labels: npt.ArrayLike, kind: Kind,
 
 
 def _means(score: Floats, outcome: Floats, cell: Integers, cells: int) -> tuple[Integers, Floats, Floats]:
-    """Per cell: its count, mean score and mean outcome; the means are NaN without images."""
+    """Count, mean score and mean outcome of each cell; NaN means if empty."""
     counts = np.bincount(cell, minlength=cells)
     n = np.where(counts, counts, np.nan)
     means = (np.bincount(cell, weights=values, minlength=cells) / n for values in (score, outcome))

@@ -1,4 +1,4 @@
-"""Class by class: the errors of calibration with their means, which classes are confused, and each one's rates."""
+"""Metrics by class: calibration errors, confusion matrix and rates."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,21 +22,21 @@ class Classwise:
     value: float
     """The mean over the classes that have images."""
     empty_classes: int
-    """How many classes have no image and are left out of the mean."""
-    per_class: Floats
+    """The number of classes without images, which the mean leaves out."""
+    by_class: Floats
     """The metric of each class; NaN where the class is empty."""
 
 
 @dataclass(frozen=True)
 class Proportion:
-    """A share that was counted, with its 95 % Wilson interval; NaN where there was nothing to count."""
+    """A proportion with its 95 % Wilson interval; NaN of 0 images."""
 
     value: float
     low: float
     high: float
     count: int
     of: int
-    """How many it is a share of."""
+    """The denominator."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class ClassRates:
     """One class against all others."""
 
     images: int
-    """How many are of this class."""
+    """The number of images of this class."""
     predicted: int
-    """How many are labelled so."""
+    """The number of images with this predicted label."""
     sensitivity: Proportion
-    """Of the images of this class, those that are labelled so (recall)."""
+    """The share of images of this class with this predicted label (recall)."""
     specificity: Proportion
-    """Of the other images, those that are not labelled so."""
+    """The share of other images with another predicted label."""
     ppv: Proportion
-    """Of the images that are labelled so, those of this class (precision). It depends on how common the class is."""
+    """The share of images with this predicted label that are of this class (precision). It depends on prevalence."""
     npv: Proportion
-    """Of the images that are not labelled so, those of other classes. It depends on how common the class is."""
+    """The share of images with another predicted label that are of other classes. It depends on prevalence."""
 
 
 def confusion_matrix(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> Integers:
-    """How many images of every true class (row) got every label (column).
+    """The number of images by true class (row) and predicted label (column).
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -71,7 +71,7 @@ def confusion_matrix(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> Int
 
 
 def class_rates(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[ClassRates, ...]:
-    """Sensitivity, specificity, PPV and NPV of every class, each with its 95 % Wilson interval.
+    """Sensitivity, specificity, PPV and NPV of every class, with intervals.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -103,7 +103,7 @@ def _proportions(count: Integers, of: Integers) -> list[Proportion]:
 def classwise_ece(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15, by: Grouping = "predicted"
 ) -> float:
-    """cECE: the mean of the classes' ECE; `classwise` also tells how many classes are empty.
+    """cECE: the mean ECE of the classes.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -120,7 +120,7 @@ def classwise_uce(
     bins: int = 15,
     by: Literal["predicted", "true"] = "predicted",
 ) -> float:
-    """cUCE: the mean of the classes' UCE; `classwise` also tells how many classes are empty.
+    """cUCE: the mean UCE of the classes.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -138,7 +138,7 @@ def classwise(
     bins: int = 15,
     by: Grouping = "predicted",
 ) -> Classwise:
-    """The metric class by class, and its mean over the classes that have images.
+    """A metric by class, and its mean over the classes with images.
 
     Args:
         probabilities: One row per image, one column per class.
@@ -151,7 +151,7 @@ def classwise(
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
-        >>> classwise(probabilities, labels, metric="ece").per_class.round(3).tolist()
+        >>> classwise(probabilities, labels, metric="ece").by_class.round(3).tolist()
         [0.3, 0.3]
     """
     if metric not in ("ece", "uce"):
@@ -163,16 +163,16 @@ def classwise(
     bin_count(bins)
     table, truth = inputs(probabilities, labels)
     if by == "kull":
-        per_class = _one_vs_rest(table, truth, bins)
+        by_class = _one_vs_rest(table, truth, bins)
     else:
         score, outcome = scored(table, truth, "confidence" if metric == "ece" else "uncertainty")
         group = table.predicted if by == "predicted" else truth
-        per_class = _grouped(score, outcome, group, table.classes, bins)
-    return Classwise(float(np.nanmean(per_class)), int(np.isnan(per_class).sum()), per_class)
+        by_class = _grouped(score, outcome, group, table.classes, bins)
+    return Classwise(float(np.nanmean(by_class)), int(np.isnan(by_class).sum()), by_class)
 
 
 def _grouped(score: Floats, outcome: Floats, group: Integers, groups: int, bins: int) -> Floats:
-    """Per group: sum over bins of |B|/n * |mean outcome - mean score|; NaN for a group without images."""
+    """The sum over bins of |B|/n * |mean outcome - mean score|; NaN if empty."""
     gap = binned_gap(score, outcome, group * bins + bin_of(score, bins), groups * bins)
     size = np.bincount(group, minlength=groups)
     result = np.full(groups, np.nan)
@@ -189,5 +189,5 @@ def _one_vs_rest(table: Probabilities, truth: Integers, bins: int) -> Floats:
         hits = cell[np.arange(len(block)), truth[rows]]
         gap += np.bincount(hits, minlength=gap.size)
         gap -= np.bincount(cell.ravel(), weights=score.ravel(), minlength=gap.size)
-    per_class: Floats = np.abs(gap).reshape(table.classes, bins).sum(axis=1) / len(table)
-    return per_class
+    by_class: Floats = np.abs(gap).reshape(table.classes, bins).sum(axis=1) / len(table)
+    return by_class

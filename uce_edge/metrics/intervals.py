@@ -1,9 +1,9 @@
-"""95 % intervals of metrics, and of differences between two models on the same images, that cover.
+"""95 % intervals of metrics and of paired differences, without resampling.
 
-They are for the value of infinitely many images, without resampling. A percentile bootstrap fails in two ways: a binned
-error is larger the fewer images there are, and its resamples keep that bias; and a kind of error that is too rare to be
-among the images is in no resample. Every estimate therefore has the variance of its influence function, a bound of its
-bias, and the influence of one image of a kind that was not seen.
+They cover the value of infinitely many images. A percentile bootstrap fails in two ways: a binned error is larger the
+fewer images there are, and the resamples keep that bias; and an error that is too rare for these images is in no
+resample. Every estimate therefore has the variance of its influence function, a bound of its bias, and the influence of
+one unseen image.
 """
 
 import math
@@ -24,23 +24,23 @@ from uce_edge.metrics.selection import uncertain_and_wrong
 
 BINS = 15
 WIDTH = 2.05
-"""Half an interval in standard errors, a little more than 1.96: these are estimated, and metrics are skewed."""
+"""Half an interval in standard errors: more than 1.96, for estimated variances and skewed metrics."""
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A metric, and what its interval is made of."""
+    """A metric and the terms of its interval."""
 
     value: float
     parts: Floats
-    """The influence of every image, divided by their number: the variance is the sum of the squares."""
+    """The influence of every image over the number of images: the variance is the sum of the squares."""
     unseen: float
-    """The largest part that one more image could have."""
+    """The largest possible part of one more image."""
     bias: float = 0.0
-    """How far the value can be too large on average."""
+    """The largest mean excess of the value."""
 
     def interval(self) -> Interval:
-        """The value with both ends."""
+        """The value and its interval."""
         half = _half(self.parts, self.unseen)
         return Interval(self.value, self.value - self.bias - half, self.value + half)
 
@@ -56,9 +56,9 @@ def _half(parts: Floats, unseen: float) -> float:
 
 
 def interval(metric: str, probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> Interval | None:
-    """The 95 % interval of a metric by its name, for the value of infinitely many images.
+    """The 95 % interval of a metric by name.
 
-    None for "mce", which one sparse bin decides.
+    It is for the value of infinitely many images. "mce" has none, because one sparse bin decides it.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -79,9 +79,9 @@ def interval(metric: str, probabilities: npt.ArrayLike, labels: npt.ArrayLike) -
 def difference(
     metric: str, probabilities: npt.ArrayLike, others: npt.ArrayLike, labels: npt.ArrayLike
 ) -> Interval | None:
-    """The metric of one model less that of another on the same images, with its 95 % interval.
+    """The paired difference of a metric between two models.
 
-    An image that is hard for both models does not widen the interval.
+    It has a 95 % interval. An image that is hard for both models does not widen the interval.
 
     Example:
         >>> difference("accuracy", [[0.9, 0.1], [0.2, 0.8]], [[0.9, 0.1], [0.6, 0.4]], [0, 1]).value
@@ -95,12 +95,12 @@ def difference(
 
 
 def _apart(one: Interval, other: Interval) -> Interval:
-    """The interval of a difference of any two: their ends, without what pairing might gain."""
+    """The unpaired interval of a difference, from both ends."""
     return Interval(one.value - other.value, one.low - other.high, one.high - other.low)
 
 
 def share_difference(ours: npt.ArrayLike, theirs: npt.ArrayLike) -> Interval:
-    """The difference of two shares that were counted on the same images, from one flag per image."""
+    """The paired difference of two shares, from one flag per image."""
     return _mean(np.asarray(ours, np.float64), 1.0).less(_mean(np.asarray(theirs, np.float64), 1.0))
 
 
@@ -117,7 +117,7 @@ def separation(inside: Floats, outside: Floats) -> Estimate:
 
 
 def accepted_at_95(inside: Floats, outside: Floats) -> Interval:
-    """The FPR at 95 % of two sets of images: Wilson's interval, and that of the threshold."""
+    """The FPR at 95 % of two sets of images, by Wilson and the threshold."""
     ordered, n = np.sort(inside), len(inside)
     step = WIDTH * math.sqrt(0.95 * 0.05 * n)
     # In integers, as `ood_fpr_at_95` counts: 0.95 * n can round past the image it means.
@@ -147,7 +147,7 @@ def _nll(table: Probabilities, truth: Integers) -> Estimate:
             surprise[rows] = -np.log(block[np.arange(len(block)), truth[rows]])
     if np.isinf(surprise.max()):
         remedy = "The NLL is infinite and has no interval."
-        raise UsageError(expected("the probability of every true class", "above 0", 0, remedy))
+        raise UsageError(expected("the probability of every true class", "above 0", 0, remedy), "metric.infinite")
     return _mean(surprise, float(surprise.max()))
 
 
@@ -160,7 +160,7 @@ def _brier(table: Probabilities, truth: Integers) -> Estimate:
 
 
 def _aurc(table: Probabilities, truth: Integers) -> Estimate:
-    """By its influence function: images of one score stay together."""
+    """The AURC by its influence function, with ties together."""
     score, wrong = uncertain_and_wrong(table, truth, "uncertainty")
     n = len(score)
     _, place, images = np.unique(score, return_inverse=True, return_counts=True)
@@ -205,7 +205,7 @@ def _classwise(kind: str) -> Callable[[Probabilities, Integers], Estimate]:
 
 
 def _residual(table: Probabilities, truth: Integers, kind: str) -> tuple[Floats, Floats]:
-    """Per image outcome less score, and what it is binned by."""
+    """Outcome less score per image, and the value to bin by."""
     if kind == "twin":
         return (table.predicted != truth) - (1 - table.confidence), table.uncertainty
     score, outcome = scored(table, truth, "confidence" if kind == "confidence" else "uncertainty")
@@ -237,7 +237,10 @@ def _skce(table: Probabilities, truth: Integers) -> Estimate:
     value, blocks = float(errors.mean()), len(errors)
     if blocks < 2:
         remedy = "The spread between blocks is the interval: give more images."
-        raise UsageError(expected("the number of images", "at least 64 for an interval of skce", len(table), remedy))
+        raise UsageError(
+            expected("the number of images", "at least 64 for an interval of skce", len(table), remedy),
+            "metric.too-few-images",
+        )
     centred = errors - value
     skew = abs(float(np.mean(centred**3))) / max(float(np.mean(centred**2)), np.finfo(float).tiny) ** 1.5
     # Student's quantile over the normal one, and twice the first Edgeworth term: few blocks show too little skew.
@@ -271,4 +274,4 @@ OTHERS: dict[str, Callable[[Probabilities, Integers], Interval]] = {
     "fpr_at_95": lambda table, truth: accepted_at_95(*_errors(table, truth)),
 }
 RANGE = {"nll": (0.0, math.inf), "brier": (0.0, 2.0), "skce": (-math.inf, math.inf)}
-"""What the metrics can be, where it is not 0 to 1."""
+"""The range of a metric, where it is not 0 to 1."""

@@ -1,4 +1,4 @@
-"""The kernel calibration error: calibration of the whole vector of probabilities, without bins."""
+"""The kernel calibration error of the whole vector of probabilities."""
 
 import math
 
@@ -20,11 +20,11 @@ def skce(
     block: int = 32,
     seed: int = 0,
 ) -> float:
-    """Squared kernel calibration error, its unbiased block estimator (Widmann et al. 2019 and 2021).
+    """Squared kernel calibration error (Widmann et al. 2019 and 2021).
 
-    The mean of k(p, q) (e_y - p).(e_z - q) over the pairs of images inside blocks, where e is one-hot and
-    k(p, q) = exp(-|p - q|^2 / (2 bandwidth^2)). It is 0 on average at perfect calibration, so it can be
-    negative. Images that do not fill a block are left out. The time grows with images * block.
+    The unbiased block estimator: the mean of k(p, q) (e_y - p).(e_z - q) over the pairs of images inside blocks, where
+    e is one-hot and k(p, q) = exp(-|p - q|^2 / (2 bandwidth^2)). It is 0 on average at perfect calibration, so it can
+    be negative. Images that do not fill a block are left out. The time grows with images * block.
 
     Args:
         probabilities: One row per image, one column per class.
@@ -44,14 +44,17 @@ def skce(
 def block_errors(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bandwidth: float = 0.5, block: int = 32, seed: int = 0
 ) -> Floats:
-    """The estimate of every block; they are independent, and `skce` is their mean."""
+    """The independent estimates of all blocks; `skce` is their mean."""
     whole("block", block, 2, "32 is the usual choice.")
     whole("seed", seed, 0, "The same seed gives the same blocks.")
     if not (isinstance(bandwidth, int | float) and 0 < bandwidth < math.inf):
         raise UsageError(expected("bandwidth", "a finite number above 0", bandwidth, "0.5 is the usual choice."))
     table, truth = inputs(probabilities, labels)
     if len(table) < 2:
-        raise UsageError(expected("the number of images", "at least 2", len(table), "The estimator needs pairs."))
+        raise UsageError(
+            expected("the number of images", "at least 2", len(table), "The estimator needs pairs."),
+            "metric.too-few-images",
+        )
     size = min(block, len(table))
     used = len(table) // size * size
     order = np.random.default_rng(seed).permutation(len(table))[:used]
@@ -65,6 +68,6 @@ def block_errors(
         square = np.einsum("bii->bi", inner)
         distance = square[:, :, None] + square[:, None, :] - 2 * inner
         values = np.exp(np.maximum(distance, 0.0) / (-2 * bandwidth**2)) * (r @ r.swapaxes(1, 2))
-        # An image with itself is what biases the plain mean.
+        # Pairs of an image with itself would bias the mean.
         errors.append(values.sum(axis=(1, 2)) - np.einsum("bii->b", values))
     return np.concatenate(errors) / (size * (size - 1))

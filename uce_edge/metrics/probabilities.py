@@ -1,4 +1,4 @@
-"""The probabilities of a classifier, checked and read in blocks of rows, with what each image needs computed once."""
+"""A table of probabilities, checked and reduced once, in blocks of rows."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -15,10 +15,10 @@ SOFTMAX = "If these are logits, pass their softmax."
 
 
 class Probabilities:
-    """A table (images, classes) that is checked once and reduced to one number per image once.
+    """A table (images, classes) that several metrics share.
 
-    Every metric takes one where it takes an array. Give the same one to several metrics, and they share
-    the passes over a long table. It reads the array it was made from, which must not change meanwhile.
+    Every metric accepts one instead of an array. It checks the array once, and computes the top class and the entropy
+    once. The array must not change meanwhile.
     """
 
     def __init__(self, probabilities: npt.ArrayLike) -> None:
@@ -27,7 +27,7 @@ class Probabilities:
 
     @classmethod
     def of(cls, probabilities: npt.ArrayLike) -> "Probabilities":
-        """The table of some probabilities, or the argument itself if it is such a table."""
+        """Convert probabilities to a table; return a table unchanged."""
         return probabilities if isinstance(probabilities, Probabilities) else cls(probabilities)
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class Probabilities:
         return predicted, confidence
 
     def blocks(self, size: int | None = None) -> Iterator[tuple[slice, Floats]]:
-        """The rows in checked float64 blocks of a size, each with its place in the table."""
+        """The rows in checked float64 blocks, each with its slice."""
         step = size or max(1, BLOCK_ELEMENTS // self.classes)
         for start in range(0, len(self), step):
             rows = slice(start, min(start + step, len(self)))
@@ -80,8 +80,8 @@ class Probabilities:
         self._sound = True
 
     def take(self, rows: Integers) -> "Probabilities":
-        """Some of the images, in this order and perhaps repeatedly; what is known of them is not computed again."""
-        if not self._sound:  # a fault must be named by its row here, not by its place among the taken
+        """Select images, in any order and with repeats; reuse computed values."""
+        if not self._sound:  # an error must name the row in this table
             for _ in self.blocks():
                 pass
         return _Taken(self, rows)
@@ -111,7 +111,7 @@ class _Taken(Probabilities):
 
 
 def normalized_entropy(probabilities: npt.ArrayLike) -> Floats:
-    """The uncertainty H in [0, 1]: the entropy over the last axis, divided by log(classes).
+    """The uncertainty H in [0, 1]: entropy / log(classes).
 
     Example:
         >>> normalized_entropy([[0.5, 0.5], [1.0, 0.0]]).tolist()
@@ -123,16 +123,16 @@ def normalized_entropy(probabilities: npt.ArrayLike) -> Floats:
 
 
 def inputs(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Probabilities, Integers]:
-    """All that can be checked before the long pass over the probabilities."""
+    """Check shapes and labels, before the pass over the probabilities."""
     table, remedy = Probabilities.of(probabilities), "Give the true class of each image as an index."
     truth = array("labels", labels, "iu", "integers", remedy).astype(np.int64, copy=False)
     if truth.shape != (len(table),):
-        raise UsageError(expected("the shape of labels", f"({len(table)},)", truth.shape, remedy))
+        raise UsageError(expected("the shape of labels", f"({len(table)},)", truth.shape, remedy), "argument.labels")
     outside = (truth < 0) | (truth >= table.classes)
     if outside.any():
         at = int(np.argmax(outside))
         rule = f"from 0 to {table.classes - 1}"
-        raise UsageError(expected(f"labels[{at}]", rule, int(truth[at]), remedy))
+        raise UsageError(expected(f"labels[{at}]", rule, int(truth[at]), remedy), "argument.labels")
     return table, truth
 
 
@@ -143,7 +143,7 @@ def _table(probabilities: npt.ArrayLike) -> Numbers:
     table = array("probabilities", probabilities, "biuf", "real numbers", REMEDY)
     if table.ndim != 2 or table.shape[0] < 1 or table.shape[1] < 2:
         rule = "(images, classes) with at least one image and two classes"
-        raise UsageError(expected("the shape of probabilities", rule, table.shape, REMEDY))
+        raise UsageError(expected("the shape of probabilities", rule, table.shape, REMEDY), "argument.probabilities")
     return table
 
 
@@ -157,7 +157,7 @@ def _entropy(block: Floats) -> Floats:
 
 
 def _check(block: Floats, start: int) -> None:
-    """Refuse rows that are no probabilities, naming the first entry or else the first row at fault."""
+    """Refuse rows that are not probabilities; name the first."""
     with np.errstate(invalid="ignore", over="ignore"):  # NaN and inf fail the comparison below
         sums = block.sum(axis=1)
         if block.min() >= 0 and (np.abs(sums - 1) <= SUM_TOLERANCE).all():
@@ -169,7 +169,7 @@ def _check(block: Floats, start: int) -> None:
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             name = f"probabilities[{start + row}, {column}]"
-            raise UsageError(expected(name, rule, float(block[row, column]), remedy))
+            raise UsageError(expected(name, rule, float(block[row, column]), remedy), "argument.probabilities")
     row = int(np.argmax(np.abs(sums - 1) > SUM_TOLERANCE))
     name = f"the sum of probabilities[{start + row}]"
-    raise UsageError(expected(name, f"1 within {SUM_TOLERANCE}", float(sums[row]), SOFTMAX))
+    raise UsageError(expected(name, f"1 within {SUM_TOLERANCE}", float(sums[row]), SOFTMAX), "argument.probabilities")

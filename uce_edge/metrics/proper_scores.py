@@ -1,4 +1,4 @@
-"""Scores without bins: accuracy, and the two proper scores."""
+"""Accuracy, NLL and Brier score."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ from uce_edge.metrics.probabilities import inputs
 
 
 def accuracy(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """The share of images whose most probable class is the true one; the first class wins a tie.
+    """The share of images whose most probable class is the true one.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -19,7 +19,9 @@ def accuracy(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
 
 def nll(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """Negative log-likelihood per image, in nats; infinite when a true class was given probability 0.
+    """Negative log-likelihood per image, in nats.
+
+    It is infinite if a true class has probability 0.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -29,15 +31,16 @@ def nll(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
     table, truth = inputs(probabilities, labels)
     total = 0.0
     for rows, block in table.blocks():
-        with np.errstate(divide="ignore"):  # log(0) is the honest answer here, not an accident
+        with np.errstate(divide="ignore"):  # log(0) is the right answer
             total -= float(np.log(block[np.arange(len(block)), truth[rows]]).sum())
     return total / len(table)
 
 
 def brier(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> float:
-    """Brier's original score, from 0 to 2: squared differences to the one-hot label, summed over the classes.
+    """Brier's original score, from 0 to 2.
 
-    The mean is over images only. With two classes it is twice the score of one probability alone.
+    It is the mean over images of the squared differences to the one-hot label, summed over the classes. With two
+    classes it is twice the score of one probability.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]

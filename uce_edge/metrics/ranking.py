@@ -1,4 +1,4 @@
-"""How well a score separates two kinds of images: right from wrong, or inside from outside the distribution."""
+"""AUROC and FPR at 95 % of errors and of out-of-distribution images."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +9,9 @@ from uce_edge.metrics.selection import uncertain_and_wrong
 
 
 def auroc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty") -> float:
-    """The chance that a wrong image has a larger score than a right one; a tie counts half.
+    """The AUROC of errors: P(score of a wrong image > a right one).
 
-    `score` is as in `risk_coverage`. Refused when all images are right or all are wrong.
+    A tie counts half. `score` is as in `risk_coverage`. Undefined if all images are right or all are wrong.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -22,9 +22,9 @@ def auroc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.Arr
 
 
 def fpr_at_95(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty") -> float:
-    """The share of the wrong images that is accepted at the threshold that accepts 95 % of the right ones.
+    """The share of wrong images accepted at 95 % of the right ones.
 
-    `score` is as in `risk_coverage`. Refused when all images are right or all are wrong.
+    `score` is as in `risk_coverage`. Undefined if all images are right or all are wrong.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -35,11 +35,11 @@ def fpr_at_95(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt
 
 
 def ood_auroc(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
-    """The chance that an image from outside is more uncertain than one from inside; a tie counts half.
+    """The AUROC of out-of-distribution images; a tie counts half.
 
     Args:
-        inside: The uncertainty of each image of the training distribution.
-        outside: The same score of images from elsewhere.
+        inside: The uncertainty of each in-distribution image.
+        outside: The uncertainty of each out-of-distribution image.
 
     Example:
         >>> ood_auroc([0.1, 0.2, 0.6], [0.5, 0.9])
@@ -49,11 +49,11 @@ def ood_auroc(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
 
 
 def ood_fpr_at_95(inside: npt.ArrayLike, outside: npt.ArrayLike) -> float:
-    """The share of the outside images that is accepted at the threshold that accepts 95 % of the inside ones.
+    """The share of out-of-distribution images accepted at 95 % of the others.
 
     Args:
-        inside: The uncertainty of each image of the training distribution.
-        outside: The same score of images from elsewhere.
+        inside: The uncertainty of each in-distribution image.
+        outside: The uncertainty of each out-of-distribution image.
 
     Example:
         >>> ood_fpr_at_95([0.1, 0.2, 0.6], [0.5, 0.9])
@@ -67,17 +67,20 @@ def _scores(name: str, values: npt.ArrayLike) -> Floats:
 
 
 def right_and_wrong(probabilities: npt.ArrayLike, labels: npt.ArrayLike, score: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """The scores of the images that are labelled right, and of the others; refused when either is empty."""
+    """The scores of right and of wrong images; refuse an empty set."""
     ranks, wrong = uncertain_and_wrong(probabilities, labels, score)
     errors = int(wrong.sum())
     if errors in (0, len(wrong)):
         rule, given = "wrong for some images and right for others", f"{errors} of {len(wrong)} wrong"
-        raise UsageError(expected("the predictions", rule, given, "Give more images; aurc is defined without both."))
+        raise UsageError(
+            expected("the predictions", rule, given, "Give more images; aurc is defined without both."),
+            "metric.undefined",
+        )
     return ranks[~wrong], ranks[wrong]
 
 
 def _auroc(low: Floats, high: Floats) -> float:
-    """The Mann-Whitney statistic: what is below counts one, what is equal one half."""
+    """The Mann-Whitney statistic: a smaller score counts 1, an equal one 1/2."""
     ordered = np.sort(low)
     below, not_above = (np.searchsorted(ordered, high, side=side).sum() for side in ("left", "right"))
     return float(below + not_above) / 2 / len(low) / len(high)

@@ -1,4 +1,4 @@
-"""How a metric would look by chance: at perfect calibration, and with other images."""
+"""Resampling: the calibrated twin and the bootstrap."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Twin:
-    """What a metric says of a perfectly calibrated model with the same probabilities."""
+    """A metric of a perfectly calibrated model with the same probabilities."""
 
     value: float
     """The mean over the resamples."""
@@ -40,15 +40,17 @@ class Interval:
 def calibrated_twin(
     metric: Scalar, probabilities: npt.ArrayLike, *, resamples: int = 100, seed: int = 0, **options: Any
 ) -> Twin:
-    """The metric of a perfectly calibrated twin: labels redrawn from the probabilities, again and again.
+    """The metric of a perfectly calibrated twin.
+
+    Its labels are drawn from the probabilities.
 
     Args:
         metric: A function of this module that returns one number, such as `uce`. It receives a
             `Probabilities`, which numpy reads as an array.
         probabilities: One row per image, one column per class.
-        resamples: How often the labels are drawn; each draw holds one or two bytes per image.
+        resamples: The number of draws; each takes one or two bytes per image.
         seed: The same seed draws the same labels.
-        **options: Handed to the metric, such as `bins`.
+        **options: Passed to the metric, such as `bins`.
 
     Example:
         >>> from uce_edge.metrics import ece
@@ -72,7 +74,7 @@ def bootstrap(
     seed: int = 0,
     **options: Any,
 ) -> Interval:
-    """The metric with its bootstrap interval: the images are drawn again and again, with replacement.
+    """The metric with its bootstrap interval.
 
     The interval contains the middle `level` of the resamples. It is shifted so that their mean is the value, because a
     metric with a floor, such as `ece`, is larger in resamples than on the images themselves.
@@ -112,9 +114,9 @@ def _resampled(
     seed: int,
     kept: float | None = None,
 ) -> Interval:
-    """The interval of a value that a function computes from drawn rows and the number of the draw.
+    """The interval of a value that a function computes from drawn rows.
 
-    A number that is to be `kept` stays inside where the resamples reach it before they are moved.
+    The shift does not exclude the number `kept` if the unshifted interval contains it.
     """
     rng = _prepared(resamples, seed)
     if not (isinstance(level, float) and 0 < level < 1):
@@ -143,12 +145,12 @@ def bootstrap_difference(
     seed: int = 0,
     **options: Any,
 ) -> Interval:
-    """The metric of one model less that of another on the same images, with its bootstrap interval.
+    """The paired difference of a metric between two models.
 
     Both models get the same resampled images, so an image that is hard for both does not widen the interval. The
     interval contains 0 whenever the middle of the resamples does, because many resamples may lack the few images that
-    make the difference. It is for any function; of binned errors it keeps their bias, and of errors that are too rare
-    to be among the images it knows nothing. For metrics by name, `difference` covers both.
+    make the difference. It works for any function, but keeps the bias of binned errors and ignores errors that are too
+    rare for these images. For metrics by name, `difference` corrects both.
 
     Args:
         metric: As in `calibrated_twin`.
@@ -158,7 +160,7 @@ def bootstrap_difference(
         level: The share of the resamples inside the interval.
         resamples: How often the images are drawn.
         seed: The same seed draws the same images.
-        **options: Handed to the metric, such as `bins`.
+        **options: Passed to the metric, such as `bins`.
 
     Example:
         >>> from uce_edge.metrics import accuracy
@@ -202,7 +204,7 @@ def _name(metric: Scalar) -> str:
 
 
 def _draw(table: Probabilities, resamples: int, rng: "np.random.Generator") -> npt.NDArray[Any]:
-    """Labels of shape (resamples, images), each drawn from its image's probabilities by the inverse CDF."""
+    """Draw labels (resamples, images) from the probabilities by the inverse CDF."""
     classes = table.classes
     labels = np.empty((resamples, len(table)), dtype=np.min_scalar_type(classes - 1))
     for rows, block in table.blocks(max(1, BLOCK_ELEMENTS // max(classes, resamples))):

@@ -1,4 +1,4 @@
-"""Selective prediction: the error that is left when the most uncertain images are rejected."""
+"""Selective prediction: the error after rejecting uncertain images."""
 
 from dataclasses import dataclass
 
@@ -11,26 +11,25 @@ from uce_edge.metrics.probabilities import inputs
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """The error rate of the accepted images, those whose score is at most a threshold."""
+    """Coverage and error rate of the images with scores up to a threshold."""
 
     coverage: Floats
-    """The share of images that is accepted."""
+    """The share of accepted images."""
     risk: Floats
     """The top-1 error rate among them; NaN where none is accepted."""
     thresholds: Floats
-    """The largest score that is accepted."""
+    """The largest accepted score."""
 
 
 def risk_coverage(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty"
 ) -> RiskCoverage:
-    """The risk-coverage curve: one point per distinct score, since equal scores are accepted together.
+    """The risk-coverage curve, with one point per distinct score.
 
     Args:
         probabilities: One row per image, one column per class.
         labels: The true class of each image.
-        score: What the images are ranked by: "uncertainty" (H), "confidence" (1 - max p), or one number per image,
-            larger for a less certain image.
+        score: "uncertainty" (H), "confidence" (1 - max p), or one number per image, larger for a less certain image.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -42,10 +41,10 @@ def risk_coverage(
 
 
 def aurc(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, score: npt.ArrayLike = "uncertainty") -> float:
-    """The area under the risk-coverage curve, in steps: the mean over the images of the risk at their own score.
+    """The area under the risk-coverage curve.
 
-    Without ties this is the mean risk of the k most certain images, k = 1..n. `score` is as in
-    `risk_coverage`.
+    It is the mean over the images of the risk at their score: without ties, the mean risk of the k most certain images,
+    k = 1..n. `score` is as in `risk_coverage`.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -63,7 +62,9 @@ def error_at(
     thresholds: npt.ArrayLike,
     score: npt.ArrayLike = "uncertainty",
 ) -> RiskCoverage:
-    """The error rate and the coverage at these thresholds, such as values of H_max; `score` as in `risk_coverage`.
+    """The error rate and the coverage at thresholds, such as H_max.
+
+    `score` is as in `risk_coverage`.
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -77,7 +78,7 @@ def error_at(
 def uncertain_and_wrong(
     probabilities: npt.ArrayLike, labels: npt.ArrayLike, score: npt.ArrayLike
 ) -> tuple[Floats, Booleans]:
-    """Per image the score that ranks it, and whether its top-1 label is wrong."""
+    """The score of each image, and whether its top-1 label is wrong."""
     if isinstance(score, str):
         choice("score", score, ("uncertainty", "confidence"), "Or give one number per image.")
     table, truth = inputs(probabilities, labels)

@@ -1,7 +1,8 @@
-"""Errors of the uncertainty against the calibrated twin: 0 on average for a calibrated model, whatever its entropy.
+"""Calibration errors of the uncertainty, relative to the calibrated twin.
 
-UCE compares the error with an entropy, so an overconfident model can have a smaller one than a calibrated model. Here
-every bin of the uncertainty H is compared with the error that the probabilities themselves expect there, 1 - max p.
+UCE compares the error with an entropy, so an overconfident model can have a smaller UCE than a calibrated model. Here
+every bin of the uncertainty H is compared with the expected error of the probabilities, 1 - max p. The mean of these
+errors is 0 for a calibrated model.
 """
 
 from dataclasses import dataclass
@@ -16,16 +17,16 @@ from uce_edge.metrics.binned import Kind, bin_of, binned_gap, debiased
 from uce_edge.metrics.probabilities import BLOCK_ELEMENTS, Probabilities, inputs
 
 CHANCE = 0.03
-"""A calibrated model is flagged with at most this probability."""
+"""The largest probability of flagging a calibrated model."""
 LEAST = 1e-6
-"""An expected error below this counts as no more surprising."""
+"""The smallest expected error; smaller ones count as this."""
 
 
 class Calibration(StrEnum):
-    """How the errors of a model compare with what its probabilities expect."""
+    """The errors of a model, compared with the expected errors."""
 
     CONSISTENT = "consistent"
-    """The test finds no difference; with few images it finds only large ones."""
+    """No significant difference; with few images only large ones are significant."""
     OVERCONFIDENT = "overconfident"
     """More errors than expected."""
     UNDERCONFIDENT = "underconfident"
@@ -44,16 +45,16 @@ class CalibrationTest:
     error: float
     """The observed top-1 error."""
     expected: float
-    """The error that the probabilities expect."""
+    """The expected error of the probabilities."""
 
     @property
     def flagged(self) -> bool:
-        """Whether chance does not explain the deviation."""
+        """Whether the deviation is significant."""
         return self.verdict is not Calibration.CONSISTENT
 
 
 def tuce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """T-UCE: the mean gap between observed and expected error over bins of H.
+    """T-UCE: the mean gap of observed and expected error over bins of H.
 
     The expected error of an image is 1 - max p. It is ECE over bins of the uncertainty instead of the confidence.
 
@@ -69,7 +70,7 @@ def tuce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15)
 
 
 def debiased_tuce(probabilities: npt.ArrayLike, labels: npt.ArrayLike, *, bins: int = 15) -> float:
-    """Root mean squared gap between observed and expected error over bins of H, less the part due to chance.
+    """The root mean squared gap of T-UCE, less the part due to chance.
 
     Bins with one image count as 0, as in `debiased_ece`.
 
@@ -90,11 +91,11 @@ def classwise_tuce(
     bins: int = 15,
     by: Literal["predicted", "true"] = "predicted",
 ) -> float:
-    """cT-UCE: the mean of the classes' T-UCE, over the classes that have images.
+    """cT-UCE: the mean T-UCE of the classes with images.
 
-    By "predicted" class it is T-UCE among the images that are labelled so. By "true" class, the images of the class
-    that have another label are compared with how many the probabilities expect of them, bin by bin, per image of the
-    class. (Their own 1 - max p would not do: given the true label, even a calibrated model errs at another rate.)
+    By "predicted" class it is T-UCE among the images with this predicted label. By "true" class it compares the
+    misclassified images of the class with their expected number, bin by bin, per image of the class. (1 - max p is not
+    the expected error there: given the true label, even a calibrated model has another error rate.)
 
     Example:
         >>> probabilities, labels = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]], [0, 0, 1, 1]
@@ -111,7 +112,7 @@ def classwise_tuce(
 
 
 def classwise_gaps(table: Probabilities, truth: Integers, bins: int, by: str) -> Floats:
-    """Per class and bin of H, the distance between the number of errors and the expected number."""
+    """|errors - expected errors| per class and bin of H."""
     cell = bin_of(table.uncertainty, bins)
     if by == "predicted":
         cells = table.predicted * bins + cell
@@ -121,7 +122,7 @@ def classwise_gaps(table: Probabilities, truth: Integers, bins: int, by: str) ->
     for rows, block in table.blocks():
         residual = -block
         residual[np.arange(len(block)), truth[rows]] += 1
-        residual[np.arange(len(block)), table.predicted[rows]] = 0  # a label that was given is not missed
+        residual[np.arange(len(block)), table.predicted[rows]] = 0  # a predicted label is not missed
         order = np.argsort(cell[rows], kind="stable")
         there, first = np.unique(cell[rows][order], return_index=True)
         missed[there] += np.add.reduceat(residual[order], first, axis=0)
@@ -137,19 +138,19 @@ def calibration_test(
     resamples: int = 499,
     seed: int = 0,
 ) -> CalibrationTest:
-    """Test whether the top-1 errors follow the probabilities, with power against too many and too few errors.
+    """Test whether the top-1 errors follow the probabilities.
 
-    Three statistics are computed, of the images and of redrawn errors: the distance of the number of errors from its
-    expectation, the same with unexpected errors counted more, and the sum over bins of the squared distances in units
-    of their variance. The smallest of their p-values is compared with that of the redraws, so that the result is a
-    valid p-value of all three together.
+    Three statistics are computed for the images and for redrawn errors: the distance of the number of errors from its
+    expectation, the same with a larger weight of unexpected errors, and the sum over bins of the squared distances in
+    units of their variance. The smallest of the p-values is compared with that of the redraws, which gives a valid
+    p-value of all three together.
 
     Args:
         probabilities: One row per image, one column per class.
         labels: The true class of each image.
         kind: Bins of the "uncertainty" or of the "confidence".
         bins: The number of equal-width bins.
-        resamples: How often errors are redrawn from the probabilities.
+        resamples: The number of redraws of errors from the probabilities.
         seed: The same seed draws the same errors.
 
     Example:
@@ -164,21 +165,21 @@ def calibration_test(
     table, truth = inputs(probabilities, labels)
     cell = bin_of(table.uncertainty if kind == "uncertainty" else table.confidence, bins)
     expected, wrong = 1 - table.confidence, _wrong(table, truth)
-    # The score of a temperature, exact for two classes: an error counts more the less it is expected.
+    # The score test of a temperature, exact for two classes: unexpected errors have a larger weight.
     weight = np.log((1 - expected) / np.maximum(expected, LEAST)).clip(min=0.0)
     counted, weighed = _redrawn(expected, weight, cell, bins, resamples, rng)
     counted = np.vstack([np.bincount(cell, wrong, bins), counted])
     variance = np.bincount(cell, expected * (1 - expected), bins)
     distance = counted - np.bincount(cell, expected, bins)
     total, tempered = distance.sum(axis=1), np.append(weight @ wrong, weighed) - weight @ expected
-    # The floor: one error in a bin that expects nearly none is no discovery.
+    # The floor: one error in a bin with a tiny expected error is not significant.
     squares = (distance**2 / np.maximum(variance, 0.1)).sum(axis=1)
     share = np.stack([_share_above(values) for values in (np.abs(total), np.abs(tempered), squares)])
     least = share.min(axis=0)
     p_value = float(np.mean(least <= least[0]))
     verdict = Calibration.CONSISTENT
     if p_value <= CHANCE:
-        # Unexpected errors in an ordinary total are a matter of places, too.
+        # Unexpected errors with an ordinary total are uneven, too.
         one_way = share[:2, 0].min() <= CHANCE and total[0] * tempered[0] > 0 and share[0, 0] < 0.5
         directed = Calibration.OVERCONFIDENT if total[0] > 0 else Calibration.UNDERCONFIDENT
         verdict = directed if one_way else Calibration.UNEVEN
@@ -192,7 +193,7 @@ def _wrong(table: Probabilities, truth: Integers) -> Floats:
 def _redrawn(
     expected: Floats, weight: Floats, cell: Integers, bins: int, resamples: int, rng: "np.random.Generator"
 ) -> tuple[Floats, Floats]:
-    """Errors of a calibrated model, in blocks of images: (resamples, bins), and their weights in total."""
+    """Redraw the errors of a calibrated model: counts by bin, and total weights."""
     sums = np.zeros((resamples, bins + 1))
     step = max(1, BLOCK_ELEMENTS // resamples)
     for start in range(0, len(cell), step):
@@ -203,7 +204,7 @@ def _redrawn(
 
 
 def _share_above(values: Floats) -> Floats:
-    """The share of all values that are at least as large as each."""
+    """For each value, the share of values at least as large."""
     # Rounded, so that sums of the same counts in another order are ties.
     values = np.round(values, 9)
     share: Floats = (len(values) - np.searchsorted(np.sort(values), values, side="left")) / len(values)

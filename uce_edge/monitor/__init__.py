@@ -1,4 +1,4 @@
-"""An alarm with a proof: a monitor of a stream of answers, without labels."""
+"""Drift detection on a stream of answers, without labels."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Betting against "nothing has changed": p-values of a growing reference, and what bets on them win.
+"""A test martingale against "no drift": conformal p-values, and bets on them.
 
 All functions take arrays with any leading axes, so that one stream and thousands of simulated ones run the same code.
-docs/science.md has the proof. The same step in C++ and JavaScript is held to this one by tests/golden/monitor.json.
+docs/science.md has the proof. tests/golden/monitor.json holds the C++ and JavaScript ports to the same results.
 """
 
 import numpy as np
@@ -11,28 +11,28 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 POWERS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Bets e p^(e - 1): they win most where a few p-values are tiny, as of single foreign images."""
+"""Bets e p^(e - 1): they win most where a few p-values are tiny, as of single out-of-distribution images."""
 SLOPES = (1.0, 1.8)
 """Bets 1 + s (1/2 - p): they win most where all p-values are a little smaller."""
 BETS = 2 * (len(POWERS) + len(SLOPES))
 """The first half bets on rising scores (small p), the other half on falling ones (p near 1)."""
 NOTHING = -1e9
-"""The logarithm of nothing: what a bet has before the first image, as a number that JSON knows."""
+"""The logarithm of zero wealth, which a bet has before the first image, as a number that JSON allows."""
 
 
 def bins(edges: npt.ArrayLike, scores: npt.ArrayLike) -> Integers:
-    """The bin of each score: how many edges are below it, compared in float32 as models answer."""
+    """The bin of each score: the number of smaller edges, in float32."""
     placed: Integers = np.searchsorted(np.asarray(edges, np.float32), np.asarray(scores, np.float32)).astype(np.int64)
     return placed
 
 
 def uniform(seed: npt.ArrayLike, step: npt.ArrayLike, statistic: int) -> Floats:
-    """Random numbers strictly between 0 and 1 that place a score among its equals; always the same for a step.
+    """Reproducible random numbers strictly between 0 and 1, to break ties.
 
     Args:
-        seed: Of the stream, below 2^32.
+        seed: The seed of the stream, below 2^32.
         step: The number of the bet, from 1.
-        statistic: Which score, from 0.
+        statistic: The number of the score, from 0.
     """
     with np.errstate(over="ignore"):
         word = _mixed(np.asarray(seed, np.uint32) ^ np.uint32(0x9E3779B9))
@@ -49,11 +49,11 @@ def _mixed(word: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def p_values(counts: npt.ArrayLike, place: npt.ArrayLike, u: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """The smoothed conformal p-value of a score that falls into a bin, and one minus it, both without cancellation.
+    """The smoothed conformal p-value of a score, and one minus it.
 
     Args:
         counts: [..., bins], the reference without this score.
-        place: [...], its bin.
+        place: [...], the bin of the score.
         u: [...], its random number.
 
     Returns:
@@ -71,7 +71,7 @@ def p_values(counts: npt.ArrayLike, place: npt.ArrayLike, u: npt.ArrayLike) -> t
 
 
 def log_gains(p: npt.ArrayLike, rest: npt.ArrayLike) -> Floats:
-    """The logarithm of what each bet multiplies its money with, [..., BETS]: on average 1 for a uniform p."""
+    """The log of each bet's gain, [..., BETS]; the mean gain is 1 for a uniform p."""
     powers, slopes = np.array(POWERS), np.array(SLOPES)
     sides = []
     for side in (p, rest):
@@ -81,12 +81,14 @@ def log_gains(p: npt.ArrayLike, rest: npt.ArrayLike) -> Floats:
 
 
 def reserve(step: int) -> float:
-    """The share of the money that bets only from a later step on: 1 before the first, and never 0."""
+    """The share of the wealth that starts to bet after this step: from 1 towards 0."""
     return 1 / float(np.log2(step + 2))
 
 
 def bet(wealth: npt.ArrayLike, gains: npt.ArrayLike, step: int) -> Floats:
-    """The wealth of each bet after a step: what it had, and what is set aside for this step, times its gain.
+    """The log wealth of each bet after a step.
+
+    Each bet stakes its wealth and the reserve of this step.
 
     Args:
         wealth: [..., BETS] logarithms; `NOTHING` before the first step.
@@ -99,7 +101,7 @@ def bet(wealth: npt.ArrayLike, gains: npt.ArrayLike, step: int) -> Floats:
 
 
 def log_evidence(wealth: npt.ArrayLike, step: int) -> Floats:
-    """The logarithm of all the money of a statistic: the mean over the bets, and the reserve. It starts at 0."""
+    """The log of a statistic's total wealth, which starts at 0."""
     if step == 0:
         return np.zeros(np.asarray(wealth).shape[:-1])
     values = np.asarray(wealth, np.float64)

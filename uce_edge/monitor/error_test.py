@@ -1,9 +1,9 @@
-"""Is a promised error kept? A test that may be looked at after every label, from the counts alone.
+"""Test a promised error on labelled images, valid after every label.
 
-Against "the error is at most r", money is bet on each accepted and labelled image: it is multiplied with q/r when the
-label was wrong and with (1 - q)/(1 - r) when it was right, for q > r. As long as every image is wrong with at most the
-probability r, whatever came before, the money does not grow on average, and it ever reaches 1/alpha with a probability
-of at most alpha (Ville). The same with q < r bets against "the error is at least r". Several q share the money.
+A bet against "the error is at most r" multiplies its wealth by q/r for a wrong label and by (1 - q)/(1 - r) for a right
+one, with q > r. If every image is wrong with a probability of at most r, given all images before it, the wealth is a
+supermartingale and ever reaches 1/alpha with a probability of at most alpha (Ville). A bet with q < r is against "the
+error is at least r". Several q share the wealth.
 """
 
 import math
@@ -16,7 +16,7 @@ _GRID = 16
 
 
 def log_evidence(wrong: int, images: int, rate: float, *, above: bool) -> float:
-    """The logarithm of the money that was made by betting on an error above a rate, or below it."""
+    """The log wealth of the bets on an error above a rate, or below it."""
     if above:
         rates = [rate ** (1 - step / (_GRID + 1)) for step in range(1, _GRID + 1)]
     else:
@@ -27,12 +27,12 @@ def log_evidence(wrong: int, images: int, rate: float, *, above: bool) -> float:
 
 
 def check(wrong: Iterable[bool], target_error: float, time: str) -> LabelCheck:
-    """Test a promised error on labelled images that were accepted, in the order in which they were labelled.
+    """Test a promised error on accepted images, in the order of labelling.
 
     Args:
-        wrong: Whether the label that the model gave was wrong.
-        target_error: What was promised.
-        time: When this is done.
+        wrong: Whether the predicted label was wrong.
+        target_error: The promised error.
+        time: The time of the test.
     """
     if not 0 < target_error < 1:
         rule = "strictly between 0 and 1"

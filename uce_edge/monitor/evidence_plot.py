@@ -1,4 +1,4 @@
-"""The evidence over time, as a drawing of its own."""
+"""Draw the evidence over time as an SVG file."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from uce_edge.output.report.markup import Markup, element, join
 from uce_edge.output.report.svg import SERIES, Frame, Series, drawing, marker, text
 
 _WIDTH, _HEIGHT = 640.0, 330.0
-_LEAST = -2.0  # decades: less is no evidence of anything
+_LEAST = -2.0  # decades: the smallest evidence that is drawn
 _STYLE = """
 svg { background: #fff; font-family: system-ui, sans-serif; color: #16202c; }
 text { fill: #16202c; font-size: 12.5px; } .tick, .label { fill: #55606e; } .tick { font-size: 11.5px; }
@@ -21,7 +21,7 @@ text { fill: #16202c; font-size: 12.5px; } .tick, .label { fill: #55606e; } .tic
 
 
 def evidence_plot(state: State) -> str:
-    """The evidence of every statistic from image to image, what an alarm takes, and the alarm, as an SVG file."""
+    """Draw the evidence of every statistic, the alarm level and the alarm."""
     limit = -math.log10(state.alpha)
     names = [name for name in STATISTICS if name in state.tracks]
     lines = {name: _points(state, name) for name in names}
@@ -48,18 +48,18 @@ def evidence_plot(state: State) -> str:
         words = f"alarm at image {state.alarm.image:,}, begun at about {state.alarm.since_image:,} (dotted)"
         parts.append(text(frame.right, frame.top - 12, words, anchor="end", class_="note"))
     title = "Evidence that the images have changed"
-    told = "no alarm" if state.alarm is None else f"an alarm at image {state.alarm.image}"
-    description = f"{state.images} images, {told}."
+    outcome = "no alarm" if state.alarm is None else f"an alarm at image {state.alarm.image}"
+    description = f"{state.images} images, {outcome}."
     drawn = drawing("evidence", title, description, _HEIGHT, *parts, width=_WIDTH)
     size = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH:g}" height="{_HEIGHT:g}"'
     return drawn.replace("<svg", size, 1) + "\n"
 
 
 def _points(state: State, name: str) -> list[tuple[float, float]]:
-    """The start, at evidence 1 for all statistics together, and what was kept of the way."""
+    """The start, at evidence 1 for all statistics together, and the history."""
     start = (0.0, -math.log10(len(state.tracks)))
-    way = ((float(point.image), point.evidence.get(name, 0.0) / math.log(10)) for point in state.history)
-    return [start, *((x, max(y, _LEAST)) for x, y in way)]
+    history = ((float(point.image), point.evidence.get(name, 0.0) / math.log(10)) for point in state.history)
+    return [start, *((x, max(y, _LEAST)) for x, y in history)]
 
 
 def _legend(names: Sequence[str], frame: Frame) -> Markup:

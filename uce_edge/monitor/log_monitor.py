@@ -81,7 +81,7 @@ def start(
     """
     loaded, answers = Model(model, "cpu", spin=False), None
     if reference is not None:
-        answers = loaded.predict(labelled.foreign(reference, loaded.metadata.image, root).images)
+        answers = loaded.predict(labelled.load_ood(reference, loaded.metadata.image, root).images)
     return Monitor.of(loaded, ALPHA if alpha is None else alpha, usual=answers, every=1 if every is None else every)
 
 

@@ -1,4 +1,4 @@
-"""From a log of decisions to what the monitor bets on, and to what labels say of a promised error."""
+"""Read scores and labelled decisions from a decision log."""
 
 import csv
 import io
@@ -16,14 +16,16 @@ from uce_edge.monitor.state import State
 
 
 def lines_after(log: Path, last: str | None) -> Iterator[Line]:
-    """The lines of a log, its numbered files first, that come after the one with this hash; all of them for None.
+    """Yield the lines of a log after the line with this hash.
 
     Raises:
-        UceEdgeError: There is no log, or the line is not in it.
+        UceEdgeError: The log does not exist, or does not have the line.
     """
     files = hash_chain.segments(log)
     if not files:
-        raise UceEdgeError(f"There is no log {log}. `uce-edge predict --audit {log}` writes one.")
+        raise UceEdgeError(
+            f"There is no log {log}. `uce-edge predict --audit {log}` writes one.", "log.missing", path=log
+        )
     waiting = last is not None
     for line in hash_chain.read(files):
         if waiting:
@@ -32,73 +34,86 @@ def lines_after(log: Path, last: str | None) -> Iterator[Line]:
             yield line
     if waiting:
         raise UceEdgeError(
-            f"{log} does not have the line up to which the monitor has read. Name the log that it read before, or "
-            "start anew with another --state."
+            f"{log} does not have the last line that the monitor has read. Give the log that it read before, or use "
+            "another --state.",
+            "log.another",
+            path=log,
         )
 
 
 def scores(line: Line, state: State) -> Mapping[str, float | None] | None:
-    """The scores of a line; None for an image that could not be used.
+    """The scores of a line; None for an image without a prediction.
 
     Raises:
-        UceEdgeError: It is not about the model, the passes or the seed of the reference, or was edited.
+        UceEdgeError: The line was edited, or has another model, seed or number of passes than the reference.
     """
     document, place = line.document, f"{line.file.name}:{line.number}"
     if line.seal is Seal.EDITED:
-        raise UceEdgeError(f"{place} was edited. See: uce-edge replay {line.file} --images FOLDER")
+        raise UceEdgeError(
+            f"{place} was edited. See: uce-edge replay {line.file} --images FOLDER", "log.edited", place=place
+        )
     if document.get("status") != "ok":
         return None
     if state.model and document.get("model_sha256") != state.model:
         raise UceEdgeError(
-            f"{place} belongs to another model file than the monitor's. Start with another --state and a log of it."
+            f"{place} has another model file than the monitor. Use another --state, and a log of that model only.",
+            "monitor.another-model",
+            place=place,
         )
     if (document.get("samples"), document.get("seed")) != (state.samples, state.pass_seed):
         raise UceEdgeError(
             f"{place} has {document.get('samples')} passes and seed {document.get('seed')}, and the reference has "
-            f"answers of {state.samples} and seed {state.pass_seed}. Predict without --samples, --seed and --adaptive."
+            f"answers of {state.samples} and seed {state.pass_seed}. Predict without --samples, --seed and --adaptive.",
+            "monitor.another-request",
+            place=place,
         )
     return {name: _number(document.get(name), name, place) for name in state.tracks}
 
 
 def _number(value: Any, name: str, place: str) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not abs(value) <= sys.float_info.max:  # nor NaN, nor an integer that no float holds
-        raise UceEdgeError(f"{place} has no number {name}. Predict again with the model of the reference.")
+    if not is_number or not abs(value) <= sys.float_info.max:  # refuses NaN, and integers beyond float
+        raise UceEdgeError(
+            f"{place} has no number {name}. Predict again with the model of the reference.",
+            "log.score-missing",
+            place=place,
+            score=name,
+        )
     return float(value)
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """What labels say of logged decisions."""
+    """Logged decisions with their true labels."""
 
     wrong: tuple[bool, ...]
-    """Of the accepted images, in the order of the labels."""
+    """Whether each accepted image was wrong, in the order of the labels."""
     rejected: int
-    """Labelled images that were rejected: nothing is promised of them."""
+    """The number of labelled images that were rejected, which have no promise."""
     unknown: int
-    """Labels of images that are not in the log."""
+    """The number of labels without an image in the log."""
 
 
 def labelled(log: Path, labels: Path, classes: Sequence[str]) -> Labelled:
-    """Match labels with the decisions of a log that `--reject auto` made.
+    """Match labels with the decisions of `--reject auto` in a log.
 
     Args:
         log: The log.
-        labels: A text file with a line `image,label` for each: its path or name as logged, or its SHA-256. Later labels
-            come at its end.
+        labels: A text file with lines `image,label`, in the order of labelling. The image is its path or name as
+            logged, or its SHA-256.
         classes: The model's class names.
     """
     decisions: dict[str, tuple[str, str]] = {}
     for line in lines_after(log, None):
         document = line.document
-        asked, path = document.get("asked"), document.get("path")
-        promised = isinstance(asked, dict) and asked.get("reject") == "auto"
+        request, path = document.get("asked"), document.get("path")
+        promised = isinstance(request, dict) and request.get("reject") == "auto"
         if line.seal is Seal.EDITED or not promised or document.get("decision") is None or not isinstance(path, str):
             continue
-        told = (str(document["decision"]), str(document.get("label")))
+        decision = (str(document["decision"]), str(document.get("label")))
         for name in (path, Path(path).name, document.get("sha256")):
             if isinstance(name, str):
-                decisions.setdefault(name, told)
+                decisions.setdefault(name, decision)
     wrong, rejected, unknown = [], 0, 0
     for name, label in _read(labels, classes):
         if name not in decisions:
@@ -114,7 +129,9 @@ def _read(labels: Path, classes: Sequence[str]) -> list[tuple[str, str]]:
     try:
         text = read_regular(labels).decode("utf-8-sig")
     except OSError as error:
-        raise UceEdgeError(f"Cannot read the labels {labels}: {error.strerror}. Check the name.") from None
+        raise UceEdgeError(
+            f"Cannot read the labels {labels}: {error.strerror}. Check the name.", "labels.unreadable", path=labels
+        ) from None
     except UnicodeDecodeError:
         raise UsageError(expected("`labels`", "a text file in UTF-8", str(labels), "Save it as UTF-8")) from None
     read: dict[str, str] = {}
@@ -123,6 +140,11 @@ def _read(labels: Path, classes: Sequence[str]) -> list[tuple[str, str]]:
             continue
         if len(row) != 2 or row[1].strip() not in classes:
             rule = f"image,label with one of the labels {', '.join(classes)}"
-            raise UsageError(expected(f"line {number} of {labels}", rule, ",".join(row), "Correct the line"))
+            raise UsageError(
+                expected(f"line {number} of {labels}", rule, ",".join(row), "Correct the line"),
+                "labels.row",
+                path=labels,
+                row=number,
+            )
         read.setdefault(row[0].strip(), row[1].strip())  # an image counts once
     return list(read.items())

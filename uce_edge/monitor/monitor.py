@@ -1,4 +1,4 @@
-"""Has the world moved? A monitor of a stream of answers, without labels, whose false alarms are bounded for ever."""
+"""A drift monitor without labels, with a bounded false alarm probability."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from uce_edge._util.field_rules import RecordError
 from uce_edge._util.records import DocumentError, parse
 from uce_edge.errors import UceEdgeError, UsageError, argument, expected
 from uce_edge.monitor import betting
-from uce_edge.monitor.reference import from_answers
+from uce_edge.monitor.reference import from_prediction
 from uce_edge.monitor.state import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
 from uce_edge.runtime.answers import Answer
 from uce_edge.runtime.prediction import ImagePrediction, Prediction
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from uce_edge.runtime.model import Model
 
 ALPHA = 0.01
-"""The probability of ever raising a false alarm, unless somebody says otherwise."""
-_POINTS = 200  # of the history, at most
-_LARGEST = 700.0  # exp of more is no float
-_MOST = 1 << 24  # bytes of a state, a hundred times as many as it has
+"""The default probability of ever raising a false alarm."""
+_POINTS = 200  # the most points of the history
+_LARGEST = 700.0  # exp of more overflows
+_MOST = 1 << 24  # bytes: a hundred times the size of a state file
 
 
 class Monitor:
     """Raises an alarm when images no longer look like those of the calibration.
 
-    It bets, answer by answer, against the hypothesis that nothing has changed. What the bets win is the evidence.
+    It bets on every answer against the hypothesis of no drift. The wealth of the bets is the evidence.
 
     Example:
         >>> from uce_edge.datasets import splits
-        >>> usual = model.predict(splits.load("digits").splits["calibration"].images)
-        >>> monitor = Monitor.of(model, usual=usual)
-        >>> for answer in model.answers(["three.png"] * 8):  # the same image again and again is not usual
+        >>> reference = model.predict(splits.load("digits").splits["calibration"].images)
+        >>> monitor = Monitor.of(model, usual=reference)
+        >>> for answer in model.answers(["three.png"] * 8):  # repeats of one image are drift
         ...     raised = monitor.add(answer)
         >>> monitor.report().sentence
         'No alarm in 8 images: the evidence for a change is ..., and an alarm takes 100.'
@@ -54,21 +54,23 @@ class Monitor:
     def of(
         cls, model: "Model", alpha: float = ALPHA, *, usual: Prediction | None = None, every: int = 1, seed: int = 0
     ) -> "Monitor":
-        """A monitor of a model file, which compares with its usual answers.
+        """Make a monitor of a model file.
 
         Args:
             model: The loaded file.
             alpha: The largest probability of ever raising a false alarm.
-            usual: The model's answers to 200 images of the usual kind or more; None for those that the file stores.
+            usual: The model's predictions for at least 200 in-distribution images; None for the stored reference.
             every: Use only every Nth answer, such as for the frames of a video, which are not independent.
             seed: Seed of the random numbers that break ties between equal scores.
         """
-        stored = model.metadata.monitor if usual is None else from_answers(usual)
+        stored = model.metadata.monitor if usual is None else from_prediction(usual)
         if stored is None:
             raise UsageError(
-                f"{model.path} does not store its usual answers, which the monitor compares with. Calibrate it again "
-                "(uce-edge calibrate MODEL.onnx --data labelled/ --monitor), or name images of the usual kind: "
-                "uce-edge monitor --state state.json --model MODEL.onnx --reference FOLDER"
+                f"{model.path} does not store a reference for the monitor. Calibrate it again (uce-edge calibrate "
+                "MODEL.onnx --data labelled/ --monitor), or name in-distribution images: uce-edge monitor --state "
+                "state.json --model MODEL.onnx --reference FOLDER",
+                "monitor.no-reference",
+                path=model.path,
             )
         return cls.start(stored, model.sha256, alpha, every=every, seed=seed)
 
@@ -76,7 +78,7 @@ class Monitor:
     def start(
         cls, reference: StoredReference, model: str = "", alpha: float = ALPHA, *, every: int = 1, seed: int = 0
     ) -> "Monitor":
-        """A monitor that compares with a reference; `model` is the SHA-256 of the file that it is about."""
+        """Make a monitor from a reference; `model` is the SHA-256 of the model file."""
         if not 0 < alpha < 1:
             rule = "strictly between 0 and 1"
             raise UsageError(
@@ -99,18 +101,26 @@ class Monitor:
 
     @classmethod
     def load(cls, path: str | Path) -> "Monitor":
-        """Continue from a file that `save` wrote."""
-        remedy = "Start anew with another state file."
+        """Continue from a file of `save`."""
+        remedy = State.REMEDY
         try:
             state = State.from_document(parse(read_regular(path, _MOST)))
         except OSError as error:
-            raise UceEdgeError(f"Cannot read the monitor's state {path}: {error.strerror}. {remedy}") from None
+            raise UceEdgeError(
+                f"Cannot read the monitor's state {path}: {error.strerror}. {remedy}", "monitor.unreadable", path=path
+            ) from None
         except DocumentError as error:
-            raise UceEdgeError(f"{path} is no state of a monitor ({error}). {remedy}") from None
+            raise UceEdgeError(
+                f"{path} is no state of a monitor ({error}). {remedy}", "monitor.not-a-state", path=path
+            ) from None
         except RecordError as error:
-            raise UceEdgeError(f"{path} is no state of a monitor. {error.told(remedy)}") from None
+            raise UceEdgeError(
+                f"{path} is no state of a monitor. {error.told(remedy)}", "monitor.not-a-state", path=path
+            ) from None
         if any(len(track.bets) != betting.BETS for track in state.tracks.values()):
-            raise UceEdgeError(f"{path} is the state of another version's monitor. {remedy}")
+            raise UceEdgeError(
+                f"{path} is the state of another version's monitor. {remedy}", "monitor.not-a-state", path=path
+            )
         return cls(state)
 
     def save(self, path: str | Path, option: str = "--path") -> None:
@@ -120,7 +130,7 @@ class Monitor:
 
     @property
     def state(self) -> State:
-        """What `save` writes."""
+        """The state that `save` writes."""
         return replace(
             self._state,
             tracks={name: running.track() for name, running in self._tracks.items()},
@@ -129,12 +139,12 @@ class Monitor:
 
     @property
     def alarm(self) -> Alarm | None:
-        """The first alarm, if there was one."""
+        """The first alarm; None without one."""
         return self._state.alarm
 
     @property
     def log_evidence(self) -> float:
-        """The logarithm of the evidence now: that of the statistic with most, over the number of statistics."""
+        """The current log evidence: the largest statistic, less log(statistics)."""
         return max(self._logs().values())
 
     def add(self, answer: Answer | ImagePrediction, time: datetime | str | None = None) -> bool:
@@ -142,7 +152,7 @@ class Monitor:
 
         Args:
             answer: An answer, or a prediction for one image, with the passes and the seed of the reference.
-            time: When the answer was given; None for now.
+            time: The time of the answer; None for now.
 
         Returns:
             Whether this answer raised the alarm. An alarm is raised only once.
@@ -152,9 +162,10 @@ class Monitor:
             return False
         if (prediction.passes, prediction.seed) != (self._state.samples, self._state.pass_seed):
             raise UsageError(
-                f"The reference has answers of {self._state.samples} passes and seed {self._state.pass_seed}; this one "
-                f"has {prediction.passes} and seed {prediction.seed}. "
-                f"Leave {argument('samples')}, {argument('seed')} and {argument('adaptive')} out."
+                f"The reference has {self._state.samples} passes and seed {self._state.pass_seed}; this answer has "
+                f"{prediction.passes} passes and seed {prediction.seed}. "
+                f"Leave {argument('samples')}, {argument('seed')} and {argument('adaptive')} out.",
+                "monitor.another-request",
             )
         return self.add_scores(prediction.as_dict(), time)
 
@@ -165,20 +176,20 @@ class Monitor:
         unfit = [name for name, value in values.items() if value is None or not math.isfinite(value)]
         if unfit:
             raise UsageError(expected(f"`{unfit[0]}`", "a number", values[unfit[0]], "Ask the model of the reference"))
-        told = time if isinstance(time, str) else (time.isoformat() if time else _now())
+        when = time if isinstance(time, str) else (time.isoformat() if time else _now())
         images = state.images + 1
-        self._state = state = replace(state, images=images, updated=told)
+        self._state = state = replace(state, images=images, updated=when)
         if (images - 1) % state.every:
             return False
         step = state.bets + 1
         for name, running in self._tracks.items():
             value = values[name]
             assert value is not None
-            running.add(value, step, state.seed, told)
+            running.add(value, step, state.seed, when)
         logs = self._logs(step)
         evidence = max(logs.values())
         self._state = state = replace(state, bets=step, peak=max(state.peak, evidence))
-        self._remember(Point(images, told, logs))
+        self._remember(Point(images, when, logs))
         if state.alarm is not None or evidence < -math.log(state.alpha):
             return False
         name = max(logs, key=logs.__getitem__)
@@ -188,7 +199,7 @@ class Monitor:
             state,
             alarm=Alarm(
                 image=images,
-                time=told,
+                time=when,
                 evidence=evidence,
                 statistic=name,
                 rises=best < betting.BETS // 2,
@@ -199,19 +210,19 @@ class Monitor:
         return True
 
     def read_until(self, line: str) -> None:
-        """Remember how far a log was read: the hash of the last line."""
+        """Store the hash of the last line that was read from a log."""
         self._state = replace(self._state, log_line=line)
 
     def shuffle(self) -> None:
-        """Declare that the answers come in random order, so that their order does not show when a change began."""
+        """Declare a random order of answers, which hides when drift began."""
         self._state = replace(self._state, shuffled=True)
 
     def checked(self, labels: LabelCheck) -> None:
-        """Keep what labelled images said of a promised error."""
+        """Store the test of a promised error."""
         self._state = replace(self._state, labels=labels)
 
     def report(self) -> "Report":
-        """What is known now, in numbers and words."""
+        """The current evidence, in numbers and words."""
         state = self._state
         return Report(
             images=state.images,
@@ -225,7 +236,7 @@ class Monitor:
 
     def _logs(self, step: int | None = None) -> dict[str, float]:
         step = self._state.bets if step is None else step
-        # Alarms of several statistics are added up, so each has its part of alpha: see docs/science.md.
+        # Each statistic has an equal part of alpha (a union bound): see docs/science.md.
         price = math.log(len(self._tracks))
         return {
             name: float(betting.log_evidence(running.wealth, step)) - price for name, running in self._tracks.items()
@@ -258,39 +269,39 @@ class _Running:
         gains = betting.log_gains(p, rest)
         self._counts[place] += 1
         self.wealth = betting.bet(self.wealth, gains, step)
-        begins = self._runs <= 0  # what was won before is lost again: the likeliest start is now
+        begins = self._runs <= 0  # all gains are lost: the likeliest start is now
         self._runs = np.where(begins, 0, self._runs) + gains
         self.starts = np.where(begins, step, self.starts)
         self.times = [time if new else old for new, old in zip(begins, self.times, strict=True)]
 
     def best(self) -> int:
-        """The bet that has won most."""
+        """The bet with the largest wealth."""
         return int(self.wealth.argmax())
 
     def track(self) -> Track:
-        kept = zip(self.wealth.tolist(), self._runs.tolist(), self.starts.tolist(), self.times, strict=True)
-        return Track(self._edges, tuple(self._counts.tolist()), tuple(Bet(*bet) for bet in kept))
+        bets = zip(self.wealth.tolist(), self._runs.tolist(), self.starts.tolist(), self.times, strict=True)
+        return Track(self._edges, tuple(self._counts.tolist()), tuple(Bet(*bet) for bet in bets))
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a monitor says."""
+    """The report of a monitor."""
 
     images: int
-    """Answers that it has seen."""
+    """The number of answers."""
     bets: int
-    """Answers that it has bet on."""
+    """The number of answers it bet on."""
     alpha: float
     evidence: float
-    """Now; an alarm takes 1/alpha."""
+    """The current evidence; 1/alpha raises an alarm."""
     peak: float
-    """The largest so far: if nothing had changed, it would ever get so large with a probability of at most 1/peak."""
+    """The largest evidence so far. Without drift it ever reaches this value with a probability of at most 1/peak."""
     alarm: Alarm | None
     shuffled: bool = False
 
     @property
     def sentence(self) -> str:
-        """All of it in words."""
+        """The report in words."""
         if self.alarm is None:
             return (
                 f"No alarm in {self.images:,} images: the evidence for a change is {_short(self.evidence)}, at most "

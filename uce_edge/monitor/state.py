@@ -1,4 +1,4 @@
-"""What a monitor keeps: the usual answers of a model, in its file, and the evidence so far, in a state file."""
+"""Records of a drift monitor: the reference in a model, and the state."""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from uce_edge._util.records import Record
 from uce_edge.contract import MAX_SAMPLES, MAX_SEED, MODEL_UNCERTAINTY, NOVELTY_SCORE, UNCERTAINTY
 
 STATISTICS = (UNCERTAINTY, MODEL_UNCERTAINTY, NOVELTY_SCORE)
-"""What is watched, where a file has it; the place here numbers the random numbers of each."""
+"""The monitored scores; a file may lack the last. The index is an input of the random numbers."""
 WORDS = {UNCERTAINTY: "uncertainty", MODEL_UNCERTAINTY: "model uncertainty", NOVELTY_SCORE: "novelty score"}
 
 _LARGEST = 2**53  # the ports count in floating-point numbers
-_LOGARITHM = 1e15  # of evidence, at most: a billion images do not get there
-_LONGEST = 100  # characters of a time or a hash
+_LOGARITHM = 1e15  # the largest log evidence: more than a billion images can give
+_LONGEST = 100  # the most characters of a time or a hash
 _SINGLE = 3.4e38  # scores are compared in float32
 
 Count = Annotated[int, between(0, _LARGEST)]
@@ -25,7 +25,7 @@ Words = Annotated[
     str,
     Rule(f"of at most {_LONGEST} printable characters", lambda text: len(text) <= _LONGEST and text.isprintable()),
 ]
-"""A time or a hash, which reaches screens."""
+"""A time or a hash, which is printed."""
 
 _RISING = Rule("of rising numbers", lambda values: all(low < high for low, high in pairwise(values)))
 _KNOWN = Rule(
@@ -36,7 +36,7 @@ Edges = Annotated[tuple[Annotated[float, between(-_SINGLE, _SINGLE)], ...], many
 
 @dataclass(frozen=True)
 class Bins(Record):
-    """How many reference images have a score in every bin; bin i is (edges[i - 1], edges[i]], in float32."""
+    """Counts of scores; bin i is (edges[i - 1], edges[i]] in float32."""
 
     edges: Edges
     counts: tuple[Count, ...]
@@ -51,10 +51,10 @@ class Bins(Record):
 
 @dataclass(frozen=True)
 class StoredReference(Record):
-    """What a model says of images like those it was calibrated on, as a file keeps it: a few dozen counts a statistic.
+    """Histograms of the scores of calibration images, in a model file.
 
-    The edges come from other images than the counts, and nothing of the model was fitted on the counted ones: so the
-    counted images and later ones like them are exchangeable, which is all that the monitor's promise needs.
+    The edges come from other images than the counts, and nothing of the model was fitted on the counted images. So
+    these and later images from the same distribution are exchangeable, as the monitor's promise requires.
     """
 
     statistics: Annotated[dict[str, Bins], _KNOWN]
@@ -76,42 +76,42 @@ class StoredReference(Record):
 
 @dataclass(frozen=True)
 class Bet(Record):
-    """What one way of betting has made of its money."""
+    """The wealth of one betting strategy."""
 
     wealth: Logarithm
-    """The logarithm of what it has, summed over all images at which it may have begun, weighted."""
+    """The log of its wealth: the weighted sum over all possible starts."""
     run: Logarithm
-    """The logarithm of what it won since `start`: the largest over all starts."""
+    """The log of its gain since `start`: the largest over all starts."""
     start: Count
-    """The bet from which it won most."""
+    """The step from which it gained most."""
     time: Words
-    """When that was."""
+    """The time of that step."""
 
 
 @dataclass(frozen=True)
 class Track(Bins):
-    """One statistic: its growing reference with the stream so far, and the bets on it."""
+    """One statistic: its reference and the stream so far, and its bets."""
 
     bets: tuple[Bet, ...]
 
 
 @dataclass(frozen=True)
 class Alarm(Record):
-    """When the evidence first reached what an alarm takes, and what it says."""
+    """The first image at which the evidence reached the alarm level."""
 
     image: Positive
-    """The image at which it was raised, counted from 1."""
+    """The number of the image, from 1."""
     time: Words
     evidence: Logarithm
-    """Its logarithm at that image."""
+    """The log evidence at that image."""
     statistic: Annotated[str, Rule(f"that is one of {', '.join(STATISTICS)}", STATISTICS.__contains__)]
-    """What moved most."""
+    """The statistic with the most evidence."""
     rises: bool
-    """Whether it rose, rather than fell."""
+    """Whether it rises or falls."""
     since_image: Positive
-    """The likeliest image at which the change began."""
+    """The likeliest image at which the drift began."""
     since: Words
-    """When that was."""
+    """The time of that image."""
 
 
 @dataclass(frozen=True)
@@ -121,36 +121,36 @@ class Point(Record):
     image: Count
     time: Words
     evidence: Annotated[dict[str, Logarithm], _KNOWN]
-    """Its logarithm, for each statistic."""
+    """The log evidence of each statistic."""
 
 
 @dataclass(frozen=True)
 class LabelCheck(Record):
-    """A test of a promised error on labelled images that were accepted."""
+    """A test of a promised error on accepted, labelled images."""
 
     target_error: Share
     images: Count
     errors: Count
-    """How many of them were wrong."""
+    """The number of wrong images."""
     broken: Logarithm
-    """The largest evidence so far, as a logarithm, that the error is above the promised one."""
+    """The largest log evidence so far that the error is above the promised one."""
     kept: Logarithm
-    """The largest evidence so far, as a logarithm, that it is below."""
+    """The largest log evidence so far that it is below."""
     time: Words
-    """When it was last checked."""
+    """The time of the last test."""
 
     def is_broken(self, alpha: float) -> bool:
-        """Whether the error is above the promised one, but for a probability of alpha."""
+        """Whether the error is above the promised one, at level alpha."""
         return self.broken >= -math.log(alpha)
 
     def is_kept(self, alpha: float) -> bool:
-        """Whether it is below, but for a probability of alpha."""
+        """Whether the error is below the promised one, at level alpha."""
         return self.kept >= -math.log(alpha)
 
 
 @dataclass(frozen=True)
 class State(Record):
-    """All that a monitor knows. A process that is killed goes on from it."""
+    """The state of a monitor, from which a new process continues."""
 
     model: Words
     """SHA-256 of the model file."""
@@ -161,23 +161,23 @@ class State(Record):
     pass_seed: Annotated[int, between(0, MAX_SEED)]
     started: Words
     reference: Positive
-    """How many images the reference has."""
+    """The number of reference images."""
     tracks: Annotated[dict[str, Track], _KNOWN]
     updated: Words | None = None
     images: Count = 0
-    """Answers that were shown to it."""
+    """The number of answers."""
     bets: Count = 0
-    """Answers that it bet on: every `every`-th."""
+    """The number of answers it bet on: every `every`-th."""
     peak: Logarithm = 0.0
-    """The logarithm of the largest evidence so far."""
+    """The largest log evidence so far."""
     alarm: Alarm | None = None
     shuffled: bool = False
     history: tuple[Point, ...] = ()
     stride: Positive = 1
-    """Bets from one point of the history to the next; it doubles when the history is full."""
+    """Bets between two points of the history; it doubles when the history is full."""
     log_line: Words | None = None
-    """The hash of the last line that was read of a log."""
+    """The hash of the last line that was read from a log."""
     labels: LabelCheck | None = None
     version: Annotated[int, between(1, 1)] = 1
 
-    REMEDY: ClassVar[str] = "Start anew with another state file."
+    REMEDY: ClassVar[str] = "Use a new state file."

@@ -1,4 +1,4 @@
-"""A monitor beside a program that answers: its state is a file, and a process that is killed goes on from it."""
+"""A monitor with a state file, from which a new process continues."""
 
 import time
 from contextlib import ExitStack
@@ -14,59 +14,64 @@ if TYPE_CHECKING:
     from uce_edge.runtime.model import Model
 
 _INTERVAL = 1.0
-"""Seconds between two writes of the state, at least: a killed process forgets the answers of the last one."""
+"""The shortest time between two writes, in seconds. A killed process loses the answers since the last write."""
 
 
 class KeptMonitor:
-    """A monitor and the file of its state, which no other process writes until it is closed."""
+    """A monitor and its state file, locked until it is closed."""
 
-    def __init__(self, path: Path, model: "Model", asked: "Request | None" = None) -> None:
-        """Go on from a state, or begin one; either is written at once, so that a full disk is told now.
+    def __init__(self, path: Path, model: "Model", request: "Request | None" = None) -> None:
+        """Continue from a state file, or create one.
+
+        The state is written at once, so that a full disk raises an error now.
 
         Args:
-            path: The state.
-            model: What answers.
-            asked: How it is always asked; None where that may differ.
+            path: The state file.
+            model: The monitored model.
+            request: The request of all answers; None if requests differ.
         """
         with ExitStack() as stack:
             self._path = stack.enter_context(sole_writer(path, "--monitor"))
-            self.monitor = self._begin(model, asked)
+            self.monitor = self._begin(model, request)
             self.save()
             self._lock = stack.pop_all()
 
     def add(self, answer: "Answer") -> bool:
-        """Bet on an answer; gives whether it raised the alarm."""
+        """Add an answer; return whether it raised the alarm."""
         raised = self.monitor.add(answer)
         if raised or time.monotonic() - self._saved > _INTERVAL:
             self.save()
         return raised
 
     def save(self) -> None:
-        """Keep what is known."""
+        """Write the state."""
         self.monitor.save(self._path, "--monitor")
         self._saved = time.monotonic()
 
     def close(self) -> None:
-        """Keep what is known, and let other processes write the state."""
+        """Write the state, and release the lock."""
         with self._lock:
             self.save()
 
-    def _begin(self, model: "Model", asked: "Request | None") -> Monitor:
+    def _begin(self, model: "Model", request: "Request | None") -> Monitor:
         path = self._path
         if path.exists():
             monitor = Monitor.load(path)
             if monitor.state.model != model.sha256:
                 raise UsageError(
-                    f"{path} belongs to another model file than {model.path}. Use another state file with --monitor."
+                    f"{path} belongs to another model file than {model.path}. Use another state file with --monitor.",
+                    "monitor.another-model",
+                    path=path,
                 )
         else:
             monitor = Monitor.of(model)
         state = monitor.state
-        if asked is not None:
-            samples = model.metadata.samples if asked.samples is None else asked.samples
-            if (samples, asked.seed, asked.adaptive) != (state.samples, state.pass_seed, None):
+        if request is not None:
+            samples = model.metadata.samples if request.samples is None else request.samples
+            if (samples, request.seed, request.adaptive) != (state.samples, state.pass_seed, None):
                 raise UsageError(
                     f"The monitor compares with answers of {state.samples} passes and seed {state.pass_seed}: leave "
-                    "--samples, --seed and --adaptive out, or leave --monitor out."
+                    "--samples, --seed and --adaptive out, or leave --monitor out.",
+                    "monitor.another-request",
                 )
         return monitor

@@ -1,1 +1,1 @@
-"""Answers and evaluations for people and programs: pictures, notebooks, tables, reports."""
+"""Pictures, notebook cards, tables and reports."""

@@ -1,4 +1,4 @@
-"""Answers as pictures: a copy of an image with its answer below, and a sheet of accepted and rejected ones."""
+"""Draw answers: annotated copies of images, and contact sheets."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from uce_edge.runtime.prediction import ImagePrediction
 
 _INK, _PAPER, _FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
 COLOURS = {Decision.ACCEPT: "#1a7f37", Decision.REJECT: "#b35900", None: "#1f5fa8"}
-"""The frame of an image tells what became of it."""
+"""The colour of an image's frame, by decision."""
 _WORDS = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: ""}
 _REASONS = {
     Reason.OUT_OF_DISTRIBUTION: " as out of distribution",
@@ -28,27 +28,27 @@ _REASONS = {
 }
 _EDGE = 6
 SHEET_LIMIT = 200
-"""A sheet shows so many images at most."""
-# File systems take names of 255 bytes, of which .png needs 4.
+"""The most images of a sheet."""
+# File systems allow names of 255 bytes, of which .png needs 4.
 _LONGEST_STEM = 251
 
 
 class CopyNames:
-    """Names for annotated copies, without their ending; one that is too long is shortened."""
+    """Unique names for annotated copies, without a suffix."""
 
     def __init__(self, reserved: set[str], *, endless: bool = False) -> None:
-        """Start with names that others have.
+        """Reserve names.
 
         Args:
             reserved: Names that no copy gets.
-            endless: Whether images come for ever, from one folder. Then nothing is remembered of them: a copy keeps the
-                ending of its image, and an image that is written anew gets its copy anew. Otherwise a name that was
-                given already gets a number.
+            endless: Whether a watched folder gives images without end. Names are then not stored: a copy's name
+                includes the suffix of its image, and a new version of an image replaces its copy. If False, a repeated
+                name gets a number.
         """
         self._taken, self._endless = set(reserved), endless
 
     def of(self, path: str) -> str:
-        """The name for the copy of an image."""
+        """The name of the copy of an image."""
         image = Path("stdin" if path == STDIN else path)
         stem = image.name if self._endless and image.suffix.lower() != ".png" else image.stem
         name, count = _shortened(stem), 1
@@ -64,16 +64,16 @@ def save_annotated(answer: Answer, folder: Path, names: CopyNames) -> None:
     """Write an annotated copy as PNG.
 
     Args:
-        answer: The answer, which has a prediction.
-        folder: Where to.
-        names: What it is called.
+        answer: An answer with a prediction.
+        folder: The folder of the copies.
+        names: The names of the copies.
     """
     with replacing(folder / f"{names.of(answer.path)}.png", "--save") as path:
         annotated(answer, 320).save(path)
 
 
 def _shortened(stem: str, number: str = "") -> str:
-    """A name that every file system takes; the hash in a shortened one keeps it apart from its likes."""
+    """Shorten a name for any file system; a hash keeps it unique."""
     if len(os.fsencode(stem + number)) <= _LONGEST_STEM:
         return stem + number
     content = os.fsencode(stem)
@@ -82,9 +82,9 @@ def _shortened(stem: str, number: str = "") -> str:
 
 
 def annotated(answer: Answer, size: int) -> Image.Image:
-    """The image in a frame of the outcome's colour, with the answer in words below."""
+    """The image in a frame of the decision's colour, above the answer."""
     if answer.prediction is None:
-        raise ImageError(str(answer.error))
+        raise ImageError(str(answer.error), "image.no-prediction", path=answer.path)
     colour = COLOURS[answer.decision]
     image = picture(answer.content or answer.path, size, answer.path, answer.shown)
     text = max(11, size // 18)
@@ -105,8 +105,8 @@ def annotated(answer: Answer, size: int) -> Image.Image:
 
 
 def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
-    """The answer in words: each line with its size and colour."""
-    # A label that no font can draw would be a row of boxes; its number tells it apart.
+    """The lines of an answer, each with its size and colour."""
+    # A label that no font can draw would be a row of boxes.
     label = drawable(shown(prediction.label), f"class {prediction.class_id}")
     word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
     return [
@@ -117,22 +117,21 @@ def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str
 
 
 def save_sheet(answers: Iterable[Answer], path: Path) -> None:
-    """All images on one picture, accepted on the left and rejected on the right, the most certain first."""
+    """Write a contact sheet: accepted left, rejected right, most certain first."""
     usable = [(answer.prediction.uncertainty, answer) for answer in answers if answer.prediction is not None]
     if not usable:
-        raise ImageError("No image could be used, so there is no sheet to draw.")
+        raise ImageError("No image has a prediction, so there is no sheet to draw.", "image.none")
     shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
-    applied = shown[0].rule
     groups = {
-        outcome: [annotated(answer, 144) for answer in shown if answer.decision == outcome] for outcome in COLOURS
+        decision: [annotated(answer, 144) for answer in shown if answer.decision == decision] for decision in COLOURS
     }
-    groups = {outcome: tiles for outcome, tiles in groups.items() if tiles}
+    groups = {decision: tiles for decision, tiles in groups.items() if tiles}
     columns = 3 if len(groups) > 1 else 6
     cell = max(tile.width for tiles in groups.values() for tile in tiles) + 10
     row = max(tile.height for tiles in groups.values() for tile in tiles) + 10
     rows = max(-(-len(tiles) // columns) for tiles in groups.values())
     head, gap, title = 56, 30, ImageFont.load_default(20)
-    titles = {name: description.title(applied, name, len(tiles)) for name, tiles in groups.items()}
+    titles = {name: description.title(shown[0].rule, name, len(tiles)) for name, tiles in groups.items()}
     widths = {
         name: max(cell * min(columns, len(tiles)), round(title.getlength(titles[name])))
         for name, tiles in groups.items()

@@ -1,4 +1,4 @@
-"""Answers as tables of pandas."""
+"""Convert answers to a pandas DataFrame."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,8 @@ def to_pandas(answers: Iterable[Answer | ImagePrediction]) -> "DataFrame":
     """A table with one row per image.
 
     Args:
-        answers: What `Model.predict` or `Model.answers` gave. The columns are those of `ImagePrediction.as_dict` with
-            the path, or of `Answer.as_row`.
+        answers: The results of `Model.predict` or `Model.answers`. The columns are those of `ImagePrediction.as_dict`
+            with the path, or of `Answer.as_row`.
 
     Example:
         >>> table = to_pandas(model.answers(["three.png", "broken.png"]))

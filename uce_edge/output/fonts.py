@@ -1,4 +1,4 @@
-"""A font that has the letters of a text: Pillow's own has those of English alone."""
+"""Find a font for a text, because Pillow's font covers English only."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ __all__ = ["drawable", "font_for"]
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
-# What usually has the most: these are tried before the others.
+# Fonts with many glyphs, which are tried first.
 _PREFERRED = (
     "notosanscjk", "sourcehansans", "wqy-", "droidsansfallback", "pingfang", "hiragino", "applesdgothic",
     "arial unicode", "arialuni", "msyh", "yugoth", "meiryo", "malgun", "simsun", "dejavusans", "notosans-",
@@ -21,17 +21,17 @@ _PREFERRED = (
 )  # fmt: skip
 _ENDINGS = (".ttf", ".ttc", ".otf")
 _LAST_RESORT = "lastresort"
-"""A font that has a box of its own for every script, and no letter."""
+"""A font of placeholder boxes."""
 _NO_LETTER = "\U0010ffff"
-"""A code without a letter: every font draws its box for it."""
+"""A code without a glyph: every font draws its placeholder box."""
 
 
 def font_for(text: str, points: int) -> Font | None:
-    """Pillow's font, or one of this system that has every letter of a text; None when there is none.
+    """A font with every letter of a text; None if there is none.
 
     Args:
-        text: What is to be drawn.
-        points: How large.
+        text: The text to draw.
+        points: The font size.
     """
     own = ImageFont.load_default(points)
     letters = frozenset(letter for letter in text if not letter.isspace())
@@ -41,10 +41,10 @@ def font_for(text: str, points: int) -> Font | None:
     return None if path is None else ImageFont.truetype(path, points)
 
 
-def drawable(text: str, otherwise: str) -> str:
-    """A text as some font here can draw it: as it is, or without its accents; or else another text."""
+def drawable(text: str, fallback: str) -> str:
+    """A text that some font can draw: unchanged, without accents, or the fallback."""
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
-    return next((words for words in (text, plain) if font_for(words, 16)), otherwise)
+    return next((words for words in (text, plain) if font_for(words, 16)), fallback)
 
 
 @functools.cache
@@ -54,14 +54,14 @@ def _with_letters(letters: frozenset[str]) -> str | None:
         try:
             if _draws(ImageFont.truetype(path, 16), letters):
                 return path
-        except (OSError, ValueError):  # no font, or one that cannot be scaled
+        except (OSError, ValueError):  # not a scalable font
             continue
     return None
 
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """The fonts of this system, the likeliest first."""
+    """The fonts of this system, preferred ones first."""
     found = {str(path) for folder in _folders() for path in _files(folder)}
     return tuple(sorted(found, key=lambda path: (_rank(Path(path).name.lower()), path)))
 
@@ -72,13 +72,13 @@ def _rank(name: str) -> tuple[bool, int]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for place, _, names in os.walk(folder):  # what cannot be listed is left out
+    for place, _, names in os.walk(folder):  # skips unreadable folders
         usable = (name for name in names if name.lower().endswith(_ENDINGS) and _LAST_RESORT not in name.lower())
         yield from (Path(place, name) for name in usable)
 
 
 def _folders() -> list[Path]:
-    """Where a system keeps its fonts."""
+    """The font folders of this system."""
     home = Path.home()
     if sys.platform == "win32":
         return [Path(os.environ.get("WINDIR", "C:/Windows"), "Fonts"), home / "AppData/Local/Microsoft/Windows/Fonts"]
@@ -88,7 +88,7 @@ def _folders() -> list[Path]:
 
 
 def _draws(font: Font, letters: frozenset[str]) -> bool:
-    """Whether a font has every letter: it draws none of them as its box."""
+    """Whether a font has every letter, and draws none as its box."""
     box = _drawn(font, _NO_LETTER)
     return all(_drawn(font, letter) != box for letter in letters)
 

@@ -1,4 +1,4 @@
-"""Answers in a notebook: cards in HTML that need nothing else, on light pages and dark ones."""
+"""HTML cards of answers for notebooks, on light and dark pages."""
 
 import base64
 import io
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 __all__ = ["answer_card", "card", "cards"]
 
 LIMIT = 24
-"""Cards that a batch shows; a notebook keeps them all."""
-_SIZE = 96  # pixels of a picture's longer side
+"""The most cards of a batch, because a notebook stores them all."""
+_SIZE = 96  # pixels of an image's longer side
 _TOP = 3
 _BRIGHT = {Decision.ACCEPT: "#2da44e", Decision.REJECT: "#d9822b", None: "#4c8fd6"}
-"""As those of `annotate`, bright enough to be seen on a dark page, too."""
+"""As in `annotate`, but brighter, for dark pages."""
 _FAINT = "opacity:.7"
 
 
 def card(prediction: ImagePrediction) -> str:
-    """One image: its picture where it is known, its likeliest classes as bars, how sure, and what to do with it."""
+    """A card of one image: classes as bars, uncertainty and decision."""
     return _card(prediction, prediction.source, prediction.top(prediction.classes, _TOP))
 
 
 def answer_card(answer: "Answer") -> str:
-    """The same of an answer; one without a prediction says why."""
+    """A card of an answer, with its prediction or its error."""
     if answer.prediction is None:
-        said = element("div", str(answer.error), style=f"color:{_BRIGHT[Decision.REJECT]}")
-        return _frame(Decision.REJECT, None, answer.path, said)
+        error = element("div", str(answer.error), style=f"color:{_BRIGHT[Decision.REJECT]}")
+        return _frame(Decision.REJECT, None, answer.path, error)
     return _card(answer.prediction, answer.content or answer.prediction.source, answer.top)
 
 
 def cards(prediction: Prediction) -> str:
-    """Many images side by side, the first of them."""
+    """The cards of the first images, side by side."""
     shown = [Markup(card(image)) for image in prediction[:LIMIT]]
     more = len(prediction) - len(shown)
     rest = element("p", f"and {more} more: prediction[{LIMIT}:]", style=_FAINT) if more else None
@@ -49,12 +49,12 @@ def cards(prediction: Prediction) -> str:
 def _card(prediction: ImagePrediction, source: ImageLike | None, top: tuple[ClassProbability, ...]) -> Markup:
     colour = _BRIGHT[prediction.decision]
     bars = [_bar(likely, colour if number == 0 else "#8c959f") for number, likely in enumerate(top)]
-    sure = f"uncertainty {spread(prediction)}, {wrong_about(prediction)}"
+    uncertainty = f"uncertainty {spread(prediction)}, {wrong_about(prediction)}"
     decided = None
     if prediction.decision is not None:
         word = element("b", f"{prediction.decision}", style=f"color:{colour}")
         decided = element("div", word, f": {prediction.why}")
-    shown, lines = _picture(source, prediction.label), [*bars, element("div", sure), decided]
+    shown, lines = _picture(source, prediction.label), [*bars, element("div", uncertainty), decided]
     return _frame(prediction.decision, shown, prediction.path or "", *lines)
 
 
@@ -70,7 +70,7 @@ def _frame(decision: Decision | None, shown: Markup | None, path: str, *lines: M
 
 
 def _bar(likely: ClassProbability, colour: str) -> Markup:
-    """A class, its share as a bar, and the number."""
+    """A class, its probability as a bar, and the number."""
     filled = element("div", style=f"width:{100 * likely.probability:.1f}%;height:100%;background:{colour}")
     return element(
         "div",
@@ -83,7 +83,7 @@ def _bar(likely: ClassProbability, colour: str) -> Markup:
 
 
 def _picture(source: ImageLike | None, words: str) -> Markup | None:
-    """A small PNG inside the page; None for an image that is not known, or not there any more."""
+    """A small inline PNG; None for an unknown or unreadable image."""
     if source is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How numbers are written and what they mean, for the tables on the terminal and in the report."""
+"""Number formats and descriptions of metrics, for terminal and report."""
 
 import math
 from collections.abc import Iterable
@@ -17,8 +17,7 @@ INTERVALS = (
     "so their intervals reach further down than up. All intervals allow for errors that are too rare to be among these "
     "images. The debiased errors are root mean squares: compare them with each other and not with ECE or T-UCE."
 )
-"""What an interval is for."""
-
+"""The meaning of the intervals."""
 
 _RIGHT, _CONFIDENCE = "Right or wrong", "Calibration of the confidence"
 _UNCERTAINTY, _RANKING = "Calibration of the uncertainty", "Ranking: are errors uncertain?"
@@ -83,7 +82,7 @@ METRICS: dict[str, Words] = {
 }
 
 SHARE = Words("", "", "")
-"""Of a share that is no metric: how it is written."""
+"""The format of a share that is not a metric."""
 
 SCORES = {
     "uncertainty": "uncertainty H",
@@ -92,7 +91,7 @@ SCORES = {
     "novelty": "novelty",
     "both": "uncertainty H and novelty",
 }
-"""What images are ranked by."""
+"""The names of the scores."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -102,7 +101,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def percentage(value: float | None, digits: int = 1) -> str:
-    """A share in percent, never rounded to a certainty that was not measured; for tables that name the unit."""
+    """A share in percent without its unit, never rounded to 0 or 100."""
     if value is None or math.isnan(value):
         return MISSING
     text, step = f"{100 * value:.{digits}f}", 10.0**-digits
@@ -114,7 +113,7 @@ def percentage(value: float | None, digits: int = 1) -> str:
 
 
 def at_most(value: float | None) -> str:
-    """An upper bound as percent, rounded up: rounded down it would promise more than was shown."""
+    """An upper bound in percent, rounded up."""
     if value is None:
         return MISSING
     digits = 1 if value >= 0.001 else 2
@@ -122,19 +121,19 @@ def at_most(value: float | None) -> str:
 
 
 def odds(probability: float) -> str:
-    """A probability of error as people say it: 1 in 12."""
+    """A probability of error as odds: 1 in 12."""
     if probability < 0.001:
         return "< 1 in 1000"
     return f"1 in {1 / probability:.0f}" if probability < 0.4 else f"{probability:.0%}"
 
 
 def wrong_about(prediction: "ImagePrediction") -> str:
-    """How often such an answer is wrong. The odds are those of familiar images, so a foreign one has none."""
+    """The odds of an error; unknown for an out-of-distribution image."""
     return "odds unknown" if prediction.out_of_distribution else f"wrong about {odds(prediction.error_probability)}"
 
 
 def spread(prediction: "ImagePrediction") -> str:
-    """The uncertainty and its standard error, which a file without noise has not."""
+    """The uncertainty, with its standard error for a file with noise."""
     error = f" ± {prediction.standard_error:.3f}" if prediction.standard_error > 0 else ""
     return f"{prediction.uncertainty:.3f}{error}"
 
@@ -145,7 +144,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def score(value: float | None, words: Words, signed: bool = False) -> str:
-    """A metric's value as it is written in tables."""
+    """The value of a metric in a table."""
     if value is None:
         return MISSING
     text = f"{100 * value if words.percent else value:{'+' if signed else ''}.{words.digits}f}"
@@ -162,19 +161,19 @@ def interval(low: float | None, high: float | None, words: Words) -> str:
 
 
 def proportion(counted: "Proportion") -> str:
-    """A share that was counted, with its interval, both in percent; for tables that name the unit."""
+    """A proportion with its interval, in percent without the unit."""
     if math.isnan(counted.value):
         return MISSING
     return f"{percentage(counted.value)} ({interval(counted.low, counted.high, SHARE).removesuffix(' %')})"
 
 
 RATES = ("sensitivity", "specificity", "ppv", "npv")
-"""What is counted of every class."""
+"""The rates of every class, as in `ClassRates`."""
 RATE_TITLES = ("sensitivity", "specificity", "PPV", "NPV")
 
 
 def separation(name: str, detection: "Detection") -> tuple[str, ...]:
-    """How well a score tells foreign images: its name, and AUROC and FPR at 95 %, each with its interval."""
+    """A table row: the score, and AUROC and FPR at 95 % with intervals."""
     cells = [SCORES[name]]
     for part in (detection.auroc, detection.fpr_at_95):
         cells += [score(part.value, SHARE), interval(part.low, part.high, SHARE)]
@@ -182,17 +181,17 @@ def separation(name: str, detection: "Detection") -> tuple[str, ...]:
 
 
 def known(seen: bool | None) -> str:
-    """Whether a network was trained with something."""
+    """Whether a network was trained with a kind of images."""
     return MISSING if seen is None else "seen in training" if seen else "unseen"
 
 
 def marked(kind: str, seen: bool | None) -> str:
-    """A kind of images, marked where the network was trained with it."""
+    """A kind of images, marked if the network was trained with it."""
     return f"{kind} ({known(seen)})" if seen else kind
 
 
 def threshold(value: float) -> str:
-    """A threshold on the uncertainty: two digits, and three where two would be another one."""
+    """A threshold on the uncertainty, with two or three digits."""
     return f"{value:.2f}" if round(value, 2) == value else f"{value:.3f}"
 
 
@@ -201,7 +200,7 @@ LIMITS = ("stored limit of the label", "uncertainty at most", "promised error", 
 
 
 def limits(kept: Iterable["KeptClass"]) -> list[list[str]]:
-    """A table of the stored thresholds of classes, and what they do to images."""
+    """The rows of a table of the limits by class, with their results."""
     return [
         [
             one.label,
@@ -216,6 +215,6 @@ def limits(kept: Iterable["KeptClass"]) -> list[list[str]]:
 
 
 def count(value: int, noun: str) -> str:
-    """A number of things in words: 1 image, 1,000 images, 2 passes."""
+    """A number with its noun: 1 image, 1,000 images, 2 passes."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{value:,} {noun if value == 1 else plural}"

@@ -1,1 +1,1 @@
-"""Rejection: the rule of a file, what it promises, how it is fitted, applied and described."""
+"""The reject rule: its fields, promises, fitting and description."""

@@ -1,9 +1,9 @@
-"""A threshold for every class that a model names, so that each keeps an error of its own, all at once.
+"""Find one limit per predicted class, so that every class keeps its promised error.
 
-The guarantee images with one label are independent draws of the images that get this label. So `guarantee.find` holds
-for each class by itself. With K classes, each is tested with the risk (1 - confidence) / K: all promises together
-then hold with the confidence, however they depend on each other (Bonferroni). K counts the classes whose images could
-prove their error at all; the labels that the model gives decide that, and no true label is looked at.
+The guarantee images with one predicted label are independent draws from all images with this label, so
+`guarantee.find` holds for each class by itself. With K classes, each is tested at the risk (1 - confidence) / K, so all
+promises hold together with the confidence (Bonferroni). K counts the classes with enough images to prove their error.
+Predicted labels alone decide that; no true label is used.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ _LISTED = 5  # classes in a sentence
 
 
 class Found(NamedTuple):
-    """What was found."""
+    """One limit and promise per class."""
 
     limits: tuple[float, ...]
-    """In the order of the classes; below 0, nothing of the class is accepted."""
+    """In the order of the classes; a limit below 0 rejects every image of the class."""
     promises: tuple[ClassPromise, ...]
     """In the same order."""
     tested: int
-    """How many classes share the risk."""
+    """The number of classes that share the risk."""
 
 
 def find(
@@ -40,35 +40,35 @@ def find(
     confidence: float,
     classes: Sequence[str],
 ) -> Found:
-    """For every class, the loosest threshold that keeps its error; all hold together with this confidence.
+    """Find the loosest limit for every class that keeps its error.
 
     Args:
         uncertainty: H of each image of the guarantee set, in [0, 1].
-        wrong: Whether its label is wrong.
-        class_ids: Its label.
-        targets: The error that is promised among the accepted images with each label, by class.
-        confidence: The probability with which all promises hold, over the draw of the guarantee set.
+        wrong: Whether its predicted label is wrong.
+        class_ids: Its predicted label.
+        targets: The promised error of the accepted images with each label, by class.
+        confidence: The probability, over the draw of the guarantee set, that all promises hold.
         classes: The names of the classes.
 
     Returns:
-        A limit per class; nothing is accepted of a class whose images cannot prove its error.
+        A limit per class. A class without a proof rejects every image.
 
     Raises:
-        NoGuaranteeError: Nothing can be promised of any class. Its curve is about all classes together.
+        NoGuaranteeError: No class has a proof. The curve of the error is about all classes together.
     """
     found = search(uncertainty, wrong, class_ids, targets, confidence)
     if any(limit >= 0 for limit in found.limits):
         return found
     flags, given = np.asarray(wrong, np.bool_), np.asarray(class_ids, np.int64)
     shown = sorted(range(len(targets)), key=lambda index: (-found.promises[index].images, index))[:_LISTED]
-    told = ", ".join(
+    listed = ", ".join(
         f"{classes[index]} ({found.promises[index].images} images, {int(flags[given == index].sum())} wrong, for "
         f"{targets[index]})"
         for index in shown
     )
     more = "" if len(shown) == len(targets) else ", ..."
     raise NoGuaranteeError(
-        f"No class can be promised its error, all together with confidence {confidence}: {told}{more}. Give more "
+        f"No class can be promised its error, all together with confidence {confidence}: {listed}{more}. Give more "
         "guarantee images, larger targets or a better model. For one error of all classes together, give one number.",
         guarantee.curve(uncertainty, flags, confidence, above=0.999 * min(targets)),
     )
@@ -81,7 +81,7 @@ def search(
     targets: Sequence[float],
     confidence: float,
 ) -> Found:
-    """As `find`, where it may be that nothing can be promised of any class."""
+    """As `find`, but without an error if no class has a proof."""
     values, flags = np.asarray(uncertainty, np.float32), np.asarray(wrong, np.bool_)
     given: Integers = np.asarray(class_ids, np.int64)
     if given.shape != flags.shape or ((given < 0) | (given >= len(targets))).any():

@@ -11,12 +11,12 @@ UNPROMISED = (
     "No error is promised: --reject auto rejects out-of-distribution images only, whatever the uncertainty of the "
     "others. To promise an error: uce-edge calibrate --target-error 0.05. For your own threshold: --reject 0.3"
 )
-"""About a rule that only rejects out-of-distribution images."""
+"""The description of a rule that only rejects out-of-distribution images."""
 _OOD, _FAMILIAR = "unlike anything it was calibrated on", "like what it was calibrated on"
 
 
 def why(rule: RejectRule, class_id: int, label: str, reason: Reason | None) -> str:
-    """The grounds of one decision, to follow "reject:" or "accept:"; the reason is that of a rejection."""
+    """The grounds of one decision, to follow "reject:" or "accept:"."""
     limit = rule.limit(class_id)
     above, at_most = (_compared(rule, limit, rejected=rejected) for rejected in (True, False))
     above, at_most = f"its {above}", f"its {at_most}"
@@ -57,7 +57,7 @@ def title(rule: RejectRule, decision: Decision | None, count: int) -> str:
 
 
 def describe(rule: RejectRule, classes: Sequence[str]) -> str:
-    """What `--reject auto` does, with its promises, as sentences."""
+    """`--reject auto` and its promises, in sentences."""
     from uce_edge.output.wording import at_most, percent
 
     sentences = []
@@ -77,7 +77,7 @@ def describe(rule: RejectRule, classes: Sequence[str]) -> str:
 
 
 def describe_threshold(found: Guarantee, *, grouped: bool = False) -> str:
-    """What a threshold on the uncertainty accepts, in two sentences."""
+    """A threshold on the uncertainty and its promise, in two sentences."""
     rejected = f"an uncertainty above {found.threshold:.4g}"
     return _describe_promise(rejected, found, gated=False, grouped=grouped)
 

@@ -1,4 +1,4 @@
-"""Fit the limits of a reject rule to labelled predictions that nothing else was fitted on."""
+"""Fit the limits of a reject rule to guarantee images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a promise was measured with; the fields are those of `ErrorPromise`."""
+    """The passes, seed and data of a promise, as in `ErrorPromise`."""
 
     samples: int
     seed: int
@@ -30,11 +30,11 @@ class Circumstances:
 
 
 class Found(NamedTuple):
-    """Limits that keep a promise, and what is known of them."""
+    """Limits that keep a promise, and their measured error."""
 
     limits: tuple[float, ...]
     known: dict[str, Any]
-    """The fields of `ErrorPromise` that the limits decide."""
+    """The fields of `ErrorPromise` that depend on the limits."""
 
 
 def fit_rule(
@@ -44,19 +44,19 @@ def fit_rule(
     gate: RejectRule,
     circumstances: Circumstances,
 ) -> RejectRule | NoGuaranteeError | None:
-    """The rule that keeps a promise.
+    """Fit the rule that keeps a promise.
 
     The cutoff is fixed before, so the images that pass it are independent draws, too.
 
     Args:
-        prediction: The answers of the file as it ships.
+        prediction: The predictions of the final file.
         labels: The true classes.
-        promise: What the limits must keep; None when nothing is promised.
+        promise: The promise of the limits; None for no promise.
         gate: A rule with the cutoff on novelty, or without any limit.
-        circumstances: What the answers were made with.
+        circumstances: The passes, seed and data of the predictions.
 
     Returns:
-        The rule, why there is none, or None when nothing was to be decided.
+        The rule; an error if no limit keeps the promise; None without a promise and a cutoff.
     """
     if promise is None:
         return gate if gate.decides else None
@@ -68,7 +68,8 @@ def fit_rule(
     if not passed.any():
         return NoGuaranteeError(
             f"All {len(wrong)} guarantee images are out of distribution for the calibration images. Calibrate on "
-            "images like them."
+            "images like them.",
+            code="promise.out-of-distribution",
         )
     rule = replace(gate, score=_score(promise))
     scores = rule.scores(prediction.uncertainty, prediction.probabilities)
@@ -87,10 +88,10 @@ def find_limits(
     classes: Sequence[str],
     passed: npt.NDArray[np.bool_] | None = None,
 ) -> Found:
-    """The loosest limits that keep a promise among the images that passed the cutoff.
+    """Find the loosest limits that keep a promise after the cutoff.
 
     Raises:
-        NoGuaranteeError: The images cannot prove it.
+        NoGuaranteeError: The images cannot prove the promise.
     """
     passed = np.ones(len(wrong), np.bool_) if passed is None else passed
     targets = promise.targets(classes)
@@ -102,7 +103,7 @@ def find_limits(
         each = class_limits.find(scores[passed], wrong[passed], class_ids[passed], targets, promise.confidence, classes)
     except NoGuaranteeError as error:
         curve = tuple(_of_all(row, len(wrong)) for row in error.curve)
-        raise NoGuaranteeError(str(error), curve, promise.score) from error
+        raise NoGuaranteeError(str(error), curve, promise.score, error.code, **error.fields) from error
     images = np.bincount(class_ids, minlength=len(targets)).tolist()
     promises = tuple(
         replace(one, images=count, coverage=one.accepted / max(1, count))
@@ -112,7 +113,7 @@ def find_limits(
 
 
 def choose_score(probabilities: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]) -> RejectBy:
-    """The confidence, if its risk-coverage curve has the smaller area with 95 % confidence; else the uncertainty."""
+    """Choose the confidence if its AURC is smaller beyond chance."""
 
     def gain(table: Any, truth: Any) -> float:
         by_entropy, by_confidence = (metrics.aurc(table, truth, score=name) for name in ("uncertainty", "confidence"))
@@ -127,7 +128,7 @@ def _score(promise: Promise) -> RuleScore:
 
 
 def _together(found: class_limits.Found, promises: tuple[ClassPromise, ...], confidence: float) -> dict[str, Any]:
-    """What follows for all accepted images together: no more of them are wrong than of the worst class."""
+    """The promise for all classes together, which is that of the worst class."""
     promised = [one for one, limit in zip(promises, found.limits, strict=True) if limit >= 0]
     accepted, images = sum(one.accepted for one in promises), sum(one.images for one in promises)
     wrong = sum(round((one.error or 0) * one.accepted) for one in promises)
@@ -145,5 +146,5 @@ def _together(found: class_limits.Found, promises: tuple[ClassPromise, ...], con
 
 
 def _of_all(found: Guarantee, images: int) -> Guarantee:
-    """What was found among the images that passed the cutoff, as a share of all."""
+    """A guarantee among the images after the cutoff, as a share of all images."""
     return replace(found, images=images, coverage=found.accepted / images)

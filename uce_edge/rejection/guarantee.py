@@ -1,7 +1,7 @@
-"""Rejection with a guarantee: the threshold on the uncertainty that keeps a promised error rate.
+"""Find the threshold on the uncertainty that keeps a promised error rate.
 
-A promise is about images drawn like those of the guarantee set, which nothing else may have been fitted on, and about
-the same model file, seed and number of passes.
+A promise holds for images from the distribution of the guarantee set, and for the same model file, seed and number of
+passes. Nothing else may be fitted to the guarantee set.
 """
 
 import math
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _BLOCK = 2**18  # 2 MiB of float64 at a time
-_ALLOWED = (1, 4)  # errors at the starts of the search; more starts cost more confidence than they find coverage
+_ALLOWED = (1, 4)  # errors at the starts of the search; more starts cost more confidence than they gain coverage
 _PERCENTS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 25, 30, 40, 50)
 TARGETS = tuple(percent / 100 for percent in _PERCENTS)
-"""The errors that a curve is about."""
-_ROWS = 6  # of a curve: what is next to the error that was asked for
+"""The errors of a curve."""
+_ROWS = 6  # of a curve: the errors next to the requested one
 
 Uncertainties = npt.NDArray[np.float32]
 
@@ -44,26 +44,33 @@ Uncertainties = npt.NDArray[np.float32]
 class NoGuaranteeError(UceEdgeError):
     """These images cannot prove the promise at any threshold."""
 
-    def __init__(self, message: str, curve: tuple[Guarantee, ...] = (), score: RejectBy = RejectBy.UNCERTAINTY) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        curve: tuple[Guarantee, ...] = (),
+        score: RejectBy = RejectBy.UNCERTAINTY,
+        code: str = "promise.unprovable",
+        **fields: object,
+    ) -> None:
+        super().__init__(message, code, **fields)
         self.curve = curve
-        """What they can prove instead, as `curve` tells."""
+        """The promises that the images can prove, as in `curve`."""
         self.score = score
-        """What the thresholds are about: the uncertainty, or 1 - confidence."""
+        """The score of the thresholds: the uncertainty, or 1 - confidence."""
 
 
 def count(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> Counts:
-    """What the thresholds 0.00, 0.01, ..., 1.00 do to images that nothing was fitted on; arguments as in `error_at`."""
+    """Count accepted images and errors at every threshold of `Counts`."""
     values, flags = _inputs(uncertainty, wrong)
-    passed = [within(values, step / STEPS) for step in range(STEPS + 1)]
-    return Counts(tuple(int(some.sum()) for some in passed), tuple(int(flags[some].sum()) for some in passed))
+    accepted = [within(values, step / STEPS) for step in range(STEPS + 1)]
+    return Counts(tuple(int(some.sum()) for some in accepted), tuple(int(flags[some].sum()) for some in accepted))
 
 
 def counted_error_at(counts: Counts, threshold: float, confidence: float) -> Guarantee:
-    """As `error_at`, from counts alone, for a threshold with at most two decimals."""
+    """As `error_at`, from counts, for a threshold with two decimals."""
     step = round(_between("threshold", threshold, 0, 1, "For example: 0.3", ends=True) * STEPS)
     if abs(step - threshold * STEPS) > 1e-6:
-        remedy = "`uce-edge evaluate --reject` tells of any other threshold, on images of yours"
+        remedy = "`uce-edge evaluate --reject` measures any other threshold on your images"
         raise UsageError(expected("`reject`", "a number with at most two decimals", threshold, remedy))
     errors, accepted = counts.errors[step], counts.accepted[step]
     bound = _upper_bound(errors, accepted, 1 - _confidence(confidence))
@@ -74,8 +81,8 @@ def upper_bound(errors: int, images: int, confidence: float) -> float:
     """The exact one-sided upper bound (Clopper-Pearson) of an error rate.
 
     Args:
-        errors: How many images are wrong.
-        images: How many there are; none at all bounds nothing, and gives 1.
+        errors: The number of wrong images.
+        images: The number of images; the bound of 0 images is 1.
         confidence: The probability that the true rate is at most the bound.
 
     Returns:
@@ -89,36 +96,36 @@ def upper_bound(errors: int, images: int, confidence: float) -> float:
 
 
 def images_needed(target_error: float, confidence: float) -> int:
-    """The smallest guarantee set that can prove this target, when not one of its images is wrong."""
+    """The size of the smallest error-free guarantee set that proves this target."""
     log_right, log_risk = math.log1p(-_target(target_error)), math.log(1 - _confidence(confidence))
     needed = max(1, math.floor(log_risk / log_right))
     return needed if needed * log_right <= log_risk else needed + 1  # the division may round either way
 
 
 def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, confidence: float) -> Guarantee:
-    """The loosest threshold whose accepted images have a true error of at most the target, with this confidence.
+    """Find the loosest threshold that keeps the target error.
 
     "The k most certain images" is tested for k upwards from three starts: the smallest k that may have 1 error, the
-    smallest that may have 4, and n/2. Each start has an equal part of the risk 1 - confidence, what has passed hands
-    its part on, and a failure ends it until the next start (Wiens' fallback procedure). How much of the possible
-    coverage that finds depends on n: in simulations with targets of 5 and 10 %, 82 to 100 % at n = 2,500, 61 to 100 %
-    at 1,000, 36 to 100 % at 600 and 1 to 100 % at 300, least where few images are certain.
+    smallest that may have 4, and n/2. Each start has an equal part of the risk 1 - confidence. A test that passes hands
+    its risk to the next, and a failure stops until the next start (Wiens' fallback procedure). The share of the
+    possible coverage that this finds depends on n: in simulations with targets of 5 and 10 %, 82 to 100 % at n = 2,500,
+    61 to 100 % at 1,000, 36 to 100 % at 600 and 1 to 100 % at 300, least where few images are certain.
 
-    The candidates are ranks, fixed before a label is seen. Given the (k+1)-th smallest uncertainty, the k below it are
-    independent draws from below it: their errors are binomial, although the data chose the value. Where many
-    uncertainties are equal, the proof also needs an error that does not fall as the uncertainty rises.
+    The candidates are ranks, which do not depend on the labels. Given the (k+1)-th smallest uncertainty, the k images
+    below it are independent draws from below it, so their errors are binomial, although the data chose the value. If
+    many uncertainties are equal, the proof also needs an error that does not fall as the uncertainty rises.
 
     Args:
         uncertainty: H of each image of the guarantee set, in [0, 1]; equal ones are accepted or rejected together.
         wrong: Whether its label is wrong.
-        target_error: The error rate that is promised among accepted images.
-        confidence: The probability with which the promise holds, over the draw of the guarantee set.
+        target_error: The promised error rate of accepted images.
+        confidence: The probability, over the draw of the guarantee set, that the promise holds.
 
     Returns:
-        The guarantee. Its threshold is the last float32 below the first rejected uncertainty, 1 when none is rejected.
+        The guarantee. Its threshold is the last float32 below the first rejected uncertainty, or 1 if none is rejected.
 
     Raises:
-        NoGuaranteeError: Nothing can be promised; the message says what would help.
+        NoGuaranteeError: No threshold has a proof.
     """
     candidates = _candidates(*_inputs(uncertainty, wrong))
     _, accepted, errors = candidates
@@ -133,6 +140,9 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
             f"{n} images cannot promise {promise}: that takes at least {needed}, even if none is wrong. "
             "Give more guarantee images, a larger target or less confidence.",
             instead,
+            code="promise.too-few-images",
+            images=n,
+            needed=needed,
         )
     start = np.searchsorted(accepted, _starts(n, target, confidence)[0])
     raise NoGuaranteeError(
@@ -140,23 +150,26 @@ def find(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, 
         f"{errors[start]} are wrong. A promise needs {needed} images without an error, or more images with a few "
         "errors. Give more guarantee images, a larger target or a better model.",
         instead,
+        needed=needed,
+        accepted=int(accepted[start]),
+        errors=int(errors[start]),
     )
 
 
 def search(
     uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, target_error: float, confidence: float
 ) -> Guarantee | None:
-    """As `find`; None, without saying why, when nothing can be promised."""
+    """As `find`, but None if no threshold has a proof."""
     return _loosest(_candidates(*_inputs(uncertainty, wrong)), _target(target_error), _confidence(confidence))
 
 
 def curve(
     uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, confidence: float, above: float = 0.0
 ) -> tuple[Guarantee, ...]:
-    """What these images can promise: for errors from small to large, what `find` finds.
+    """The promises that these images can prove, from small errors to large.
 
-    Each row holds with the confidence by itself. Whoever chooses the row that looks best has searched once more, and
-    nobody has paid for that search.
+    Each row holds with the confidence by itself. Choosing the best row is one more search, which the confidence does
+    not cover.
 
     Args:
         uncertainty: As in `find`.
@@ -165,20 +178,19 @@ def curve(
         above: Only larger errors than this.
 
     Returns:
-        The first rows of `TARGETS` that can be promised, up to the one that accepts every image; none where not even
-        the largest can.
+        The first rows of `TARGETS` with a proof, up to the one that accepts every image; empty if no error has one.
     """
     return _curve(_candidates(*_inputs(uncertainty, wrong)), _confidence(confidence), above)
 
 
 def check_possible(images: int, promise: Promise, given: int | None = None, *, grouped: bool = False) -> None:
-    """Refuse what so few images cannot prove even if none is wrong, before anything is computed.
+    """Refuse a promise that so few images cannot prove without an error.
 
     Args:
-        images: How many the promise would be made from.
-        promise: What is asked for.
-        given: How many there are in all, when the others serve something else.
-        grouped: Whether they are one of each group.
+        images: The number of guarantee images.
+        promise: The requested promise.
+        given: The number of all given images, if some of them have another use.
+        grouped: Whether the guarantee images are one of each group.
     """
     target = promise.easiest
     needed = images_needed(target, promise.confidence)
@@ -195,14 +207,17 @@ def check_possible(images: int, promise: Promise, given: int | None = None, *, g
     raise UsageError(
         f"{images} guarantee {what} cannot promise {_spelled(target, promise.confidence)}, even if none "
         f"is wrong: that takes at least {needed}{whole}. Nothing was computed. {remedy}."
-        + (" Only one image of each group counts." if grouped else "")
+        + (" Only one image of each group counts." if grouped else ""),
+        "promise.too-few-images",
+        images=images,
+        needed=needed,
     )
 
 
 def error_at(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike, threshold: float, confidence: float) -> Guarantee:
-    """What error a threshold lets through, with its upper bound.
+    """The error of the images that a threshold accepts, with its upper bound.
 
-    The threshold must have been fixed without these labels: nothing is searched for, so nothing is paid for a search.
+    The threshold must not depend on these labels: there is no search, so the bound does not account for one.
 
     Args:
         uncertainty: H of each image of the guarantee set, in [0, 1].
@@ -234,7 +249,7 @@ def _curve(candidates: _Candidates, confidence: float, above: float) -> tuple[Gu
 
 
 def _loosest(candidates: _Candidates, target: float, confidence: float) -> Guarantee | None:
-    """What `find` finds; None when nothing can be promised."""
+    """The result of `find`; None if no threshold has a proof."""
     values, accepted, errors = candidates
     n = int(accepted[-1])
     if n < images_needed(target, confidence):
@@ -278,21 +293,23 @@ def _guarantee(
 
 def _inputs(uncertainty: npt.ArrayLike, wrong: npt.ArrayLike) -> tuple[Uncertainties, Booleans]:
     remedy = "Give the uncertainty of each image, as a model predicts it."
-    # float32 first: a model compares in float32, where two uncertainties may be equal that float64 tells apart.
+    # float32 first: a model compares in float32, where uncertainties may be equal that differ in float64.
     values = vector("uncertainty", uncertainty, remedy).astype(np.float32)
     outside = ~((values >= 0) & (values <= 1))
     if outside.any():
         index = int(np.argmax(outside))
-        raise UsageError(expected(f"uncertainty[{index}]", "between 0 and 1", float(values[index]), remedy))
+        raise UsageError(
+            expected(f"uncertainty[{index}]", "between 0 and 1", float(values[index]), remedy), "argument.uncertainty"
+        )
     remedy = "Give one boolean per uncertainty: predicted != labels."
     flags = array("wrong", wrong, "b", "booleans", remedy).astype(np.bool_)
     if flags.shape != values.shape:
-        raise UsageError(expected("the shape of wrong", f"{values.shape}", flags.shape, remedy))
+        raise UsageError(expected("the shape of wrong", f"{values.shape}", flags.shape, remedy), "argument.wrong")
     return values, flags
 
 
 def _candidates(values: Uncertainties, wrong: Booleans) -> tuple[Uncertainties, Integers, Integers]:
-    """The distinct uncertainties from the smallest up, how many images each accepts and how many of these are wrong."""
+    """The sorted distinct uncertainties, with accepted images and errors at each."""
     distinct, place = np.unique(values, return_inverse=True)
     accepted = np.cumsum(np.bincount(place))
     errors = np.cumsum(np.bincount(place[wrong], minlength=len(distinct)))
@@ -300,7 +317,7 @@ def _candidates(values: Uncertainties, wrong: Booleans) -> tuple[Uncertainties, 
 
 
 def _starts(images: int, target: float, confidence: float) -> list[int]:
-    """Ranks that tests start from: where some errors are allowed, and half of the images."""
+    """The ranks at which tests start: `_ALLOWED` errors, and half of the images."""
     half = max(images // 2, images_needed(target, confidence))
     risk = (1 - confidence) / (len(_ALLOWED) + 1)
     allowing = (bisect_left(range(half), True, key=lambda k: _allows(k, errors, target, risk)) for errors in _ALLOWED)
@@ -308,12 +325,12 @@ def _starts(images: int, target: float, confidence: float) -> list[int]:
 
 
 def _allows(images: int, errors: int, target: float, risk: float) -> bool:
-    """Whether so many errors among the images still prove the target."""
+    """Whether so many errors still prove the target."""
     return images > errors and _upper_bound(errors, images, risk) <= target
 
 
 def _passed(errors: Integers, images: Integers, target: float, level: float) -> int:
-    """How many candidates in a row have so few errors that a rate above the target is improbable."""
+    """Count the candidates that pass before the first that fails."""
     # Only an error can fail a test that its predecessor has passed.
     tested = np.flatnonzero(np.diff(errors, prepend=-1))
     # At the expected number of errors and above, the tail is at least one half.
@@ -346,7 +363,7 @@ def _upper_bound(errors: int, images: int, risk: float) -> float:
 
 
 def _log_tail(errors: Integers, images: Integers, log_right: float) -> tuple[Floats, Floats]:
-    """The log of P(at most so many errors), for fewer errors than expected, and P over the last term of its sum.
+    """The log of P(at most so many errors), and P over its last term.
 
     Each term of the sum is the one before times a ratio below 1, so that nothing cancels and nothing underflows.
     """
@@ -360,7 +377,7 @@ def _log_tail(errors: Integers, images: Integers, log_right: float) -> tuple[Flo
 
 
 def _terms(images: int, rate: float) -> int:
-    """How many terms matter: term j is below exp(-j (j - 1) / (2 n rate)) of the last, here exp(-40)."""
+    """The number of terms above exp(-40): term j is below exp(-j (j - 1) / (2 n rate))."""
     return int(9 * math.sqrt(images * rate)) + 10
 
 
@@ -369,7 +386,7 @@ def _log_factorial(numbers: Integers) -> Floats:
 
 
 def _below(value: np.float32) -> float:
-    """The last float32 below a value, as the shortest decimal that float32 reads back as it."""
+    """The last float32 below a value, in its shortest decimal form."""
     return float(str(np.nextafter(value, np.float32(0))))
 
 

@@ -1,4 +1,4 @@
-"""What is promised about rejection, and what is known of it: records without the arithmetic, which is `guarantee`'s."""
+"""Records of promises about rejection; `guarantee` has the arithmetic."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from uce_edge.contract import MAX_SAMPLES, MAX_SEED
 from uce_edge.errors import UsageError, expected
 
 STEPS = 100
-"""The thresholds 0/STEPS, 1/STEPS, ..., 1 are counted."""
+"""`Counts` has the thresholds 0/STEPS, 1/STEPS, ..., 1."""
 OTHER = "other"
 """Stands for every class without an error of its own."""
 
@@ -24,29 +24,29 @@ _RISING = Rule(
 
 
 class RejectBy(StrEnum):
-    """What `--reject auto` of a file shall compare with its threshold."""
+    """The score that `--reject auto` compares with its limits."""
 
     UNCERTAINTY = "uncertainty"
-    """The entropy of all probabilities, which ranks foreign images better."""
+    """The entropy of all probabilities, which ranks out-of-distribution images better."""
     CONFIDENCE = "confidence"
-    """The largest probability, which often ranks the errors among familiar images a little better."""
+    """The largest probability, which often ranks the errors among in-distribution images a little better."""
     AUTO = "auto"
-    """The confidence if it ranks the errors among the calibration images better beyond doubt, else the uncertainty."""
+    """The confidence if it ranks the errors of the calibration images better beyond chance, else the uncertainty."""
 
 
 @dataclass(frozen=True)
 class Promise(Record):
-    """What a threshold must keep: the largest error among the accepted images, and the confidence of that promise."""
+    """The largest error among accepted images, and its confidence."""
 
     target_error: Annotated[float, strictly_between(0, 1)]
     """The largest share of wrong labels among accepted images."""
     confidence: Annotated[float, strictly_between(0.5, 1)] = 0.95
     """The probability of keeping it, over the draw of the guarantee images."""
     score: Annotated[RejectBy, OPTIONAL] = RejectBy.UNCERTAINTY
-    """What the threshold is about."""
+    """The score that the threshold is compared with."""
     per_class: Annotated[dict[str, Annotated[float, strictly_between(0, 1)]], OPTIONAL] = field(default_factory=dict)
-    """An error for every class that the model names, by its name; `other` stands for those without one of their own.
-    `target_error` is then what is promised of all classes together, to readers that have one threshold."""
+    """The error of every predicted class, by name; `other` stands for the classes without an entry. `target_error` is
+    then the promise for all classes together."""
 
     REMEDY: ClassVar[str] = "For example: an error of 0.05 with confidence 0.95"
 
@@ -57,7 +57,7 @@ class Promise(Record):
 
     @classmethod
     def of_classes(cls, per_class: Mapping[str, float], confidence: float = 0.95) -> "Promise":
-        """An error for every class; of all together, the smallest one."""
+        """A promise for every class; for all together, the smallest error."""
         return cls(min(per_class.values()), confidence, per_class=dict(per_class))
 
     @property
@@ -67,11 +67,11 @@ class Promise(Record):
 
     @property
     def easiest(self) -> float:
-        """The largest error that is asked for, which needs the fewest images."""
+        """The largest requested error, which needs the fewest images."""
         return max((self.target_error, *self.per_class.values()))
 
     def targets(self, classes: Sequence[str]) -> tuple[float, ...]:
-        """The error of every class of a model, in its order; none where all have the same.
+        """The errors in the order of the classes; empty without `per_class`.
 
         Raises:
             UsageError: A class does not exist, or has no error.
@@ -94,12 +94,12 @@ class Promise(Record):
 
 @dataclass(frozen=True)
 class Guarantee(Record):
-    """A threshold on the uncertainty and what is known of the error among the images it accepts."""
+    """A threshold on the uncertainty, and the error of the accepted images."""
 
     threshold: Share
     """H_max: an image is accepted when its uncertainty, in float32, is at most this."""
     target_error: Share | None
-    """The promise: the true error rate of accepted images is at most this; None when only a bound was asked for."""
+    """The promise: the true error rate of accepted images is at most this; None for a bound without a promise."""
     confidence: Share
     """The probability, over the draw of the guarantee set, that the promise or the bound holds."""
     error_bound: Share
@@ -123,10 +123,10 @@ class Guarantee(Record):
 
 @dataclass(frozen=True)
 class ClassPromise(Record):
-    """What is promised of the images that get one label."""
+    """The promise for the images with one predicted label."""
 
     target_error: Annotated[float, strictly_between(0, 1)]
-    """What was asked for: of the accepted images with this label, at most this share is wrong."""
+    """The requested error: at most this share of the accepted images with this label is wrong."""
     error_bound: Share
     """The upper bound that met it; 1 where nothing is promised, because nothing is accepted."""
     error: Share | None
@@ -147,10 +147,10 @@ class ClassPromise(Record):
 
 @dataclass(frozen=True)
 class ErrorPromise(Record):
-    """The error among the accepted images, and what it was measured with: for anything else nothing is promised."""
+    """The error of the accepted images, for these passes and seed only."""
 
     target_error: Share | None
-    """At most this share of the accepted images is wrong; None when only a bound was asked for."""
+    """At most this share of the accepted images is wrong; None for a bound without a promise."""
     confidence: Annotated[float, strictly_between(0, 1)]
     """The probability, over the draw of the guarantee images, that the promise holds."""
     error_bound: Share
@@ -190,7 +190,7 @@ class ErrorPromise(Record):
 
 @dataclass(frozen=True)
 class NoveltyGuarantee(Record):
-    """How many images like the reference a cutoff on novelty rejects, and what it was found with."""
+    """The share of in-distribution images that a cutoff on novelty rejects."""
 
     level: Annotated[float, strictly_between(0, 1)]
     """At most this share of images like the reference is rejected."""
@@ -208,10 +208,10 @@ class NoveltyGuarantee(Record):
 
 @dataclass(frozen=True)
 class NoveltyPromise(Record):
-    """What is asked of the gate against foreign images: how many familiar ones it may turn away, and how sure."""
+    """The requested share of rejected in-distribution images, and its confidence."""
 
     level: Annotated[float, strictly_between(0, 1)] | None = None
-    """The largest share of familiar images; None for 3 %, or the least that the images allow, up to 5 %."""
+    """The largest share; None for 3 %, or the smallest share that the images allow, up to 5 %."""
     confidence: Annotated[float, strictly_between(0.5, 1)] = 0.95
     """The probability of keeping it, over the draw of the reference images."""
 
@@ -220,11 +220,11 @@ class NoveltyPromise(Record):
 
 @dataclass(frozen=True)
 class Cutoff(Record):
-    """Images whose novelty is at most `cutoff` are foreign."""
+    """Images whose novelty is at most `cutoff` are out of distribution."""
 
     cutoff: Annotated[float, strictly_between(0, 1)]
     level: Annotated[float, strictly_between(0, 1)]
-    """The promise: at most this share of images like the reference is turned away as foreign."""
+    """The promise: at most this share of images like the reference is rejected as out of distribution."""
     confidence: Annotated[float, strictly_between(0, 1)]
     """The probability, over the draw of the reference images, that the promise holds."""
     images: Positive
@@ -235,12 +235,12 @@ class Cutoff(Record):
 
 @dataclass(frozen=True)
 class Counts(Record):
-    """What every threshold 0.00, 0.01, ..., 1.00 lets through, small enough to travel with a model file."""
+    """Accepted images and errors at the thresholds 0.00, 0.01, ..., 1.00."""
 
     accepted: Annotated[tuple[int, ...], _RISING]
-    """How many images each accepts."""
+    """The number of images that each threshold accepts."""
     errors: Annotated[tuple[int, ...], _RISING]
-    """How many of these are wrong."""
+    """The number of these that are wrong."""
 
     REMEDY: ClassVar[str] = "Count the held-out images again."
 
@@ -254,7 +254,7 @@ class Counts(Record):
 
 @dataclass(frozen=True)
 class HeldOut(Counts):
-    """The counts in a model file, of images that nothing was fitted on, and how they were counted."""
+    """The counts of held-out images in a model file."""
 
     samples: Annotated[int, between(1, MAX_SAMPLES)]
     """The passes."""

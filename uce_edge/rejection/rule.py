@@ -19,7 +19,7 @@ NO_LIMIT = 2.0
 NO_CUTOFF = -1.0
 """Accepts every novelty, because it is at least 0. NaN is rejected."""
 COLUMNS = ("threshold", "cutoff", "doubt")
-"""What an answer says about its rule, as keys of its JSON."""
+"""The keys of an answer's JSON that describe its rule."""
 
 
 class Code(IntEnum):
@@ -66,7 +66,7 @@ class RejectRule(Record):
     """Accept when novelty > cutoff and score <= the limit of the predicted class. NaN rejects."""
 
     score: RuleScore = RuleScore.UNCERTAINTY
-    """What is compared with the limits."""
+    """The score that is compared with the limits."""
     limits: Annotated[tuple[_Limit, ...], many(1, "limits")] | None = None
     """One for all classes, or one for each; below 0, nothing of the class is accepted. None accepts every score."""
     cutoff: Annotated[float, strictly_between(0, 1)] | None = None
@@ -89,7 +89,7 @@ class RejectRule(Record):
 
     @property
     def decides(self) -> bool:
-        """Whether anything can be rejected by it."""
+        """Whether it has a limit or a cutoff."""
         return self.limits is not None or self.cutoff is not None
 
     @property
@@ -103,7 +103,7 @@ class RejectRule(Record):
         return self.limits[0] if self.limits and not self.by_class and self.score is RuleScore.UNCERTAINTY else None
 
     def with_threshold(self, threshold: float) -> "RejectRule":
-        """The same cutoff with one limit on the uncertainty, of which nothing is promised."""
+        """The same cutoff with one limit on the uncertainty, without a promise."""
         return RejectRule(limits=(threshold,), cutoff=self.cutoff, gate=self.gate)
 
     def limit(self, class_id: int) -> float | None:
@@ -111,7 +111,7 @@ class RejectRule(Record):
         return None if self.limits is None else self.limits[class_id if self.by_class else 0]
 
     def fits(self, classes: int) -> bool:
-        """Whether a model with so many classes can have it."""
+        """Whether the limits fit a model with so many classes."""
         return not self.by_class or self.limits is None or len(self.limits) == classes
 
     def columns(self, class_id: int | None) -> dict[str, float | None]:
@@ -125,8 +125,8 @@ class RejectRule(Record):
     def scores(
         self, uncertainty: "npt.NDArray[np.float32]", probabilities: "npt.NDArray[np.float32]"
     ) -> "npt.NDArray[np.float32]":
-        """What is compared with the limits, in float32."""
-        return uncertainty if self.score is RuleScore.UNCERTAINTY else doubts(probabilities)
+        """The scores that are compared with the limits, in float32."""
+        return uncertainty if self.score is RuleScore.UNCERTAINTY else inverse_confidence(probabilities)
 
     def decide(
         self,
@@ -134,7 +134,7 @@ class RejectRule(Record):
         probabilities: "npt.NDArray[np.float32]",
         novelty: "npt.NDArray[np.float32] | None",
     ) -> "npt.NDArray[np.int32]":
-        """The reference of the graph output `decision`, bit for bit; one `Code` per image."""
+        """One `Code` per image, equal to the graph output `decision`."""
         import numpy as np
 
         limits = np.asarray((NO_LIMIT,) if self.limits is None else self.limits, np.float32)
@@ -142,7 +142,7 @@ class RejectRule(Record):
         certain = within(self.scores(uncertainty, probabilities), own) & (probabilities.sum(-1) > 0)
         rejected: npt.NDArray[np.int32] = (~certain).astype(np.int32)
         if self.cutoff is not None:
-            assert novelty is not None  # metadata with a cutoff and without this output is refused
+            assert novelty is not None  # metadata with a cutoff requires this output
             rejected += 2 * is_out_of_distribution(novelty, self.cutoff).astype(np.int32)
         return rejected
 
@@ -158,13 +158,13 @@ class RejectRule(Record):
         return np.asarray(self.decide(uncertainty, probabilities, novelty) == Code.ACCEPT)
 
 
-def asked(reject: float | None) -> RejectRule:
+def threshold_rule(reject: float | None) -> RejectRule:
     """The rule of `--reject 0.3`: one limit on the uncertainty. None decides nothing."""
     return RejectRule(limits=None if reject is None else (check_threshold(reject),))
 
 
 Rejecting = float | Literal["auto"] | None
-"""What a user asks for: a limit on the uncertainty, the rule of the file, or nothing."""
+"""A user's request: a limit on the uncertainty, the rule of the file, or no rule."""
 
 
 def check_threshold(threshold: float, name: str = "reject") -> float:
@@ -173,13 +173,13 @@ def check_threshold(threshold: float, name: str = "reject") -> float:
 
 
 def within(scores: "npt.ArrayLike", limits: "npt.ArrayLike") -> "npt.NDArray[np.bool_]":
-    """Whether scores are at most their limits, compared as float32, so that 0.3 is within 0.3. NaN is not."""
-    import numpy as np  # commands that need the names alone start without it
+    """Whether scores are at most their limits in float32. NaN is not."""
+    import numpy as np  # a late import: commands that only need the names start faster
 
     return np.asarray(np.asarray(scores, np.float32) <= np.asarray(limits, np.float32))
 
 
-def doubts(probabilities: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
+def inverse_confidence(probabilities: "npt.NDArray[np.float32]") -> "npt.NDArray[np.float32]":
     """1 - confidence in float32, for [images, classes]."""
     import numpy as np
 

@@ -63,7 +63,7 @@ def measure(
     if isinstance(rule, NoGuaranteeError) and data.groups is not None:
         rule = NoGuaranteeError(f"{rule} {ONE_EACH}", rule.curve, rule.score)
     if known is not None:
-        with suppress(reference.UsualError):  # too few images: the file has no monitor
+        with suppress(reference.DriftReferenceError):  # too few images: the file has no monitor
             metadata = replace(metadata, monitor=reference.of(known.prediction, prediction, data.sha256()))
     draft.describe(replace(metadata, rule=None if isinstance(rule, NoGuaranteeError) else rule))
     return rule

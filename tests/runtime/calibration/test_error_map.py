@@ -9,12 +9,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from conftest import GOLDEN, Digits
+from helpers.errors import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uce_edge.calibration.error_map import EntropyErrorMap, ErrorMap, fit
 from uce_edge.contract import Method
-from uce_edge.errors import UsageError
 from uce_edge.runtime.model import Model, SamplesWarning
 
 PAIRS = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=40)
@@ -72,7 +72,7 @@ def test_few_images_leave_calibrated_probabilities_nearly_as_they_are(rng: np.ra
     ("confidence", "wrong"), [([], []), ([0.1, 0.2], [True]), ([1.5], [False]), ([float("nan")], [False])]
 )
 def test_wrong_input_is_refused(confidence: list[float], wrong: list[bool]) -> None:
-    with pytest.raises(UsageError, match="confidence"):
+    with raises("argument.confidence"):
         fit(confidence, wrong)
 
 

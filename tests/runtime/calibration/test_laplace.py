@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.errors import raises
 
 from uce_edge.calibration import laplace_posterior
 from uce_edge.calibration.laplace_posterior import Curvature, Laplace, LaplaceError, Trial
@@ -94,19 +95,19 @@ def test_images_that_cannot_tell_are_refused(layer, change: str) -> None:
     features, _, logits = layer
     match change:
         case "few":
-            features, logits, words = features[:2], logits[:2], "2 images are too few .* 3 classes"
+            features, logits, code = features[:2], logits[:2], "posterior.too-few-images"
         case "nan":
-            features, words = np.where(features > 1, np.nan, features), "NaN"
+            features, code = np.where(features > 1, np.nan, features), "model.not-finite"
         case "shape":
-            features, words = features[:-1], "features"
+            features, code = features[:-1], "argument.features"
         case _:
-            logits, words = 1e4 * logits, "certain of all 40 images"
-    with pytest.raises(Exception, match=words) as caught:
+            logits, code = 1e4 * logits, "posterior.flat"
+    with raises(code) as caught:
         laplace_posterior.curvature(features, logits)
     assert isinstance(caught.value, LaplaceError) or change == "shape"
 
 
 def test_weights_that_are_all_zero_have_no_likeliest_prior(layer) -> None:
     found: Curvature = laplace_posterior.curvature(layer[0], layer[2])
-    with pytest.raises(LaplaceError, match="all 0"):
+    with raises("model.untrained"):
         laplace_posterior.by_marginal_likelihood(found, np.zeros((CLASSES, FEATURES + 1)))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.errors import raises
 
 from uce_edge.calibration.logits import ArrayLogits, StoredLogits, images_per_block
-from uce_edge.errors import UceEdgeError, UsageError
 
 
 def test_stored_logits_come_back_as_often_as_asked(rng: np.random.Generator) -> None:
@@ -46,7 +46,7 @@ def test_an_array_is_cut_into_blocks() -> None:
 
 
 def test_no_image_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least one image"):
+    with raises("argument.logits"):
         StoredLogits([])
 
 
@@ -56,7 +56,7 @@ def test_a_full_disk_is_told_with_its_folder(tmp_path: Path, monkeypatch: pytest
         pytest.skip("this system has no /dev/full")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda prefix: full.open("w+b"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(UceEdgeError, match=rf"cannot be stored in {tmp_path}: .* TMPDIR"):
+    with raises("file.unwritable"):
         StoredLogits([np.zeros((5, 100, 1000), np.float32)])
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.errors import raises
 from scipy.io import savemat
 
 from uce_edge.datasets import downloads, named, splits
@@ -234,7 +235,7 @@ def test_a_wrong_file_is_named_and_never_overwritten(name: str, place: str, smal
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"half of it")
-    with pytest.raises(UceEdgeError, match=r"has (10 bytes|the md5 \w{32}) instead of .* Delete it") as caught:
+    with raises("download.wrong-file") as caught:
         fetch(name, tmp_path)
     assert str(caught.value).startswith(str(path))
     assert public(name).address in str(caught.value)
@@ -253,10 +254,10 @@ def fails(small: Server, tmp_path: Path):
     def fetched(name: str, file: str, reason: str) -> None:
         known = public(name)
         target = tmp_path / file if known.contents else tmp_path / known.folder / file
-        with pytest.raises(UceEdgeError, match=reason) as caught:
+        with raises("download.failed") as caught:
             fetch(name, tmp_path)
         assert caught.value.exit_code == 1
-        for fact in (f"{known.address}{file} cannot be downloaded", known.files[file], f"put it at {target}"):
+        for fact in (reason, f"{known.address}{file}", known.files[file], str(target)):
             assert fact in str(caught.value)
         assert "\n" not in str(caught.value)
         assert listing(tmp_path) == set()
@@ -270,20 +271,20 @@ FIRST = [("cifar10", "cifar-10-binary.tar.gz"), ("svhn", "train_32x32.mat")]
 @pytest.mark.parametrize(("name", "file"), FIRST)
 def test_a_wrong_checksum(name: str, file: str, small: Server, fails) -> None:
     small.files[f"{name}/{file}"] += b"!"
-    fails(name, file, f"what arrived has the md5 {md5(small.files[f'{name}/{file}'])}")
+    fails(name, file, md5(small.files[f"{name}/{file}"]))
 
 
 @pytest.mark.parametrize(("name", "file"), FIRST)
 def test_a_broken_connection(name: str, file: str, small: Server, fails) -> None:
     small.broken.add(f"{name}/{file}")
     size = len(small.files[f"{name}/{file}"])
-    fails(name, file, f"the connection broke after {size // 2} of {size} bytes")
+    fails(name, file, f"{size // 2} of {size} bytes")
 
 
 @pytest.mark.parametrize(("name", "file"), FIRST)
 def test_a_file_that_the_server_does_not_have(name: str, file: str, small: Server, fails) -> None:
     del small.files[f"{name}/{file}"]
-    fails(name, file, "the server answered 404 Not Found")
+    fails(name, file, "404")
 
 
 @pytest.mark.parametrize(("name", "file"), FIRST)
@@ -291,7 +292,7 @@ def test_no_connection(name: str, file: str, fails, monkeypatch: pytest.MonkeyPa
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     publish(monkeypatch, name, address=f"http://127.0.0.1:{port}/")
-    fails(name, file, "Connection refused")
+    fails(name, file, "refused")
 
 
 def test_a_silent_server(fails, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +305,7 @@ def test_a_silent_server(fails, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_arrived_before_a_failure_is_kept(small: Server, tmp_path: Path) -> None:
     del small.files["svhn/test_32x32.mat"]
-    with pytest.raises(UceEdgeError, match="404"):
+    with raises("download.failed"):
         fetch("svhn", tmp_path)
     assert listing(tmp_path) == {"svhn/train_32x32.mat"}
 
@@ -317,7 +318,7 @@ def test_a_full_disk_is_not_blamed_on_the_network(
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "open", lambda *_: Full())
-    with pytest.raises(UceEdgeError, match=r"Cannot write .*train_32x32\.mat: No space left on device"):
+    with pytest.raises(UceEdgeError, match="No space left on device"):
         fetch("svhn", tmp_path)
     assert listing(tmp_path) == set()
 
@@ -332,14 +333,14 @@ def test_a_bad_archive_leaves_nothing(
     archive = tar(files | {member.format(tmp_path): b"evil"})
     small.files["cifar10/cifar-10-binary.tar.gz"] = archive
     publish(monkeypatch, "cifar10", files={"cifar-10-binary.tar.gz": md5(archive)})
-    with pytest.raises(UceEdgeError, match=r"cifar-10-binary\.tar\.gz (cannot be unpacked|does not hold)"):
+    with raises("download.unpack"):
         fetch("cifar10", root)
     assert listing(tmp_path) == {"root/cifar-10-binary.tar.gz"}  # checked, so that it need not come twice
 
 
 def test_an_old_python_is_told_how_to_unpack(small: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(tarfile, "data_filter")
-    with pytest.raises(UceEdgeError, match=rf"Run: tar -xf {tmp_path}/cifar-10-binary\.tar\.gz -C {tmp_path}"):
+    with raises("download.unpack"):
         fetch("cifar10", tmp_path)
     assert listing(tmp_path) == {"cifar-10-binary.tar.gz"}
 
@@ -351,14 +352,14 @@ def test_a_wrong_file_in_the_usual_folder_hides_a_whole_set_elsewhere(small: Ser
     assert len(small.asked) == 1  # the reader looks there, too
     (tmp_path / "cifar-10-batches-bin").mkdir()
     (tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin").write_bytes(b"half")
-    with pytest.raises(UceEdgeError, match="has 4 bytes instead of"):
+    with raises("download.wrong-file"):
         fetch("cifar10", tmp_path)
 
 
 def test_a_download_needs_a_place(tmp_path: Path, small: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UCE_EDGE_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"No folder was given to download svhn to\. Name one with root="):
+    with raises("download.no-root"):
         splits.load("svhn", download=True)
     assert small.asked == []
     monkeypatch.setenv("UCE_EDGE_DATA", str(tmp_path))

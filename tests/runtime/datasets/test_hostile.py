@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.errors import raises
 from PIL import Image
 
 from uce_edge.datasets import groups, splits
@@ -45,7 +46,7 @@ def test_a_class_that_no_screen_can_show_is_refused(data: Path, label: str) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 def test_a_folder_whose_name_is_no_text_is_no_class(data: Path) -> None:
     (data / "a").rename(data / os.fsdecode(b"\xff"))
-    with pytest.raises(UsageError, match="class names"):
+    with raises("dataset.class-names"):
         splits.load(str(data))
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of a file that can tell what is foreign: several foreign sets, both gates, own and damaged images."""
+"""Evaluation of a file with a cutoff on novelty: several out-of-distribution sets, corrupted images."""
 
 import dataclasses
 import json
@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Call, Digits
+from helpers.errors import raises
 
 from uce_edge import metrics
 from uce_edge.contract import Method
 from uce_edge.datasets import synthetic_ood
 from uce_edge.datasets.splits import Split
-from uce_edge.errors import UsageError
 from uce_edge.evaluation import Evaluation, evaluate
 from uce_edge.output.report import page, summary
 from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge.rejection.rule import Reason
 from uce_edge.runtime.model import Model
 from uce_edge_export.recalibration import recalibrate
 
@@ -49,11 +50,12 @@ def test_own_images_are_counted_as_the_rule_decides(digits: Digits, file: Path, 
     assert gated is not None
     assert gated.coverage == pytest.approx(accepted.mean())
     assert gated.error == pytest.approx((said.class_ids != test.labels)[accepted].mean())
-    assert gated.foreign == pytest.approx(np.mean([reason in ("foreign", "both") for reason in said.reasons or ()]))
+    rejected = [reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH) for reason in said.reasons or ()]
+    assert gated.own_rejected == pytest.approx(np.mean(rejected))
     assert gated.level == 0.05
 
 
-def test_every_foreign_set_is_told_apart_by_every_score(digits: Digits, file: Path, evaluated: Evaluation) -> None:
+def test_every_ood_set_is_scored_by_every_score(digits: Digits, file: Path, evaluated: Evaluation) -> None:
     test, model = digits.dataset.splits["test"], Model(file, "cpu")
     assert [ood.name for ood in evaluated.ood] == ["inverted", "far"]
     inverted = evaluated.ood[0]
@@ -99,17 +101,17 @@ def test_damaged_images_are_counted_with_and_without_the_gate(evaluated: Evaluat
 def test_the_page_shows_all_of_it(evaluated: Evaluation) -> None:
     text = page.render(evaluated)
     for word in (
-        "Foreign images: inverted",
-        "Foreign images: far",
-        "foreign-2",
+        "Out of distribution: inverted",
+        "Out of distribution: far",
+        "ood-2",
         "chart-mixture-2",
         "accepted with the gate",
     ):
         assert word in text
     assert text.count('id="chart-mixture"') == 1
-    told = [sentence for about, sentence in summary.findings(evaluated) if about == "Foreign images"]
-    assert len(told) == 2
-    assert "With the gate against foreign images it accepts" in told[0]
+    found = [sentence for about, sentence in summary.findings(evaluated) if about == "Out of distribution"]
+    assert len(found) == 2
+    assert "cutoff" in found[0]
     json.dumps(evaluated.as_dict(), allow_nan=False)
 
 
@@ -125,7 +127,7 @@ def test_the_command_takes_several_sets_and_makes_the_far_one(
     )  # fmt: skip
     said = call(*asked)
     assert said.code == 0, said.err
-    for word in ("foreign: inverted.npz", "foreign: far", "with the gate", "own images rejected", "novelty"):
+    for word in ("inverted.npz", "far", "with the gate", "own images rejected", "novelty"):
         assert word in said.out
     document = json.loads(call(*asked, "--json").out)
     assert [ood["name"] for ood in document["ood"]] == ["inverted.npz", "far"]
@@ -184,5 +186,5 @@ def test_a_file_that_does_not_say_what_it_saw_claims_nothing(evaluated: Evaluati
     result = evaluate(model, test.images, test.labels, outside={"far": images}, kinds={"far": kinds}, resamples=2)
     assert [kind.seen for kind in result.ood[0].kinds] == [None] * 5
     assert "seen in training" not in page.render(result)
-    with pytest.raises(UsageError, match=r"`kinds\['far'\]` to be one name per image \(10\)"):
+    with raises("argument.kinds"):
         evaluate(model, test.images, test.labels, outside={"far": images}, kinds={"far": ["noise"]})

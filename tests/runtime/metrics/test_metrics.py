@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.errors import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,13 +188,13 @@ def test_classwise_by_hand():
     y = np.array([0, 1, 1, 0])
     got = classwise(p, y, metric="ece", bins=1)
     zero, one = abs(2 - (0.9 + 0.8 + 0.6)) / 3, abs(1 - 0.7)
-    np.testing.assert_allclose(got.per_class, [zero, one, math.nan], rtol=1e-12)
+    np.testing.assert_allclose(got.by_class, [zero, one, math.nan], rtol=1e-12)
     assert got.empty_classes == 1
     assert got.value == pytest.approx((zero + one) / 2)
     by_true = classwise(p, y, metric="ece", bins=1, by="true")
-    np.testing.assert_allclose(by_true.per_class, [abs(2 - 1.5) / 2, abs(1 - 1.5) / 2, math.nan], rtol=1e-12)
+    np.testing.assert_allclose(by_true.by_class, [abs(2 - 1.5) / 2, abs(1 - 1.5) / 2, math.nan], rtol=1e-12)
     kull = classwise(p, y, metric="ece", bins=1, by="kull")
-    np.testing.assert_allclose(kull.per_class, [abs(2 - 2.6) / 4, abs(2 - 1.4) / 4, 0], rtol=1e-12)
+    np.testing.assert_allclose(kull.by_class, [abs(2 - 2.6) / 4, abs(2 - 1.4) / 4, 0], rtol=1e-12)
     assert kull.empty_classes == 0
     assert kull.value == pytest.approx(0.1)
 
@@ -263,7 +264,7 @@ def test_metrics_match_definition(case, bins, block):
         ]:
             want = np.array(loop_classwise(p, y, metric, by, bins))
             got = classwise(p, y, metric=metric, bins=bins, by=by)
-            np.testing.assert_allclose(got.per_class, want, atol=1e-12)
+            np.testing.assert_allclose(got.by_class, want, atol=1e-12)
             assert got.empty_classes == np.isnan(want).sum()
             assert got.value == pytest.approx(np.nanmean(want), abs=1e-12)
             short = classwise_ece if metric == "ece" else classwise_uce
@@ -275,7 +276,7 @@ def test_metrics_match_definition(case, bins, block):
 def test_one_class_per_image_decomposes(case, bins):
     p, y = case
     sizes = np.bincount(p.argmax(axis=1), minlength=p.shape[1])
-    parts = classwise(p, y, metric="uce", bins=bins).per_class
+    parts = classwise(p, y, metric="uce", bins=bins).by_class
     # Splitting a bin by class can only uncover gaps that cancelled inside it.
     assert np.nansum(parts * sizes) / len(y) >= uce(p, y, bins=bins) - 1e-12
 
@@ -352,69 +353,67 @@ def test_a_softmax_in_low_precision_passes(dtype):
 
 TWO = np.array([[0.5, 0.5], [1.0, 0.0]])
 
-BAD_TABLES = {
-    "one axis": ([0.5, 0.5], r"shape of probabilities.*got \(2,\)"),
-    "three axes": (np.full((2, 2, 2), 0.5), r"shape of probabilities.*got \(2, 2, 2\)"),
-    "one class": (np.ones((2, 1)), r"two classes.*got \(2, 1\)"),
-    "no image": (np.empty((0, 3)), r"at least one image.*got \(0, 3\)"),
-    "scalar": (0.5, r"shape of probabilities.*got \(\)"),
-    "nan": ([[0.5, 0.5], [np.nan, 0.5]], r"probabilities\[1, 0\] to be finite, but got nan"),
-    "inf": ([[0.5, 0.5], [0.5, np.inf]], r"probabilities\[1, 1\] to be finite, but got inf"),
-    "both infinities": ([[0.5, 0.5], [-np.inf, np.inf]], r"probabilities\[1, 0\] to be finite, but got -inf"),
-    "negative": (
-        [[0.5, 0.5], [1.25, -0.25]],
-        r"probabilities\[1, 1\] to be at least 0, but got -0\.25.*softmax",
-    ),
-    "logits": (
-        [[0.5, 0.5], [3.0, 2.0]],
-        r"sum of probabilities\[1\] to be 1 within 0\.001, but got 5\.0.*softmax",
-    ),
-    "huge": ([[0.5, 0.5], [1e308, 1e308]], r"sum of probabilities\[1\].*got inf"),
-    "short of 1": ([[0.5, 0.5], [0.5, 0.49]], r"sum of probabilities\[1\].*got 0\.99"),
-    "text": ([["a", "b"], ["c", "d"]], r"probabilities to be an array of real numbers.*<U1"),
-    "complex": (TWO * 1j, r"real numbers.*complex128"),
-    "ragged": ([[0.5, 0.5], [1.0]], r"probabilities to be a rectangular array.*list"),
+BAD_TABLES = {  # and the argument that the error names
+    "one axis": ([0.5, 0.5], "the shape of probabilities"),
+    "three axes": (np.full((2, 2, 2), 0.5), "the shape of probabilities"),
+    "one class": (np.ones((2, 1)), "the shape of probabilities"),
+    "no image": (np.empty((0, 3)), "the shape of probabilities"),
+    "scalar": (0.5, "the shape of probabilities"),
+    "nan": ([[0.5, 0.5], [np.nan, 0.5]], "probabilities[1, 0]"),
+    "inf": ([[0.5, 0.5], [0.5, np.inf]], "probabilities[1, 1]"),
+    "both infinities": ([[0.5, 0.5], [-np.inf, np.inf]], "probabilities[1, 0]"),
+    "negative": ([[0.5, 0.5], [1.25, -0.25]], "probabilities[1, 1]"),
+    "logits": ([[0.5, 0.5], [3.0, 2.0]], "the sum of probabilities[1]"),
+    "huge": ([[0.5, 0.5], [1e308, 1e308]], "the sum of probabilities[1]"),
+    "short of 1": ([[0.5, 0.5], [0.5, 0.49]], "the sum of probabilities[1]"),
+    "text": ([["a", "b"], ["c", "d"]], "probabilities"),
+    "complex": (TWO * 1j, "probabilities"),
+    "ragged": ([[0.5, 0.5], [1.0]], "probabilities"),
 }
 
 BAD_LABELS = {
-    "too few": ([0], r"shape of labels to be \(2,\), but got \(1,\)"),
-    "one-hot": ([[1, 0], [0, 1]], r"shape of labels.*got \(2, 2\).*as an index"),
-    "floats": ([0.0, 1.0], r"labels to be an array of integers, but got 'float64'"),
-    "booleans": ([True, False], r"integers, but got 'bool'"),
-    "ragged": ([[0], [0, 1]], r"labels to be a rectangular array"),
-    "too large": ([0, 2], r"labels\[1\] to be from 0 to 1, but got 2"),
-    "negative": ([-1, 0], r"labels\[0\] to be from 0 to 1, but got -1"),
+    "too few": ([0], "the shape of labels"),
+    "one-hot": ([[1, 0], [0, 1]], "the shape of labels"),
+    "floats": ([0.0, 1.0], "labels"),
+    "booleans": ([True, False], "labels"),
+    "ragged": ([[0], [0, 1]], "labels"),
+    "too large": ([0, 2], "labels[1]"),
+    "negative": ([-1, 0], "labels[0]"),
 }
 
 
 @named(EVERY)
 @pytest.mark.parametrize("case", BAD_TABLES)
 def test_bad_probabilities(metric, case):
-    table, message = BAD_TABLES[case]
-    with pytest.raises(UsageError, match=message):
+    table, named = BAD_TABLES[case]
+    with raises("argument.probabilities") as caught:
         metric(table, [0, 1])
+    assert caught.value.fields["argument"] == named
 
 
 @pytest.mark.parametrize("case", [c for c in BAD_TABLES if c not in ("one axis", "three axes")])
 def test_bad_probabilities_for_entropy(case):
-    table, message = BAD_TABLES[case]
-    with pytest.raises(UsageError, match=message):
+    table, named = BAD_TABLES[case]
+    with raises("argument.probabilities") as caught:
         normalized_entropy(table)
+    assert caught.value.fields["argument"] == named
 
 
 @pytest.mark.parametrize("case", BAD_TABLES)
 def test_bad_probabilities_for_the_twin(case):
-    table, message = BAD_TABLES[case]
-    with pytest.raises(UsageError, match=message):
+    table, named = BAD_TABLES[case]
+    with raises("argument.probabilities") as caught:
         calibrated_twin(accuracy, table)
+    assert caught.value.fields["argument"] == named
 
 
 @named(EVERY)
 @pytest.mark.parametrize("case", BAD_LABELS)
 def test_bad_labels(metric, case):
-    labels, message = BAD_LABELS[case]
-    with pytest.raises(UsageError, match=message):
+    labels, named = BAD_LABELS[case]
+    with raises("argument.labels") as caught:
         metric(TWO, labels)
+    assert caught.value.fields["argument"] == named
 
 
 @pytest.mark.parametrize(
@@ -423,16 +422,16 @@ def test_bad_labels(metric, case):
 )
 @pytest.mark.parametrize("bins", [0, -3, 1.5, True, "15"])
 def test_bad_bins(metric, bins):
-    with pytest.raises(UsageError, match="Expected bins to be an integer of at least 1, but got"):
+    with raises("argument.bins"):
         metric(TWO, [0, 1], bins=bins)
 
 
 def test_bad_grouping_and_metric():
-    with pytest.raises(UsageError, match="by to be one of predicted, true for uce, but got 'kull'"):
+    with raises("argument.by"):
         classwise_uce(TWO, [0, 1], by="kull")
-    with pytest.raises(UsageError, match="by to be one of predicted, true, kull for ece, but got 'label'"):
+    with raises("argument.by"):
         classwise_ece(TWO, [0, 1], by="label")
-    with pytest.raises(UsageError, match="Expected metric to be"):
+    with raises("argument.metric"):
         classwise(TWO, [0, 1], metric="mce")
 
 
@@ -440,11 +439,13 @@ def test_a_fault_in_a_later_block_is_named_by_its_own_row(monkeypatch):
     monkeypatch.setattr(reading, "BLOCK_ELEMENTS", 4)
     p = np.full((9, 2), 0.5)
     p[7] = [0.5, -0.5]
-    with pytest.raises(UsageError, match=r"probabilities\[7, 1\]"):
+    with raises("argument.probabilities") as caught:
         uce(p, np.zeros(9, dtype=int))
+    assert caught.value.fields["argument"] == "probabilities[7, 1]"
     p[7] = [0.5, 0.6]
-    with pytest.raises(UsageError, match=r"sum of probabilities\[7\]"):
+    with raises("argument.probabilities") as caught:
         uce(p, np.zeros(9, dtype=int))
+    assert caught.value.fields["argument"] == "the sum of probabilities[7]"
 
 
 # One table for several metrics
@@ -493,8 +494,9 @@ def test_a_shared_table_is_checked_and_reduced_once(monkeypatch):
 def test_a_fault_is_named_by_its_row_in_the_table_when_rows_are_taken():
     p = np.full((9, 2), 0.5)
     p[7] = [0.5, -0.5]
-    with pytest.raises(UsageError, match=r"probabilities\[7, 1\]"):
+    with raises("argument.probabilities") as caught:
         Probabilities(p).take(np.array([8, 7]))
+    assert caught.value.fields["argument"] == "probabilities[7, 1]"
 
 
 def test_every_public_name_is_there_and_importing_is_light():

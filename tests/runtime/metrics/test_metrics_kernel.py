@@ -3,11 +3,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from helpers.errors import raises
 from hypothesis import given
 from hypothesis import strategies as st
 from test_metrics import TWO, densenet, predictions, quick, softmax
 
-from uce_edge.errors import UsageError
 from uce_edge.metrics import calibrated_twin, kernel, skce
 
 
@@ -40,7 +40,7 @@ def test_by_hand():
 def test_matches_definition(case, block, bandwidth, seed, chunk):
     p, y = case
     if len(y) < 2:
-        with pytest.raises(UsageError, match="number of images to be at least 2, but got 1"):
+        with raises("metric.too-few-images"):
             skce(p, y)
         return
     order = np.random.default_rng(seed).permutation(len(y))
@@ -101,11 +101,11 @@ def test_overconfidence_shows_in_published_logits():
 
 @pytest.mark.parametrize("bandwidth", [0, -1, math.inf, math.nan, "median"])
 def test_bad_bandwidth(bandwidth):
-    with pytest.raises(UsageError, match="Expected bandwidth to be a finite number above 0, but got"):
+    with raises("argument.bandwidth"):
         skce(TWO, [0, 1], bandwidth=bandwidth)
 
 
-@pytest.mark.parametrize(("option", "least", "value"), [("block", 2, 1), ("block", 2, 2.0), ("seed", 0, -1)])
-def test_bad_whole_numbers(option, least, value):
-    with pytest.raises(UsageError, match=f"Expected {option} to be an integer of at least {least}, but got"):
+@pytest.mark.parametrize(("option", "value"), [("block", 1), ("block", 2.0), ("seed", -1)])
+def test_bad_whole_numbers(option, value):
+    with raises(f"argument.{option}"):
         skce(TWO, [0, 1], **{option: value})

@@ -16,7 +16,6 @@ from helpers import port_cases
 
 from uce_edge.evaluation import evaluate
 from uce_edge.evaluation.latency import Latency
-from uce_edge.evaluation.rejection_results import Origin
 from uce_edge.metadata import ImageSpec
 from uce_edge.metrics import Calibration, CalibrationTest
 from uce_edge.output import wording
@@ -24,7 +23,8 @@ from uce_edge.output.report import charts, page, summary
 from uce_edge.output.report.markup import Markup, element, join
 from uce_edge.output.report.svg import SERIES, Frame, ceiling, ticks
 from uce_edge.output.report.thumbnails import data_uri
-from uce_edge.rejection.promises import StoredThreshold
+from uce_edge.rejection.promises import ErrorPromise
+from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
 
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>&amp; 50 % </title></style>"""
@@ -72,7 +72,10 @@ def evaluated(digits):
         model.metadata,
         classes=(*"01234567", HOSTILE, "9"),
         architecture=HOSTILE,
-        reject=StoredThreshold(0.1234, 0.02, 0.95, 0.019, 0.01, 0.8, 80, 100, samples=25, seed=0, data="abc"),
+        rule=RejectRule(
+            limits=(0.1234,),
+            promise=ErrorPromise(0.02, 0.95, 0.019, 0.01, 0.8, 80, 100, samples=25, seed=0, data="abc"),
+        ),
     )
     test = digits.dataset.splits["test"]
     images = test.images.copy()
@@ -144,7 +147,7 @@ def test_colours_are_those_of_the_style_sheet_and_never_alone(text):
 def test_the_navigation_leads_somewhere(parsed):
     ids = parsed.ids()
     links = [link["href"][1:] for link in parsed.having("a")]
-    assert links == ["metrics", "classes", "reliability", "rejection", "foreign", "shift", "images", "latency", "card"]
+    assert links == ["metrics", "classes", "reliability", "rejection", "ood", "shift", "images", "latency", "card"]
     assert set(links) <= set(ids)
 
 
@@ -208,18 +211,12 @@ def test_a_thousand_classes_stay_readable(evaluated):
 
 
 def test_a_promise_is_compared_with_what_was_found(evaluated):
-    stored = next(point for point in evaluated.rejection if point.origin is Origin.STORED)
-    better, worse = (
-        dataclasses.replace(stored, measured=dataclasses.replace(stored.measured, error=error))
-        for error in (0.01, 0.03)
-    )
+    better, worse = (dataclasses.replace(evaluated.kept, error=error) for error in (0.01, 0.03))
     assert "promises an error of at most 2.0 %" in summary.promise(better)
     assert "these images agree" in summary.promise(better)
     assert "these images have more" in summary.promise(worse)
-    nothing = dataclasses.replace(stored, measured=dataclasses.replace(stored.measured, error=None, accepted=0))
+    nothing = dataclasses.replace(evaluated.kept, error=None)
     assert "None of these images is accepted" in summary.promise(nothing)
-    bound_alone = dataclasses.replace(stored.promised, target_error=None)
-    assert summary.promise(dataclasses.replace(stored, promised=bound_alone)) is None
 
 
 @pytest.mark.parametrize("verdict", Calibration)
@@ -231,7 +228,7 @@ def test_findings_follow_from_the_two_sided_test_and_not_from_the_uce(evaluated,
     changed = dataclasses.replace(evaluated, metrics=evaluated.metrics | {"uce": uce}, reliability=judged)
     told = dict(summary.findings(changed))
     for about in ("Confidence", "Uncertainty"):
-        assert "error 17.0 %, and its probabilities expect 12.0 %" in told[about]
+        assert "error 17.0 %, expected by its probabilities 12.0 %" in told[about]
         assert ("consistent with calibration" in told[about]) == (verdict is Calibration.CONSISTENT)
         assert ("is overconfident" in told[about]) == (verdict is Calibration.OVERCONFIDENT)
         assert ("is underconfident" in told[about]) == (verdict is Calibration.UNDERCONFIDENT)

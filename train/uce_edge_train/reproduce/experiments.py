@@ -59,7 +59,7 @@ def reproduce(
     ood = None
     needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(requested)
     if chosen.ood is not None and needs_ood:
-        ood = labelled.foreign(chosen.ood, ImageSpec(*dataset.image_shape), root, download).at_most(OOD_IMAGES)
+        ood = labelled.load_ood(chosen.ood, ImageSpec(*dataset.image_shape), root, download).at_most(OOD_IMAGES)
     elif experiment is Experiment.ALL:
         requested.remove(Experiment.OOD)
     if experiment is Experiment.OOD and ood is None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
-from uce_edge.evaluation.ood import BATCH, BATCHES, FRACTIONS, mixture
+from uce_edge.evaluation.batch_mixture import BATCH, BATCHES, FRACTIONS, mixture
 from uce_edge.output.wording import MISSING, percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figure_style import COLOURS, GRID, figure

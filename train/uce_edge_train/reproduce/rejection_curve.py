@@ -2,7 +2,7 @@
 
 from uce_edge import metrics
 from uce_edge.contract import Inference
-from uce_edge.evaluation.rejection_results import THRESHOLDS
+from uce_edge.evaluation.threshold_curves import THRESHOLDS
 from uce_edge.output.wording import percent, percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figure_style import COLOURS, GRID, figure

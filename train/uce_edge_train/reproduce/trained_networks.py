@@ -17,7 +17,7 @@ from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
-from uce_edge.evaluation.model_outputs import Answers
+from uce_edge.evaluation.model_outputs import ModelOutputs
 from uce_edge.metadata import Calibration
 from uce_edge.metrics import normalized_entropy
 from uce_edge_train.choices import Experiment, TrainDevice
@@ -144,11 +144,11 @@ class Subject:
         logits = self._logits(row.trained_as, inference, split)
         return probabilities(self.calibration(row, inference, regularise), logits)
 
-    def _answers(self, row: Row, inference: Inference, split: str = "test") -> Answers:
+    def _answers(self, row: Row, inference: Inference, split: str = "test") -> ModelOutputs:
         """Predictions with uncertainty and model uncertainty."""
         table = self.probabilities(row, inference, split)
         part = self.model_part(row, split) if inference is Inference.MC else np.zeros(len(table))
-        return Answers(table, normalized_entropy(table), part)
+        return ModelOutputs(table, normalized_entropy(table), part)
 
     def _model_part(self, row: Row, split: str) -> npt.NDArray[np.float64]:
         """Model uncertainty: H of the mean minus mean H."""

@@ -1,6 +1,6 @@
-"""Kinds of files and folders with labelled images: one module each, found by listing this folder.
+"""Formats of labelled images, one module each.
 
-A module has `FORMAT`, a `sources.Format`: a new kind is one new file.
+A module defines `FORMAT`, a `sources.Format`. Modules are found by listing this folder.
 """
 
 import pkgutil
@@ -12,6 +12,6 @@ from uce_edge.datasets.sources import Format
 
 @cache
 def all_formats() -> tuple[Format, ...]:
-    """Every kind, in the order of the modules' names."""
+    """Every format, in the order of the modules' names."""
     modules = pkgutil.iter_modules(__path__)
     return tuple(import_module(f"{__name__}.{module.name}").FORMAT for module in modules)

@@ -1,4 +1,4 @@
-"""Folders of images: one sub-folder per class, maybe inside of `train`, `val` and `test`."""
+"""Read folders of images, with one sub-folder per class."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,35 +7,39 @@ from pathlib import Path
 from uce_edge.datasets import groups as grouping
 from uce_edge.datasets import image_files
 from uce_edge.datasets.image_files import LOG, UNLEARNABLE, Listed
-from uce_edge.datasets.sources import Format, Source, Wanted, check_names, part_named
+from uce_edge.datasets.sources import Format, ReaderOptions, Source, check_names, part_named
 from uce_edge.errors import UsageError, expected
 from uce_edge.images import loader
 
-_DEBRIS = ("__MACOSX",)  # what archives leave beside the data
+_DEBRIS = ("__MACOSX",)  # left by archives
 
 
-def read(path: Path, wanted: Wanted) -> Source:
-    """All images below every class folder; without labels, all images below the folder."""
+def read(path: Path, options: ReaderOptions) -> Source:
+    """Read all images below every class folder, or below the folder."""
     left_out: Counter[str] = Counter()
     try:
-        if wanted.labels:
+        if options.labels:
             listed = _labelled(path, left_out)
         else:
             listed = [Listed(str(file), _name(file, path), "", "all") for file in _images(path, left_out)]
     except OSError as error:
         where, why = error.filename or path, error.strerror or error
-        raise UsageError(f"The folder {where} cannot be listed: {why}. Check that you may read it.") from None
-    _tell_left_out(path, left_out)
+        raise UsageError(
+            f"The folder {where} cannot be listed: {why}. Check that you may read it.", "dataset.unreadable", path=path
+        ) from None
+    _log_left_out(path, left_out)
     if not listed:
-        raise UsageError(f"{path} has no images in it ({', '.join(loader.SUFFIXES)}). Check the path.")
+        raise UsageError(
+            f"{path} has no images in it ({', '.join(loader.SUFFIXES)}). Check the path.", "dataset.empty", path=path
+        )
     groups = None
-    if wanted.group is not None:
+    if options.group is not None:
         try:
-            groups = grouping.by_pattern([one.name for one in listed], wanted.group, path)
+            groups = grouping.by_pattern([one.name for one in listed], options.group, path)
         except UsageError as error:
-            grouping.soft(wanted, path, error)
+            grouping.refuse_or_warn(options, path, error)
     names = sorted({one.label for one in listed})
-    return image_files.read(listed, names, path, wanted, groups, None if groups is None else wanted.group)
+    return image_files.read(listed, names, path, options, groups, None if groups is None else options.group)
 
 
 def _labelled(path: Path, left_out: Counter[str]) -> list[Listed]:
@@ -45,7 +49,11 @@ def _labelled(path: Path, left_out: Counter[str]) -> list[Listed]:
         left_out.update("image outside of the class folders" if loader.is_image(e) else _kind(e) for e in loose)
     names = sorted({folder.name for root in roots.values() for folder in _subfolders(root)})
     if not names:
-        raise UsageError(expected(f"{path}", "a folder with one sub-folder per class", "no sub-folder", "Add them"))
+        raise UsageError(
+            expected(f"{path}", "a folder with one sub-folder per class", "no sub-folder", "Add them"),
+            "dataset.no-classes",
+            path=path,
+        )
     check_names(names, path)
     listed = []
     for part, root in roots.items():
@@ -53,31 +61,43 @@ def _labelled(path: Path, left_out: Counter[str]) -> list[Listed]:
             folder = root / name
             if not folder.is_dir():
                 if part == "train":
-                    raise UsageError(f"{root} has no sub-folder {name}, which another part has. Add it with images.")
+                    raise UsageError(
+                        f"{root} has no sub-folder {name}, which another part has. Add it with images.",
+                        "dataset.class-missing",
+                        path=root,
+                    )
                 continue
             files = list(_images(folder, left_out))
             if not files:
                 kinds = ", ".join(loader.SUFFIXES)
-                raise UsageError(f"{folder} has no images in it ({kinds}), and {UNLEARNABLE}")
+                raise UsageError(
+                    f"{folder} has no images in it ({kinds}), and {UNLEARNABLE}", "dataset.class-empty", path=folder
+                )
             listed += [Listed(str(file), _name(file, path), name, part) for file in files]
     return listed
 
 
 def _parts(path: Path) -> dict[str, Path]:
-    """The folders that are parts and no classes, if all are; says which was taken for what."""
+    """The folders of the parts, if no sub-folder is a class."""
     folders = _subfolders(path)
     parts: dict[str, Path] = {}
     for folder in folders:
         part = part_named(folder.name)
         if part is not None and part in parts:
-            raise UsageError(f"{parts[part].name} and {folder.name} of {path} both mean {part}. Keep one of them.")
+            raise UsageError(
+                f"{parts[part].name} and {folder.name} of {path} both mean {part}. Keep one of them.",
+                "dataset.parts",
+                path=path,
+            )
         if part is not None:
             parts[part] = folder
     others = [folder.name for folder in folders if folder not in parts.values()]
     if len(parts) > 1 and "train" in parts and others:
         raise UsageError(
             f"{path} has parts ({', '.join(folder.name for folder in parts.values())}) beside other folders "
-            f"({', '.join(others[:5])}), so it is unclear which folders are classes. Move the others elsewhere."
+            f"({', '.join(others[:5])}), so it is unclear which folders are classes. Move the others elsewhere.",
+            "dataset.parts",
+            path=path,
         )
     if not parts or others:
         return {}
@@ -86,9 +106,9 @@ def _parts(path: Path) -> dict[str, Path]:
 
 
 def _images(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
-    """All images below a folder, by name, those of its sub-folders in their place; counts what is no image.
+    """Yield all images below a folder by name; count other entries.
 
-    A folder is listed once, however many links lead to it.
+    A folder with several links is listed once.
     """
     seen, waiting = {_identity(folder)}, [iter(_entries(folder))]
     while waiting:
@@ -110,7 +130,7 @@ def _images(folder: Path, left_out: Counter[str]) -> Iterator[Path]:
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    """What all names of a folder have in common."""
+    """Device and inode, which all links to a folder share."""
     status = folder.stat()
     return status.st_dev, status.st_ino
 
@@ -123,7 +143,7 @@ def _kind(entry: Path) -> str:
     return f"{entry.suffix.lower()} file" if entry.suffix else "file without an ending"
 
 
-def _tell_left_out(path: Path, left_out: Counter[str]) -> None:
+def _log_left_out(path: Path, left_out: Counter[str]) -> None:
     if left_out:
         counted = ", ".join(f"{count} x {kind}" for kind, count in left_out.most_common())
         LOG.info("%s: %d entries are not read as images: %s.", path, left_out.total(), counted)

@@ -1,4 +1,4 @@
-"""Manifests: a table with a row per image, whose columns are path and label, and maybe group and split."""
+"""Read manifests: tables of path, label and optional group and split."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,29 +7,33 @@ from uce_edge.datasets import groups as grouping
 from uce_edge.datasets import image_files, image_lists
 from uce_edge.datasets.image_files import LOG, Listed
 from uce_edge.datasets.image_lists import PATH, Row
-from uce_edge.datasets.sources import Format, Source, Wanted, check_names, part_named, part_words
+from uce_edge.datasets.sources import Format, ReaderOptions, Source, check_names, part_named, part_words
 from uce_edge.errors import MissingPartError, UsageError, expected
 from uce_edge.images import medical
 
 _LABEL, _GROUP, _SPLIT = "label", "group", "split"
 _PARQUET = ".parquet"
-_DIGITS = 10  # of a class number, fewer: what is longer is a name
+_DIGITS = 10  # a class number has fewer digits; a longer label is a name
 _SUFFIXES = (".csv", ".tsv", ".jsonl", _PARQUET)
 
 
-def read(path: Path, wanted: Wanted) -> Source:
-    """The images that a manifest names, relative to its folder."""
+def read(path: Path, options: ReaderOptions) -> Source:
+    """Read the images that a manifest names, relative to its folder."""
     rows = _rows(path)
     columns = list(dict.fromkeys(column for row in rows for column in row.cells))
-    for column in (PATH, _LABEL) if wanted.labels else (PATH,):
+    for column in (PATH, _LABEL) if options.labels else (PATH,):
         if column not in columns:
             known = ", ".join(columns)
-            raise UsageError(expected(f"the columns of {path}", f"with one called {column}", known, "Rename one"))
-    labels = _filled(rows, _LABEL, path) if wanted.labels else [""] * len(rows)
+            raise UsageError(
+                expected(f"the columns of {path}", f"with one called {column}", known, "Rename one"),
+                "manifest.columns",
+                path=path,
+            )
+    labels = _filled(rows, _LABEL, path) if options.labels else [""] * len(rows)
     check_names(list(dict.fromkeys(labels)), path)
-    parts = _parts(rows, path) if wanted.labels and _SPLIT in columns else ["all"] * len(rows)
+    parts = _parts(rows, path) if options.labels and _SPLIT in columns else ["all"] * len(rows)
     names = _filled(rows, PATH, path)
-    groups, group = _groups(rows, names, columns, path, wanted)
+    groups, group = _groups(rows, names, columns, path, options)
     listed = [
         Listed(image_lists.beside(name, str(path.parent)), name, label.strip(), part)
         for name, label, part in zip(names, labels, parts, strict=True)
@@ -38,22 +42,24 @@ def read(path: Path, wanted: Wanted) -> Source:
     unused = [column for column in columns if column not in (PATH, _LABEL, _SPLIT, group)]
     if unused:
         LOG.info("%s: columns that are not used: %s.", path, ", ".join(unused))
-    listed, classes = _classes(listed, path, wanted.classes)
-    return image_files.read(listed, classes, path, wanted, groups, group)
+    listed, classes = _classes(listed, path, options.classes)
+    return image_files.read(listed, classes, path, options, groups, group)
 
 
 def files(path: Path) -> list[str]:
-    """The files that a manifest names, whether they are there or not."""
+    """The files that a manifest names, existing or not."""
     names = (row.cells.get(PATH, "") for row in _rows(path))
     return [image_lists.beside(name, str(path.parent)) for name in names if name.strip()]
 
 
 def _rows(path: Path) -> list[Row]:
     if not path.is_file():
-        raise UsageError(f"There is no file {path}. Check the path given to --data.")
+        raise UsageError(f"There is no file {path}. Check the path given to --data.", "dataset.missing", path=path)
     rows = _parquet(path) if path.suffix.lower() == _PARQUET else _text(path)
     if not rows:
-        raise UsageError(expected(f"{path}", "a manifest with a row per image", "no row", "Add some"))
+        raise UsageError(
+            expected(f"{path}", "a manifest with a row per image", "no row", "Add some"), "manifest.empty", path=path
+        )
     return rows
 
 
@@ -61,9 +67,15 @@ def _text(path: Path) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(expected(f"{path}", "a text file in UTF-8", "other bytes", "Save it as UTF-8")) from None
+        raise UsageError(
+            expected(f"{path}", "a text file in UTF-8", "other bytes", "Save it as UTF-8"),
+            "manifest.unreadable",
+            path=path,
+        ) from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. Check that you may read it.") from None
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}. Check that you may read it.", "manifest.unreadable", path=path
+        ) from None
     return image_lists.parse(text, path.suffix.lower(), str(path))
 
 
@@ -76,20 +88,26 @@ def _parquet(path: Path) -> list[Row]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise UsageError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}.") from None
+        raise UsageError(
+            f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}.", "manifest.unreadable", path=path
+        ) from None
     columns = image_lists.columns_of(table.column_names, str(path))
     cells = [[image_lists.text_of(value) for value in column.to_pylist()] for column in table.columns]
     return [Row(n, dict(zip(columns, row, strict=True))) for n, row in enumerate(zip(*cells, strict=True), 1)]
 
 
 def _filled(rows: Sequence[Row], column: str, path: Path) -> list[str]:
-    """The cells of a column, none of which may be empty."""
+    """The cells of a column; refuse empty ones."""
     cells = [row.cells.get(column, "") for row in rows]
     empty = [row for row, cell in zip(rows, cells, strict=True) if not cell.strip()]
     if empty:
         shown = empty[0].cells.get(PATH) or "without a path"
         more = f", and {len(empty) - 1} more" if len(empty) > 1 else ""
-        raise UsageError(f"The {column} is empty in row {empty[0].line} of {path} ({shown}){more}. Fill it in.")
+        raise UsageError(
+            f"The {column} is empty in row {empty[0].line} of {path} ({shown}){more}. Fill it in.",
+            "manifest.cell",
+            path=path,
+        )
     return cells
 
 
@@ -100,20 +118,24 @@ def _parts(rows: Sequence[Row], path: Path) -> list[str]:
         part = part_named(word)
         if part is None:
             remedy = "Leave the column out for a random split"
-            raise UsageError(expected(f"the split in row {row.line} of {path}", f"one of {part_words()}", word, remedy))
+            raise UsageError(
+                expected(f"the split in row {row.line} of {path}", f"one of {part_words()}", word, remedy),
+                "manifest.split",
+                path=path,
+            )
         parts.append(part)
-    told = dict.fromkeys(f"{word.strip()} ({part})" for word, part in zip(words, parts, strict=True))
-    LOG.info("%s has a column split: %s.", path, ", ".join(told))
+    found = dict.fromkeys(f"{word.strip()} ({part})" for word, part in zip(words, parts, strict=True))
+    LOG.info("%s has a column split: %s.", path, ", ".join(found))
     return parts
 
 
 def _groups(
-    rows: Sequence[Row], names: Sequence[str], columns: Sequence[str], path: Path, wanted: Wanted
+    rows: Sequence[Row], names: Sequence[str], columns: Sequence[str], path: Path, options: ReaderOptions
 ) -> tuple[list[str] | None, str | None]:
-    """The group of every row, and what groups them; a column called group does so without being asked."""
-    group = wanted.group
+    """The group of every row, and its column or pattern; `group` is the default column."""
+    group = options.group
     if group is None:
-        group = _GROUP if _GROUP in columns and wanted.labels else None
+        group = _GROUP if _GROUP in columns and options.labels else None
     if group is None:
         return None, None
     try:
@@ -121,7 +143,7 @@ def _groups(
             return _filled(rows, group, path), group
         return grouping.by_pattern(names, group, path, columns), group
     except UsageError as error:
-        grouping.soft(wanted, path, error)
+        grouping.refuse_or_warn(options, path, error)
     return None, None
 
 
@@ -130,8 +152,10 @@ def _refuse_missing(rows: Sequence[Row], listed: Sequence[Listed], path: Path) -
     if missing:
         first = next(one for row, one in zip(rows, listed, strict=True) if row.line == missing[0])
         raise UsageError(
-            f"{len(missing)} of the {len(rows)} images that {path} names are not there. The first, in row "
-            f"{missing[0]}: {first.file}. Relative paths count from the folder of the manifest."
+            f"{len(missing)} of the {len(rows)} images that {path} names do not exist. The first, in row "
+            f"{missing[0]}: {first.file}. Relative paths count from the folder of the manifest.",
+            "manifest.image-missing",
+            path=path,
         )
 
 
@@ -143,7 +167,7 @@ def _is_file(path: str) -> bool:
 
 
 def _classes(listed: list[Listed], path: Path, known: Sequence[str] | None) -> tuple[list[Listed], list[str]]:
-    """The classes in order, numbers by their size; numbers are those of the model's classes where there is a model."""
+    """The class names in order; numeric labels may index a model's classes."""
     names = sorted({one.label for one in listed})
     if all(name.isdecimal() and len(name) < _DIGITS for name in names):
         names.sort(key=int)
@@ -152,7 +176,11 @@ def _classes(listed: list[Listed], path: Path, known: Sequence[str] | None) -> t
     trained = {one.label for one in listed if one.part in ("train", "all")}
     for one in listed:
         if trained and one.label not in trained:
-            raise UsageError(f"{path} has no training image of the class {one.label} ({one.name}). Add some.")
+            raise UsageError(
+                f"{path} has no training image of the class {one.label} ({one.name}). Add some.",
+                "dataset.class-missing",
+                path=path,
+            )
     return listed, names
 
 

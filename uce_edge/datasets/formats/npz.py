@@ -1,13 +1,23 @@
-"""Archives of numpy arrays, without pickle.
+"""Read .npz archives, without pickle.
 
-They hold x and y, or {train,val,test}_images and _labels (MedMNIST), or x_train, y_train and so on; maybe class_names.
+The arrays are x and y, or {train,val,test}_images and _labels (MedMNIST), or x_train, y_train and so on, with optional
+class_names.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from uce_edge.datasets.sources import Format, Part, Source, Wanted, check_labels, check_names, make_part, numbered
+from uce_edge.datasets.sources import (
+    Format,
+    Part,
+    ReaderOptions,
+    Source,
+    check_labels,
+    check_names,
+    make_part,
+    numbered,
+)
 from uce_edge.errors import UsageError, argument, expected
 
 _KEYS = {
@@ -18,23 +28,27 @@ _KEYS = {
 }
 
 
-def read(path: Path, wanted: Wanted) -> Source:
-    """All parts of an archive."""
+def read(path: Path, options: ReaderOptions) -> Source:
+    """Read all parts of an archive."""
     if not path.is_file():
-        raise UsageError(f"There is no file {path}. Check the path given to {argument('data')}.")
+        raise UsageError(
+            f"There is no file {path}. Check the path given to {argument('data')}.", "dataset.missing", path=path
+        )
     try:
         with np.load(path, allow_pickle=False) as archive:
             parts = _parts(archive, path)
             stored = tuple(map(str, archive["class_names"].ravel())) if "class_names" in archive.files else None
     except UsageError:
         raise
-    except Exception as error:  # numpy, zipfile and zlib raise whatever their parsing ran into
-        raise UsageError(f"{path} cannot be read as an .npz archive ({error}).") from None
-    if not wanted.labels:
+    except Exception as error:  # numpy, zipfile and zlib raise exceptions of many classes
+        raise UsageError(
+            f"{path} cannot be read as an .npz archive ({error}).", "dataset.unreadable", path=path
+        ) from None
+    if not options.labels:
         return Source({name: (pixels, np.zeros_like(labels)) for name, (pixels, labels) in parts.items()}, ("",))
     if stored is not None:
         check_names(stored, path)
-    names = stored if stored is not None else wanted.classes
+    names = stored if stored is not None else options.classes
     names = numbered(parts, path) if names is None else tuple(names)
     check_labels(parts, names, path)
     return Source(parts, names)
@@ -49,7 +63,7 @@ def _parts(archive: "np.lib.npyio.NpzFile", path: Path) -> dict[str, Part]:
     if not parts:
         known = ", ".join("/".join(pair) for pairs in _KEYS.values() for pair in pairs)
         rule, remedy = f"an archive with one of the pairs {known}", "Save it with: np.savez(path, x=images, y=labels)"
-        raise UsageError(expected(f"{path}", rule, ", ".join(archive.files), remedy))
+        raise UsageError(expected(f"{path}", rule, ", ".join(archive.files), remedy), "dataset.arrays", path=path)
     return parts
 
 

@@ -1,7 +1,7 @@
-"""Datasets that have a name: one module each, found by listing this folder, so that `--help` need not import them.
+"""Named datasets, one module each.
 
-A module has `DATASET`, a `sources.Named`: a new dataset is one new file. fashion_mnist.py is the dataset fashion-mnist;
-a module whose name starts with an underscore serves several datasets.
+A module defines `DATASET`, a `sources.Named`. Modules are found by listing this folder, so that `--help` does not
+import them. fashion_mnist.py is the dataset fashion-mnist; modules with an underscore are shared.
 """
 
 import pkgutil
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def names() -> tuple[str, ...]:
-    """Every name, in the order of the alphabet."""
+    """All names in alphabetical order."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
     return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
 

@@ -1,4 +1,4 @@
-"""The binary version of CIFAR's files: a row per image, its labels before its pixels."""
+"""Read CIFAR's binary files: labels and pixels, image by image."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ _PIXELS = 3 * 32 * 32
 
 
 def read(folder: Path, train: Sequence[str], test: Sequence[str], names: str, labels: int) -> Source:
-    """Both parts.
+    """Read the training and test images.
 
     Args:
-        folder: Where the files lie.
+        folder: The folder of the files.
         train: The files of the training images.
         test: The files of the test images.
         names: The file of the class names.
@@ -27,7 +27,9 @@ def read(folder: Path, train: Sequence[str], test: Sequence[str], names: str, la
     def part(files: Sequence[str]) -> Part:
         rows = [np.frombuffer((folder / file).read_bytes(), np.uint8) for file in files]
         if any(row.size % (_PIXELS + labels) for row in rows):
-            raise UsageError(f"The files in {folder} have a wrong length. Download them again.")
+            raise UsageError(
+                f"The files in {folder} have a wrong length. Download them again.", "dataset.damaged", path=folder
+            )
         table = np.concatenate(rows).reshape(-1, _PIXELS + labels)
         pixels = table[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return np.ascontiguousarray(pixels), table[:, labels - 1].astype(np.int64)

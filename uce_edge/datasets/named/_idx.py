@@ -1,4 +1,4 @@
-"""MNIST's idx files, gzipped or not."""
+"""Read MNIST's idx files, gzipped or not."""
 
 import gzip
 from pathlib import Path
@@ -13,7 +13,7 @@ SIGN = "train-labels-idx1-ubyte*"
 
 
 def read(folder: Path, class_names: tuple[str, ...]) -> Source:
-    """Both parts."""
+    """Read the training and test images."""
     parts = {"train": _part(folder, "train"), "test": _part(folder, "t10k")}
     check_labels(parts, class_names, folder)
     return Source(parts, class_names)
@@ -30,5 +30,7 @@ def _array(folder: Path, name: str) -> npt.NDArray[np.uint8]:
     rank = content[3]
     shape = np.frombuffer(content, ">i4", rank, 4)
     if content[:3] != b"\x00\x00\x08" or len(content) != 4 + 4 * rank + int(np.prod(shape)):
-        raise UsageError(f"{plain} is not an idx file of bytes, or is damaged. Download it again.")
+        raise UsageError(
+            f"{plain} is not an idx file of bytes, or is damaged. Download it again.", "dataset.damaged", path=plain
+        )
     return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from uce_edge.datasets.downloads import Public
-from uce_edge.datasets.sources import Named, Part, Source, Wanted
+from uce_edge.datasets.sources import Named, Part, ReaderOptions, Source
 from uce_edge.errors import MissingPartError
 
 _TRAIN, _TEST = "train_32x32.mat", "test_32x32.mat"
 
 
-def read(folder: Path, _: Wanted) -> Source:
+def read(folder: Path, _: ReaderOptions) -> Source:
     """Both parts; the label 10 means 0."""
     try:
         from scipy.io import loadmat

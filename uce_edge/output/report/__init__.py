@@ -1,4 +1,4 @@
-"""An evaluation as one HTML file that needs nothing else."""
+"""Render an evaluation as one self-contained HTML file."""
 
 from typing import TYPE_CHECKING
 

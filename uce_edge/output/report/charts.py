@@ -1,13 +1,14 @@
-"""The charts of a report: each a figure with its title, its drawing and, where they are few, its numbers."""
+"""The charts of a report: figures with title, drawing and numbers."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from uce_edge.evaluation.batch_mixture import BATCH
 from uce_edge.evaluation.latency import Latency
-from uce_edge.evaluation.ood import BATCH, OutOfDistribution
-from uce_edge.evaluation.rejection_results import Operating, Origin, RiskCurve, Thresholds
+from uce_edge.evaluation.ood import OutOfDistribution
 from uce_edge.evaluation.results import Reliability
 from uce_edge.evaluation.shift import Condition
+from uce_edge.evaluation.threshold_curves import Operating, Origin, RiskCurve, Thresholds
 from uce_edge.output.report.markup import Markup, element, join, numbered
 from uce_edge.output.report.svg import MANY, SERIES, WIDTH, Frame, Series, ceiling, drawing, sample, text
 from uce_edge.output.wording import MISSING, SCORES, SHARE, at_most, number, percent, threshold
@@ -15,13 +16,13 @@ from uce_edge.output.wording import score as score_text
 
 LEFT, TOP = 48, 34
 ACROSS = WIDTH - LEFT - 10
-"""Where the frame of a chart lies, and how wide it is."""
+"""The position and the width of a chart's frame."""
 _COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _TWIN = Series("c3", "2 3", "triangle")
 
 
 def reliability(kind: str, diagram: Reliability) -> Markup:
-    """A reliability diagram with Wilson intervals, and the images of every bin below it."""
+    """A reliability diagram with Wilson intervals, above the counts of the bins."""
     curve, series = diagram.curve, SERIES[0]
     outcome = "accuracy" if kind == "confidence" else "error"
     main, strip = Frame(LEFT, TOP, ACROSS, 220), Frame(LEFT, 268, ACROSS, 44, y_range=(0, 1))
@@ -69,8 +70,8 @@ def reliability(kind: str, diagram: Reliability) -> Markup:
 def risk_coverage(
     curves: Mapping[str, RiskCurve], points: Sequence[Operating], names: Mapping[str, str] = SCORES
 ) -> Markup:
-    """The error of what is kept as more is kept, for every score that images can be rejected by, or every file."""
-    # Of the very first images one error makes a tower, which would flatten everything else.
+    """Error against coverage, for every score or every file."""
+    # One error among the very first images would dominate the scale.
     settled = [
         risk for curve in curves.values() for at, risk in zip(curve.coverage, curve.risk, strict=True) if at > 0.05
     ]
@@ -108,7 +109,7 @@ def thresholds(curve: Thresholds, points: Sequence[Operating]) -> Markup:
         [float(value) for value in values]
         for values in (curve.thresholds, curve.error, curve.error_bound, curve.coverage)
     )
-    # Where few images are accepted the bound goes to 100 %; the rest is what can be chosen.
+    # With few accepted images the bound is near 100 %, and no sensible choice.
     settled = [high for high, share in zip(bound, coverage, strict=True) if share >= 0.3 * max(coverage)]
     top = ceiling([value for value in [*settled, *error] if not math.isnan(value)], 0.01)
     main = Frame(LEFT, TOP, ACROSS, 190, y_range=(0, top))
@@ -148,7 +149,7 @@ def thresholds(curve: Thresholds, points: Sequence[Operating]) -> Markup:
 
 
 def mixture(ood: OutOfDistribution, number: int = 0) -> Markup:
-    """The paper's curve: the mean uncertainty of a batch as foreign images of set `number` replace its own."""
+    """Mean uncertainty of a batch against its out-of-distribution share."""
     at, mean, deviation = (
         [float(value) for value in values] for values in (ood.fractions, ood.mean_uncertainty, ood.batch_deviation)
     )
@@ -158,11 +159,11 @@ def mixture(ood: OutOfDistribution, number: int = 0) -> Markup:
     series = SERIES[0]
     title = "Mean uncertainty of a batch"
     description = (
-        f"Mean uncertainty of {BATCH} images as a growing share of them is foreign, with the standard deviation from "
-        "batch to batch."
+        f"Mean uncertainty of {BATCH} images with a growing out-of-distribution share, with the standard deviation "
+        "from batch to batch."
     )
     parts = [
-        frame.axes("foreign images in the batch, %", "mean uncertainty", x_format=whole_percent),
+        frame.axes("out-of-distribution images, %", "mean uncertainty", x_format=whole_percent),
         frame.area(upper, lower, "band c1"),
         frame.line(zip(at, mean, strict=True), series),
     ]
@@ -171,31 +172,32 @@ def mixture(ood: OutOfDistribution, number: int = 0) -> Markup:
 
 
 def histograms(ood: OutOfDistribution, points: Sequence[Operating], number: int = 0) -> Markup:
-    """The uncertainty of the own images upwards, and of the foreign ones of set `number` downwards."""
+    """Histograms of the uncertainty: in-distribution up, out-of-distribution down."""
     inside, outside = ([float(value) for value in values] for values in (ood.inside, ood.outside))
     top = ceiling([*inside, *outside])
     frame = Frame(LEFT, TOP, ACROSS, 230, y_range=(-top, top))
     edges = [float(edge) for edge in ood.edges]
     parts = []
-    for low, high, own, foreign in zip(edges, edges[1:], inside, outside, strict=False):
+    for low, high, up, down in zip(edges, edges[1:], inside, outside, strict=False):
         place = f"uncertainty {low:.2f} to {high:.2f}"
-        parts.append(frame.bar(low, high, 0, own, "bar c1", f"{place}: {percent(own)} of the own images"))
-        parts.append(frame.bar(low, high, 0, -foreign, "bar c2", f"{place}: {percent(foreign)} of the foreign images"))
+        notes = f"{place}: {percent(up)} in distribution", f"{place}: {percent(down)} out of distribution"
+        parts.append(frame.bar(low, high, 0, up, "bar c1", notes[0]))
+        parts.append(frame.bar(low, high, 0, -down, "bar c2", notes[1]))
     parts += [frame.vertical(point.measured.threshold, spelled(point), row) for row, point in enumerate(points)]
     axis = frame.y(0)
     parts += [
         element("line", class_="axis", x1=frame.left, x2=frame.right, y1=axis, y2=axis),
-        text(frame.right, frame.top + 58, "own images ↑", anchor="end", class_="label"),
-        text(frame.right, frame.bottom - 12, "foreign images ↓", anchor="end", class_="label"),
+        text(frame.right, frame.top + 58, "in distribution ↑", anchor="end", class_="label"),
+        text(frame.right, frame.bottom - 12, "out of distribution ↓", anchor="end", class_="label"),
     ]
-    title = "Uncertainty of own and foreign images"
-    description = "Histograms of the uncertainty: the model's own kind of images upwards, foreign images downwards."
+    title = "Uncertainty in and out of distribution"
+    description = "Histograms of the uncertainty: in-distribution images upwards, out-of-distribution images downwards."
     axes = frame.axes("uncertainty", "share of the images, %", y_format=lambda value: some_percent(abs(value)))
     return figure(title, [], drawing(numbered("histograms", number), title, description, 304, axes, *parts))
 
 
 def shifted(kind: str, conditions: Sequence[Condition], pictures: Markup) -> Markup:
-    """What one corruption does as it grows, above one image that shows it."""
+    """Results of one corruption by severity, above an example image."""
     frame = Frame(38, 30, 246, 176, x_range=(0, len(conditions) - 1))
     parts = []
     for series, (key, _) in zip(SERIES, SHIFTED, strict=True):
@@ -249,7 +251,7 @@ def latency(timing: Latency, own: int) -> Markup:
 def figure(
     title: str, legend: Iterable[tuple[Series | None, str]], drawn: Markup, numbers: Markup | None = None
 ) -> Markup:
-    """A drawing with its title and legend, and its numbers folded away."""
+    """A drawing with its title, legend and collapsed numbers."""
     return element(
         "figure",
         element("figcaption", title),
@@ -268,20 +270,19 @@ def keys(legend: Iterable[tuple[Series | None, str]]) -> Markup | None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
-    """A table that scrolls by itself where the screen is narrow."""
+    """A table that scrolls on a narrow screen."""
     top = element("tr", *(element("th", cell, scope="col") for cell in head))
     body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     return element("div", element("table", element("thead", top), element("tbody", *body)), class_="scroll")
 
 
 def spelled(point: Operating) -> str:
-    """A threshold, and whose it is."""
-    whose = {Origin.STORED: "stored ", Origin.ASKED: "", Origin.EXAMPLE: ""}[point.origin]
-    return f"{whose}{threshold(point.measured.threshold)}"
+    """A threshold, marked if it is stored."""
+    return f"{'stored ' if point.origin is Origin.STORED else ''}{threshold(point.measured.threshold)}"
 
 
 def decided(point: Operating) -> str:
-    """What a threshold does, in one line."""
+    """The results of a threshold in one line."""
     counts = point.measured
     return (
         f"uncertainty at most {threshold(counts.threshold)}: {percent(counts.coverage)} accepted, "
@@ -313,5 +314,5 @@ def whole_percent(value: float) -> str:
 
 
 def some_percent(value: float) -> str:
-    """The same with three digits, for axes that span little."""
+    """A share with three digits, for short axes."""
     return f"{100 * value:.3g}"

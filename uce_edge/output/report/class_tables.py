@@ -1,4 +1,4 @@
-"""The classes of an evaluation in a report: their rates, and which ones are confused."""
+"""Tables of the rates and the confusion of classes."""
 
 import math
 
@@ -8,14 +8,11 @@ from uce_edge.output import wording
 from uce_edge.output.report import charts
 from uce_edge.output.report.markup import Markup, element, join
 
-_MATRIX = (
-    "Images of every true class (row) by the label they got (column). The fuller the colour, the larger the share of "
-    "its row."
-)
+_MATRIX = "Images by true class (row) and predicted label (column). A fuller colour is a larger share of the row."
 
 
 def rate_table(classes: Classes) -> Markup:
-    """Sensitivity, specificity, PPV and NPV of every class, or of those that fare worst."""
+    """Sensitivity, specificity, PPV and NPV of all or the worst classes."""
     shown = classes.shown
     head = ["class", "images", "labelled so", *wording.RATE_TITLES]
     rows = [

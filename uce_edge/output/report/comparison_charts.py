@@ -1,4 +1,4 @@
-"""Charts that show several files together."""
+"""Charts of several files together."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from uce_edge.output.report.verdict import times
 from uce_edge.output.wording import METRICS, interval, score
 
 FEW = 20
-"""A bin with fewer images says nothing of a file."""
+"""The fewest images of a bin in the chart."""
 _STEPS = (1, 2, 5)
 
 
 def reliability(comparison: Comparison) -> Markup:
-    """Accuracy less confidence against the confidence: a perfectly calibrated file lies on the line at 0."""
+    """Accuracy less confidence, against the confidence."""
     lines: list[list[tuple[float, float]]] = []
     for one in comparison.files:
         curve = one.evaluation.reliability["confidence"].curve
@@ -38,14 +38,15 @@ def reliability(comparison: Comparison) -> Markup:
     parts += [frame.line(line, series, markers=True) for series, line in zip(MANY, lines, strict=False)]
     title = "Confidence against accuracy"
     description = (
-        "For every file, accuracy less confidence against the confidence, in bins. Below 0 a file is too sure, above 0 "
-        "it could be surer."
+        "For every file, accuracy less confidence against the confidence, in bins. Below 0 a file is overconfident, "
+        "above 0 underconfident."
     )
-    return figure(f"{title}: below 0, too sure", _legend(comparison), drawing("gaps", title, description, 362, *parts))
+    caption = f"{title}: below 0, overconfident"
+    return figure(caption, _legend(comparison), drawing("gaps", title, description, 362, *parts))
 
 
 def price(comparison: Comparison, metric: str) -> Markup | None:
-    """A metric with its interval against the price, on a scale of multiples; None where no price is known."""
+    """A metric with its interval against the price; None without prices."""
     shown = [(series, one) for series, one in zip(MANY, comparison.files, strict=False) if one.ratio]
     if len(shown) < 2:
         return None
@@ -76,8 +77,8 @@ def price(comparison: Comparison, metric: str) -> Markup | None:
             continue
         if measured.low is not None and measured.high is not None:
             parts.append(whisker(frame, at, measured.low, measured.high, series))
-        told = f"{one.name}: {words.title} {score(measured.value, words)}, {times(one.ratio or 1.0)} times"
-        parts.append(frame.mark(at, measured.value, series, told))
+        note = f"{one.name}: {words.title} {score(measured.value, words)}, {times(one.ratio or 1.0)} times"
+        parts.append(frame.mark(at, measured.value, series, note))
         ends_of = interval(measured.low, measured.high, words)
         rows.append([one.name, times(one.ratio or 1.0), score(measured.value, words), ends_of])
     title = f"{words.title} against the price"
@@ -91,7 +92,7 @@ def _legend(comparison: Comparison) -> list[tuple[Series | None, str]]:
 
 
 def _multiples(low: float, high: float) -> Sequence[float]:
-    """The powers of ten, and 2 and 5 times them, as logarithms; fewer where these are many."""
+    """Logarithms of powers of ten, with 2 and 5 times them on a short axis."""
     steps = _STEPS if high - low < 2 else (1,)
     powers = range(math.floor(low), math.ceil(high) + 1)
     return [at for power in powers for step in steps if low <= (at := power + math.log10(step)) <= high]

@@ -1,10 +1,10 @@
-"""Several files on the same images: the tables that the terminal and the page share, and the page."""
+"""The tables and the page of a comparison."""
 
 import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from uce_edge.evaluation.comparison import COMPARED, FOREIGN_SCORES, Compared, Comparison
+from uce_edge.evaluation.comparison import COMPARED, OOD_SCORES, Compared, Comparison
 from uce_edge.output import wording
 from uce_edge.output.report import charts, comparison_charts, verdict
 from uce_edge.output.report.markup import Markup, element, join, numbered
@@ -14,14 +14,14 @@ from uce_edge.output.wording import METRICS, MISSING, SCORES, SHARE, percent
 
 
 class Table(NamedTuple):
-    """Names of columns, and rows of text."""
+    """Column names, and rows of text."""
 
     head: list[str]
     rows: list[list[str]]
 
 
 def quality(comparison: Comparison) -> Table:
-    """Every metric of every file, and the twin of the UCE, which is not 0 for a perfectly calibrated file."""
+    """Every metric of every file, and the twin of the UCE."""
     head = ["file", *(METRICS[metric].title for metric in COMPARED)]
     at = head.index("UCE") + 1
     head.insert(at, "calibrated twin")
@@ -52,7 +52,7 @@ def differences(comparison: Comparison) -> Table:
 
 
 def promises(comparison: Comparison) -> Table | None:
-    """What the stored rules let through; None when no file has one."""
+    """The results of the stored rules; None if no file has one."""
     if not any(one.kept for one in comparison.files):
         return None
     rows = [[one.name, *([MISSING] * 5 if one.kept is None else _kept(one))] for one in comparison.files]
@@ -61,39 +61,39 @@ def promises(comparison: Comparison) -> Table | None:
 
 
 def _kept(one: Compared) -> list[str]:
-    rule = one.kept
-    assert rule is not None
+    kept = one.kept
+    assert kept is not None
     return [
-        wording.at_most(rule.target_error),
-        percent(rule.coverage),
-        percent(rule.error),
-        wording.at_most(rule.error_bound),
+        wording.at_most(kept.target_error),
+        percent(kept.coverage),
+        percent(kept.error),
+        wording.at_most(kept.error_bound),
         MISSING if one.coverage is None else verdict.difference(one.coverage, SHARE),
     ]
 
 
-def foreign(comparison: Comparison, at: int) -> Table:
-    """How every file tells the foreign images of a set, by each score that it has, and how many it accepts."""
+def detection(comparison: Comparison, at: int) -> Table:
+    """The AUROC of every score of every file on an out-of-distribution set."""
     name = comparison.files[0].evaluation.ood[at].name
     gated = any(one.evaluation.ood[at].gated is not None for one in comparison.files)
-    scores = FOREIGN_SCORES if gated else FOREIGN_SCORES[:1]
-    head = [f"foreign: {name}"]
+    scores = OOD_SCORES if gated else OOD_SCORES[:1]
+    head = [f"out of distribution: {name}"]
     for score in scores:
         head += [f"AUROC: {SCORES[score]}", f"less {comparison.reference}"]
     rows = []
     for one in comparison.files:
-        outside = one.evaluation.ood[at]
+        ood = one.evaluation.ood[at]
         row = [one.name]
         for score in scores:
-            found, gap = outside.detection.get(score), one.foreign.get(name, {}).get(score)
+            found, gap = ood.detection.get(score), one.ood.get(name, {}).get(score)
             row.append(MISSING if found is None else percent(found.auroc.value))
             row.append(MISSING if gap is None else verdict.difference(gap, SHARE))
-        rows.append([*row, percent(outside.accepted), *([percent(outside.gated)] if gated else [])])
+        rows.append([*row, percent(ood.accepted), *([percent(ood.gated)] if gated else [])])
     return Table([*head, "accepted", *(["with the gate"] if gated else [])], rows)
 
 
 def prices(comparison: Comparison) -> Table:
-    """What one image costs with every file."""
+    """The cost of one image with every file."""
     measured = any(one.price.measured for one in comparison.files)
     head = ["price of one image", "passes", "MB", "million MACs", "ratio"]
     head += ["ms, median", "ratio", "ms, best", "ratio"] if measured else []
@@ -114,25 +114,25 @@ def _times(ratio: float | None) -> str:
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """All of them, in their order."""
-    outside = [foreign(comparison, at) for at in range(len(comparison.files[0].evaluation.ood))]
-    told = promises(comparison)
-    return [quality(comparison), differences(comparison), *([told] if told else []), *outside, prices(comparison)]
+    """All tables in order."""
+    detected = [detection(comparison, at) for at in range(len(comparison.files[0].evaluation.ood))]
+    kept = promises(comparison)
+    return [quality(comparison), differences(comparison), *([kept] if kept else []), *detected, prices(comparison)]
 
 
 def how_timed(comparison: Comparison) -> str:
-    """With what the price was measured, as a sentence."""
+    """The setup of the measurement, as a sentence."""
     cores = wording.count(comparison.threads, "thread") if comparison.threads else "all cores"
     provider = comparison.files[0].evaluation.provider.removesuffix("ExecutionProvider")
-    return f"One image at a time, {provider}, {cores}; the files took turns, each in a process of its own."
+    return f"One image at a time, {provider}, {cores}; the files took turns, each in its own process."
 
 
 def render(comparison: Comparison, command: Sequence[str]) -> str:
-    """The page.
+    """Render the page.
 
     Args:
-        comparison: What was found.
-        command: The words of the command that writes it again.
+        comparison: The results.
+        command: The words of the command that writes the page again.
     """
     one = comparison.files[0].evaluation
     title = f"{len(comparison.files)} files on {one.data}, {one.part}"
@@ -146,8 +146,8 @@ def render(comparison: Comparison, command: Sequence[str]) -> str:
         element(
             "p",
             "Judged by accuracy (labels), NLL (probabilities) and AURC (which images are rejected first). A tie is a "
-            "difference whose paired 95 % interval holds 0. The intervals are for one difference at a time and do not "
-            "contain the spread between trainings.",
+            "difference whose paired 95 % interval contains 0. The intervals are for one difference at a time and do "
+            "not include the variation between training runs.",
             class_="quiet",
         ),
         class_="card answer",
@@ -167,7 +167,7 @@ def _sections(comparison: Comparison) -> list[Section]:
             join([_quality(comparison), element("h3", "Differences"), _stacked(differences(comparison))]),
         )
     ]
-    told = promises(comparison)
+    kept = promises(comparison)
     names = {one.name: one.name for one in comparison.files}
     curves = {one.name: one.evaluation.risk_coverage["uncertainty"] for one in comparison.files}
     drawn = [charts.risk_coverage(curves, (), names), comparison_charts.reliability(comparison)]
@@ -180,31 +180,31 @@ def _sections(comparison: Comparison) -> list[Section]:
             chart_grid(drawn),
         )
     )
-    if told is not None:
+    if kept is not None:
         lead = (
-            "What reject auto accepts: of a file that can tell what is foreign, with that gate. More accepted at the "
+            "The results of reject auto, with the cutoff on novelty of a file that has one. A larger coverage at the "
             "same promised error is better, as long as the error stays below it."
         )
-        parts.append(Section("promise", "At the promised error", lead, _stacked(told)))
-    for at, outside in enumerate(comparison.files[0].evaluation.ood):
+        parts.append(Section("promise", "At the promised error", lead, _stacked(kept)))
+    for at, ood in enumerate(comparison.files[0].evaluation.ood):
         lead = (
-            f"{wording.count(outside.images, 'image')} of {outside.name}, which have no right label here. AUROC is the "
-            "chance that a foreign image has the larger score than an own one."
+            f"{wording.count(ood.images, 'image')} of {ood.name}, which have no right label here. AUROC is the chance "
+            "that an out-of-distribution image has a larger score than an in-distribution image."
         )
-        title = f"Foreign images: {outside.name}"
-        parts.append(Section(numbered("foreign", at), title, lead, _stacked(foreign(comparison, at))))
+        title = f"Out of distribution: {ood.name}"
+        parts.append(Section(numbered("ood", at), title, lead, _stacked(detection(comparison, at))))
     paid = [figure for metric in ("nll", "aurc") if (figure := comparison_charts.price(comparison, metric)) is not None]
     timed = any(one.price.measured for one in comparison.files)
     lead = "Multiply-accumulates (MACs) are those that the files state, at their own numbers of passes."
     lead = f"{how_timed(comparison)} {lead}" if timed else lead
     parts.append(Section("price", "Price", lead, join([card_table(*prices(comparison)), chart_grid(paid)])))
-    lead = "What was compared; uce-edge evaluate FILE --report tells all of one file."
+    lead = "The compared files. For all results of one file: uce-edge evaluate FILE --report"
     parts.append(Section("files", "Files", lead, card_table(*_files(comparison))))
     return parts
 
 
 def _stacked(table: Table) -> Markup:
-    """A table in which the interval of a value, in brackets, stands below it."""
+    """A table with the bracketed interval of each value below it."""
     rows = []
     for row in table.rows:
         split = [cell.removesuffix(")").partition(" (") for cell in row[1:]]

@@ -1,6 +1,6 @@
-"""HTML and SVG as text in which everything that is not markup already is escaped.
+"""Build HTML and SVG; escape all text that is not `Markup`.
 
-Class names and paths are a user's own words and end up in the page: forgetting to escape must not be possible.
+Class names and paths come from users, so that escaping must be the default.
 """
 
 from collections.abc import Iterable
@@ -12,18 +12,18 @@ _VOID = frozenset({"br", "img", "meta"})
 
 
 class Markup(str):
-    """Text that is markup; all other text is escaped where it is put into an element."""
+    """Escaped text, which an element includes unchanged."""
 
     __slots__ = ()
 
 
 def element(tag: str, *children: object, **attributes: object) -> Markup:
-    """One element with its children.
+    """An element with its children.
 
     Args:
         tag: Its name.
-        *children: `Markup` as it is, everything else escaped; None and False leave nothing.
-        **attributes: `class_` is class, `stroke_width` is stroke-width; None leaves an attribute out.
+        *children: `Markup` is included unchanged, other values are escaped; None and False are left out.
+        **attributes: `class_` is class, `stroke_width` is stroke-width; None is left out.
     """
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(_plain(value))}"'
@@ -36,7 +36,7 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[object]) -> Markup:
-    """Several pieces behind one another, escaped unless they are markup."""
+    """Concatenate parts; escape all that are not `Markup`."""
     return Markup("".join(_content(part) for part in parts))
 
 
@@ -45,17 +45,17 @@ def _content(part: object) -> str:
         return ""
     if isinstance(part, Markup):
         return part
-    # A percent sign stays with its number at the end of a line.
+    # No line break between a number and its percent sign.
     return escape(_plain(part), quote=False).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _plain(value: object) -> str:
-    """Coordinates with two decimals: more cannot be seen, and make the file larger."""
+    """A value as text; coordinates have two decimals."""
     if not isinstance(value, float):
-        return shown(str(value))  # XML knows no control characters, and names may reorder a page
+        return shown(str(value))  # without control characters, which XML forbids
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def numbered(name: str, number: int) -> str:
-    """The id of a thing of which a page may have several; the first keeps the name."""
+    """A unique id: the name, with a number from the second on."""
     return name if number == 0 else f"{name}-{number + 1}"

@@ -1,4 +1,4 @@
-"""A report: one HTML file that needs nothing else, made from an evaluation and nothing else."""
+"""Render the HTML page of a report."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -6,18 +6,18 @@ from importlib import resources
 
 from uce_edge import __version__
 from uce_edge.evaluation import Evaluation
-from uce_edge.evaluation.rejection_results import Operating, Origin
+from uce_edge.evaluation.threshold_curves import Operating, Origin
 from uce_edge.output.report import summary
 from uce_edge.output.report.markup import Markup, element, join
 from uce_edge.output.report.sections import Section, sections
 from uce_edge.output.wording import count
 
-# Nothing may be fetched and nothing may run, whatever a class is called.
+# The page loads nothing and runs no script, even if a class name contains HTML.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def render(evaluation: Evaluation) -> str:
-    """The page."""
+    """Render an evaluation."""
     metadata = evaluation.metadata
     passes = count(evaluation.samples, "pass")
     about = (
@@ -44,16 +44,16 @@ def document(
     parts: Sequence[Section],
     command: str,
 ) -> str:
-    """A whole page.
+    """Render a page.
 
     Args:
-        title: What it is about.
-        about: What a reader must know to read it.
-        answer: What is said first.
-        notes: What makes the numbers doubtful.
-        findings: What else was found: what each is about, and a sentence or two.
-        parts: All the rest.
-        command: What writes the page again.
+        title: The heading.
+        about: The line below the heading.
+        answer: The main result.
+        notes: Caveats of the numbers.
+        findings: Other results, each a topic and a sentence or two.
+        parts: The sections.
+        command: The command that writes the page again.
     """
     style = resources.files("uce_edge.output.report").joinpath("style.css").read_text(encoding="utf-8")
     head = element(
@@ -118,7 +118,7 @@ def _decisions(point: Operating) -> Markup:
 
 
 def _command(evaluation: Evaluation) -> str:
-    """What writes this report again, for whoever has the same files."""
+    """The command that writes this report again."""
     parts = ["uce-edge", "evaluate", evaluation.model, "--data", evaluation.data]
     for ood in evaluation.ood:
         parts += ["--ood", ood.name]

@@ -1,4 +1,4 @@
-"""The parts of a report below its answer, each a heading, a sentence that says how to read it, and its content."""
+"""The sections of a report, each with a heading and a lead."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from uce_edge.output.report.thumbnails import gallery, strip
 from uce_edge.output.wording import percent
 from uce_edge.rejection.description import describe
 
-_TESTED = {"ece": "confidence", "tuce": "uncertainty"}  # metrics that a test decides
-_CLASSES = 30  # names that are shown at once
+_TESTED = {"ece": "confidence", "tuce": "uncertainty"}  # metrics with a significance test
+_CLASSES = 30  # the most class names before the rest is collapsed
 
 
 class Section(NamedTuple):
@@ -32,41 +32,40 @@ class Section(NamedTuple):
 
 
 def sections(evaluation: Evaluation) -> list[Section]:
-    """What this evaluation has something to say about."""
+    """The sections of an evaluation."""
     parts = [
         Section(
             "metrics",
             "Metrics",
-            f"On {wording.count(evaluation.images, 'image')}, each with what a perfectly calibrated twin would score: "
-            f"a "
-            "model with the same probabilities whose labels really follow them. ▲ marks a model that is not "
-            "calibrated, by a two-sided test over bins of the confidence (ECE) or of the uncertainty (T-UCE). The twin "
-            f"of UCE is for information: overconfidence can lower UCE, too. {wording.INTERVALS}",
+            f"On {wording.count(evaluation.images, 'image')}, each with the score of a perfectly calibrated twin: a "
+            "model with the same probabilities whose labels follow them. ▲ marks a model that is not calibrated, by a "
+            "two-sided test over bins of the confidence (ECE) or of the uncertainty (T-UCE). The twin of UCE is for "
+            f"information: overconfidence can lower UCE, too. {wording.INTERVALS}",
             _metrics(evaluation),
         ),
         Section(
             "reliability",
             "Reliability",
-            "Points on the diagonal mean what they say. Entropy is not a probability of error, so a perfectly "
-            "calibrated model is not on the diagonal of the second chart, but on the dotted line with triangles.",
+            "In the first chart, a perfectly calibrated model is on the diagonal. Entropy is not a probability of "
+            "error, so in the second chart it is on the dotted line with triangles.",
             chart_grid(charts.reliability(kind, diagram) for kind, diagram in evaluation.reliability.items()),
         ),
         Section(
             "rejection",
             "Rejection",
-            "The most uncertain images are rejected first. The bound holds for one threshold that was fixed before "
-            "looking at these images.",
+            "The most uncertain images are rejected first. The bound holds for one threshold that was chosen without "
+            "these images.",
             _rejection(evaluation),
         ),
     ]
     parts.insert(1, _classes(evaluation.classes))
-    parts += [_foreign(evaluation, ood, number) for number, ood in enumerate(evaluation.ood)]
+    parts += [_out_of_distribution(evaluation, ood, number) for number, ood in enumerate(evaluation.ood)]
     if evaluation.shift is not None:
         parts.append(_shift(evaluation.shift, evaluation.metadata.image, gated=evaluation.gated is not None))
     parts.append(_images(evaluation))
     if evaluation.latency is not None:
         parts.append(_latency(evaluation.latency, evaluation))
-    parts.append(Section("card", "Model card", "What the file says of itself.", _card(evaluation.metadata, evaluation)))
+    parts.append(Section("card", "Model card", "The metadata of the file.", _card(evaluation.metadata, evaluation)))
     return parts
 
 
@@ -75,19 +74,19 @@ def _classes(classes: Classes) -> Section:
         "classes",
         "Classes",
         f"Every class against all others, each share with its interval ({classes.interval}). "
-        "Sensitivity and specificity belong to the model. PPV and NPV also depend on how common a class is: they hold "
+        "Sensitivity and specificity are properties of the model. PPV and NPV also depend on prevalence: they hold "
         "where the classes are as frequent as in these images.",
         join([rate_table(classes), confusion(classes)]),
     )
 
 
 def chart_grid(figures: Iterable[Markup], kind: str = "") -> Markup:
-    """Charts beside each other, as many as there is room for."""
+    """Charts in a responsive grid."""
     return element("div", *figures, class_=f"charts {kind}".strip())
 
 
 def card_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
-    """A table as a part of the page."""
+    """A table in a card."""
     return element("div", charts.table(head, rows), class_="card table")
 
 
@@ -95,24 +94,24 @@ def _metrics(evaluation: Evaluation) -> Markup:
     head = ["metric", "value", "95 % interval", "calibrated twin", "difference", "meaning"]
     rows, group = [], ""
     for name, score in evaluation.metrics.items():
-        spoken = wording.METRICS[name]
-        if spoken.group != group:
-            group = spoken.group
+        words = wording.METRICS[name]
+        if words.group != group:
+            group = words.group
             rows.append(element("tr", element("th", group, colspan=len(head), scope="colgroup"), class_="group"))
-        meaning = spoken.meaning
+        meaning = words.meaning
         marked = (name in _TESTED and evaluation.reliability[_TESTED[name]].test.flagged) or None
         if name.startswith("classwise") and evaluation.unpredicted_classes:
             meaning += f" {wording.count(evaluation.unpredicted_classes, 'class')} never predicted and left out."
         rows.append(
             element(
                 "tr",
-                element("th", spoken.title, scope="row"),
-                element("td", element("strong", wording.score(score.value, spoken))),
-                element("td", wording.interval(score.low, score.high, spoken)),
-                element("td", wording.score(score.twin, spoken)),
+                element("th", words.title, scope="row"),
+                element("td", element("strong", wording.score(score.value, words))),
+                element("td", wording.interval(score.low, score.high, words)),
+                element("td", wording.score(score.twin, words)),
                 element(
                     "td",
-                    wording.score(score.difference, spoken, signed=True),
+                    wording.score(score.difference, words, signed=True),
                     marked and " ▲",
                     class_="above" if marked else None,
                 ),
@@ -133,10 +132,10 @@ def _metrics(evaluation: Evaluation) -> Markup:
 
 def _rejection(evaluation: Evaluation) -> Markup:
     points = evaluation.rejection
-    whose = {"asked": "asked for", "stored": "stored in the file", "example": "an example: none is stored"}
+    origins = {"asked": "requested", "stored": "stored in the file", "example": "an example: none is stored"}
     rows = [
         [
-            f"{wording.threshold(point.measured.threshold)} ({whose[point.origin]})",
+            f"{wording.threshold(point.measured.threshold)} ({origins[point.origin]})",
             f"{point.measured.accepted:,} of {point.measured.images:,}",
             percent(point.measured.coverage),
             percent(point.measured.error),
@@ -152,18 +151,19 @@ def _rejection(evaluation: Evaluation) -> Markup:
     return join([card_table(head, rows), classes, chart_grid(drawn)])
 
 
-def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Section:
+def _out_of_distribution(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Section:
     rows = [wording.separation(name, detection) for name, detection in ood.detection.items()]
     head = ["score", "AUROC", "95 % interval", "FPR at 95 %", "95 % interval"]
     lead = (
-        f"{wording.count(ood.images, 'image')} of {ood.name}, which have no right label here. AUROC is the chance "
-        "that a foreign image has the larger score than an own one; FPR at 95 % is the share of foreign images that is "
-        f"accepted where 95 % of the own ones are. The threshold in use accepts {percent(ood.accepted)} of them."
+        f"{wording.count(ood.images, 'image')} of {ood.name}, which have no right label here. AUROC is the chance that "
+        "an out-of-distribution image has a larger score than an in-distribution image. FPR at 95 % is the share of "
+        "them that is accepted where 95 % of the in-distribution images are. The threshold in use accepts "
+        f"{percent(ood.accepted)} of them."
     )
     if ood.gated is not None and evaluation.gated is not None:
         lead += (
-            f" With the gate against foreign images it is {percent(ood.gated)}; the gate turns away "
-            f"{percent(evaluation.gated.own_rejected)} of the own images."
+            f" With the cutoff on novelty it is {percent(ood.gated)}; the cutoff rejects "
+            f"{percent(evaluation.gated.own_rejected)} of the in-distribution images."
         )
     gated = ood.gated is not None
     kinds = [
@@ -183,15 +183,15 @@ def _foreign(evaluation: Evaluation, ood: OutOfDistribution, number: int) -> Sec
     drawn = chart_grid([charts.mixture(ood, number), charts.histograms(ood, evaluation.rejection[:1], number)])
     reasons = {detection.auroc.why for detection in ood.detection.values()} - {None}
     missing = join(element("p", reason, class_="quiet") for reason in sorted(map(str, reasons)))
-    title = "Foreign images" if len(evaluation.ood) == 1 else f"Foreign images: {ood.name}"
-    return Section(numbered("foreign", number), title, lead, join([card_table(head, rows), missing, by_kind, drawn]))
+    title = "Out of distribution" if len(evaluation.ood) == 1 else f"Out of distribution: {ood.name}"
+    return Section(numbered("ood", number), title, lead, join([card_table(head, rows), missing, by_kind, drawn]))
 
 
 def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
     lead = (
-        f"The same {wording.count(shift.images, 'image')}, damaged more and more. A model that notices loses coverage "
-        f"as "
-        f"fast as accuracy: what it still accepts at uncertainty ≤ {wording.threshold(shift.threshold)} stays right."
+        f"The same {wording.count(shift.images, 'image')} with growing damage. The coverage of a good model falls as "
+        "fast as its accuracy, so that the images it accepts at uncertainty ≤ "
+        f"{wording.threshold(shift.threshold)} are still right."
     )
     legend = charts.keys(zip(SERIES, [title for _, title in charts.SHIFTED], strict=True))
     drawn = chart_grid(
@@ -222,7 +222,7 @@ def _shift(shift: Shift, spec: ImageSpec, *, gated: bool) -> Section:
 
 
 def _apart(shift: Shift, gated: bool) -> Markup:
-    """The damage that the network was trained with, apart from the other kinds."""
+    """The corruptions seen in training, apart from the unseen ones."""
     if not shift.apart:
         return Markup()
     head = ["kinds", "accuracy", "accepted", "error of the accepted"]
@@ -235,7 +235,7 @@ def _apart(shift: Shift, gated: bool) -> Markup:
         ]
         for group in shift.apart
     ]
-    return join([element("h3", "All severities, by what training has seen"), card_table(head, rows)])
+    return join([element("h3", "All severities, seen and unseen in training"), card_table(head, rows)])
 
 
 def _images(evaluation: Evaluation) -> Section:
@@ -254,9 +254,7 @@ def _images(evaluation: Evaluation) -> Section:
 
 def _latency(latency: Latency, evaluation: Evaluation) -> Section:
     own = dict(zip(latency.passes, latency.p50_ms, strict=True)).get(evaluation.samples)
-    lead = (
-        f"Measured on {latency.provider} of the machine that wrote this report; uce-edge bench measures with more care."
-    )
+    lead = f"Measured on {latency.provider} of the machine that wrote this report; uce-edge bench is more precise."
     if own is not None:
         lead = f"One image takes {own:.3g} ms at N = {evaluation.samples}. {lead}"
     if len(latency.passes) < 2:  # a deterministic model, or one too slow for more

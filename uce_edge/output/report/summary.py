@@ -1,15 +1,16 @@
-"""The answer in words, before all numbers."""
+"""The results of an evaluation in sentences."""
 
 from uce_edge.evaluation import Evaluation, Score
 from uce_edge.evaluation.ood import OutOfDistribution
-from uce_edge.evaluation.rejection_results import Kept, Operating
+from uce_edge.evaluation.rejection_results import Kept
 from uce_edge.evaluation.shift import Shift
+from uce_edge.evaluation.threshold_curves import Operating
 from uce_edge.metrics import Calibration, CalibrationTest
 from uce_edge.output.wording import METRICS, at_most, count, interval, number, percent, threshold
 
 
 def headline(evaluation: Evaluation) -> str:
-    """What the threshold in use buys, in one sentence."""
+    """The result of the threshold in use, in one sentence."""
     kept = evaluation.rejection[0].measured
     start = f"At uncertainty ≤ {threshold(kept.threshold)} it accepts"
     if not kept.accepted:
@@ -19,7 +20,7 @@ def headline(evaluation: Evaluation) -> str:
 
 
 def measured(point: Operating, evaluation: Evaluation) -> str:
-    """What was counted at a threshold, beside what it was without one."""
+    """The counts at a threshold, and the error without rejection."""
     kept, errors = point.measured, point.errors + point.rejected_errors
     without = f"Without rejection it is wrong on {percent(errors / evaluation.images)}."
     if not kept.accepted:
@@ -35,7 +36,7 @@ def measured(point: Operating, evaluation: Evaluation) -> str:
 
 
 def promise(kept: Kept) -> str:
-    """What the file promises of its stored rule, and whether these images agree."""
+    """The promise of the stored rule, and whether these images agree."""
     text = (
         f"The stored rule accepts images with {kept.accepts} and promises an error of at most "
         f"{percent(kept.target_error)} among them, with {percent(kept.confidence, 0)} confidence"
@@ -48,7 +49,7 @@ def promise(kept: Kept) -> str:
 
 
 def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """The other answers: what each is about, and a sentence or two."""
+    """Other results, each a topic and a sentence or two."""
     scores = evaluation.metrics
     images = count(evaluation.images, "image")
     right = f"It labels {percent(scores['accuracy'].value)} of {images} right{_range(scores['accuracy'])}."
@@ -56,30 +57,30 @@ def findings(evaluation: Evaluation) -> list[tuple[str, str]]:
     answers.append(("Uncertainty", _uncertainty(evaluation)))
     if evaluation.kept is not None:
         answers.append(("Promise", promise(evaluation.kept)))
-    answers += [("Foreign images", _foreign(ood)) for ood in evaluation.ood]
+    answers += [("Out of distribution", _out_of_distribution(ood)) for ood in evaluation.ood]
     if evaluation.shift is not None:
         answers.append(("Damaged images", _worst(evaluation.shift)))
     return answers
 
 
-def _foreign(ood: OutOfDistribution) -> str:
+def _out_of_distribution(ood: OutOfDistribution) -> str:
     area = percent(ood.detection["uncertainty"].auroc.value)
     return (
-        f"Of {count(ood.images, 'foreign image')} ({ood.name}) it accepts {percent(ood.accepted)} at the same "
-        f"threshold. A foreign image is more uncertain than an own one with a chance of {area} (AUROC)."
-        + ("" if ood.gated is None else f" With the gate against foreign images it accepts {percent(ood.gated)}.")
+        f"Of {count(ood.images, 'out-of-distribution image')} ({ood.name}) it accepts {percent(ood.accepted)} at the "
+        f"same threshold. The AUROC of the uncertainty is {area}."
+        + ("" if ood.gated is None else f" With the cutoff on novelty it accepts {percent(ood.gated)}.")
     )
 
 
 def calibration(test: CalibrationTest) -> str:
-    """What the test found, with the errors that it compared."""
+    """The verdict of the test, with the observed and the expected error."""
     found = {
-        Calibration.CONSISTENT: "consistent with calibration, as far as these images can tell",
+        Calibration.CONSISTENT: "consistent with calibration, as far as these images can show",
         Calibration.OVERCONFIDENT: "overconfident",
         Calibration.UNDERCONFIDENT: "underconfident",
-        Calibration.UNEVEN: "too sure in places and not sure enough in others",
+        Calibration.UNEVEN: "uneven, with too many errors in some bins and too few in others",
     }[test.verdict]
-    return f"{found}: error {percent(test.error)}, and its probabilities expect {percent(test.expected)}"
+    return f"{found}: error {percent(test.error)}, expected by its probabilities {percent(test.expected)}"
 
 
 def _confidence(evaluation: Evaluation) -> str:

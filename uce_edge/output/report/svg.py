@@ -1,4 +1,4 @@
-"""Drawing by hand: scales, axes, lines and markers as SVG, in colours and dashes that the style sheet knows."""
+"""Draw scales, axes, lines and markers as SVG."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from uce_edge.output.report.markup import Markup, element, join
 
 WIDTH = 380
-"""Of every drawing, in its own units: about a phone's width, so that its text keeps its size there."""
+"""The width of a drawing in its own units, near that of a phone, so that text keeps its size there."""
 
 Point = tuple[float, float]
 
 
 class Series(NamedTuple):
-    """How a line looks; no two share a dash or a marker, so that nothing depends on the colour."""
+    """The style of a line; dash and marker differ, not only the colour."""
 
     colour: str
     """The style sheet's class."""
@@ -41,7 +41,7 @@ MANY = (
     Series("c5", None, "down"),
     Series("c6", "2 2", "cross"),
 )
-"""For more lines than four: after six, a colour comes again with another dash and another marker."""
+"""Styles of more than four lines; colours repeat after six, with another dash and marker."""
 
 _MARKERS = {
     "square": "M-3.2-3.2h6.4v6.4h-6.4z",
@@ -83,21 +83,21 @@ class Frame:
 
     @property
     def bottom(self) -> float:
-        """Where the horizontal axis lies."""
+        """The y coordinate of the horizontal axis."""
         return self.top + self.height
 
     @property
     def right(self) -> float:
-        """Where the rectangle ends."""
+        """The x coordinate of the right edge."""
         return self.left + self.width
 
     def x(self, value: float) -> float:
-        """Where a value lies, from left to right."""
+        """The x coordinate of a value."""
         low, high = self.x_range
         return self.left + self.width * (value - low) / (high - low)
 
     def y(self, value: float) -> float:
-        """Where a value lies; larger ones are higher up."""
+        """The y coordinate of a value."""
         low, high = self.y_range
         return self.bottom - self.height * (value - low) / (high - low)
 
@@ -111,7 +111,7 @@ class Frame:
         x_ticks: Sequence[float] | None = None,
         y_ticks: Sequence[float] | None = None,
     ) -> Markup:
-        """Grid lines, numbers and labels; the vertical axis is named above it, where it reads without turning."""
+        """Grid lines, numbers and labels; the label of the y axis is above it."""
         parts: list[Markup] = []
         for value in ticks(*self.y_range) if y_ticks is None else y_ticks:
             at = self.y(value)
@@ -149,7 +149,7 @@ class Frame:
         return join([drawn, *(self.mark(x, y, series) for x, y in there)])
 
     def area(self, upper: Sequence[Point], lower: Sequence[Point], class_: str) -> Markup:
-        """What lies between two lines, without the points where either is NaN."""
+        """The area between two lines, without NaN."""
         pairs = [
             (x, high, low)
             for (x, high), (_, low) in zip(upper, lower, strict=True)
@@ -162,11 +162,11 @@ class Frame:
         return element("path", d=f"M{'L'.join(there + back)}z", class_=class_)
 
     def mark(self, x: float, y: float, series: Series, note: str = "") -> Markup:
-        """A point of data; the note shows when the mouse is over it."""
+        """A data point with a tooltip."""
         return marker(self.x(x), self.y(y), series, note)
 
     def bar(self, x0: float, x1: float, y0: float, y1: float, class_: str, note: str = "") -> Markup:
-        """A rectangle of data; one that is not empty stays visible."""
+        """A bar, visible unless it is empty."""
         top, bottom = sorted((self.y(y1), self.y(y0)))
         left, right = self.x(x0), self.x(x1)
         height = max(bottom - top, 1.0) if y0 != y1 else 0.0
@@ -176,7 +176,7 @@ class Frame:
         )  # fmt: skip
 
     def vertical(self, x: float, name: str = "", row: int = 0) -> Markup:
-        """A line across the frame at a value, with its name beside it, in one of several rows."""
+        """A vertical line at a value, with its name in one of several rows."""
         at = self.x(x)
         flip = at > self.left + 0.6 * self.width
         line = element("line", class_="threshold", x1=at, x2=at, y1=self.top, y2=self.bottom)
@@ -186,7 +186,7 @@ class Frame:
         return join([line, text(place, self.top + 11 + 15 * row, name, anchor=anchor, class_="note")])
 
     def clipped(self, name: str, *parts: Markup) -> Markup:
-        """Parts of a drawing, cut off where the frame ends."""
+        """Clip parts of a drawing at the frame."""
         edge = element("rect", x=self.left, y=self.top, width=self.width, height=self.height)
         return join(
             [element("clipPath", edge, id=f"{name}-clip"), element("g", *parts, clip_path=f"url(#{name}-clip)")]
@@ -199,7 +199,7 @@ def text(x: float, y: float, content: str, *, anchor: str | None = None, class_:
 
 
 def marker(x: float, y: float, series: Series, note: str = "") -> Markup:
-    """A marker at a place of the drawing."""
+    """A marker at a position of the drawing."""
     shape = partial(element, class_=f"mark {series.colour}")
     title = note and element("title", note)
     if series.marker == "circle":
@@ -208,7 +208,7 @@ def marker(x: float, y: float, series: Series, note: str = "") -> Markup:
 
 
 def drawing(name: str, title: str, description: str, height: float, *parts: object, width: float = WIDTH) -> Markup:
-    """A whole drawing, which a screen reader announces by its title and description."""
+    """A whole drawing, with title and description for screen readers."""
     name = f"chart-{name}"
     head = [element("title", title, id=f"{name}-title"), element("desc", description, id=f"{name}-desc")]
     return element(

@@ -1,4 +1,4 @@
-"""Images inside a page: PNG as data URIs, so that the page needs no other file."""
+"""Inline images as PNG data URIs."""
 
 import base64
 import io
@@ -15,22 +15,22 @@ from uce_edge.output.report.markup import Markup, element
 from uce_edge.output.wording import number, percent
 
 _LARGEST = 160  # pixels: a page of two dozen photos stays small
-_SMALL = 64  # pixels: below, every pixel is shown as a square rather than blurred
+_SMALL = 64  # pixels: smaller images are scaled without blur
 
 
 def gallery(examples: tuple[Example, ...], spec: ImageSpec) -> Markup:
-    """Images with what the model says of each, and what is true."""
+    """Images with predicted and true labels."""
     return element("ul", *(_card(example, spec) for example in examples), class_="gallery")
 
 
 def strip(pictures: Sequence[npt.NDArray[Any]], spec: ImageSpec, what: str) -> Markup:
-    """The same image several times, changing."""
+    """The same image at several severities."""
     shown = (_picture(pixels, spec, f"{what}, severity {index}") for index, pixels in enumerate(pictures))
     return element("div", *shown, class_="strip")
 
 
 def data_uri(pixels: npt.NDArray[Any], spec: ImageSpec) -> str:
-    """A picture of the pixels a model takes."""
+    """A PNG of the pixels of a model's image, as a data URI."""
     values = pixels if spec.dtype == "uint8" else np.clip(pixels / np.float32(spec.scale) * 255, 0, 255)
     image = Image.fromarray(values.astype(np.uint8)[..., 0] if spec.channels == 1 else values.astype(np.uint8))
     image.thumbnail((_LARGEST, _LARGEST))
@@ -46,9 +46,7 @@ def _card(example: Example, spec: ImageSpec) -> Markup:
     verdict = (
         element("span", "✓ ", element("b", example.label), class_="right")
         if right
-        else element(
-            "span", "✗ says ", element("b", example.label), ", is ", element("b", example.truth), class_="wrong"
-        )
+        else element("span", "✗ ", element("b", example.label), ", truth ", element("b", example.truth), class_="wrong")
     )
     rest = [
         f"uncertainty {number(example.uncertainty)}",

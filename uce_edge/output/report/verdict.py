@@ -1,12 +1,12 @@
-"""Which of several files to take, in words: what wins, at what price, and what is a tie."""
+"""The verdict of a comparison in sentences."""
 
 from collections.abc import Iterable
 
 from uce_edge.evaluation.comparison import (
     CALIBRATION,
     COVERAGE,
-    FOREIGN,
     JUDGED,
+    OOD,
     Compared,
     Comparison,
     Standing,
@@ -21,7 +21,7 @@ _NAMES = {"accuracy": "accuracy", "nll": "NLL", "aurc": "AURC"}
 
 
 def sentence(comparison: Comparison) -> str:
-    """The answer: which file wins on these images, what it costs, and whether it is calibrated."""
+    """The winner, its price, and whether it is calibrated."""
     images = count(comparison.files[0].evaluation.images, "image")
     if comparison.winner is None:
         bests = "; ".join(_best(comparison, comparison.standing(metric)) for metric in JUDGED)
@@ -48,7 +48,7 @@ def _won(comparison: Comparison, winner: Compared, images: str) -> str:
 
 
 def _calibration(one: Compared, reference: str) -> str:
-    """What labels and order do not show: whether a file is calibrated, and what it lost to the reference there."""
+    """Whether a file is calibrated, and its larger calibration errors."""
     test, text = one.evaluation.reliability["uncertainty"].test, ""
     if test.flagged:
         text = f" But {one.name} is not calibrated. By uncertainty it is {calibration(test)}."
@@ -62,7 +62,7 @@ def _calibration(one: Compared, reference: str) -> str:
 
 
 def findings(comparison: Comparison) -> list[tuple[str, str]]:
-    """For everything that was compared, the best file, its ties, and what is worse."""
+    """For every criterion, the best file, its ties, and the worse files."""
     return [(_about(standing), _found(comparison, standing)) for standing in comparison.standings]
 
 
@@ -78,14 +78,14 @@ def difference(given: Interval, words: Words) -> str:
 
 
 def words_of(standing: Standing) -> Words:
-    """How the values of a standing are written."""
+    """The number format of a standing."""
     return METRICS.get(standing.what, SHARE)
 
 
 def _about(standing: Standing) -> str:
     if standing.what == COVERAGE:
         return f"Accepted at a promised error of {percent(float(standing.about))}"
-    return f"Foreign images: {standing.about}" if standing.what == FOREIGN else METRICS[standing.what].title
+    return f"Out of distribution: {standing.about}" if standing.what == OOD else METRICS[standing.what].title
 
 
 def _found(comparison: Comparison, standing: Standing) -> str:
@@ -95,8 +95,7 @@ def _found(comparison: Comparison, standing: Standing) -> str:
     text = f"A tie of {_listed([start, *ties])}." if ties else f"{start} is best."
     worse = {name: gap for name, gap in standing.differences.items() if name not in standing.tied}
     if worse:
-        told = [f"{name} {difference(gap, words)}" for name, gap in worse.items()]
-        text += f" Less good: {', '.join(told)}."
+        text += f" Worse: {', '.join(f'{name} {difference(gap, words)}' for name, gap in worse.items())}."
     missing = [one.name for one in comparison.files if one.name not in (*standing.tied, *worse)]
     if missing and standing.what == COVERAGE:
         text += f" {_listed(missing)} {'promises' if len(missing) == 1 else 'promise'} no such error."
@@ -109,13 +108,12 @@ def _value(comparison: Comparison, standing: Standing) -> str:
     best = comparison[standing.best]
     if standing.what == COVERAGE:
         return "" if best.kept is None else f" ({percent(best.kept.coverage)})"
-    if standing.what == FOREIGN:
-        at = next(at for at, outside in enumerate(best.evaluation.ood) if outside.name == standing.about)
-        told, _ = best_score(best.evaluation, at)
-        return f" (AUROC {percent(best.evaluation.ood[at].detection[told].auroc.value)} by {SCORES[told]})"
-    measured = best.evaluation.metrics[standing.what]
-    written = METRICS[standing.what]
-    return f" ({score(measured.value, written)}, {interval(measured.low, measured.high, written)})"
+    if standing.what == OOD:
+        at = next(at for at, one in enumerate(best.evaluation.ood) if one.name == standing.about)
+        by, _ = best_score(best.evaluation, at)
+        return f" (AUROC {percent(best.evaluation.ood[at].detection[by].auroc.value)} by {SCORES[by]})"
+    measured, words = best.evaluation.metrics[standing.what], METRICS[standing.what]
+    return f" ({score(measured.value, words)}, {interval(measured.low, measured.high, words)})"
 
 
 def _best(comparison: Comparison, standing: Standing) -> str:
@@ -130,7 +128,7 @@ def _priced(one: Compared) -> str:
 
 
 def _against(winner: Compared, reference: Compared) -> str:
-    """What the winner has over the reference, what it has less, and what is a tie."""
+    """The metrics in which the winner is better, worse or tied."""
     sides: dict[str, list[str]] = {"better": [], "worse": [], "tied": []}
     for metric in JUDGED:
         gap = winner.differences.get(metric)
@@ -158,7 +156,7 @@ def _price(comparison: Comparison, one: Compared) -> str:
 
 
 def _others(comparison: Comparison, winner: Compared) -> str:
-    """What the other files cost, as a range of multiples of the winner."""
+    """The cost of the other files, as multiples of the winner's."""
     ratios = [one.ratio / winner.ratio for one in comparison.files if one is not winner and one.ratio and winner.ratio]
     if not ratios:
         return ""
@@ -168,7 +166,7 @@ def _others(comparison: Comparison, winner: Compared) -> str:
 
 
 def _no_better(comparison: Comparison) -> str:
-    """The files that are as good as the winner, and do not cost less."""
+    """The files that are as good as the winner, and not cheaper."""
     same = [
         one
         for one in comparison.files
@@ -180,6 +178,6 @@ def _no_better(comparison: Comparison) -> str:
 
 
 def _listed(names: Iterable[str], word: str = "and") -> str:
-    """Names with commas between, and a word before the last."""
+    """Names with commas, and a word before the last."""
     given = list(names)
     return given[0] if len(given) == 1 else f"{', '.join(given[:-1])} {word} {given[-1]}"
