@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from uce_edge import contract
 from uce_edge.cli import answer_text
 from uce_edge.cli.answer_writer import Form, Printer
 from uce_edge.cli.messages import alarm, detail, fail, say, warn
@@ -27,7 +25,7 @@ from uce_edge.cli.shared_options import (
     SamplesOption,
     SeedOption,
     ThreadsOption,
-    check_request,
+    choose_model,
     parse_threshold,
 )
 from uce_edge.errors import UsageError, expected
@@ -141,23 +139,24 @@ def predict(
     _check_options(images, watch, form, sort, sheet)
     if exit_code and reject is None:
         raise UsageError("--exit-code needs a threshold: add --reject 0.3", "usage.no-threshold")
-    threshold = parse_threshold(reject)
-    if adaptive is not None:
-        contract.check_adaptive(adaptive)
+    from uce_edge.runtime.request import Request
+
+    keep = save is not None or audit is not None
+    request = Request(samples, seed, parse_threshold(reject), adaptive, top, keep)
     check_threads(threads)
-    model = check_request(model, samples, seed, inference)
+    model = choose_model(model, inference)
     from uce_edge.images.folder_watch import arrivals
     from uce_edge.images.loader import collect
     from uce_edge.output.answer_files import AnswerFiles
-    from uce_edge.runtime.answers import Request
+    from uce_edge.runtime.answers import each_answer
     from uce_edge.runtime.model import Model
 
     paths = collect(images or [])
     destinations = Destinations(save, sheet, audit, monitor, _bytes(audit, audit_size))
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
-    applied = loaded.reject_rule(threshold)  # a missing rule is an error before a log is opened
-    if applied.decides and applied.limits is None:
+    plan = loaded.plan(request)  # a missing rule is an error before a log is opened
+    if plan.rule.decides and plan.rule.limits is None:
         from uce_edge.rejection.description import UNPROMISED
 
         warn(UNPROMISED)
@@ -166,19 +165,17 @@ def predict(
     at_once = watch is not None or (form.flows and sort is Sort.GIVEN)
     printer = Printer(form, top)
 
-    def keep(answer: "Answer") -> None:
+    def collect_answer(answer: "Answer") -> None:
         kept.append(replace(answer, content=None))  # the files would fill the memory
 
-    emit = keep if not at_once else answer_text.row if form is Form.TEXT else printer.print
-    asked = Request(samples, seed, threshold, adaptive, top)
+    emit = collect_answer if not at_once else answer_text.row if form is Form.TEXT else printer.print
     with (
-        AnswerFiles(destinations, loaded, asked, endless=watch is not None, alarm=alarm) as writer,
+        AnswerFiles(destinations, loaded, request, endless=watch is not None, alarm=alarm) as writer,
         _progress(len(paths), shown=not form.flows) as advance,
         _until_stopped(watch),
     ):
-        ask = partial(loaded.answers, samples=samples, seed=seed, reject=threshold, adaptive=adaptive, top=top)
         batches = iter([paths]) if watch is None else arrivals(watch)
-        for answer in chain.from_iterable(ask(batch, keep=writer.needs_content) for batch in batches):
+        for answer in chain.from_iterable(each_answer(loaded, batch, plan) for batch in batches):
             writer.write(answer)
             tally.add(answer)
             advance(1)

@@ -8,7 +8,7 @@ one unseen image.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +148,9 @@ def _nll(table: Probabilities, truth: Integers) -> Estimate:
     if np.isinf(surprise.max()):
         remedy = "The NLL is infinite and has no interval."
         raise UsageError(expected("the probability of every true class", "above 0", 0, remedy), "metric.infinite")
-    return _mean(surprise, float(surprise.max()))
+    # An unseen error costs what the model expects of its errors, even if none was seen.
+    cost = -math.log(max(float((1 - table.confidence).mean()), 1e-6))
+    return _mean(surprise, max(float(surprise.max()), cost))
 
 
 def _brier(table: Probabilities, truth: Integers) -> Estimate:
@@ -221,13 +223,15 @@ def _root(kind: str, binning: Binning) -> Callable[[Probabilities, Integers], In
         images = counts[full]
         gap, square = (np.bincount(cell, values, BINS)[full] / images for values in (residual, residual**2))
         rate = np.bincount(cell, table.predicted != truth, BINS)[full] / images
-        chance, share = (square - gap**2) / (images - 1), images / n
+        unseen = 2 / images**2  # errors too rare to be seen
+        chance, share = (square - gap**2) / (images - 1) + unseen, images / n
         value = float(share @ (gap**2 - rate * (1 - rate) / (images - 1)))
         clear = np.maximum(gap**2 - chance, 0.0)
         moved = (share @ clear**2 - (share @ clear) ** 2) / n  # by images that change bins
         variance = float(share**2 @ (4 * clear * chance + 2 * chance**2) + moved)
         half = WIDTH * math.sqrt(max(variance, 0.0))
-        return Interval(*(math.sqrt(max(0.0, end)) for end in (value, value - half, value + half)))
+        low = value - half - float(share @ unseen)
+        return Interval(*(math.sqrt(max(0.0, end)) for end in (value, low, value + half)))
 
     return found
 
@@ -252,6 +256,14 @@ def _errors(table: Probabilities, truth: Integers) -> tuple[Floats, Floats]:
     return right_and_wrong(table, truth, "uncertainty")
 
 
+def _auroc(table: Probabilities, truth: Integers) -> Estimate:
+    found, wrong = separation(*_errors(table, truth)), table.predicted != truth
+    parts = np.empty(len(wrong))  # image by image, so that two models can be paired
+    right = int(np.count_nonzero(~wrong))
+    parts[~wrong], parts[wrong] = found.parts[:right], found.parts[right:]
+    return replace(found, parts=parts)
+
+
 ESTIMATES: dict[str, Callable[[Probabilities, Integers], Estimate]] = {
     "accuracy": _accuracy,
     "nll": _nll,
@@ -266,7 +278,7 @@ ESTIMATES: dict[str, Callable[[Probabilities, Integers], Estimate]] = {
     "adaptive_uce": _flat("uncertainty", mass_bin),
     "classwise_uce": _classwise("uncertainty"),
     "aurc": _aurc,
-    "auroc": lambda table, truth: separation(*_errors(table, truth)),
+    "auroc": _auroc,
 }
 OTHERS: dict[str, Callable[[Probabilities, Integers], Interval]] = {
     "debiased_ece": _root("confidence", mass_bin),

@@ -58,11 +58,6 @@ class AnswerFiles:
         self._saved = 0
         self._on_sheet: list[Answer] = []
 
-    @property
-    def needs_content(self) -> bool:
-        """Whether an answer must have the bytes of its image."""
-        return self._destinations.save is not None or self._audit is not None
-
     def __enter__(self) -> Self:
         return self
 

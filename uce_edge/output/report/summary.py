@@ -78,7 +78,7 @@ def calibration(test: CalibrationTest) -> str:
         Calibration.CONSISTENT: "consistent with calibration, as far as these images can show",
         Calibration.OVERCONFIDENT: "overconfident",
         Calibration.UNDERCONFIDENT: "underconfident",
-        Calibration.UNEVEN: "uneven, with too many errors in some bins and too few in others",
+        Calibration.UNEVEN: "not calibrated in places, although the total error is near the expected one",
     }[test.verdict]
     return f"{found}: error {percent(test.error)}, expected by its probabilities {percent(test.expected)}"
 

@@ -49,9 +49,11 @@ def _won(comparison: Comparison, winner: Compared, images: str) -> str:
 
 def _calibration(one: Compared, reference: str) -> str:
     """Whether a file is calibrated, and its larger calibration errors."""
-    test, text = one.evaluation.reliability["uncertainty"].test, ""
-    if test.flagged:
-        text = f" But {one.name} is not calibrated. By uncertainty it is {calibration(test)}."
+    text = ""
+    for score in ("uncertainty", "confidence"):
+        test = one.evaluation.reliability[score].test
+        if test.flagged:
+            text += f" But {one.name} is not calibrated. By {score} it is {calibration(test)}."
     for metric in CALIBRATION:
         gap = one.differences.get(metric)
         if gap is not None and gap.value > 0:
