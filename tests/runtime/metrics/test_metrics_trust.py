@@ -197,3 +197,33 @@ def test_what_has_no_interval_says_so():
     with raises("metric.infinite"):
         metrics.interval("nll", np.eye(2), [1, 0])
     assert math.isfinite(metrics.interval("nll", p, y).high)
+
+
+def test_a_model_with_hardly_an_error_does_not_win_by_being_too_sure(rng):
+    """Errors of 1 in 1,000 are often not among the images; then the surest model has the smallest NLL of all."""
+    n, error, wins, covered = 1_000, 1e-3, 0, 0
+    honest = np.tile([1 - error, error], (n, 1))
+    sure = np.tile([1 - error / 10, error / 10], (n, 1))
+    true = -(1 - error) * math.log(1 - error / 10) - error * math.log(error / 10)
+    for _ in range(100):
+        y = (rng.random(n) < error).astype(int)
+        wins += metrics.difference("nll", sure, honest, y).high < 0
+        found = metrics.interval("nll", sure, y)
+        covered += found.low <= true <= found.high
+    assert wins == 0
+    assert covered >= 90
+
+
+def test_debiased_errors_of_a_calibrated_model_hold_0_where_errors_are_rare(rng):
+    p = np.tile([0.999, 0.001], (1_000, 1))
+    for metric in ("debiased_ece", "debiased_tuce"):
+        held = [metrics.interval(metric, p, (rng.random(1_000) < 1e-3).astype(int)).low == 0 for _ in range(60)]
+        assert np.mean(held) >= 0.95
+
+
+def test_the_auroc_of_two_models_is_paired_image_by_image():
+    p, y = sample(4_000, 4, seed=3)
+    other = p.copy()
+    other[0] = np.roll(p[0], 1)  # one label more or less is right: all others keep their places
+    found, alone = metrics.difference("auroc", p, other, y), metrics.interval("auroc", p, y)
+    assert found.high - found.low < 0.5 * (alone.high - alone.low)

@@ -50,10 +50,10 @@ def _won(comparison: Comparison, winner: Compared, images: str) -> str:
 def _calibration(one: Compared, reference: str) -> str:
     """Whether a file is calibrated, and its larger calibration errors."""
     text = ""
-    for score in ("uncertainty", "confidence"):
-        test = one.evaluation.reliability[score].test
+    for kind in ("uncertainty", "confidence"):
+        test = one.evaluation.reliability[kind].test
         if test.flagged:
-            text += f" But {one.name} is not calibrated. By {score} it is {calibration(test)}."
+            text += f" But {one.name} is not calibrated. By {kind} it is {calibration(test)}."
     for metric in CALIBRATION:
         gap = one.differences.get(metric)
         if gap is not None and gap.value > 0:
