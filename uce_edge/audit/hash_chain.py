@@ -50,6 +50,8 @@ class Line:
     seal: Seal
     absent: int = 0
     """The number of lines missing before it, if known."""
+    position: int = 0
+    """Of the line in the whole log, from 1: as it states, or one more than the line before."""
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -182,18 +184,23 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _judged(file: Path, number: int, text: bytes, before: Line | None) -> Line:
     match, document = _SEALED.fullmatch(text), parsed(text)
+    last = 0 if before is None else before.position
+    position = _number(document or {}) or last + 1
+
+    def judged(seal: Seal, absent: int = 0) -> Line:
+        return Line(file, number, text, seal, absent, position)
+
     if document is None or (match is not None and hashlib.sha256(match[1]).hexdigest() != match[2].decode()):
-        return Line(file, number, text, Seal.EDITED)
+        return judged(Seal.EDITED)
     if match is None:
         chained = before is not None and before.seal is not Seal.UNSEALED
-        return Line(file, number, text, Seal.EDITED if chained or "line_sha256" in document else Seal.UNSEALED)
+        return judged(Seal.EDITED if chained or "line_sha256" in document else Seal.UNSEALED)
     expected = document.get("model_sha256") if before is None else digest(before.text)
-    if document.get("previous") == expected:
-        return Line(file, number, text, Seal.INTACT)
-    absent = _number(document) - 1 - (0 if before is None else _number(before.document))
-    if before is not None and before.seal is Seal.EDITED and (absent <= 0 or not _number(before.document)):
-        return Line(file, number, text, Seal.INTACT)  # the line before is reported
-    return Line(file, number, text, Seal.GAP, max(0, absent))
+    absent = position - 1 - last
+    # After an edited line the hash cannot match: that line is reported, and only a jump in the numbers is a gap.
+    if document.get("previous") == expected or (before is not None and before.seal is Seal.EDITED and absent <= 0):
+        return judged(Seal.INTACT)
+    return judged(Seal.GAP, max(0, absent))
 
 
 def _number(document: dict[str, Any]) -> int:
