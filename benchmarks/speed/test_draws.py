@@ -19,7 +19,7 @@ from uce_edge.contract import Inference, PriorFrom
 from uce_edge.datasets.splits import Split
 from uce_edge.runtime.model import Model
 from uce_edge_export.graph import laplace_draws
-from uce_edge_export.options import Wanted
+from uce_edge_export.options import FileKind
 from uce_edge_export.publish.draft import publish
 from uce_edge_train.networks.untrained import export_untrained
 
@@ -31,7 +31,7 @@ MOST = {"resnet20": 1.3, "resnet34": 1.1}
 @pytest.mark.parametrize("network", MOST)
 def test_a_hundred_draws_cost_about_one_pass(network: str, images: np.ndarray, tmp_path: Path) -> None:
     plain, drawn = tmp_path / "deterministic.onnx", tmp_path / "laplace.onnx"
-    metadata = export_untrained(network, plain, Wanted(Inference.DETERMINISTIC)).metadata
+    metadata = export_untrained(network, plain, FileKind(Inference.DETERMINISTIC)).metadata
     data = Split(images, np.arange(len(images)) % 10)
     model = ir.load(plain)
     posterior, told = laplace_draws.fit(model, data, data, PriorFrom.MARGINAL_LIKELIHOOD)

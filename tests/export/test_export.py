@@ -117,6 +117,7 @@ def test_the_file_is_the_contract_to_the_letter(digits: Digits) -> None:
         ("error_probability", TensorProto.FLOAT, ["batch"]),
         ("pass_probabilities", TensorProto.FLOAT, ["samples", "batch", 10]),
         ("logits", TensorProto.FLOAT, ["samples", "batch", 10]),
+        ("decision", TensorProto.INT32, ["batch"]),
     ]
     initializers = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     assert initializers["calibration.temperature"] == pytest.approx(
@@ -128,7 +129,7 @@ def test_the_file_is_the_contract_to_the_letter(digits: Digits) -> None:
 def test_the_metadata_says_what_a_maintainer_needs(digits: Digits) -> None:
     properties = {entry.key: entry.value for entry in onnx.load(digits.model).metadata_props}
     document = json.loads(properties["uce_edge"])
-    assert document["contract"] == 1
+    assert document["contract"] == 2
     assert document["classes"] == list("0123456789")
     assert document["samples"] == document["calibration"]["samples"] == 25
     assert document["calibration"]["method"] == "temperature"

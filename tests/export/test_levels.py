@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import Call, Digits
 
-from uce_edge.calibration.novelty import USUAL, cutoff
+from uce_edge.calibration.novelty import LEVEL, cutoff
 from uce_edge.contract import Method
 from uce_edge.datasets import synthetic_ood
 from uce_edge.datasets.splits import Split
@@ -96,7 +96,7 @@ def test_guarantee_images_have_no_say_in_the_table(digits: Digits, tmp_path: Pat
 
 def test_the_level_is_fixed_before_the_threshold_is_searched(digits: Digits, tmp_path: Path) -> None:
     kept = digits.dataset.splits["guarantee"]
-    for level in (USUAL, 0.05):
+    for level in (LEVEL, 0.05):
         done = calibrated(digits, tmp_path / f"{level}.onnx", Promise(0.1), level)
         rule, said = done.metadata.rule, Model(done.path, "cpu").predict(kept.images)
         assert rule is not None

@@ -59,7 +59,7 @@ def _medical(data: bytes) -> str:
 
 
 def _goldens() -> list[bytes]:
-    return [(GOLDEN / f"digits-{kind}.onnx").read_bytes() for kind in ("mc", "moments", "novelty")]
+    return [(GOLDEN / f"digits-{kind}.onnx").read_bytes() for kind in ("mc", "novelty", "minor-0")]
 
 
 def _weights(corpus: Sequence[bytes]) -> list[list[range]]:
@@ -162,12 +162,12 @@ def _npz_corpus() -> list[bytes]:
 
 def _npz(data: bytes) -> str:
     from uce_edge.datasets.formats.npz import FORMAT
-    from uce_edge.datasets.sources import Wanted
+    from uce_edge.datasets.sources import ReaderOptions
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data.npz"
         path.write_bytes(data)
-        source = FORMAT.read(path, Wanted())
+        source = FORMAT.read(path, ReaderOptions())
         for pixels, labels in source.parts.values():
             assert len(pixels) == len(labels) > 0
             assert 0 <= labels.min() <= labels.max() < len(source.class_names)
@@ -336,7 +336,7 @@ def _continued(data: bytes) -> str:
         except UceEdgeError:
             assert log.read_bytes() == data
             raise
-        audit.add(Answer("x\n#z=1,z=2", None, "nothing", None))
+        audit.add(Answer("x\n#z=1,z=2", None, "nothing"))
         audit.close()
         *_, last = hash_chain.read([log])
         written = log.read_bytes()

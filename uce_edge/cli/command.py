@@ -23,7 +23,7 @@ class Stopped(UceEdgeError):
     """Ctrl-C ended a command; the exit code is 128 plus the number of the signal."""
 
     exit_code = 130
-    default_code = "stopped"
+    default_code = "command.stopped"
 
 
 class Command(TyperCommand):

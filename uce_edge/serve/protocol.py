@@ -195,7 +195,7 @@ def _tensor(name: str, entry: dict[str, Any], rest: memoryview) -> tuple[npt.NDA
         rule = f"{count * dtype.itemsize} by its shape, and at most the {len(rest)} bytes that follow"
         raise UsageError(
             expected(f"the `binary_data_size` of {name}", rule, size, "Send the whole tensor"),
-            "request.binary_data_size",
+            "request.binary-data-size",
         )
     values = np.frombuffer(rest[:size], dtype).reshape(shape)
     return values.astype(dtype.newbyteorder("="), copy=False), rest[size:]

@@ -237,13 +237,13 @@ def test_a_log_that_is_torn_anywhere_is_mended(log: Path) -> None:
     content = log.read_bytes()
     lines = content.splitlines(keepends=True)
     whole = len(content) - len(lines[-1])
-    first = len(b'{"line": ')
+    first, model = len(b'{"line": '), Model(MODEL, "cpu")
     for end in [*range(first, 130), len(lines[0]) - 1, *range(whole, whole + 130), len(content) - 2]:
         for zeros in (b"", bytes(100)):
             log.write_bytes(content[:end] + zeros)
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
-                Audit(log, Model(MODEL, "cpu")).close()
+                Audit(log, model).close()
             lacks_its_end = end == len(lines[0]) - 1 and not zeros
             assert log.read_bytes() == (lines[0] if lacks_its_end else content[:whole] if end >= whole else b"")
             assert len(told) == (not lacks_its_end and (end != whole or zeros != b""))

@@ -245,7 +245,7 @@ def test_columns_stay_in_line_with_wide_letters(capsys: pytest.CaptureFixture[st
     messages.table(["name", "n"], [["猫", "犬"], ["cat", "10"]])
     head, *rows, _ = capsys.readouterr().out.splitlines()
     assert {messages.width(row) for row in (head, *rows)} == {8}
-    answer_text.card(Answer("猫.png", None, "gone", None))
+    answer_text.card(Answer("猫.png", None, "gone"))
 
 
 # Ctrl-C
@@ -265,7 +265,7 @@ def test_a_stopped_training_names_the_command_that_goes_on(
 
 
 def test_any_other_command_is_stopped_with_one_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.predict, "check_request", stop)
+    monkeypatch.setattr(cli.predict, "choose_model", stop)
     assert call("predict", "a.png") == (130, "", "Stopped.\n")
 
 

@@ -94,7 +94,7 @@ HEAD = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
 )
 def test_a_client_that_keeps_the_server_waiting_is_let_go(port: int, first: bytes, then: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
         start = time.monotonic()
         client.sendall(first)
         try:
