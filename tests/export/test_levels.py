@@ -91,7 +91,7 @@ def test_guarantee_images_have_no_say_in_the_table(digits: Digits, tmp_path: Pat
         for number, kept in enumerate((whole, scrambled))
     )
     assert first.costs == other.costs
-    assert first.measured != other.measured
+    assert first.metadata.rule != other.metadata.rule
 
 
 def test_the_level_is_fixed_before_the_threshold_is_searched(digits: Digits, tmp_path: Path) -> None:
@@ -100,13 +100,11 @@ def test_the_level_is_fixed_before_the_threshold_is_searched(digits: Digits, tmp
         done = calibrated(digits, tmp_path / f"{level}.onnx", Promise(0.1), level)
         rule, said = done.metadata.rule, Model(done.path, "cpu").predict(kept.images)
         assert rule is not None
-        assert rule.uncertain is not None
-        assert (rule.foreign.level, rule.foreign.cutoff) == (level, cutoff(135, level).cutoff)
-        familiar = said.novelty > np.float32(rule.foreign.cutoff)
+        assert rule.gate is not None
+        assert (rule.gate.level, rule.cutoff) == (level, cutoff(135, level).cutoff)
+        familiar = said.novelty > np.float32(rule.cutoff)
         wrong = said.class_ids != kept.labels
-        assert (
-            rule.uncertain.threshold == guarantee.find(said.uncertainty[familiar], wrong[familiar], 0.1, 0.95).threshold
-        )
+        assert rule.threshold == guarantee.find(said.uncertainty[familiar], wrong[familiar], 0.1, 0.95).threshold
 
 
 def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digits, call: Call, tmp_path: Path) -> None:
@@ -125,7 +123,7 @@ def test_calibrate_prints_the_table_takes_a_level_and_info_shows_it(digits: Digi
     rows = json.loads(said.out)["novelty_levels"]
     assert [row["level"] for row in rows] == [0.03, 0.04, 0.05]
     assert set(rows[0]["far"]) == set(synthetic_ood.CHOICE)
-    assert "At most 4.0 % of familiar images" in call("info", out).out
+    assert "At most 4.0 % of the images" in call("info", out).out
 
 
 def test_export_of_files_takes_a_level_too(call: Call, tmp_path: Path) -> None:
@@ -138,7 +136,8 @@ def test_export_of_files_takes_a_level_too(call: Call, tmp_path: Path) -> None:
     assert "5.0 % (used)" in said.err
     rule = Model(out, "cpu").metadata.rule
     assert rule is not None
-    assert rule.foreign.level == 0.05
+    assert rule.gate is not None
+    assert rule.gate.level == 0.05
 
 
 def test_the_old_name_of_the_option_still_works(digits: Digits, call: Call, tmp_path: Path) -> None:
