@@ -92,13 +92,7 @@ def package(context: typer.Context, given: list[Path], forms: Forms, out: Path |
 
 
 def _convert(source: Path, out: Path) -> None:
-    import onnx_ir as ir
-
     from uce_edge.contract import VERSION
-    from uce_edge.runtime.model import Model
-    from uce_edge_export.publish.draft import publish
+    from uce_edge_export.publish.draft import convert
 
-    metadata = Model(source, "cpu").metadata
-    with publish(ir.load(source), metadata, out):
-        pass
-    say(f"Wrote {out}: model contract {VERSION}, from contract {metadata.contract}.")
+    say(f"Wrote {out}: model contract {VERSION}, from contract {convert(source, out)}.")

@@ -151,6 +151,13 @@ def publish(model: ir.Model, metadata: Metadata, out: str | Path) -> Iterator[Dr
         save(draft)
 
 
+def convert(source: str | Path, out: str | Path) -> int:
+    """Write a file in the present contract; returns the contract that it had."""
+    model = Model(source, "cpu")
+    with publish(graph_of(model), model.metadata, out):
+        return model.metadata.contract
+
+
 def check_name(out: str | Path) -> Path:
     """Reject a name that does not end in .onnx."""
     out = Path(out)
