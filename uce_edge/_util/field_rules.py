@@ -127,17 +127,17 @@ def reader_of(hint: Any) -> Reader:
 
 
 def _annotated(inner: Reader, marks: tuple[object, ...]) -> Reader:
-    rules = [mark for mark in marks if isinstance(mark, Rule)]
+    checks = [mark for mark in marks if isinstance(mark, Rule)]
 
     def read(value: Any) -> Any:
         if NONE_AS_EMPTY in marks and isinstance(value, Mapping) and not value:
             return None
         result = inner.read(value)
-        if not all(rule.holds(result) for rule in rules):
+        if not all(check.holds(result) for check in checks):
             raise Refused
         return result
 
-    return Reader(" ".join([inner.words, *(rule.words for rule in rules)]), read, marks)
+    return Reader(" ".join([inner.words, *(check.words for check in checks)]), read, marks)
 
 
 def _either(readers: list[Reader]) -> Reader:

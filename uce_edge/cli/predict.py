@@ -148,6 +148,7 @@ def predict(
     from uce_edge.images.folder_watch import arrivals
     from uce_edge.images.loader import collect
     from uce_edge.output.answer_files import AnswerFiles
+    from uce_edge.rejection.description import unpromised
     from uce_edge.runtime.answers import each_answer
     from uce_edge.runtime.model import Model
 
@@ -156,10 +157,8 @@ def predict(
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
     plan = loaded.plan(request)  # a missing rule is an error before a log is opened
-    if plan.rule.decides and plan.rule.limits is None:
-        from uce_edge.rejection.description import UNPROMISED
-
-        warn(UNPROMISED)
+    if missing := unpromised(plan.rule):
+        warn(missing)
     tally = _Tally()
     kept: list[Answer] = []
     at_once = watch is not None or (form.flows and sort is Sort.GIVEN)

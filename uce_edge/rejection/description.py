@@ -56,6 +56,11 @@ def title(rule: RejectRule, decision: Decision | None, count: int) -> str:
     return f"{count} {words[decision]}: {joined}" if grounds else f"{count} {words[decision]}"
 
 
+def unpromised(rule: RejectRule) -> str | None:
+    """The warning about a rule that only rejects out-of-distribution images."""
+    return UNPROMISED if rule.decides and rule.limits is None else None
+
+
 def describe(rule: RejectRule, classes: Sequence[str]) -> str:
     """`--reject auto` and its promises, in sentences."""
     from uce_edge.output.wording import at_most, percent

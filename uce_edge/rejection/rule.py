@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from uce_edge import contract
 from uce_edge._util.field_rules import OPTIONAL, Share, between, checked, many, strictly_between
 from uce_edge._util.records import Record
 from uce_edge.contract import RuleScore
@@ -127,6 +128,17 @@ class RejectRule(Record):
     ) -> "npt.NDArray[np.float32]":
         """The scores that are compared with the limits, in float32."""
         return uncertainty if self.score is RuleScore.UNCERTAINTY else inverse_confidence(probabilities)
+
+    def initializers(self, classes: int) -> "dict[str, npt.NDArray[np.generic]]":
+        """The rule as the graph stores it, by initializer."""
+        import numpy as np
+
+        limits = np.asarray((NO_LIMIT,) if self.limits is None else self.limits, np.float32)
+        return {
+            contract.LIMITS: np.broadcast_to(limits, (classes,)).copy(),
+            contract.CUTOFF: np.asarray(NO_CUTOFF if self.cutoff is None else self.cutoff, np.float32),
+            contract.BY_CONFIDENCE: np.asarray(self.score is RuleScore.CONFIDENCE),
+        }
 
     def decide(
         self,

@@ -80,7 +80,8 @@ class Answer:
         return self._compared()["threshold"]
 
     def _compared(self) -> dict[str, float | None]:
-        return self.rule.columns(None if self.prediction is None else self.prediction.class_id)
+        applied = self.rule
+        return applied.columns(None if self.prediction is None else self.prediction.class_id)
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""

@@ -39,12 +39,12 @@ def looks(most: int) -> list[int]:
     return [*counts, most]
 
 
-def settled(passes: npt.NDArray[np.float32], rule: RejectRule, error: float, most: int) -> npt.NDArray[np.bool_]:
+def settled(passes: npt.NDArray[np.float32], applied: RejectRule, error: float, most: int) -> npt.NDArray[np.bool_]:
     """A mask of the images with a clear outcome.
 
     Args:
         passes: Calibrated probabilities [passes so far, images, classes], two passes at least.
-        rule: The reject rule; without limits only the label counts.
+        applied: The reject rule; without limits only the label counts.
         error: The probability, over all checks, that more passes would change the outcome.
         most: The largest number of passes.
     """
@@ -58,11 +58,11 @@ def settled(passes: npt.NDArray[np.float32], rule: RejectRule, error: float, mos
     first, second = (np.take_along_axis(values, order[None, :, k, None], -1)[..., 0] for k in (-1, -2))
     margin = first - second
     done: npt.NDArray[np.bool_] = margin.mean(0) > limit * margin.std(0, ddof=1) * remaining
-    if rule.limits is None:
+    if applied.limits is None:
         return done
-    limits = np.array(rule.limits, np.float64)
-    own, loosest = limits[order[:, -1] if rule.by_class else 0], limits.max()
-    if rule.score is RuleScore.CONFIDENCE:
+    limits = np.array(applied.limits, np.float64)
+    own, loosest = limits[order[:, -1] if applied.by_class else 0], limits.max()
+    if applied.score is RuleScore.CONFIDENCE:
         score, bias = 1 - first.mean(0), 0.0
         needed = limit * first.std(0, ddof=1) * remaining
     else:

@@ -233,18 +233,18 @@ class Model:
             plan: From `plan`.
         """
         images = images if isinstance(images, np.ndarray) else list(images)
-        batch, seeds, rule = self._as_batch(images), np.array(plan.seeds, np.int32), plan.rule
+        batch, seeds, applied = self._as_batch(images), np.array(plan.seeds, np.int32), plan.rule
         if plan.request.adaptive is None:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), plan.samples, np.int32)
         else:
-            values, drawn = self._calls.run_until_settled(batch, seeds, rule, plan.request.adaptive)
+            values, drawn = self._calls.run_until_settled(batch, seeds, applied, plan.request.adaptive)
         numbers: dict[str, Any] = {name: values.get(name) for name in contract.NUMBERS}
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
-        if rule.decides:
+        if applied.decides:
             codes = values[contract.DECISION]
             if plan.request.reject != "auto":
-                codes = rule.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
+                codes = applied.decide(values[contract.UNCERTAINTY], values[contract.PROBABILITIES], None)
             reasons = [REASONS[code] for code in codes]
             decisions = [Decision.ACCEPT if reason is None else Decision.REJECT for reason in reasons]
         return Prediction(
@@ -256,7 +256,7 @@ class Model:
             drawn=drawn,
             seed=int(plan.request.seed),
             reasons=reasons,
-            rule=rule,
+            rule=applied,
             classes=self.classes,
             sources=images,
             **numbers,

@@ -59,14 +59,14 @@ def measure(
         if known is not None:
             chosen = fitting.choose_score(known.prediction.probabilities, known.labels)
         promise = replace(promise, score=chosen)
-    rule = fitting.fit_rule(prediction, data.labels, promise, gate, how)
-    if isinstance(rule, NoGuaranteeError) and data.groups is not None:
-        rule = NoGuaranteeError(f"{rule} {ONE_EACH}", rule.curve, rule.score)
+    fitted = fitting.fit_rule(prediction, data.labels, promise, gate, how)
+    if isinstance(fitted, NoGuaranteeError) and data.groups is not None:
+        fitted = NoGuaranteeError(f"{fitted} {ONE_EACH}", fitted.curve, fitted.score)
     if known is not None:
         with suppress(reference.DriftReferenceError):  # too few images: the file has no monitor
             metadata = replace(metadata, monitor=reference.of(known.prediction, prediction, data.sha256()))
-    draft.describe(replace(metadata, rule=None if isinstance(rule, NoGuaranteeError) else rule))
-    return rule
+    draft.describe(replace(metadata, rule=None if isinstance(fitted, NoGuaranteeError) else fitted))
+    return fitted
 
 
 def circumstances(prediction: Prediction, data: Split) -> Circumstances:

@@ -8,9 +8,9 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from uce_edge import contract
-from uce_edge.contract import DECISION, RuleScore
+from uce_edge.contract import DECISION
 from uce_edge.metadata import Metadata
-from uce_edge.rejection.rule import NO_CUTOFF, NO_LIMIT, Code, RejectRule
+from uce_edge.rejection.rule import Code, RejectRule
 from uce_edge_export.graph.builder import Builder
 
 PREFIX = "decision."
@@ -20,10 +20,10 @@ _UNCERTAIN = f"{PREFIX}uncertain"
 
 def emit(g: Builder, uncertainty: ir.Value, p: ir.Value, class_id: ir.Value, classes: int) -> ir.Value:
     """1 where the score exceeds its limit or is NaN."""
-    values = _constants(RejectRule(), classes)
-    doubt = g.Sub(g.constant(np.float32(1)), g.ReduceMax(p, g.constant(np.array([-1])), keepdims=0))
+    values = RejectRule().initializers(classes)
+    inverse = g.Sub(g.constant(np.float32(1)), g.ReduceMax(p, g.constant(np.array([-1])), keepdims=0))
     by_confidence = g.constant(values[contract.BY_CONFIDENCE], contract.BY_CONFIDENCE)
-    score = g.Where(by_confidence, doubt, uncertainty)
+    score = g.Where(by_confidence, inverse, uncertainty)
     limit = g.Gather(g.constant(values[contract.LIMITS], contract.LIMITS), class_id, axis=0)
     # A runtime may clip an uncertainty of NaN to 0 or 1; the probabilities stay NaN, and so does their sum.
     zero, total = g.constant(np.float32(0)), g.ReduceSum(p, g.constant(np.array([-1])), keepdims=0)
@@ -35,7 +35,7 @@ def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
     """Also reject by novelty; the caller appends the nodes."""
     index, uncertain = _output(graph)
     uncertain.name = _UNCERTAIN
-    cutoff = g.constant(_constants(RejectRule(), 1)[contract.CUTOFF], contract.CUTOFF)
+    cutoff = g.constant(RejectRule().initializers(1)[contract.CUTOFF], contract.CUTOFF)
     outside = g.Mul(_rejected(g, g.Less(cutoff, novelty)), g.constant(np.int32(Code.OUT_OF_DISTRIBUTION)))
     graph.outputs[index] = describe_output(g.Add(uncertain, outside))
 
@@ -71,7 +71,7 @@ def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
 
 def stored(content: bytes, rule: RejectRule | None, classes: int) -> bytes:
     """Store a rule in the initializers of a file."""
-    model, values = onnx.ModelProto.FromString(content), _constants(rule or RejectRule(), classes)
+    model, values = onnx.ModelProto.FromString(content), (rule or RejectRule()).initializers(classes)
     for tensor in model.graph.initializer:
         if tensor.name in values:
             tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))
@@ -82,15 +82,6 @@ def describe_output(decision: ir.Value) -> ir.Value:
     """Set the name and the type of the output."""
     decision.name, decision.shape, decision.dtype = DECISION, ir.Shape(["batch"]), ir.DataType.INT32
     return decision
-
-
-def _constants(rule: RejectRule, classes: int) -> "dict[str, np.ndarray]":
-    limits = np.asarray((NO_LIMIT,) if rule.limits is None else rule.limits, np.float32)
-    return {
-        contract.LIMITS: np.broadcast_to(limits, (classes,)).copy(),
-        contract.CUTOFF: np.asarray(NO_CUTOFF if rule.cutoff is None else rule.cutoff, np.float32),
-        contract.BY_CONFIDENCE: np.asarray(rule.score is RuleScore.CONFIDENCE),
-    }
 
 
 def _rejected(g: Builder, accepted: ir.Value) -> ir.Value:
