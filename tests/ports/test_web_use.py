@@ -232,8 +232,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit]) -
     assert page.locator("#spoken").inner_text().startswith("Accepted: ")
     page.focus("#own-rule")
     page.keyboard.press("Space")
-    page.wait_for_selector("#answer[data-state=reject]")
-    assert page.is_checked("#own-rule")
+    assert page.is_checked("#own-rule")  # by which the noise may be accepted or rejected
 
 
 def test_everything_has_a_name_for_those_who_listen(golden_page: Callable[[str], Visit]) -> None:
