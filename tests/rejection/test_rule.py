@@ -88,6 +88,19 @@ def test_the_grounds_of_a_decision_in_words(kind: str, class_id: int, reason: Re
 
 
 @pytest.mark.parametrize(
+    ("kind", "reason", "words"),
+    [
+        ("uncertainty", Reason.UNCERTAIN, "above 0.3"),
+        ("confidence", Reason.UNCERTAIN, "confidence below 75 %"),
+        ("classes", Reason.UNCERTAIN, "above 0.3, the limit for cat"),
+        ("both", Reason.BOTH, "unlike anything it was calibrated on, and uncertainty above 0.3"),
+    ],
+)
+def test_a_row_of_a_table_has_the_grounds_in_brief(kind: str, reason: Reason, words: str) -> None:
+    assert description.why(RULES[kind], 0, "cat", reason, brief=True) == words
+
+
+@pytest.mark.parametrize(
     ("kind", "decision", "title"),
     [
         ("nothing", None, "3 images"),

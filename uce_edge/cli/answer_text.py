@@ -77,9 +77,12 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
 
 
 def _decision(answer: "Answer") -> str:
-    if answer.decision == "reject":
-        return f"reject: {answer.why.replace('its uncertainty is ', '').replace('its confidence is ', 'confidence ')}"
-    return answer.decision or "-"
+    prediction = answer.prediction
+    if prediction is None or answer.decision != "reject":
+        return answer.decision or "-"
+    from uce_edge.rejection.description import why
+
+    return f"reject: {why(prediction.rule, prediction.class_id, prediction.label, prediction.reason, brief=True)}"
 
 
 def _colour(answer: "Answer") -> str | None:

@@ -15,11 +15,16 @@ UNPROMISED = (
 _OOD, _FAMILIAR = "unlike anything it was calibrated on", "like what it was calibrated on"
 
 
-def why(rule: RejectRule, class_id: int, label: str, reason: Reason | None) -> str:
-    """The grounds of one decision, to follow "reject:" or "accept:"."""
+def why(rule: RejectRule, class_id: int, label: str, reason: Reason | None, *, brief: bool = False) -> str:
+    """The grounds of one decision, to follow "reject:" or "accept:".
+
+    Brief ones are for a row of a table that shows the uncertainty.
+    """
     limit = rule.limit(class_id)
-    above, at_most = (_compared(rule, limit, rejected=rejected) for rejected in (True, False))
-    above, at_most = f"its {above}", f"its {at_most}"
+    its, verb = ("", "") if brief else ("its ", "is ")
+    above, at_most = (f"{its}{_compared(rule, limit, rejected=rejected, verb=verb)}" for rejected in (True, False))
+    if brief and reason is Reason.UNCERTAIN and rule.score is RuleScore.UNCERTAINTY:
+        above = f"above {1 if limit is None else limit:.4g}"
     if rule.by_class:
         above, at_most = (f"{text}, the limit for {label}" for text in (above, at_most))
         if limit is not None and limit < 0:

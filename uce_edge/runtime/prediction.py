@@ -253,7 +253,7 @@ def summarise(passes: FloatArray, members: int = 1) -> Summary:
 
     Args:
         passes: [seeds * members, batch, classes], seed by seed.
-        members: The networks of an ensemble. They are no draws, so the standard error is that of the seeds' averages.
+        members: The networks of an ensemble. They are not draws, so the standard error is that of the seeds' averages.
     """
     classes = passes.shape[-1]
     values = passes.astype(np.float64)

@@ -125,7 +125,7 @@ class Calls:
             same |= fresh
             last = count == len(seeds)
             done = np.full(len(open_images), True)
-            if not last:  # members are no draws: their mean varies from seed to seed
+            if not last:  # members are not draws: their mean varies from seed to seed
                 done = early_stopping.settled(seed_averages(passes, members), rule, error, len(seeds))
             if done.any():
                 settled.append((open_images[done], self._computed(passes[:, done])))
