@@ -186,10 +186,10 @@ def _promises(own: dict[Inference, Found], metadata: Metadata) -> str:
         promised = metadata.promise
         target = None if promised is None else promised.target_error
         rows.append([
-            str(kind), percent(gated["level"]), percent(gated["foreign"], 2), f"{gated['threshold']:.4f}",
+            str(kind), percent(gated["level"]), percent(gated["own_rejected"], 2), gated["accepts"],
             percent(target), percent(gated["coverage"]), percent(gated["error"], 2),
         ])  # fmt: skip
-    head = ["", "in-distribution images that it may reject", "it does", "threshold", "error of the accepted, at most",
+    head = ["", "in-distribution images that it may reject", "it does", "it accepts", "error of the accepted, at most",
             "accepted", "error of these"]  # fmt: skip
     return _table(head, rows)
 
