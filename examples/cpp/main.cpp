@@ -19,12 +19,14 @@ namespace {
 using Options = std::map<std::string, std::string>;
 
 constexpr const char* usage =
-    "Usage: uce_edge_predict MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto], or "
+    "Usage: uce_edge_predict MODEL.onnx IMAGE.raw [--frame WIDTHxHEIGHT] [--samples N] [--seed S] [--reject "
+    "THRESHOLD|auto], or "
     "uce_edge_predict MODEL.onnx --self-test";
 
 constexpr const char* help =
     "\n\nClassifies one raw image and prints the answer as JSON.\n\n"
     "  IMAGE.raw     height x width x channels bytes, rows from the top, not normalised\n"
+    "  --frame WxH   the image is a frame of this size, gray or RGB: resize it as the file asks\n"
     "  --samples N   the number of passes, 1 to 4096; by default what the file says\n"
     "  --seed S      which passes: S owns 4096*S to 4096*S+4095; by default 0\n"
     "  --reject T    reject an uncertainty above T, or with auto apply the rule of the file\n"
@@ -54,6 +56,21 @@ std::optional<std::int64_t> whole(const Options& options, const std::string& nam
     refuse(name, "between " + std::to_string(low) + " and " + std::to_string(high), given->second);
   }
   return value;
+}
+
+// The pixels that the model takes, of a frame of WIDTHxHEIGHT with as many channels as its bytes make up.
+std::vector<std::uint8_t> prepared(const uce_edge::Model& model, const std::string& size,
+                                   const std::vector<std::uint8_t>& bytes) {
+  const std::size_t cross = size.find('x');
+  const auto width = parse<std::int32_t>(size.substr(0, cross));
+  const auto height = cross == std::string::npos ? std::nullopt : parse<std::int32_t>(size.substr(cross + 1));
+  if (!width || !height || *width < 1 || *height < 1) refuse("frame", "a width and a height such as 640x480", size);
+  const std::int64_t area = std::int64_t(*width) * *height, count = std::int64_t(bytes.size());
+  if (count != area && count != 3 * area) {
+    refuse("image", std::to_string(area) + " bytes (gray) or " + std::to_string(3 * area) + " bytes (RGB)",
+           std::to_string(count));
+  }
+  return model.prepare({bytes.data(), *width, *height, count / area, 0});
 }
 
 std::string quoted(const std::string& text) {
@@ -104,7 +121,7 @@ void run(const std::vector<std::string>& arguments) {
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
-    if (word == "--samples" || word == "--seed" || word == "--reject") {
+    if (word == "--frame" || word == "--samples" || word == "--seed" || word == "--reject") {
       if (i + 1 == arguments.size()) throw uce_edge::UsageError(usage);
       options[word.substr(2)] = arguments[++i];
     } else {
@@ -139,7 +156,8 @@ void run(const std::vector<std::string>& arguments) {
   }
   std::ifstream file(files[1], std::ios::binary);
   if (!file) throw uce_edge::Error("There is no image file " + files[1] + ".");
-  const std::vector<std::uint8_t> image{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::vector<std::uint8_t> image{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (options.count("frame")) image = prepared(model, options.at("frame"), image);
 
   const auto answer = model.predict(image, seeds);
   std::string probabilities;

@@ -78,6 +78,18 @@ typedef struct uce_edge_image {
   ptrdiff_t stride; /* bytes from one row to the next, negative for rows from below; 0 for rows without a gap */
 } uce_edge_image;
 
+/* An 8-bit image of any size: rows from the top, channels last. */
+typedef struct uce_edge_frame {
+  const uint8_t *pixels;
+  int32_t width, height;
+  int32_t channels; /* 1 for gray, 3 for RGB; a model of the other kind gets it converted */
+  ptrdiff_t stride; /* as of uce_edge_image */
+} uce_edge_frame;
+
+/* Resize a frame as the file asks, with the same bytes as in Python. `pixels` has room for the `image_bytes` of
+ * uce_edge_info; several frames may be prepared one after the other in memory, to be read there. */
+int uce_edge_prepare(const uce_edge_model *model, const uce_edge_frame *frame, void *pixels, uce_edge_error *error);
+
 /* Which passes are drawn: the first `samples` of the 4096 that `seed` owns. */
 typedef struct uce_edge_passes {
   int32_t samples; /* 0 for the number stored in the file */

@@ -27,6 +27,7 @@
 #include "uce_edge_json.hpp"
 #include "uce_edge_merge.hpp"
 #include "uce_edge_range.hpp"
+#include "uce_edge_resize.hpp"
 #include "uce_edge_session.hpp"
 
 namespace uce_edge {
@@ -91,6 +92,7 @@ struct Metadata {
   bool float32 = false;  // pixels are float32 rather than uint8
   bool deterministic = false, moments = false;
   std::optional<Range> range;  // of gray values of more than 8 bits, for `to_8_bits`
+  Resize resize;               // how `Model::prepare` brings an image to the model's size
   bool takes_seeds = true;  // a deterministic model does not, nor one whose passes are baked in
   std::int64_t samples = 0;
   std::int64_t members = 1;                   // networks of an ensemble
@@ -144,6 +146,7 @@ struct Metadata {
       result.range = Range{stored.at("low", Kind::number).number, stored.at("high", Kind::number).number};
       if (!(result.range->low < result.range->high)) document.damaged("its range ends before it starts");
     }
+    if (image.has("resize")) result.resize = stored_resize(image.at("resize", Kind::object), result);
     const std::string inference = document.at("inference", Kind::string).text;
     if (std::find(std::begin(inferences), std::end(inferences), inference) == std::end(inferences)) {
       document.damaged("its inference is " + inference);
@@ -189,6 +192,35 @@ struct Metadata {
     if (document.has("probe")) {
       for (const detail::Json& stored : document.at("probe", Kind::array).items) result.probes.push_back(probe(stored));
     }
+    return result;
+  }
+
+  // A mode or filter that is not known is refused: another one would give other pixels, and so other answers.
+  static Resize stored_resize(const detail::Json& stored, const Metadata& image) {
+    using Kind = detail::Json::Kind;
+    const auto chosen = [&](const char* key, const auto& names) {
+      const std::string name = stored.at(key, Kind::string).text;
+      const auto place = std::find(std::begin(names), std::end(names), name);
+      if (place != std::end(names)) return int(place - std::begin(names));
+      stored.damaged("its resize " + std::string(key) + " is " + name);
+      return 0;
+    };
+    Resize result;
+    result.mode = ResizeMode(chosen("mode", resize_modes));
+    if (stored.has("filter")) result.filter = ResizeFilter(chosen("filter", resize_filters));
+    if (result.mode == ResizeMode::crop) {
+      result.size = stored.whole("size", std::max(image.height, image.width), 1 << 16);
+    }
+    if (result.mode != ResizeMode::pad || !stored.has("fill")) return result;
+    const detail::Json* fill = stored.find("fill");
+    const std::vector<detail::Json> colour = fill->kind == Kind::array ? fill->items : std::vector{*fill};
+    for (const detail::Json& value : colour) {
+      const bool level = value.kind == Kind::number && value.number >= 0 && value.number <= 255;
+      if (!level || value.number != std::floor(value.number)) stored.damaged("its resize fill is no colour");
+      result.fill.push_back(level ? std::uint8_t(value.number) : std::uint8_t(0));
+    }
+    const bool fits = fill->kind == Kind::number || std::int64_t(colour.size()) == image.channels;
+    if (!fits) stored.damaged("its resize fill is no colour");
     return result;
   }
 
@@ -347,6 +379,14 @@ class Model {
     return found;
   }
 
+  // The pixels that `predict` takes, of an 8-bit image of any size: resized as in Python, to the byte.
+  std::vector<std::uint8_t> prepare(const Frame& frame) const {
+    Failure failure;
+    auto pixels = prepare(frame, failure);
+    detail::raise(failure);
+    return pixels;
+  }
+
   // Classifies one image: raw pixels, rows from the top, channels last, not normalised.
   Prediction predict(const std::vector<std::uint8_t>& image, const std::vector<std::int32_t>& seeds) const {
     const Metadata& m = metadata_;
@@ -393,6 +433,19 @@ class Model {
     if (!metadata_.takes_seeds && samples != metadata_.samples) return left_out("samples", samples);
     if (!metadata_.takes_seeds && !metadata_.deterministic && passes.seed != 0) return left_out("seed", passes.seed);
     return pass_seeds(samples, passes.seed, failure);
+  }
+
+  std::vector<std::uint8_t> prepare(const Frame& frame, Failure& failure) const {
+    const Metadata& m = metadata_;
+    const std::string reason = unusable(frame, m.channels);
+    failure = reason.empty() ? Failure{} : Failure::usage(reason);
+    if (failure) return {};
+    const Shape shape{m.width, m.height, m.channels};
+    if (!m.float32) return resized<std::uint8_t>(frame, shape, m.resize);
+    const std::vector<float> pixels = resized<float>(frame, shape, m.resize);
+    std::vector<std::uint8_t> bytes(m.image_bytes());
+    std::memcpy(bytes.data(), pixels.data(), bytes.size());
+    return bytes;
   }
 
   // One answer for each image; none when `failure` says why. As in Python, a call of ONNX Runtime holds 32 image-passes

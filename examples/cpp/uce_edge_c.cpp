@@ -121,6 +121,16 @@ const char* uce_edge_class_name(const uce_edge_model* model, int32_t class_id) {
   return class_id < 0 || std::size_t(class_id) >= classes.size() ? nullptr : classes[std::size_t(class_id)].c_str();
 }
 
+int uce_edge_prepare(const uce_edge_model* model, const uce_edge_frame* frame, void* pixels, uce_edge_error* error) {
+  return guarded(error, [&] {
+    Failure failure;
+    const uce_edge::Frame view{frame->pixels, frame->width, frame->height, frame->channels, frame->stride};
+    const auto prepared = model->model.prepare(view, failure);
+    if (!failure) std::memcpy(pixels, prepared.data(), prepared.size());
+    return failure;
+  });
+}
+
 int uce_edge_predict(const uce_edge_model* model, const uce_edge_image* images, size_t count,
                      const uce_edge_passes* passes, uce_edge_answer* answers, float* probabilities,
                      uce_edge_error* error) {
