@@ -1,6 +1,7 @@
 // The model contract, version 2 (docs/contract.md): names, limits, and what a description must say.
 import { existsSync, readFileSync } from 'node:fs';
 import { checkDigests } from './integrity.mjs';
+import { wrongResize } from './resize.mjs';
 
 export const CONTRACT = 2;
 export const MAX_SAMPLES = 4096;
@@ -68,7 +69,7 @@ export function describe(model) {
   if (!INFERENCE.includes(about.inference)) damaged(`its inference is ${about.inference}`);
   const { range } = about.image ?? {};
   if (range != null && !(Number.isFinite(range.low) && Number.isFinite(range.high) && range.low < range.high)) damaged('its range ends before it starts');
-  const wrong = wrongRule(about);
+  const wrong = wrongResize(about.image ?? {}) ?? wrongRule(about);
   if (wrong) damaged(wrong);
   checkDigests(model, path, text, about);
   return about;

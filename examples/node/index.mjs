@@ -3,12 +3,13 @@
 import { readFileSync, statSync } from 'node:fs';
 import { check, isUncertain, MAX_SAMPLES, MAX_SEED, Model, REASONS, UceEdgeError } from './uce_edge.mjs';
 
-const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--samples N] [--seed S] [--reject THRESHOLD|auto], or node index.mjs MODEL.onnx --self-test';
+const USAGE = 'Usage: node index.mjs MODEL.onnx IMAGE.raw [--frame WIDTHxHEIGHT] [--samples N] [--seed S] [--reject THRESHOLD|auto], or node index.mjs MODEL.onnx --self-test';
 const HELP = `${USAGE}
 
 Classifies one raw image and prints the answer as JSON.
 
   IMAGE.raw     height x width x channels bytes, rows from the top, not normalised
+  --frame WxH   the image is a frame of this size, gray or RGB: resize it as the file asks
   --samples N   the number of passes, 1 to 4096; by default what the file says
   --seed S      which passes: S owns 4096*S to 4096*S+4095; by default 0
   --reject T    reject an uncertainty above T, or with auto apply the rule of the file
@@ -25,13 +26,25 @@ async function selfTest(path) {
   console.log(JSON.stringify({ images, difference }));
 }
 
+/** The pixels that the model takes, of a frame of WIDTHxHEIGHT with as many channels as its bytes make up. */
+function prepared(model, size, data) {
+  const sides = /^([1-9]\d{0,8})x([1-9]\d{0,8})$/.exec(size);
+  if (!sides) throw new UceEdgeError(`Expected \`frame\` to be a width and a height such as 640x480, but got ${size}.`, 2);
+  const [width, height] = sides.slice(1).map(Number);
+  const area = width * height;
+  if (![area, 3 * area].includes(data.length)) {
+    throw new UceEdgeError(`Expected \`image\` to be ${area} bytes (gray) or ${3 * area} bytes (RGB), but got ${data.length}.`, 2);
+  }
+  return model.prepare({ data, width, height, channels: data.length / area });
+}
+
 async function main(words) {
   if (words.some((word) => ['--help', '-h'].includes(word))) return console.log(HELP);
   if (words.length === 2 && words[1] === '--self-test') return selfTest(words[0]);
   const files = [];
   const given = {};
   for (let i = 0; i < words.length; i++) {
-    if (!['--samples', '--seed', '--reject'].includes(words[i])) files.push(words[i]);
+    if (!['--frame', '--samples', '--seed', '--reject'].includes(words[i])) files.push(words[i]);
     else if (i + 1 < words.length) given[words[i].slice(2)] = words[++i];
     else throw new UceEdgeError(USAGE, 2);
   }
@@ -58,7 +71,8 @@ async function main(words) {
   }
   const isFile = statSync(files[1], { throwIfNoEntry: false })?.isFile();
   if (!isFile) throw new UceEdgeError(`There is no image file ${files[1]}.`);
-  const answer = await model.predict(readFileSync(files[1]), seeds);
+  const bytes = readFileSync(files[1]);
+  const answer = await model.predict('frame' in given ? prepared(model, given.frame, bytes) : bytes, seeds);
   const code = auto ? answer.decision : Number(threshold !== null && isUncertain(answer.uncertainty, threshold));
   const decision = 'reject' in given ? (code === 0 ? 'accept' : 'reject') : null;
   console.log(JSON.stringify({ ...answer, decision, reason: REASONS[code], samples, seed }));

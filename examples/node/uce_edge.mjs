@@ -3,6 +3,7 @@ import './telemetry.mjs'; // before onnxruntime-node, which reads it once
 import * as ort from 'onnxruntime-node';
 import { describe, MAX_SAMPLES, NUMBERS, OPTIONAL, OUTPUTS, passSeeds, refuse } from './contract.mjs';
 import { callSize, decide, summarise } from './merge.mjs';
+import { prepare } from './prepare.mjs';
 import { allowedDifference, differenceFrom, probeImage } from './probe.mjs';
 
 export * from './contract.mjs';
@@ -63,6 +64,11 @@ export class Model {
       refuse(`Expected \`seed\` to be left out for ${kind}, but got ${seed}.`, 2);
     }
     return passSeeds(samples, seed);
+  }
+
+  /** The bytes that `predict` takes, of an 8-bit image of any size: `{ data, width, height, channels, stride }`. */
+  prepare(frame) {
+    return prepare(frame, this.about.image);
   }
 
   /**

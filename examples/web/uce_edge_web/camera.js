@@ -1,11 +1,13 @@
-// The camera of the device: a preview, and frames in the shape of the model's image.
+// The camera of the device: a preview, and frames for the model.
 
 import { Refusal } from "./contract.js";
 
 export class Camera {
-  constructor(video, { width, height }) {
+  constructor(video, { width, height, resize }) {
     this.video = video;
-    this.aspect = width / height;
+    // A model that stretches would distort a frame of another shape; the others keep the shape themselves.
+    this.aspect = (resize?.mode ?? "stretch") === "stretch" ? width / height : null;
+    video.classList.toggle("whole", resize?.mode === "pad");
     this.stream = null;
   }
 
@@ -33,9 +35,10 @@ export class Camera {
     this.video.srcObject = null;
   }
 
-  /** The middle of the current frame, as the preview shows it. */
+  /** The current frame; for a model that stretches, its middle, as the preview shows it. */
   async grab() {
     const { videoWidth: width, videoHeight: height } = this.video;
+    if (this.aspect === null) return createImageBitmap(this.video);
     const wide = Math.min(width, Math.round(height * this.aspect));
     const high = Math.min(height, Math.round(width / this.aspect));
     return createImageBitmap(this.video, Math.floor((width - wide) / 2), Math.floor((height - high) / 2), wide, high);

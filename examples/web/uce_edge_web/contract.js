@@ -1,5 +1,7 @@
 // The model contract, version 2: what a model file must promise, and which passes may be asked for.
 
+import { wrongResize } from "./resize.js";
+
 export const VERSION = 2;
 export const MAX_SAMPLES = 4096;
 export const MAX_SEED = 4095;
@@ -58,6 +60,8 @@ function firstWrong({ classes, image, inference, samples, members = 1, noise, ou
   }
   if (![1, 3].includes(image.channels)) return `an image of ${image.channels} channels is neither gray nor RGB`;
   if (!["uint8", "float32"].includes(image.dtype ?? "uint8")) return `it takes images of type ${image.dtype}`;
+  const wrong = wrongResize(image);
+  if (wrong) return wrong;
   if (!INFERENCE.includes(inference)) return `it has the unknown inference ${inference}`;
   if (!(Number.isInteger(samples) && samples >= 1 && samples <= MAX_SAMPLES)) return `its samples are ${samples}`;
   if (!(Number.isInteger(members) && members >= 1)) return `its members are ${members}`;

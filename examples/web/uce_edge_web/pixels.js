@@ -1,7 +1,7 @@
 // From what a user gives, a file, a camera frame or raw bytes, to the pixels a model takes.
 
 import { expected, Refusal } from "./contract.js";
-import { resizeRows } from "./resize.js";
+import { gray, resizeRows } from "./resize.js";
 
 const MAX_PIXELS = 100_000_000;
 const TILE = 4096; // canvases of phones have limits that photos reach
@@ -41,12 +41,12 @@ async function isDeep(file) {
   return String.fromCharCode(...head.slice(1, 4)) === "PNG" && head[24] === 16;
 }
 
-/** Brings a bitmap into the model's shape, [height, width, channels]: transparent parts on white, then resized. */
+/** Brings a bitmap into the model's shape, [height, width, channels]: transparent parts on white, then resized as it asks. */
 export function fit(bitmap, spec) {
   const rowsAtOnce = Math.max(1, Math.floor((1 << 20) / bitmap.width));
   const read = rowReader(bitmap, spec.channels, rowsAtOnce);
   const from = { width: bitmap.width, height: bitmap.height, channels: spec.channels };
-  return resizeRows(read, from, spec, { whole: (spec.dtype ?? "uint8") === "uint8", rowsAtOnce });
+  return resizeRows(read, from, spec, { resize: spec.resize, exact: spec.dtype === "float32", rowsAtOnce });
 }
 
 /** Pixels as raw bytes, exactly as the model takes them. */
@@ -105,7 +105,7 @@ function copyRow(rgba, from, count, rows, to, channels) {
   for (let x = 0; x < count; x++, from += 4) {
     const red = rgba[from], green = rgba[from + 1], blue = rgba[from + 2];
     if (channels === 1) {
-      rows[to++] = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16; // Pillow's gray, ITU-R 601
+      rows[to++] = gray(red, green, blue);
     } else {
       rows[to++] = red;
       rows[to++] = green;
