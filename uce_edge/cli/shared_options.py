@@ -84,8 +84,8 @@ DataOption = Annotated[
     str,
     typer.Option(
         help=f"Labelled images: {', '.join(names())}, a folder with one sub-folder per class, a manifest (.csv, .tsv, "
-        ".jsonl or .parquet with the columns path and label, optionally class_id, group and split) or a folder with it as "
-        "labels.csv, or an .npz file."
+        ".jsonl or .parquet with the columns path and label, optionally class_id, group and split), a folder with such "
+        "a labels.csv, or an .npz file."
     ),
 ]
 _GROUP = (

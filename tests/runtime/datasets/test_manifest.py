@@ -214,7 +214,7 @@ def test_class_id_is_the_class_of_a_model_with_other_names(pictures: Path) -> No
         labelled.load(given, ImageSpec(6, 6, 1), ("tench", "fish", "bird"))
 
 
-@pytest.mark.parametrize("ids", [lambda i: "x", lambda i: "-1", lambda i: str(i), lambda i: str(i % 3 + 1)])
+@pytest.mark.parametrize("ids", [lambda i: "x", lambda i: "-1", str, lambda i: str(i % 3 + 1)])
 def test_a_class_id_that_is_no_output_is_refused(ids: object, pictures: Path) -> None:
     given = csv(pictures, rows(class_id=ids, label=lambda i: "abc"[i % 3]))
     with raises("manifest.class-id"):
