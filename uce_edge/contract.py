@@ -230,6 +230,32 @@ class Sigma(StrEnum):
     """From the marginals of W^2 over outputs, inputs and taps: one map with one channel."""
 
 
+MAX_SIDE = 65_535
+"""The most pixels on a side, as in JPEG: of an image that is read, and of a resized one."""
+
+
+class ResizeMode(StrEnum):
+    """How an image gets the size that a model takes."""
+
+    STRETCH = "stretch"
+    """Both sides become those of the model."""
+    CROP = "crop"
+    """The shorter side becomes `size`, and the middle is cut out."""
+    PAD = "pad"
+    """The whole image fits, and the rest is filled."""
+
+
+class ResizeFilter(StrEnum):
+    """The filter of a resize; all average when they shrink."""
+
+    BILINEAR = "bilinear"
+    """Triangle, 1 pixel to each side."""
+    BICUBIC = "bicubic"
+    """Cubic with a = -0.5, 2 pixels to each side."""
+    LANCZOS = "lanczos"
+    """Windowed sinc, 3 pixels to each side."""
+
+
 class RuleScore(StrEnum):
     """The score that a reject rule compares."""
 

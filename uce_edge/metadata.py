@@ -36,6 +36,7 @@ from uce_edge.contract import (
 )
 from uce_edge.errors import ModelFileError, expected
 from uce_edge.images.gray_range import Range
+from uce_edge.images.resize import STRETCH, Resize
 from uce_edge.integrity.digests import MARK, Digests, of_document
 from uce_edge.integrity.self_test import Probe
 from uce_edge.monitor.state import StoredReference
@@ -78,6 +79,8 @@ class ImageSpec(Record):
     std: tuple[Annotated[float, ABOVE_ZERO], ...] = (1.0,)
     range: Annotated[Range | None, OPTIONAL] = None
     """The raw gray values that become 0 and 255, of more than 8 bits; None for the range of the file's type."""
+    resize: Annotated[Resize, OPTIONAL] = STRETCH
+    """How an image of another size becomes one of this size."""
 
     REMEDY: ClassVar[str] = "docs/contract.md says what an image is."
 
@@ -86,12 +89,23 @@ class ImageSpec(Record):
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in (1, self.channels):
                 raise self.wrong(name, "one number" if self.channels == 1 else f"one number or {self.channels}")
+        self._check_resize()
+
+    def _check_resize(self) -> None:
+        resize, longer = self.resize, max(self.width, self.height)
+        if resize.size is not None and resize.size < longer:
+            rule = f"at least {longer}, the longer side of the model's image"
+            raise RecordError("resize.size", rule, resize.size, self.REMEDY)
+        if isinstance(resize.fill, tuple) and len(resize.fill) not in (1, self.channels):
+            rule = "one number" if self.channels == 1 else f"one number or {self.channels}"
+            raise RecordError("resize.fill", rule, resize.fill, self.REMEDY)
 
     @property
     def words(self) -> str:
         """The size and type of an image, in words."""
         of = "" if self.range is None else f", gray values {self.range}"
-        return f"{self.height} x {self.width} x {self.channels} {self.dtype}{of}"
+        by = "" if self.resize == STRETCH else f", resize {self.resize}"
+        return f"{self.height} x {self.width} x {self.channels} {self.dtype}{of}{by}"
 
 
 @dataclass(frozen=True)

@@ -343,14 +343,7 @@ def _labelled_images(request: _Request, first: Metadata, finished: bool) -> tupl
         return labelled.load(data, first.image, first.classes, own, group), first.classes
     if request.spec.classes is not None:
         return labelled.load(data, first.image, first.classes, group=group), first.classes
-    images, names = labelled.load_with_names(data, first.image, group)
-    if len(names) != len(first.classes):
-        rule = f"{len(first.classes)}, as many as the model has outputs"
-        raise UsageError(
-            expected(f"the classes of {data}", rule, len(names), "Name those of the model: --classes"),
-            "dataset.classes",
-        )
-    return images, names
+    return labelled.load_with_names(data, first.image, len(first.classes), group)
 
 
 def _check_possible(images: Split, promise: Promise, posterior: PostHoc | None) -> None:

@@ -84,7 +84,8 @@ DataOption = Annotated[
     str,
     typer.Option(
         help=f"Labelled images: {', '.join(names())}, a folder with one sub-folder per class, a manifest (.csv, .tsv, "
-        ".jsonl or .parquet with the columns path and label, optionally group and split), or an .npz file."
+        ".jsonl or .parquet with the columns path and label, optionally class_id, group and split), a folder with such "
+        "a labels.csv, or an .npz file."
     ),
 ]
 _GROUP = (

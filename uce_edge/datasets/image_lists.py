@@ -12,8 +12,15 @@ from uce_edge.errors import UsageError, expected
 
 SUFFIXES = (".csv", ".jsonl", ".tsv", ".txt")
 PATH = "path"
-COLUMNS = (PATH, "label", "group", "split")
+LABEL = "label"
+CLASS_ID = "class_id"
+COLUMNS = (PATH, LABEL, CLASS_ID, "group", "split")
 """The columns with a meaning, in upper or lower case."""
+
+
+_INSIDE = ("labels.csv", "labels.tsv")
+"""Manifests that a folder may have inside."""
+_HEAD = 10_000  # characters of the first line, at most
 
 
 class Row(NamedTuple):
@@ -44,8 +51,7 @@ def parse(text: str, suffix: str, name: str) -> list[Row]:
     if suffix == ".jsonl":
         return [_of_json(line, n, name) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     head = text.partition("\n")[0]
-    delimiter = "\t" if suffix == ".tsv" else ";" if ";" in head and "," not in head else ","
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(head, suffix), strict=True)
     try:
         columns = columns_of(next(reader, []), name)
         return [_of_cells(cells, reader.line_num, columns, name) for cells in reader if any(map(str.strip, cells))]
@@ -64,6 +70,21 @@ def columns_of(names: Iterable[str], where: str) -> list[str]:
                 expected(f"the columns of {where}", "different", f"{column} twice", "Rename one"), "manifest.columns"
             )
     return columns
+
+
+def inside(folder: Path) -> Path | None:
+    """The manifest in a folder, known by its name and columns."""
+    for name in _INSIDE:
+        path = folder / name
+        try:
+            with path.open(encoding="utf-8-sig") as file:
+                head = file.readline(_HEAD)
+        except (OSError, UnicodeDecodeError):
+            continue
+        columns = {_column(cell.strip('" \n')) for cell in head.split(_delimiter(head, path.suffix))}
+        if PATH in columns and columns & {LABEL, CLASS_ID}:
+            return path
+    return None
 
 
 def paths(rows: Iterable[Row], name: str) -> list[str]:
@@ -89,6 +110,10 @@ def beside(path: str, folder: str) -> str:
 def text_of(value: Any) -> str:
     """A cell as text."""
     return "" if value is None else str(value)
+
+
+def _delimiter(head: str, suffix: str) -> str:
+    return "\t" if suffix == ".tsv" else ";" if ";" in head and "," not in head else ","
 
 
 def _column(name: str) -> str:

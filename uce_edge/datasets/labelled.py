@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from uce_edge.datasets import overlap
+from uce_edge.datasets import class_order, overlap
 from uce_edge.datasets.image_files import LOG
 from uce_edge.datasets.resolve import Resolved, resolve
-from uce_edge.datasets.sources import ReaderOptions
+from uce_edge.datasets.sources import ReaderOptions, Source
 from uce_edge.datasets.splits import Split, from_source, part_of
 from uce_edge.errors import UsageError, argument, expected
 from uce_edge.images import loader
@@ -50,21 +50,32 @@ def load(source: str, spec: ImageSpec, classes: Sequence[str], own: Own = _UNKNO
     resolved = resolve(source, options=_options(spec, classes, own, group), below_root=False)
     _, split = _first(source, _unseen(resolved, "calibration", own), _TO_CALIBRATE)
     _warn_about_duplicates(source, split)
-    return _matched(source, split, resolved.source.class_names, spec, classes)
+    return _matched(source, split, resolved.source, spec, classes)
 
 
-def load_with_names(source: str, spec: ImageSpec, group: str | None = None) -> tuple[Split, tuple[str, ...]]:
-    """Labelled images to calibrate on, and their class names.
+def load_with_names(
+    source: str, spec: ImageSpec, outputs: int, group: str | None = None
+) -> tuple[Split, tuple[str, ...]]:
+    """Labelled images to calibrate on, and the class names of a network's outputs.
 
     Args:
         source: A folder with one sub-folder per class, a manifest, or an .npz file.
         spec: The image format of the model.
+        outputs: How many outputs the network has. Classes are in their order: by `class_id`, by number or by name.
         group: The column or pattern that groups the images, as in `splits.load`.
     """
     resolved = resolve(source, options=ReaderOptions(spec, group=group), below_root=False)
     _, split = _first(source, _parts(resolved), _TO_CALIBRATE)
     _warn_about_duplicates(source, split)
-    return _prepared(split, spec), tuple(resolved.source.class_names)
+    names, ids = resolved.source.class_names, resolved.source.class_ids
+    if ids is not None:
+        names = class_order.of_outputs(names, ids, outputs, source)
+        split = replace(split, labels=np.array(ids)[split.labels])
+    elif len(names) != outputs:
+        rule = f"{outputs}, as many as the model has outputs"
+        remedy = "Name those of the model: --classes; or add a column class_id to a manifest"
+        raise UsageError(expected(f"the classes of {source}", rule, len(names), remedy), "dataset.classes")
+    return _prepared(split, spec), tuple(names)
 
 
 def load_test(
@@ -88,7 +99,7 @@ def load_test(
     resolved = resolve(source, root, _options(spec, classes, own, group))
     name, split = _first(source, _unseen(resolved, "test", own), _TO_EVALUATE)
     words = {"test": "test images", "val": "validation images", "all": "all images"}[name]
-    return _matched(source, split, resolved.source.class_names, spec, classes), words
+    return _matched(source, split, resolved.source, spec, classes), words
 
 
 def load_ood(source: str, spec: ImageSpec, root: str | Path | None = None, download: bool = False) -> Split:
@@ -170,17 +181,30 @@ def _warn_about_duplicates(given: str, split: Split) -> None:
             )
 
 
-def _matched(given: str, split: Split, names: Sequence[str], spec: ImageSpec, classes: Sequence[str]) -> Split:
+def _matched(given: str, split: Split, source: Source, spec: ImageSpec, classes: Sequence[str]) -> Split:
     """Resize the images and map their labels to the model's classes."""
-    unknown = [name for name in names if name not in classes]
-    if unknown:
+    place = {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in source.class_names if name not in place]
+    index = _by_number(source, place) if unknown else [place[name] for name in source.class_names]
+    if index is None:
         rule = f"among the model's ({', '.join(list(classes)[:5])}, ...)"
+        shown = ", ".join(unknown[:5]) + (f", and {len(unknown) - 5} more" if len(unknown) > 5 else "")
         raise UsageError(
-            expected(f"the classes of {given}", rule, ", ".join(unknown), "Rename them, or export with --classes"),
+            expected(f"the classes of {given}", rule, shown, "Rename them, or export with --classes"),
             "dataset.class-unknown",
         )
-    index = np.array([list(classes).index(name) for name in names])
-    return _prepared(replace(split, labels=index[split.labels]), spec)
+    return _prepared(replace(split, labels=np.array(index)[split.labels]), spec)
+
+
+def _by_number(source: Source, place: Mapping[str, int]) -> list[int] | None:
+    """The classes by `class_id` or as numbers; None if a name is of another class."""
+    names, ids = source.class_names, source.class_ids
+    if ids is None:
+        if not all(map(class_order.is_number, names)):
+            return None
+        ids = tuple(map(int, names))
+    agrees = all(place.get(name, number) == number for name, number in zip(names, ids, strict=True))
+    return list(ids) if agrees and max(ids) < len(place) else None
 
 
 def _prepared(split: Split, spec: ImageSpec) -> Split:

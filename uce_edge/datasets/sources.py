@@ -77,6 +77,8 @@ class Source:
     """The column or pattern that groups the images."""
     gray: Decided = UNDECIDED
     """The gray range of images of more than 8 bits, where one was chosen."""
+    class_ids: tuple[int, ...] | None = None
+    """The output of the network for each class, where a column `class_id` names it."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from uce_edge.contract import MAX_SIDE
 from uce_edge.errors import ImageError
 from uce_edge.images.decoder_warnings import silenced
 from uce_edge.images.gray_range import FULL, UNIT, Range
 from uce_edge.images.gray_survey import Display, Extent, Survey
+from uce_edge.images.resize import Layout
 from uce_edge.metadata import ImageSpec
 
 __all__ = ["Pixels", "View", "damage", "is_wide"]
@@ -65,20 +67,43 @@ class View:
         self._turn = _orientation(image)
         self.width, self.height = reversed(image.size) if self._turn in _ON_ITS_SIDE else image.size
 
-    def resized(self, spec: ImageSpec, method: Image.Resampling) -> list[Image.Image]:
-        """The image at the model's size.
+    def resized(self, spec: ImageSpec, method: Image.Resampling | None = None) -> list[Image.Image]:
+        """The image at the model's size, or smaller where it is padded.
 
         One L or RGB image for uint8, one F image per channel for float32.
+
+        Args:
+            spec: The image that the model takes.
+            method: Another filter than that of the spec.
         """
+        layout = self.layout(spec)
+        by = Image.Resampling[spec.resize.filter.name] if method is None else method
+        columns, rows = max(0, layout.left), max(0, layout.top)
+        across = columns, columns + min(spec.width, layout.width)
+        down = rows, rows + min(spec.height, layout.height)
         with self._reported():
             scale = self._scale(spec) if is_wide(self._image) else None
             narrow = [
-                [_resized(band, (spec.width, band.height), method) for band in _bands(strip, spec, scale)]
-                for strip in self._strips()
+                [
+                    _columns(_resized(band, (layout.width, band.height), by), *across)
+                    for band in _bands(strip, spec, scale)
+                ]
+                for strip in self._strips(max(self.width, layout.width))
             ]
-            # Pillow resizes the rows, rounds, and then resizes the columns, so this gives the very same pixels.
-            size = (spec.width, spec.height)
-            return [_resized(_stacked(parts), size, method) for parts in zip(*narrow, strict=True)]
+            # Rows, rounded, and then columns, as docs/contract.md says: one call of Pillow may take the columns first.
+            bands = [_stacked(parts) for parts in zip(*narrow, strict=True)]
+            return [_rows(_resized(band, (band.width, layout.height), by), *down) for band in bands]
+
+    def layout(self, spec: ImageSpec) -> Layout:
+        """The size of the resized image, and where the model's image lies."""
+        layout = spec.resize.layout((self.width, self.height), (spec.width, spec.height))
+        if max(layout.width, layout.height) > MAX_SIDE:
+            raise ImageError(
+                f"{self._name} is {self.width} x {self.height} pixels, and would be {layout.width} x {layout.height} "
+                f"after {spec.resize}; at most {MAX_SIDE} on a side are made. Cut out a less narrow part first.",
+                "image.too-narrow",
+            )
+        return layout
 
     def survey(self) -> Survey:
         """Survey the gray values of more than 8 bits."""
@@ -87,9 +112,13 @@ class View:
             parts = [_values(strip).ravel()[::step] for strip in self._strips()]
             return Survey.of(np.concatenate(parts), windowed=self._display.windowed)
 
-    def _strips(self) -> Iterator[Image.Image]:
-        """The image from top to bottom, upright."""
-        step = max(1, _STRIP // self.width)
+    def _strips(self, width: int | None = None) -> Iterator[Image.Image]:
+        """The image from top to bottom, upright.
+
+        Args:
+            width: The columns that a strip has or gets, if not those of the image.
+        """
+        step = max(1, _STRIP // (width or self.width))
         for top in range(0, self.height, step):
             box = self._box(top, min(top + step, self.height))
             strip = self._image if box == (0, 0, *self._image.size) else self._image.crop(box)
@@ -158,6 +187,14 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
 
 def _resized(image: Image.Image, size: tuple[int, int], method: Image.Resampling) -> Image.Image:
     return image if image.size == size else image.resize(size, method)  # `resize` always copies
+
+
+def _columns(image: Image.Image, start: int, end: int) -> Image.Image:
+    return image if (start, end) == (0, image.width) else image.crop((start, 0, end, image.height))
+
+
+def _rows(image: Image.Image, start: int, end: int) -> Image.Image:
+    return image if (start, end) == (0, image.height) else image.crop((0, start, image.width, end))
 
 
 def _stacked(parts: Sequence[Image.Image]) -> Image.Image:

@@ -20,6 +20,7 @@ from uce_edge.images.converter import Pixels, View, damage, is_wide
 from uce_edge.images.decoder_warnings import silenced
 from uce_edge.images.gray_range import Range
 from uce_edge.images.gray_survey import Survey
+from uce_edge.images.resize import Layout
 from uce_edge.metadata import ImageSpec
 
 # A closed list: Pillow would also hand PostScript to Ghostscript, which no classifier needs.
@@ -324,12 +325,23 @@ def _decode(stream: BinaryIO, name: str) -> Image.Image | medical.Opened:
 def _prepared(image: Image.Image | medical.Opened, spec: ImageSpec, name: str, note: Callable[[str], None]) -> Pixels:
     with memory_budget.taken(image, name):
         view = _view(image, name)
-        bands = view.resized(spec, Image.Resampling.BILINEAR)
+        bands, layout = view.resized(spec), view.layout(spec)
     for message in (image.note if isinstance(image, medical.Opened) else None, view.note):
         if message is not None:
             note(message)
     pixels = np.dstack([np.asarray(band) for band in bands])
-    return pixels if pixels.shape[2] == spec.channels else np.repeat(pixels, spec.channels, axis=2)
+    if pixels.shape[2] != spec.channels:
+        pixels = np.repeat(pixels, spec.channels, axis=2)
+    return pixels if pixels.shape[:2] == (spec.height, spec.width) else _padded(pixels, spec, layout)
+
+
+def _padded(pixels: Pixels, spec: ImageSpec, layout: Layout) -> Pixels:
+    """The pixels where the layout puts them, and the fill beside them."""
+    whole = np.empty((spec.height, spec.width, spec.channels), pixels.dtype)
+    whole[:] = spec.resize.fill
+    left, top = -layout.left, -layout.top
+    whole[top : top + layout.height, left : left + layout.width] = pixels
+    return whole
 
 
 def _view(image: Image.Image | medical.Opened, name: str) -> View:

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from uce_edge.contract import MAX_SIDE
 from uce_edge.errors import ImageError
 
 __all__ = ["MAX_PIXELS", "taken", "too_large"]
 
 MAX_PIXELS = 100_000_000
 """Larger images are rejected by their header. Phones have 12 to 50 megapixels, a scan of A4 35."""
-MAX_SIDE = 65_535
-"""As in JPEG. An image of 1 x 100,000,000 pixels would be made wider before it is made lower."""
 MAX_BYTES = 800_000_000
 """The most that decoding may hold: a small file may need gigabytes."""
 
@@ -67,6 +66,7 @@ def taken(image: Sized, name: str) -> Iterator[None]:
     limit = min(MAX_PIXELS, (MAX_BYTES - held) // each)
     if width * height > limit:
         raise ImageError(too_large(name, width * height, limit), "image.too-large")
+    # An image of 1 x 100,000,000 pixels would be made wider before it is made lower.
     if max(width, height) > MAX_SIDE:
         raise ImageError(
             f"{name} is {width} x {height} pixels, and at most {MAX_SIDE} on a side are read. Make it smaller first.",

@@ -127,7 +127,7 @@ def test_images_for_a_model_follow_the_grouping_of_its_run(scans: Path) -> None:
 def test_groups_survive_resizing_for_a_model(scans: Path) -> None:
     split = labelled.load(str(scans / "scans.csv"), ImageSpec(8, 8, 3), ("b", "a"), group="patient")
     assert len(split.one_per_group()) == PATIENTS
-    named, names = labelled.load_with_names(str(scans / "photos"), ImageSpec(8, 8, 3), r"(patient\d+)")
+    named, names = labelled.load_with_names(str(scans / "photos"), ImageSpec(8, 8, 3), 2, r"(patient\d+)")
     assert names == ("a", "b")
     assert len(named.one_per_group()) == PATIENTS
 

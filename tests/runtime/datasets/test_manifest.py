@@ -176,3 +176,56 @@ def test_a_file_that_is_no_manifest_is_refused(name: str, content: bytes, code: 
     (tmp_path / name).write_bytes(content)
     with raises(code):
         splits.load(str(tmp_path / name))
+
+
+def test_a_folder_with_a_table_of_labels_is_that_manifest(pictures: Path) -> None:
+    wanted = splits.load(csv(pictures, rows(group=lambda i: f"p{i // 2}")), size=(6, 6))
+    csv(pictures, rows(group=lambda i: f"p{i // 2}"), "labels.csv")
+    (pictures / "scans" / "unlisted.png").write_bytes((pictures / "scans" / "00.png").read_bytes())
+    found = splits.load(str(pictures), size=(6, 6))
+    assert found.hashes() == wanted.hashes()
+    assert found.group == "group"
+
+
+def test_another_table_in_a_folder_of_classes_is_not_read(pictures: Path, rng: np.random.Generator) -> None:
+    (pictures / "other").mkdir()
+    for i in range(10):
+        Image.fromarray(rng.integers(0, 256, (6, 6), dtype=np.uint8)).save(pictures / "other" / f"{i}.png")
+    (pictures / "labels.csv").write_text("number,name\n0,scans\n")
+    assert splits.load(str(pictures)).class_names == ("other", "scans")
+
+
+def test_class_id_orders_the_classes_and_tells_equal_names_apart(pictures: Path) -> None:
+    names = ["zebra", "crane", "apple", "Crane"]
+    given = csv(pictures, rows(class_id=lambda i: str((3 * i) % 4 + 7), label=lambda i: names[(3 * i) % 4]))
+    assert splits.load(given).class_names == ("zebra", "crane (8)", "apple", "Crane (10)")
+    images, outputs = labelled.load_with_names(given, ImageSpec(6, 6, 1), 12)
+    assert outputs == (*map(str, range(7)), "zebra", "crane (8)", "apple", "Crane (10)", "11")
+    assert images.labels.tolist() == [(3 * i) % 4 + 7 for i in range(COUNT)]
+
+
+def test_class_id_is_the_class_of_a_model_with_other_names(pictures: Path) -> None:
+    given = csv(pictures, rows(class_id=lambda i: str(i % 2 + 1), label=lambda i: ("tench", "crane")[i % 2]))
+    split = labelled.load(given, ImageSpec(6, 6, 1), ("0", "tench, Tinca tinca", "crane (2)"))
+    assert split.labels.tolist() == [i % 2 + 1 for i in range(COUNT)]
+    by_name = labelled.load(given, ImageSpec(6, 6, 1), ("crane", "tench", "dog"))
+    assert by_name.labels.tolist() == [(i + 1) % 2 for i in range(COUNT)]
+    with raises("dataset.class-unknown"):  # a name says otherwise than its number
+        labelled.load(given, ImageSpec(6, 6, 1), ("tench", "fish", "bird"))
+
+
+@pytest.mark.parametrize("ids", [lambda i: "x", lambda i: "-1", str, lambda i: str(i % 3 + 1)])
+def test_a_class_id_that_is_no_output_is_refused(ids: object, pictures: Path) -> None:
+    given = csv(pictures, rows(class_id=ids, label=lambda i: "abc"[i % 3]))
+    with raises("manifest.class-id"):
+        labelled.load_with_names(given, ImageSpec(6, 6, 1), 3)
+
+
+def test_numeric_folders_are_in_the_order_of_numbers(tmp_path: Path, rng: np.random.Generator) -> None:
+    for label in (0, 1, 2, 10):
+        (tmp_path / str(label)).mkdir()
+        for i in range(5):
+            Image.fromarray(rng.integers(0, 256, (6, 6), dtype=np.uint8)).save(tmp_path / str(label) / f"{i}.png")
+    assert splits.load(str(tmp_path)).class_names == ("0", "1", "2", "10")
+    split = labelled.load(str(tmp_path), ImageSpec(6, 6, 1), tuple("abcdefghijk"))
+    assert sorted(set(split.labels)) == [0, 1, 2, 10]

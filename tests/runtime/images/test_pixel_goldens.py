@@ -9,6 +9,7 @@ from conftest import GOLDEN
 from PIL import Image
 
 from uce_edge.images.loader import load
+from uce_edge.images.resize import Resize
 from uce_edge.metadata import ImageSpec
 
 FOLDER = GOLDEN / "pixels"
@@ -26,7 +27,8 @@ def expected_of(name: str) -> np.ndarray:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["expected"])
 def test_a_file_gives_the_golden_pixels(case: dict[str, Any]) -> None:
-    pixels = load(FOLDER / case["file"], ImageSpec(case["height"], case["width"], case["channels"]))
+    resize = Resize.from_document(case.get("resize", {}))
+    pixels = load(FOLDER / case["file"], ImageSpec(case["height"], case["width"], case["channels"], resize=resize))
     assert np.abs(pixels.astype(int) - wanted(case)).max() <= case["within"]
 
 

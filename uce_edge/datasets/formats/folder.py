@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from uce_edge.datasets import groups as grouping
-from uce_edge.datasets import image_files
+from uce_edge.datasets import image_files, image_lists
+from uce_edge.datasets.class_order import in_order
 from uce_edge.datasets.image_files import LOG, UNLEARNABLE, Listed
 from uce_edge.datasets.sources import Format, ReaderOptions, Source, check_names, part_named
 from uce_edge.errors import UsageError, expected
@@ -38,7 +39,7 @@ def read(path: Path, options: ReaderOptions) -> Source:
             groups = grouping.by_pattern([one.name for one in listed], options.group, path)
         except UsageError as error:
             grouping.refuse_or_warn(options, path, error)
-    names = sorted({one.label for one in listed})
+    names = in_order({one.label for one in listed})
     return image_files.read(listed, names, path, options, groups, None if groups is None else options.group)
 
 
@@ -165,4 +166,9 @@ def _subfolders(path: Path) -> list[Path]:
     return [entry for entry in _entries(path) if entry.is_dir() and not _is_debris(entry)]
 
 
-FORMAT = Format("a folder with one sub-folder per class", Path.is_dir, read, rule_unlabelled="a folder of images")
+FORMAT = Format(
+    "a folder with one sub-folder per class",
+    lambda path: path.is_dir() and image_lists.inside(path) is None,
+    read,
+    rule_unlabelled="a folder of images",
+)

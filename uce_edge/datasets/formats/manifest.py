@@ -1,27 +1,29 @@
-"""Read manifests: tables of path, label and optional group and split."""
+"""Read manifests: tables of path, label and optional class_id, group and split."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from uce_edge.datasets import class_order, image_files, image_lists
 from uce_edge.datasets import groups as grouping
-from uce_edge.datasets import image_files, image_lists
 from uce_edge.datasets.image_files import LOG, Listed
-from uce_edge.datasets.image_lists import PATH, Row
+from uce_edge.datasets.image_lists import CLASS_ID, LABEL, PATH, Row
 from uce_edge.datasets.sources import Format, ReaderOptions, Source, check_names, part_named, part_words
 from uce_edge.errors import MissingPartError, UsageError, expected
 from uce_edge.images import medical
 
-_LABEL, _GROUP, _SPLIT = "label", "group", "split"
+_GROUP, _SPLIT = "group", "split"
 _PARQUET = ".parquet"
-_DIGITS = 10  # a class number has fewer digits; a longer label is a name
 _SUFFIXES = (".csv", ".tsv", ".jsonl", _PARQUET)
 
 
 def read(path: Path, options: ReaderOptions) -> Source:
     """Read the images that a manifest names, relative to its folder."""
+    path = _table(path)
     rows = _rows(path)
     columns = list(dict.fromkeys(column for row in rows for column in row.cells))
-    for column in (PATH, _LABEL) if options.labels else (PATH,):
+    label = LABEL if LABEL in columns or CLASS_ID not in columns else CLASS_ID
+    for column in (PATH, label) if options.labels else (PATH,):
         if column not in columns:
             known = ", ".join(columns)
             raise UsageError(
@@ -29,7 +31,12 @@ def read(path: Path, options: ReaderOptions) -> Source:
                 "manifest.columns",
                 path=path,
             )
-    labels = _filled(rows, _LABEL, path) if options.labels else [""] * len(rows)
+    labels = _filled(rows, label, path) if options.labels else [""] * len(rows)
+    ids = None
+    if options.labels and CLASS_ID in columns:
+        cells = _filled(rows, CLASS_ID, path)
+        ids = class_order.numbered(cells, [label.strip() for label in labels], path)
+        labels = [ids[int(cell)] for cell in cells]
     check_names(list(dict.fromkeys(labels)), path)
     parts = _parts(rows, path) if options.labels and _SPLIT in columns else ["all"] * len(rows)
     names = _filled(rows, PATH, path)
@@ -39,17 +46,25 @@ def read(path: Path, options: ReaderOptions) -> Source:
         for name, label, part in zip(names, labels, parts, strict=True)
     ]
     _refuse_missing(rows, listed, path)
-    unused = [column for column in columns if column not in (PATH, _LABEL, _SPLIT, group)]
+    unused = [column for column in columns if column not in (PATH, LABEL, CLASS_ID, _SPLIT, group)]
     if unused:
         LOG.info("%s: columns that are not used: %s.", path, ", ".join(unused))
-    listed, classes = _classes(listed, path, options.classes)
-    return image_files.read(listed, classes, path, options, groups, group)
+    _refuse_untrained(listed, path)
+    classes = class_order.in_order({one.label for one in listed}) if ids is None else list(ids.values())
+    source = image_files.read(listed, classes, path, options, groups, group)
+    return source if ids is None else replace(source, class_ids=tuple(ids))
 
 
 def files(path: Path) -> list[str]:
     """The files that a manifest names, existing or not."""
+    path = _table(path)
     names = (row.cells.get(PATH, "") for row in _rows(path))
     return [image_lists.beside(name, str(path.parent)) for name in names if name.strip()]
+
+
+def _table(path: Path) -> Path:
+    """The manifest itself, or the one in a folder."""
+    return (image_lists.inside(path) or path) if path.is_dir() else path
 
 
 def _rows(path: Path) -> list[Row]:
@@ -166,13 +181,8 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _classes(listed: list[Listed], path: Path, known: Sequence[str] | None) -> tuple[list[Listed], list[str]]:
-    """The class names in order; numeric labels may index a model's classes."""
-    names = sorted({one.label for one in listed})
-    if all(name.isdecimal() and len(name) < _DIGITS for name in names):
-        names.sort(key=int)
-        if known is not None and not set(names) <= set(known) and int(names[-1]) < len(known):
-            return [one._replace(label=known[int(one.label)]) for one in listed], list(known)
+def _refuse_untrained(listed: Sequence[Listed], path: Path) -> None:
+    """Refuse classes that have images, but none to train on."""
     trained = {one.label for one in listed if one.part in ("train", "all")}
     for one in listed:
         if trained and one.label not in trained:
@@ -181,11 +191,10 @@ def _classes(listed: list[Listed], path: Path, known: Sequence[str] | None) -> t
                 "dataset.class-missing",
                 path=path,
             )
-    return listed, names
 
 
 FORMAT = Format(
     "a manifest (.csv, .tsv, .jsonl, .parquet)",
-    lambda path: path.suffix.lower() in _SUFFIXES and not path.is_dir(),
+    lambda path: image_lists.inside(path) is not None if path.is_dir() else path.suffix.lower() in _SUFFIXES,
     read,
 )
