@@ -206,21 +206,25 @@ struct Metadata {
       return 0;
     };
     Resize result;
-    result.mode = ResizeMode(chosen("mode", resize_modes));
+    if (stored.has("mode")) result.mode = ResizeMode(chosen("mode", resize_modes));
     if (stored.has("filter")) result.filter = ResizeFilter(chosen("filter", resize_filters));
     if (result.mode == ResizeMode::crop) {
-      result.size = stored.whole("size", std::max(image.height, image.width), 1 << 16);
+      result.size = stored.whole("size", std::max(image.height, image.width), max_side);
+    } else if (stored.has("size")) {
+      stored.damaged("its resize has a size that only crop takes");
     }
-    if (result.mode != ResizeMode::pad || !stored.has("fill")) return result;
+    if (!stored.has("fill")) return result;
     const detail::Json* fill = stored.find("fill");
     const std::vector<detail::Json> colour = fill->kind == Kind::array ? fill->items : std::vector{*fill};
+    bool sound = colour.size() == 1 || std::int64_t(colour.size()) == image.channels;
     for (const detail::Json& value : colour) {
       const bool level = value.kind == Kind::number && value.number >= 0 && value.number <= 255;
-      if (!level || value.number != std::floor(value.number)) stored.damaged("its resize fill is no colour");
+      sound = sound && level && value.number == std::floor(value.number);
       result.fill.push_back(level ? std::uint8_t(value.number) : std::uint8_t(0));
     }
-    const bool fits = fill->kind == Kind::number || std::int64_t(colour.size()) == image.channels;
-    if (!fits) stored.damaged("its resize fill is no colour");
+    if (!sound) stored.damaged("its resize fill is no colour");
+    const bool black = result.fill == std::vector<std::uint8_t>{0};
+    if (result.mode != ResizeMode::pad && !black) stored.damaged("its resize has a fill that only pad takes");
     return result;
   }
 
@@ -437,10 +441,10 @@ class Model {
 
   std::vector<std::uint8_t> prepare(const Frame& frame, Failure& failure) const {
     const Metadata& m = metadata_;
-    const std::string reason = unusable(frame, m.channels);
+    const Shape shape{m.width, m.height, m.channels};
+    const std::string reason = unusable(frame, shape, m.resize);
     failure = reason.empty() ? Failure{} : Failure::usage(reason);
     if (failure) return {};
-    const Shape shape{m.width, m.height, m.channels};
     if (!m.float32) return resized<std::uint8_t>(frame, shape, m.resize);
     const std::vector<float> pixels = resized<float>(frame, shape, m.resize);
     std::vector<std::uint8_t> bytes(m.image_bytes());

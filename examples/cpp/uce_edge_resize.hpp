@@ -18,6 +18,7 @@ namespace uce_edge {
 
 enum class ResizeMode { stretch, crop, pad };
 enum class ResizeFilter { bilinear, bicubic, lanczos };
+constexpr std::int64_t max_side = 65535;  // of a resized image, before a cut
 // By their number, as in JSON.
 inline constexpr const char* resize_modes[] = {"stretch", "crop", "pad"};
 inline constexpr const char* resize_filters[] = {"bilinear", "bicubic", "lanczos"};
@@ -41,27 +42,6 @@ struct Frame {
 struct Shape {
   std::int64_t width = 0, height = 0, channels = 0;
 };
-
-// Why a frame cannot become an image of so many channels; empty when it can. Gray and RGB become each other.
-inline std::string unusable(const Frame& frame, std::int64_t channels) {
-  const auto expected = [](const std::string& name, const std::string& rule, std::int64_t value) {
-    return "Expected `" + name + "` to be " + rule + ", but got " + std::to_string(value) + ".";
-  };
-  if (frame.pixels == nullptr) return "Expected `frame` to be pixels, but got none.";
-  constexpr std::int64_t most = INT32_MAX;
-  if (frame.width < 1 || frame.width > most) return expected("width", "between 1 and 2147483647", frame.width);
-  if (frame.height < 1 || frame.height > most) return expected("height", "between 1 and 2147483647", frame.height);
-  const bool colours = (channels == 1 || channels == 3) && (frame.channels == 1 || frame.channels == 3);
-  if (frame.channels != channels && !colours) {
-    const bool known = channels == 1 || channels == 3;
-    return expected("channels", known ? "1 (gray) or 3 (RGB)" : std::to_string(channels), frame.channels);
-  }
-  const std::int64_t row = frame.width * frame.channels;
-  if (frame.stride != 0 && std::abs(std::int64_t(frame.stride)) < row) {
-    return expected("stride", "at least the " + std::to_string(row) + " bytes of a row", frame.stride);
-  }
-  return {};
-}
 
 namespace detail {
 
@@ -187,6 +167,33 @@ inline const std::uint8_t* coloured(const std::uint8_t* row, std::int64_t first,
 }
 
 }  // namespace detail
+
+// Why a frame cannot become the model's image; empty when it can. Gray and RGB become each other.
+inline std::string unusable(const Frame& frame, const Shape& to, const Resize& how) {
+  const std::int64_t channels = to.channels;
+  const auto expected = [](const std::string& name, const std::string& rule, std::int64_t value) {
+    return "Expected `" + name + "` to be " + rule + ", but got " + std::to_string(value) + ".";
+  };
+  if (frame.pixels == nullptr) return "Expected `frame` to be pixels, but got none.";
+  constexpr std::int64_t most = INT32_MAX;
+  if (frame.width < 1 || frame.width > most) return expected("width", "between 1 and 2147483647", frame.width);
+  if (frame.height < 1 || frame.height > most) return expected("height", "between 1 and 2147483647", frame.height);
+  const bool colours = (channels == 1 || channels == 3) && (frame.channels == 1 || frame.channels == 3);
+  if (frame.channels != channels && !colours) {
+    const bool known = channels == 1 || channels == 3;
+    return expected("channels", known ? "1 (gray) or 3 (RGB)" : std::to_string(channels), frame.channels);
+  }
+  const std::int64_t row = frame.width * frame.channels;
+  if (frame.stride != 0 && std::abs(std::int64_t(frame.stride)) < row) {
+    return expected("stride", "at least the " + std::to_string(row) + " bytes of a row", frame.stride);
+  }
+  const detail::Axes axes = detail::axes(frame.width, frame.height, to, how);
+  if (std::max(axes.across.to, axes.down.to) <= max_side) return {};
+  const auto shown = [](std::int64_t w, std::int64_t h) { return std::to_string(w) + " x " + std::to_string(h); };
+  return "The image is " + shown(frame.width, frame.height) + " pixels, and would be " +
+         shown(axes.across.to, axes.down.to) + " before the middle is cut out; at most " + std::to_string(max_side) +
+         " on a side are made. Cut out a less narrow part first.";
+}
 
 // The pixels that a model takes: uint8, or float for a float32 model, which are not rounded. `unusable` must be empty.
 template <typename Pixel>

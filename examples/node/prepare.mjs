@@ -1,6 +1,6 @@
 // From an 8-bit image of any size to the bytes that a model takes.
 import { refuse } from './contract.mjs';
-import { gray, resizeRows } from './resize.mjs';
+import { gray, resizeRows, tooNarrow } from './resize.mjs';
 
 /**
  * The bytes that `Model.predict` takes, resized as in Python.
@@ -30,6 +30,8 @@ export function prepare({ data, width, height, channels, stride = width * channe
     return rows;
   };
   const from = { width, height, channels: image.channels };
+  const narrow = tooNarrow(from, image, image.resize);
+  if (narrow) refuse(narrow, 2);
   const pixels = resizeRows(read, from, image, { resize: image.resize, exact: image.dtype === 'float32', rowsAtOnce: 1 });
   return new Uint8Array(pixels.buffer);
 }

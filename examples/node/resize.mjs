@@ -3,7 +3,7 @@
 export const MODES = ["stretch", "crop", "pad"];
 export const FILTERS = ["bilinear", "bicubic", "lanczos"];
 
-const LARGEST = 2 ** 16; // a size before the crop
+const MAX_SIDE = 65535; // of a resized image, before a cut
 const BITS = 22; // behind the point of a weight: 32, less 8 of the pixel and 2 to spare
 
 /**
@@ -14,18 +14,19 @@ const BITS = 22; // behind the point of a weight: 32, less 8 of the pixel and 2 
 export function wrongResize({ resize, height, width, channels }) {
   if ((resize ?? null) === null) return null;
   if (typeof resize !== "object" || Array.isArray(resize)) return "its key resize has the wrong type";
-  const { mode, filter, size, fill } = resize;
-  if ((mode ?? null) === null) return "it lacks the key mode";
+  const { mode = MODES[0], filter, size, fill } = resize;
   if (!MODES.includes(mode)) return `its resize mode is ${mode}`;
   if (!FILTERS.includes(filter ?? FILTERS[0])) return `its resize filter is ${filter}`;
   if (mode === "crop") {
     if (size === undefined) return "it lacks the key size";
-    if (!(Number.isInteger(size) && size >= Math.max(height, width) && size <= LARGEST)) return "its key size is out of range";
+    if (!(Number.isInteger(size) && size >= Math.max(height, width) && size <= MAX_SIDE)) return "its key size is out of range";
+  } else if ((size ?? null) !== null) {
+    return "its resize has a size that only crop takes";
   }
-  if (mode !== "pad" || (fill ?? null) === null) return null;
-  const colour = [fill].flat();
+  const colour = [fill ?? 0].flat();
   const known = colour.every((level) => Number.isInteger(level) && level >= 0 && level <= 255);
-  return known && (!Array.isArray(fill) || fill.length === channels) ? null : "its resize fill is no colour";
+  if (!known || ![1, channels].includes(colour.length)) return "its resize fill is no colour";
+  return mode === "pad" || colour.join() === "0" ? null : "its resize has a fill that only pad takes";
 }
 
 const sinc = (x) => (x === 0 ? 1 : Math.sin(x * Math.PI) / (x * Math.PI));
@@ -57,6 +58,16 @@ function axes(from, to, { mode, size }) {
   return wide ? [whole("width"), padded("height", "width")] : [padded("width", "height"), whole("height")];
 }
 
+/** Why an image cannot be resized, as a sentence; null when it can. */
+export function tooNarrow(from, to, resize) {
+  const [across, down] = axes(from, to, resize ?? {});
+  if (Math.max(across.to, down.to) <= MAX_SIDE) return null;
+  return (
+    `The image is ${from.width} x ${from.height} pixels, and would be ${across.to} x ${down.to} before the middle is cut ` +
+    `out; at most ${MAX_SIDE} on a side are made. Cut out a less narrow part first.`
+  );
+}
+
 /** For every used pixel of an axis: the first pixel that it is made of, and the weights from there on. */
 function taps({ from, to, first, count }, filter, exact) {
   const [reach, value] = SHAPES[filter];
@@ -82,7 +93,7 @@ function taps({ from, to, first, count }, filter, exact) {
  * with its area.
  *
  * `readRows(y, count)` gives [count, width, channels] in one flat array, or more. The result is a Uint8Array, or for an
- * `exact` one a Float32Array, which is not rounded to 8 bits. `resize` is that of the model's description.
+ * `exact` one a Float32Array, which is not rounded to 8 bits. `resize` is that of the model's description; `tooNarrow` must be null.
  */
 export function resizeRows(readRows, from, to, { resize, exact = false, rowsAtOnce = 64 } = {}) {
   const { mode = MODES[0], filter, size, fill } = resize ?? {};

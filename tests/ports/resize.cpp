@@ -44,7 +44,7 @@ int main() {
     }
     frame.pixels = pixels.data() + (frame.height - 1) * (row + gap);
     frame.stride = -(row + gap);
-    if (!uce_edge::unusable(frame, to.channels).empty()) return 1;
+    if (!uce_edge::unusable(frame, to, how).empty()) return 1;
     type == "uint8" ? answer<std::uint8_t>(frame, to, how) : answer<float>(frame, to, how);
   }
 }

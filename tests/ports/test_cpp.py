@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT
 from helpers.cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
 from helpers.port_cases import CONTRACT, GATED, IMAGE, MODEL, Port, PortTests, answer, check_contract, command, refusal
+from helpers.port_frame_cases import FrameTests
 from helpers.port_gate_cases import GateTests
 from helpers.port_probe_cases import ProbeTests
 
@@ -33,7 +34,7 @@ def test_the_header_spells_the_contract_as_python_does(build: Path) -> None:
     check_contract(json.loads(done.stdout))
 
 
-class TestCpp(PortTests, GateTests, ProbeTests):
+class TestCpp(PortTests, GateTests, ProbeTests, FrameTests):
     """All of it, and what only a reader of ONNX metadata meets."""
 
     def test_the_readme_shows_what_its_command_prints(self, port: Port) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import GOLDEN, ROOT
 from helpers.port_cases import CONTRACT, IMAGE, MODEL, Port, PortTests, check_contract, command, refusal, variant
+from helpers.port_frame_cases import FrameTests
 from helpers.port_gate_cases import GateTests
 from helpers.port_probe_cases import ProbeTests, published
 
@@ -67,7 +68,7 @@ def test_a_call_holds_as_many_passes_as_in_python(tmp_path: Path) -> None:
     assert len(set(sizes)) > 1
 
 
-class TestNode(PortTests, GateTests, ProbeTests):
+class TestNode(PortTests, GateTests, ProbeTests, FrameTests):
     """All of it, and what only a reader of the description beside the file meets."""
 
     def test_a_model_without_its_description_is_refused(self, port: Port, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // From what a user gives, a file, a camera frame or raw bytes, to the pixels a model takes.
 
 import { expected, Refusal } from "./contract.js";
-import { gray, resizeRows } from "./resize.js";
+import { gray, resizeRows, tooNarrow } from "./resize.js";
 
 const MAX_PIXELS = 100_000_000;
 const TILE = 4096; // canvases of phones have limits that photos reach
@@ -46,6 +46,8 @@ export function fit(bitmap, spec) {
   const rowsAtOnce = Math.max(1, Math.floor((1 << 20) / bitmap.width));
   const read = rowReader(bitmap, spec.channels, rowsAtOnce);
   const from = { width: bitmap.width, height: bitmap.height, channels: spec.channels };
+  const narrow = tooNarrow(from, spec, spec.resize);
+  if (narrow) throw new Refusal(narrow);
   return resizeRows(read, from, spec, { resize: spec.resize, exact: spec.dtype === "float32", rowsAtOnce });
 }
 
