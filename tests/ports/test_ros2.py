@@ -18,11 +18,15 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
 from helpers.pictures import no_photos
+from helpers import port_frame_cases as frames
 from helpers.port_cases import GATED, case_id, check_novelty, decision_of, from_the_future, not_a_number, variant
 from PIL import Image
 
 from uce_edge import Model
 from uce_edge.errors import ImageError, UceEdgeWarning, UsageError
+from uce_edge.images.loader import prepare
+from uce_edge.images.resize import Resize
+from uce_edge.metadata import ImageSpec
 from uce_edge.models import BUNDLED, bundled
 from uce_edge.runtime.model import GuaranteeWarning, SamplesWarning
 
@@ -65,6 +69,25 @@ def test_every_encoding_gives_the_same_pixels(
     found = pixels(message(rgba[..., order], encoding, padding))
     np.testing.assert_array_equal(found, rgba[..., : min(3, len(order))])
     assert found.dtype == np.uint8
+
+
+@pytest.mark.parametrize("case", frames.CASES, ids=lambda case: case["expected"])
+def test_a_message_gives_the_golden_pixels(case: dict[str, Any]) -> None:
+    frame = frames.frame_of(case)
+    encoding, order = ("mono8", [0]) if frame.shape[2] == 1 else ("bgr8", [2, 1, 0])
+    resize = Resize.from_document(case.get("resize", {}))
+    spec = ImageSpec(case["height"], case["width"], case["channels"], resize=resize)
+    found = prepare(pixels(message(frame[..., order], encoding, 5)), spec)
+    assert np.abs(found.astype(int) - frames.wanted_of(case)).max() <= case["within"]
+
+
+@pytest.mark.parametrize("resize", frames.RESIZES, ids=lambda resize: resize["mode"])
+def test_a_message_of_any_size_is_answered_as_python_does(tmp_path: Path, resize: dict[str, Any]) -> None:
+    file = frames.asking(tmp_path, resize)
+    said = Classifier(Model(file, "cpu", threads=1), 25).answer(message(frames.photo(), "rgb8", 7))
+    wanted = frames.python_answer(file, frames.photo())
+    assert said.hypotheses[0][0] == wanted.label
+    assert said.uncertainty == pytest.approx(wanted.uncertainty, rel=0, abs=1e-6)
 
 
 @pytest.mark.parametrize("encoding", ["mono16", "16UC1"])

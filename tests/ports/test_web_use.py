@@ -19,6 +19,7 @@ from uce_edge.metadata import ImageSpec
 
 FAKE_CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 ABOUT = json.loads((GOLDEN / "digits-mc.json").read_text())
+SQUEEZED = {"resize": {"mode": "squeeze"}}
 RULE = json.loads((GOLDEN / "digits-novelty.json").read_text())["rule"]
 
 
@@ -160,6 +161,7 @@ def test_an_image_is_not_taken_while_a_setting_is_wrong(golden_page: Callable[[s
         (damaged("model.json", edited(contract=1)), "Convert it: uce-edge export old.onnx --out new.onnx"),
         (damaged("model.json", edited(noise="input")), "takes its noise as inputs"),
         (damaged("model.json", edited(samples=0)), "its samples are 0"),
+        (damaged("model.json", edited(image=ABOUT["image"] | SQUEEZED)), "its resize mode is squeeze"),
         (damaged("model.json", edited(rule=RULE)), "its rule needs the output novelty"),
         (damaged("model.json", edited(rule=RULE | {"score": "energy"})), "its rule compares energy"),
         (damaged("model.json", edited(rule=RULE | {"limits": [0, 1]})), "its rule has not one limit for every class"),
@@ -178,6 +180,7 @@ def test_an_image_is_not_taken_while_a_setting_is_wrong(golden_page: Callable[[s
         "contract-1",
         "noise",
         "samples",
+        "resize",
         "no-novelty",
         "score",
         "limits",
