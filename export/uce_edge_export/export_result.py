@@ -8,7 +8,7 @@ from uce_edge.metadata import CalibrationReport, LaplaceFit, Metadata
 from uce_edge_export.options import FileKind
 from uce_edge_export.pipeline import Built
 from uce_edge_export.recalibration import Recalibrated
-from uce_edge_export.source.preprocessing import Scaling
+from uce_edge_export.source.preprocessing import Resizing, Scaling
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,18 @@ class NoiseCost:
     """On the same images, with noise."""
 
 
-Step = Decided | AssumedClasses | NoNoise | MemberStarted | Scaling | Built | LaplaceFit | Recalibrated | NoiseCost
+Step = (
+    Decided
+    | AssumedClasses
+    | NoNoise
+    | MemberStarted
+    | Scaling
+    | Resizing
+    | Built
+    | LaplaceFit
+    | Recalibrated
+    | NoiseCost
+)
 """A decision or a result of an export, in the order of the work."""
 
 
@@ -68,6 +79,11 @@ class ExportedFile:
     def scalings(self) -> tuple[Scaling, ...]:
         """The pixel scaling of each third-party network; none without images."""
         return tuple(step for step in self.steps if isinstance(step, Scaling))
+
+    @property
+    def resizing(self) -> Resizing | None:
+        """How images are resized, where the labelled images chose it."""
+        return next((step for step in self.steps if isinstance(step, Resizing)), None)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.images.gray_range import Choice
 from uce_edge.images.gray_survey import Decided
 from uce_edge.images.loader import is_image
+from uce_edge.images.resize import STRETCH
 from uce_edge.metadata import CalibrationReport, ImageSpec, Metadata
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import NoveltyPromise, Promise
@@ -28,7 +29,7 @@ from uce_edge_export.pipeline import Built
 from uce_edge_export.publish.draft import check_name, destination
 from uce_edge_export.recalibration import recalibrate
 from uce_edge_export.source import third_party
-from uce_edge_export.source.preprocessing import fit_scaling, plain_report
+from uce_edge_export.source.preprocessing import fit_pixels, plain_report
 from uce_edge_export.source.third_party import ThirdParty
 
 DEFAULT_RATE = "0.2"
@@ -107,7 +108,7 @@ def export_file(
             report(step)
 
     prepared = _prepare(request, add)
-    built = _build(prepared, add)
+    built, prepared = _build(prepared, add)
     metadata = _publish(prepared, built, out, add)
     adds_noise = bool(prepared.networks) and built.metadata.inference is not Inference.DETERMINISTIC
     return ExportedFile(out, metadata, prepared.request.kind, request.rates if adds_noise else (), tuple(steps))
@@ -217,9 +218,12 @@ def _prepare(request: _Request, add: Callable[[Step], None]) -> _Prepared:
     return _Prepared(request, finished, networks, images, chosen_on)
 
 
-def _build(prepared: _Prepared, add: Callable[[Step], None]) -> Built:
-    """Build every network, choose its scaling, and combine several."""
-    request, chosen_on = prepared.request, prepared.chosen_on
+def _build(prepared: _Prepared, add: Callable[[Step], None]) -> tuple[Built, _Prepared]:
+    """Build every network, choose its pixels, and combine several."""
+    request = prepared.request
+    resize = request.spec.resize
+    if resize is None and prepared.finished:
+        resize = next(iter(prepared.finished.values())).metadata.image.resize
     if prepared.networks and request.default:
         add(NoNoise())
     members = dict(prepared.finished)
@@ -227,15 +231,28 @@ def _build(prepared: _Prepared, add: Callable[[Step], None]) -> Built:
         if not request.alone:
             add(MemberStarted(source))
         network, metadata = prepared.networks[source]
-        if chosen_on is not None:
-            given = request.spec.gives_scaling
-            network, metadata, scaling = fit_scaling(network, metadata, chosen_on, given=given)
-            prepared.networks[source] = network, metadata
-            add(scaling)
-        built = pipeline.build_third_party(network, metadata, request.rates, request.network_options, chosen_on)
+        if resize is not None:  # of the user, or of another member: all take the same image
+            metadata = replace(metadata, image=replace(metadata.image, resize=resize))
+        if prepared.chosen_on is not None:
+            fitted = fit_pixels(
+                network,
+                metadata,
+                prepared.chosen_on,
+                scaling_given=request.spec.gives_scaling,
+                resize_given=resize is not None,
+            )
+            network, metadata = prepared.networks[source] = fitted.source, fitted.metadata
+            add(fitted.scaling)
+            if fitted.resizing is not None:
+                add(fitted.resizing)
+                prepared = _resized(prepared, metadata.image)
+        resize = metadata.image.resize
+        built = pipeline.build_third_party(
+            network, metadata, request.rates, request.network_options, prepared.chosen_on
+        )
         add(built)
         if request.alone:
-            return built
+            return built, prepared
         members[source] = built.draft.model
     kind, images = request.kind, prepared.images
     built = ensemble.join(
@@ -246,7 +263,16 @@ def _build(prepared: _Prepared, add: Callable[[Step], None]) -> Built:
         kind.options.bake,
     )
     add(built)
-    return built
+    return built, prepared
+
+
+def _resized(prepared: _Prepared, image: ImageSpec) -> _Prepared:
+    """All images, resized as was chosen."""
+    if prepared.images is None or image.resize == STRETCH:
+        return prepared
+    images = labelled.resized(prepared.images, image)
+    chosen_on = _chosen_on(images, prepared.request.promise, prepared.request.kind.posterior)
+    return replace(prepared, images=images, chosen_on=chosen_on)
 
 
 def _publish(prepared: _Prepared, built: Built, out: Path, add: Callable[[Step], None]) -> Metadata:
@@ -316,7 +342,8 @@ def _read(source: Path, kind: FileKind, spec: SourceSpec) -> tuple[ThirdParty, M
     )
     if spec.channels is ChannelOrder.BGR:
         network = third_party.take_bgr(network)
-    return network, replace(metadata, precision=kind.precision)
+    image = replace(metadata.image, resize=spec.resize or STRETCH)
+    return network, replace(metadata, precision=kind.precision, image=image)
 
 
 def _gray_range(choice: Choice, data: str | None) -> Decided:

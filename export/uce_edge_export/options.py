@@ -12,6 +12,7 @@ from uce_edge.errors import UsageError, expected
 
 if TYPE_CHECKING:
     from uce_edge.images.gray_range import Choice
+    from uce_edge.images.resize import Resize
 
 
 class OutputIs(StrEnum):
@@ -183,6 +184,8 @@ class SourceSpec:
     """Whether the output is logits or probabilities."""
     range: "Choice" = "auto"
     """For gray images of more than 8 bits, the values of black and white; "auto" looks at the labelled images."""
+    resize: "Resize | None" = None
+    """How images of another size get that of the network; None for what fits the labelled images, or to stretch."""
 
     @property
     def gives_scaling(self) -> bool:

@@ -95,7 +95,7 @@ def test_the_steps_are_values_and_are_reported_as_they_are_done() -> None:
     assert [type(step) for step in seen] == [AssumedClasses, NoNoise, Scaling, Built, Recalibrated]
     (scaling,) = done.scalings
     assert scaling.chosen is not None
-    assert scaling.chosen == scaling.tried[0]
+    assert any(scaling.chosen is fit for fit in scaling.tried)
     assert done.metadata.image.mean == scaling.chosen.way.mean
     assert done.kind.inference is Inference.DETERMINISTIC
     assert done.calibrated is not None

@@ -14,8 +14,8 @@ from uce_edge.datasets.splits import Split
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import ChannelOrder, Layout
 from uce_edge_export.pipeline import export_third_party
-from uce_edge_export.source import preprocessing, third_party
-from uce_edge_export.source.preprocessing import Preprocessing
+from uce_edge_export.source import preprocessing, third_party, trials
+from uce_edge_export.source.trials import Preprocessing, Way
 
 COLOURS = {"blue": (30, 60, 200), "gray": (110, 110, 110), "green": (40, 160, 70), "red": (190, 40, 40)}
 IMAGENET = Preprocessing("ImageNet", 255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -68,25 +68,24 @@ def test_labelled_images_tell_how_a_network_wants_its_pixels(way: Preprocessing,
     nhwc = way.name in ("0 to 1", "ImageNet, BGR")
     source, path = read(by_colour(way, nhwc=nhwc), tmp_path)
     metadata = third_party.metadata(source, path, inference=Inference.DETERMINISTIC)
-    fits = preprocessing.try_usual(source, metadata.image, data)
-    taken = preprocessing.choose(fits)
+    fitted = preprocessing.fit_pixels(source, metadata, data, scaling_given=False, resize_given=False)
+    taken = fitted.scaling.chosen
+    assert taken is not None
     assert taken.way == way
     assert taken.accuracy > 0.95
-    assert [fit.nll for fit in fits] == sorted(fit.nll for fit in fits)
-    if way.order is ChannelOrder.BGR:
-        source = third_party.take_bgr(source)
-    metadata = replace(metadata, image=way.of(metadata.image))
-    export_third_party(source, metadata, tmp_path / "m.onnx", [])
+    assert fitted.metadata.image == way.of(metadata.image)
+    export_third_party(fitted.source, fitted.metadata, tmp_path / "m.onnx", [])
     assert (Model(tmp_path / "m.onnx", "cpu").predict(data.images).class_ids == data.labels).mean() == taken.accuracy
 
 
 def test_a_way_that_is_not_clearly_better_than_the_default_is_not_taken() -> None:
-    def fit(way: Preprocessing, losses: list[float]) -> preprocessing.Fit:
-        return preprocessing.Fit(way, 0.5, float(np.mean(losses)), False, np.array(losses))
+    def fit(way: Preprocessing, losses: list[float]) -> trials.Fit:
+        return trials.Fit(way, np.array(losses), np.ones(len(losses), bool))
 
-    default = fit(preprocessing.DEFAULT, [0.5, 0.7, 0.6, 0.4])
-    assert preprocessing.choose([fit(IMAGENET, [0.6, 0.4, 0.3, 0.6]), default]).way == preprocessing.DEFAULT
-    assert preprocessing.choose([fit(IMAGENET, [0.4, 0.6, 0.5, 0.31]), default]).way == IMAGENET
+    usual = [Way(preprocessing.DEFAULT), Way(IMAGENET)]
+    default, near = fit(preprocessing.DEFAULT, [0.5, 0.7, 0.6, 0.4]), fit(IMAGENET, [0.6, 0.4, 0.3, 0.6])
+    assert trials.choose([near, default], usual) == (default, (near,))
+    assert trials.choose([fit(IMAGENET, [0.4, 0.6, 0.5, 0.31]), default], usual).chosen.way == IMAGENET
 
 
 # The command line.

@@ -92,7 +92,8 @@ class Run(Record):
     def dataset(self) -> Dataset:
         """Load the data that this run was trained on."""
         size = (self.image.height, self.image.width)
-        return splits.load(self.data, self.root, size, group=self.group, range_=self.image.range)
+        image = self.image
+        return splits.load(self.data, self.root, size, group=self.group, range_=image.range, resize=image.resize)
 
     def save(self, folder: str | Path) -> None:
         """Write the description."""

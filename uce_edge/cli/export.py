@@ -14,11 +14,13 @@ from uce_edge.cli.shared_options import (
     TARGETS,
     GroupOption,
     NoveltyLevelOption,
+    SourceResizeOption,
     parse_names,
     parse_novelty,
     parse_numbers,
     parse_promise,
     parse_range,
+    parse_resize,
     parse_size,
 )
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -29,7 +31,7 @@ from uce_edge_train.choices import Architecture
 _THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
 _FROM_ONLY = (
-    "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "output_is", "data", "group",
+    "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output_is", "data", "group",
     "novelty_level",
 )  # fmt: skip
 
@@ -184,6 +186,7 @@ def export(
             rich_help_panel=_THIRD_PARTY,
         ),
     ] = None,
+    resize: SourceResizeOption = None,
     size: Annotated[
         str | None,
         typer.Option(
@@ -276,6 +279,7 @@ def export(
             size=parse_size(size),
             output_is=output_is,
             range=parse_range(range_),
+            resize=parse_resize(resize),
         )
         need_onnx("Exporting an ONNX file")
         from uce_edge_export.file_pipeline import export_file
@@ -318,8 +322,8 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     """Reject options of `--from` without it."""
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --output-is, --data, --group "
-            "and --novelty-level need --from. --target-error needs --from or several runs.",
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output-is, --data, "
+            "--group and --novelty-level need --from. --target-error needs --from or several runs.",
             "export.needs-from",
         )
     if rates:

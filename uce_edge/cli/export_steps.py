@@ -7,9 +7,12 @@ from uce_edge.cli.messages import quote, say, warn
 from uce_edge.contract import Inference
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from uce_edge_export.export_result import ExportedFile, NoiseCost, Step
     from uce_edge_export.pipeline import Built, Exported
-    from uce_edge_export.source.preprocessing import Scaling
+    from uce_edge_export.source.preprocessing import Resizing, Scaling
+    from uce_edge_export.source.trials import Fit
 
 _SHOWN = 6  # ways
 
@@ -21,7 +24,7 @@ def tell_step(step: "Step") -> None:
     from uce_edge_export import export_result
     from uce_edge_export.pipeline import Built
     from uce_edge_export.recalibration import Recalibrated
-    from uce_edge_export.source.preprocessing import Scaling
+    from uce_edge_export.source.preprocessing import Resizing, Scaling
 
     match step:
         case Decided(words=str() as words):
@@ -37,6 +40,8 @@ def tell_step(step: "Step") -> None:
             say(f"{source}:")
         case Scaling():
             _tell_scaling(step)
+        case Resizing():
+            _tell_resizing(step)
         case Built() if step.metadata.members > 1:
             tell_combined(step)
         case Built():
@@ -89,19 +94,17 @@ def _tell_scaling(scaling: "Scaling") -> None:
     if given is not None and not given.near_chance:
         return
     if given is None:
-        say(f"The scaling of the pixels was not given. The usual ways, tried on {scaling.images} images without noise:")
+        say(f"The scaling of the pixels was not given. The usual ways, tried on {scaling.images} images without noise")
+        say("(poor ones on fewer):")
     else:
         warn(
             f"with the given --scale, --mean, --std and --channels, the network without noise is right for only "
             f"{given.accuracy:.1%} of {scaling.images} images, hardly better than chance. The usual ways to scale "
             "pixels give:"
         )
-    shown = scaling.tried[:_SHOWN]
-    width = max(len(fit.way.name) for fit in shown)
-    for fit in shown:
-        say(f"  {fit.way.name.ljust(width)}  accuracy {fit.accuracy:6.1%}   NLL {fit.nll:.3f}")
-    if len(scaling.tried) > len(shown):
-        say(f"  and {len(scaling.tried) - len(shown)} more that fit worse")
+    _tell_fits(scaling.tried[:_SHOWN], [fit.way.name for fit in scaling.tried[:_SHOWN]], chosen)
+    if len(scaling.tried) > _SHOWN:
+        say(f"  and {len(scaling.tried) - _SHOWN} more that fit worse")
     if scaling.hopeless:
         warn(
             "the network is no better than chance with any of them. Check that its outputs are in the order of the "
@@ -112,6 +115,32 @@ def _tell_scaling(scaling: "Scaling") -> None:
         say(f"The best of these: {scaling.tried[0].way.options}")
     else:
         say(f"Chosen: {chosen.way.name} ({chosen.way.options}). If this is wrong, give these options yourself.")
+        _tell_undecided([fit.way.name for fit in scaling.undecided])
+
+
+def _tell_resizing(resizing: "Resizing") -> None:
+    chosen = resizing.chosen
+    say(f"The resize of the images was not given. The usual ways, tried on {chosen.images} images without noise")
+    say("(poor ones on fewer):")
+    _tell_fits(resizing.tried, [str(fit.resize) for fit in resizing.tried], chosen)
+    say(f"Chosen: --resize {chosen.resize}. If this is wrong, give this option yourself.")
+    _tell_undecided([str(fit.resize) for fit in resizing.undecided])
+
+
+def _tell_fits(fits: "Sequence[Fit]", names: "Sequence[str]", chosen: "Fit | None") -> None:
+    """A line per way: its quality, and its cost beside the chosen way on the same images."""
+    width = max(map(len, names))
+    for fit, name in zip(fits, names, strict=True):
+        line = f"  {name.ljust(width)}  accuracy {fit.accuracy:6.1%}   NLL {fit.nll:6.3f}"
+        if chosen is not None and fit is not chosen:
+            accuracy, nll = fit.cost(chosen)
+            line += f"   ({accuracy:+.1%}, {nll:+.3f} on {fit.images} images)"
+        say(line)
+
+
+def _tell_undecided(names: "Sequence[str]") -> None:
+    if names:
+        say(f"The images do not decide between it and {', '.join(names)}: a usual way was taken.")
 
 
 def _tell_cost(cost: "NoiseCost") -> None:

@@ -14,6 +14,7 @@ from uce_edge.runtime.providers import Device
 
 if TYPE_CHECKING:
     from uce_edge.images.gray_range import Choice
+    from uce_edge.images.resize import Resize
     from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
 
 
@@ -139,6 +140,36 @@ RangeOption = Annotated[
         "them. Default: auto, which chooses them by the image files of --data.",
     ),
 ]
+
+
+RESIZE = "MODE[:PART...]"
+_RESIZES = (
+    "stretch, crop:SIZE (the shorter side becomes SIZE, then the middle is cut out), or pad (the whole image, with "
+    "black or pad:FILL beside it). Add :bicubic or :lanczos for another filter."
+)
+ResizeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar=RESIZE,
+        help=f"How images get the size of --size: {_RESIZES} The model stores it. Default: stretch.",
+    ),
+]
+SourceResizeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar=RESIZE,
+        help=f"How images get the size that the network takes: {_RESIZES} Default: stretch, or what fits the images of "
+        "--data.",
+        rich_help_panel="Third-party models",
+    ),
+]
+
+
+def parse_resize(text: str | None) -> "Resize | None":
+    """Parse --resize."""
+    from uce_edge.images.resize import parse
+
+    return None if text is None else parse(text)
 
 
 def parse_range(text: str | None) -> "Choice":

@@ -15,9 +15,11 @@ from uce_edge.cli.shared_options import (
     DownloadOption,
     GroupOption,
     RangeOption,
+    ResizeOption,
     RootOption,
     SizeOption,
     parse_range,
+    parse_resize,
     parse_size,
 )
 from uce_edge.contract import Sigma
@@ -60,6 +62,7 @@ def train(
     download: DownloadOption = False,
     size: SizeOption = None,
     range_: RangeOption = None,
+    resize: ResizeOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the checkpoint in --out, if there is one.")
     ] = False,
@@ -231,6 +234,8 @@ def train(
 
     Example: uce-edge train --data photos/ --size 64x64 --arch resnet20 --flip --epochs 30 --out runs/photos
 
+    Example: uce-edge train --data photos/ --size 224x224 --resize crop:256:bicubic --arch resnet18 --out runs/photos
+
     Example: uce-edge train --data xrays/ --init runs/photos --freeze all-but-head --out runs/xrays
 
     Example: uce-edge train --data scans.csv --group patient --size 64x64 --out runs/scans
@@ -252,6 +257,7 @@ def train(
     show_log("uce_edge_train")
     from uce_edge._util.atomic_files import writable_folder
     from uce_edge.datasets import splits as datasets
+    from uce_edge.images.resize import STRETCH
     from uce_edge_train.loop import training
     from uce_edge_train.networks import pretrained
     from uce_edge_train.recipe import Recipe
@@ -268,7 +274,8 @@ def train(
     leads = os.environ.get("RANK", "0") == "0"
     if leads:
         show_log()
-    dataset = datasets.load(data, root, parse_size(size), download, group, parse_range(range_))
+    how = parse_resize(resize) or STRETCH
+    dataset = datasets.load(data, root, parse_size(size), download, group, parse_range(range_), how)
     recipe.build(len(dataset.class_names), dataset.image_shape[2])  # raises errors before anything is printed
     if leads:
         tell_dataset(dataset)

@@ -57,7 +57,7 @@ def read(
     """
     numbers = None if groups is None else grouping.numbered(groups, [one.part for one in listed], where)
     channels = 1 if options.image is None and _are_gray(listed) else 3
-    spec = options.image or ImageSpec(*options.size, channels)
+    spec = options.image or ImageSpec(*options.size, channels, resize=options.resize)
     decided = _decided(listed, options)
     pixels = _read(listed, where, replace(spec, range=decided.range or spec.range))
     label_of = {name: label for label, name in enumerate(class_names)}
@@ -70,7 +70,8 @@ def read(
         chosen = [listed[i] for i in index]
         parts[key] = np.stack([pixels[i] for i in index]), np.array([label_of[one.label] for one in chosen], np.int64)
         names = np.array([one.name for one in chosen], object)
-        origins[key] = Origin(names, None if numbers is None else numbers[index])
+        files = np.array([one.file for one in chosen], object)
+        origins[key] = Origin(names, None if numbers is None else numbers[index], files)
     return Source(parts, tuple(class_names), origins=origins, group=group, gray=decided)
 
 

@@ -141,6 +141,7 @@ def _joined(parts: Sequence[Split]) -> Split:
         np.concatenate([part.labels for part in parts]),
         together([part.groups for part in parts]),
         together([part.names for part in parts]),
+        together([part.originals for part in parts]),
     )
 
 
@@ -211,4 +212,25 @@ def _prepared(split: Split, spec: ImageSpec) -> Split:
     pixels = split.images
     if pixels.shape[1:] == (spec.height, spec.width, spec.channels) and str(pixels.dtype) == spec.dtype:
         return split
-    return replace(split, images=np.stack([loader.prepare(image, spec) for image in pixels]))
+    originals = np.empty(len(pixels), object)
+    originals[:] = list(pixels)
+    return replace(split, images=np.stack([loader.prepare(image, spec) for image in pixels]), originals=originals)
+
+
+def resized(split: Split, spec: ImageSpec) -> Split:
+    """The same images, read again for another spec.
+
+    Images without originals are finished, and stay.
+
+    Raises:
+        ImageError: An image cannot be resized in this way.
+    """
+    if split.originals is None:
+        return split
+    pixels = [
+        loader.load(original, spec, note=lambda _: None)
+        if isinstance(original, str)
+        else loader.prepare(original, spec)
+        for original in split.originals
+    ]
+    return replace(split, images=np.stack(pixels))

@@ -13,6 +13,7 @@ from uce_edge.datasets.downloads import Public
 from uce_edge.errors import UceEdgeWarning, UsageError, expected
 from uce_edge.images.gray_range import Choice
 from uce_edge.images.gray_survey import UNDECIDED, Decided
+from uce_edge.images.resize import STRETCH, Resize
 from uce_edge.metadata import ImageSpec
 
 Part = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
@@ -61,6 +62,8 @@ class Origin:
     """The file of each image, as shown in messages."""
     groups: npt.NDArray[np.int64] | None = None
     """The group of each image, numbered over all parts; None where images are not grouped."""
+    files: npt.NDArray[np.object_] | None = None
+    """The path of each image."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class ReaderOptions:
     """Whether images without groups raise an error instead of a warning."""
     range: Choice = None
     """The gray range of images of more than 8 bits, if there is no model."""
+    resize: Resize = STRETCH
+    """How images of another size get this one, if there is no model."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from uce_edge.datasets.sources import ReaderOptions, Source
 from uce_edge.errors import UsageError, expected
 from uce_edge.images.gray_range import Choice, Range
 from uce_edge.images.gray_survey import UNDECIDED, Decided, decide
+from uce_edge.images.resize import STRETCH, Resize
 
 SPLITS = ("train", "calibration", "guarantee", "test")
 _SPLIT_SEED = 20200713  # fixed, so that training, calibration and evaluation use the same splits
@@ -32,6 +33,8 @@ class Split:
     """The group of each image, such as a patient; None where images are independent."""
     names: npt.NDArray[np.object_] | None = None
     """The file of each image, where known."""
+    originals: npt.NDArray[np.object_] | None = None
+    """The path of each image, or its pixels at another size; None for images that were never resized."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,7 +43,8 @@ class Split:
         """Some of its images."""
         groups = None if self.groups is None else self.groups[index]
         names = None if self.names is None else self.names[index]
-        return Split(self.images[index], self.labels[index], groups, names)
+        originals = None if self.originals is None else self.originals[index]
+        return Split(self.images[index], self.labels[index], groups, names, originals)
 
     def at_most(self, images: int) -> "Split":
         """A fixed random choice of at most so many images."""
@@ -113,6 +117,8 @@ class Dataset:
     """The column or pattern that groups the images. No group is in two splits."""
     gray: Decided = UNDECIDED
     """The gray range of images of more than 8 bits, where one was chosen."""
+    resize: Resize = STRETCH
+    """How images of another size get that of the dataset."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -132,6 +138,7 @@ def load(
     download: bool = False,
     group: str | None = None,
     range_: Choice = None,
+    resize: Resize = STRETCH,
 ) -> Dataset:
     """Load a dataset with its splits.
 
@@ -144,24 +151,25 @@ def load(
         group: The column of a manifest, or the pattern with one capture group, that groups the images.
         range_: The gray range of images of more than 8 bits: `auto` reads it from the images, None uses the number type
             or the window of every file.
+        resize: How the image files of folders and manifests get that size. A model that is trained on the dataset
+            stores it.
     """
-    options = (
-        ReaderOptions(group=group, range=range_)
-        if size is None
-        else ReaderOptions(size=size, group=group, range=range_)
-    )
+    options = ReaderOptions(group=group, range=range_, resize=resize)
+    if size is not None:
+        options = replace(options, size=size)
     resolved = resolve(name, root, options, download=download)
     decided = resolved.source.gray
     if decided == UNDECIDED and isinstance(range_, Range):  # images of 8 bits now, perhaps others later
         decided = decide(range_, ())
-    return replace(from_source(resolved.name, resolved.source), root=resolved.root, gray=decided)
+    return replace(from_source(resolved.name, resolved.source), root=resolved.root, gray=decided, resize=resize)
 
 
 def part_of(source: Source, key: str) -> Split:
     """One part of a source."""
     images, labels = source.parts[key]
     if key in source.origins:
-        return Split(images, labels, source.origins[key].groups, source.origins[key].names)
+        origin = source.origins[key]
+        return Split(images, labels, origin.groups, origin.names, origin.files)
     return Split(images, labels)
 
 

@@ -1,75 +1,44 @@
-"""Pixel scaling of third-party networks, chosen by labelled images."""
+"""Scaling and resize of third-party networks, chosen by labelled images."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge.calibration.maps import fit_map
-from uce_edge.contract import Method
+from uce_edge.contract import Method, ResizeFilter, ResizeMode
 from uce_edge.datasets.splits import Split
+from uce_edge.images.resize import STRETCH, Resize
 from uce_edge.metadata import CalibrationReport, ImageSpec, Metadata
 from uce_edge.runtime.providers import Device, open_session
-from uce_edge_export.check.graph_reference import normalised
-from uce_edge_export.graph.assembly import Classifier
 from uce_edge_export.options import ChannelOrder
 from uce_edge_export.source.third_party import ThirdParty, take_bgr
+from uce_edge_export.source.trials import Fit, Preprocessing, Round, Trials, Way, choose, run
 
-TRIED = 128
-"""Images that a way is tried on, at most."""
-_BLOCK = 16
-_CLEARLY = 2.0  # standard errors that another way must be better by
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """Preprocessing of pixels: (x / scale - mean) / std, channel order."""
-
-    name: str
-    scale: float = 255.0
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    """Like the mean, in the order red, green, blue, also where the network takes them in another one."""
-    order: ChannelOrder = ChannelOrder.RGB
-
-    def of(self, spec: ImageSpec) -> ImageSpec:
-        """An image with these numbers."""
-        return replace(spec, scale=self.scale, mean=self.mean, std=self.std)
-
-    @property
-    def options(self) -> str:
-        """The command-line options."""
-        mean, std = (",".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
-        order = "" if self.order is ChannelOrder.RGB else f" --channels {self.order}"
-        return f"--scale {self.scale:g} --mean {mean} --std {std}{order}"
-
+_SCALE_ROUNDS = (Round(32, 99), Round(128, 8), Round(256, 3))
+_RESIZE_ROUNDS = (Round(64, 99), Round(192, 5), Round(512, 4))
+"""About 3,000 runs of the network in all, of at most two thirds of a thousand images."""
 
 DEFAULT = Preprocessing("0 to 1")
-_USUAL = (DEFAULT, Preprocessing("-1 to 1", 255.0, (0.5,), (0.5,)), Preprocessing("0 to 255", 1.0))
+_USUAL = (
+    DEFAULT,
+    Preprocessing("-1 to 1", 255.0, (0.5,), (0.5,)),
+    Preprocessing("0 to 255", 1.0),
+    Preprocessing("(x - 127) / 128", 1.0, (127.0,), (128.0,)),
+    Preprocessing("-0.5 to 0.5", 255.0, (0.5,)),
+)
 _GRAY = (*_USUAL, Preprocessing("MNIST", 255.0, (0.1307,), (0.3081,)))
 _RGB = (
     *_USUAL,
     Preprocessing("ImageNet", 255.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     Preprocessing("CIFAR-10", 255.0, (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
+    Preprocessing("CLIP", 255.0, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     Preprocessing("ImageNet's mean", 1.0, (123.68, 116.779, 103.939)),
+    Preprocessing("ImageNet's mean, over 58.8", 1.0, (123.68, 116.779, 103.939), (58.8,)),
 )
 _COLOUR = (*_RGB, *(replace(way, name=f"{way.name}, BGR", order=ChannelOrder.BGR) for way in _RGB))
-"""The last one is Caffe's."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Quality of one way, without noise, at its best temperature."""
-
-    way: Preprocessing
-    accuracy: float
-    nll: float
-    near_chance: bool
-    losses: npt.NDArray[np.float64]
-    """The NLL of every image."""
+"""Caffe's networks take the last ones."""
+_CROPS = (0.875, 0.9, 0.95, 1.0)
+"""The usual shares of the shorter side that are cut out: 256 for 224, and so on."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +46,15 @@ class Scaling:
     """The scaling of a network's pixels, and its alternatives."""
 
     images: int
-    """Images that the ways were tried on."""
+    """Images that the best ways were tried on."""
     tried: tuple[Fit, ...] = ()
-    """The usual ways, the best first; none where a given way is good."""
+    """The usual ways, the best first, or the one to take instead of a given way; none where that is good."""
     chosen: Fit | None = None
     """The way that was taken; None where one was given, or none is better than chance."""
     given: Fit | None = None
     """The way of the user, if there is one."""
+    undecided: tuple[Fit, ...] = ()
+    """Other ways that the images do not tell from the chosen one."""
 
     @property
     def hopeless(self) -> bool:
@@ -91,100 +62,115 @@ class Scaling:
         return bool(self.tried) and self.tried[0].near_chance
 
 
-def fit_scaling(
-    source: ThirdParty, metadata: Metadata, data: Split, *, given: bool
-) -> tuple[ThirdParty, Metadata, Scaling]:
-    """Choose the pixel scaling that fits labelled images, unless given.
+@dataclass(frozen=True)
+class Resizing:
+    """How a network's images are resized, and the alternatives."""
+
+    tried: tuple[Fit, ...]
+    """The usual ways, the best first; ways that give the same pixels are there once."""
+    chosen: Fit
+    """The way that was taken."""
+    undecided: tuple[Fit, ...] = ()
+    """Other ways that the images do not tell from the chosen one."""
+
+
+@dataclass(frozen=True)
+class FittedPixels:
+    """A network with its scaling and resize."""
+
+    source: ThirdParty
+    metadata: Metadata
+    scaling: Scaling
+    resizing: Resizing | None
+    """None where the resize was given, or the images were never resized."""
+
+
+def fit_pixels(
+    source: ThirdParty, metadata: Metadata, data: Split, *, scaling_given: bool, resize_given: bool
+) -> FittedPixels:
+    """Choose the scaling and the resize that fit labelled images, unless given.
+
+    The scaling is chosen first, then the resize; with another resize, the best scalings are compared again.
 
     Args:
         source: The network.
-        metadata: Of its file, with the given or the default scaling.
+        metadata: Of its file, with the given or the default scaling and resize.
         data: Labelled images that prove no promise.
-        given: Whether the user gave the scaling. It is kept, and compared with others if it is near chance.
+        scaling_given: Whether the user gave the scaling. It is kept, and compared with others if it is near chance.
+        resize_given: Whether the user gave the resize. It is kept.
     """
-    images, spec = min(len(data), TRIED), metadata.image
-    if given:
-        own = try_one(source, spec, ChannelOrder.RGB, data)  # the graph of a BGR network reverses the channels itself
-        others = try_usual(source, spec, data) if own.near_chance else []
-        return source, metadata, Scaling(images, tuple(others), given=own)
-    tried = try_usual(source, spec, data)
-    chosen = choose(tried)
-    if tried[0].near_chance:
-        return source, metadata, Scaling(images, tuple(tried))
-    if chosen.way.order is ChannelOrder.BGR:
-        source = take_bgr(source)
-    return source, replace(metadata, image=chosen.way.of(spec)), Scaling(images, tuple(tried), chosen)
+    spec = metadata.image
+    trials = Trials(source.classifier, spec, data)
+    scaling = _given_scaling(source, spec, trials) if scaling_given else _fit_scaling(source, spec, trials)
+    fit = scaling.given or scaling.chosen
+    resizing = None
+    if fit is not None and not fit.near_chance and not resize_given and data.originals is not None:
+        resizing = _fit_resize(fit.way, spec, trials)
+        resize = resizing.chosen.resize
+        if resize != spec.resize and scaling.chosen is not None:
+            scaling = _compare_again(source, scaling, resize, trials)
+        spec = replace(spec, resize=resize)
+    chosen = scaling.chosen
+    if chosen is not None:
+        spec = chosen.way.of(spec)
+        source = take_bgr(source) if chosen.way.order is ChannelOrder.BGR else source
+    return FittedPixels(source, replace(metadata, image=spec), scaling, resizing)
 
 
-def try_usual(source: ThirdParty, spec: ImageSpec, data: Split) -> list[Fit]:
-    """Try the usual ways; the best comes first.
-
-    Args:
-        source: The network.
-        spec: Of its images; the scaling is not used.
-        data: Labelled images.
-    """
-    return _fits(source.classifier, spec, data, _COLOUR if source.channels == 3 else _GRAY)
+def usual_scalings(channels: int) -> tuple[Preprocessing, ...]:
+    """The usual ways to scale, the most usual first."""
+    return _COLOUR if channels == 3 else _GRAY
 
 
-def try_one(source: ThirdParty, spec: ImageSpec, order: ChannelOrder, data: Split) -> Fit:
-    """Quality of a network with the scaling of a spec."""
-    way = Preprocessing("as given", spec.scale, spec.mean, spec.std, order)
-    return _fits(source.classifier, spec, data, [way])[0]
-
-
-def choose(fits: list[Fit]) -> Fit:
-    """The best way, if clearly better than the default."""
-    best, default = fits[0], next(fit for fit in fits if fit.way == DEFAULT)
-    gain = default.losses - best.losses
-    error = float(gain.std(ddof=1)) / np.sqrt(len(gain)) if len(gain) > 1 else np.inf
-    return best if float(gain.mean()) > _CLEARLY * error else default
+def usual_resizes(spec: ImageSpec) -> tuple[Resize, ...]:
+    """The usual ways to resize; the first is the default."""
+    longer = max(spec.height, spec.width)
+    by = (ResizeFilter.BICUBIC, ResizeFilter.BILINEAR)
+    crops = [Resize(ResizeMode.CROP, int(longer / share), filter_) for share in _CROPS for filter_ in by]
+    return STRETCH, *crops, Resize(filter=ResizeFilter.BICUBIC), *(Resize(ResizeMode.PAD, filter=one) for one in by)
 
 
 def plain_report(source: ThirdParty, spec: ImageSpec, data: Split) -> CalibrationReport:
     """Quality of a network without noise, at its best temperature."""
     classifier = source.classifier
+    session = open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
     # The graph of a network that takes BGR reverses the channels itself.
-    logits = _logits(_session(classifier), classifier, spec, ChannelOrder.RGB, data)
+    logits = run(session, classifier, spec, ChannelOrder.RGB, data)
     return fit_map(Method.TEMPERATURE, logits[None], data.labels).outcome
 
 
-def _fits(classifier: Classifier, spec: ImageSpec, data: Split, ways: Iterable[Preprocessing]) -> list[Fit]:
-    few = data.at_most(TRIED)
-    fits = []
-    session = _session(classifier)
-    for way in ways:
-        logits = _logits(session, classifier, way.of(spec), way.order, few)
-        if not np.isfinite(logits).all():
-            fits.append(Fit(way, 0.0, np.inf, True, np.full(len(few), np.inf)))
-            continue
-        fitted = fit_map(Method.TEMPERATURE, logits[None], few.labels)
-        losses = _losses(logits / (fitted.temperature or 1.0), few.labels)
-        accuracy = float((logits.argmax(1) == few.labels).mean())
-        fits.append(Fit(way, accuracy, float(losses.mean()), fitted.outcome.near_chance, losses))
-    return sorted(fits, key=lambda fit: fit.nll)
+def _fit_scaling(source: ThirdParty, spec: ImageSpec, trials: Trials) -> Scaling:
+    ways = [Way(scaling, spec.resize) for scaling in usual_scalings(source.channels)]
+    fits = trials.narrow(ways, _SCALE_ROUNDS)
+    if fits[0].near_chance:
+        return Scaling(fits[0].images, tuple(fits))
+    chosen, undecided = choose(fits, ways)
+    return Scaling(fits[0].images, tuple(fits), chosen, undecided=undecided)
 
 
-def _losses(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    shifted = logits - logits.max(1, keepdims=True)
-    losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
-    return np.asarray(losses, np.float64)
+def _given_scaling(source: ThirdParty, spec: ImageSpec, trials: Trials) -> Scaling:
+    # The graph of a BGR network reverses the channels itself.
+    own = trials.fit(
+        Way(Preprocessing("as given", spec.scale, spec.mean, spec.std), spec.resize), _SCALE_ROUNDS[-1].images
+    )
+    if not own.near_chance:
+        return Scaling(own.images, given=own)
+    other = _fit_scaling(source, spec, trials)
+    first = () if other.chosen is None else (other.chosen,)
+    return Scaling(own.images, (*first, *(fit for fit in other.tried if fit is not other.chosen)), given=own)
 
 
-def _session(classifier: Classifier) -> Any:
-    return open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
+def _fit_resize(scaling: Preprocessing, spec: ImageSpec, trials: Trials) -> Resizing:
+    ways = [Way(scaling, resize) for resize in usual_resizes(spec)]
+    fits = trials.narrow(ways, _RESIZE_ROUNDS)
+    return Resizing(tuple(fits), *choose(fits, ways))
 
 
-def _logits(
-    session: Any, classifier: Classifier, spec: ImageSpec, order: ChannelOrder, data: Split
-) -> npt.NDArray[np.float64]:
-    """The logits of the network without noise, block by block."""
-    name = session.get_inputs()[0].name
-    axis = 3 if classifier.channels_last else 1
-    blocks = []
-    for start in range(0, len(data), _BLOCK):
-        pixels = normalised(classifier, spec, data.images[start : start + _BLOCK])
-        if order is ChannelOrder.BGR:
-            pixels = np.ascontiguousarray(np.flip(pixels, axis))
-        blocks.append(session.run(None, {name: pixels})[0])
-    return np.concatenate(blocks).astype(np.float64)
+def _compare_again(source: ThirdParty, scaling: Scaling, resize: Resize, trials: Trials) -> Scaling:
+    """Compare the best scalings with another resize."""
+    ways = [Way(one, resize) for one in usual_scalings(source.channels)]
+    last = [fit.way for fit in scaling.tried if fit.images == scaling.images]
+    best = trials.narrow([way for way in ways if way.scaling in last], _SCALE_ROUNDS[-1:])
+    others = tuple(fit for fit in scaling.tried if fit.way not in last)
+    chosen, undecided = choose(best, ways)
+    return Scaling(scaling.images, (*best, *others), chosen, undecided=undecided)

@@ -66,7 +66,7 @@ def train(
     """
     out = Path(out)
     mean, std = channel_statistics(dataset.splits["train"].images)
-    image = ImageSpec(*dataset.image_shape, mean=mean, std=std, range=dataset.gray.range)
+    image = ImageSpec(*dataset.image_shape, mean=mean, std=std, range=dataset.gray.range, resize=dataset.resize)
     augment = recipe.augmentation(image)
     model = recipe.build(len(dataset.class_names), image.channels)
     hashes = dataset.hashes()

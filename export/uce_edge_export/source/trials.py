@@ -1,0 +1,247 @@
+"""Try ways to prepare pixels, on more and more labelled images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from uce_edge.calibration.maps import fit_map
+from uce_edge.contract import Method
+from uce_edge.datasets import labelled
+from uce_edge.datasets.splits import Split
+from uce_edge.errors import ImageError
+from uce_edge.images.resize import STRETCH, Resize
+from uce_edge.metadata import ImageSpec
+from uce_edge.runtime.providers import Device, open_session
+from uce_edge_export.check.graph_reference import normalised
+from uce_edge_export.graph.assembly import Classifier
+from uce_edge_export.options import ChannelOrder
+
+_BLOCK = 16
+_ORDER_SEED = 20200713
+_CLEARLY = 2.0  # standard errors by which the best must beat the default
+_NEAR = 1.0  # standard errors within which a more usual way is as good as the best
+_EQUAL = 0.005  # NLL that makes no difference to a user
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Preprocessing of pixels: (x / scale - mean) / std, channel order."""
+
+    name: str
+    scale: float = 255.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    """Like the mean, in the order red, green, blue, also where the network takes them in another one."""
+    order: ChannelOrder = ChannelOrder.RGB
+
+    def of(self, spec: ImageSpec) -> ImageSpec:
+        """An image with these numbers."""
+        return replace(spec, scale=self.scale, mean=self.mean, std=self.std)
+
+    @property
+    def options(self) -> str:
+        """The command-line options."""
+        mean, std = (",".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
+        order = "" if self.order is ChannelOrder.RGB else f" --channels {self.order}"
+        return f"--scale {self.scale:g} --mean {mean} --std {std}{order}"
+
+
+class Way(NamedTuple):
+    """One way to prepare pixels."""
+
+    scaling: Preprocessing
+    resize: Resize = STRETCH
+
+
+class Round(NamedTuple):
+    """So many images, for at most so many ways."""
+
+    images: int
+    ways: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Quality of one way, without noise, at its best temperature."""
+
+    way: Preprocessing
+    losses: npt.NDArray[np.float64]
+    """The NLL of every image that it was tried on, in the order of all trials."""
+    hits: npt.NDArray[np.bool_]
+    """Whether the label of every image is right."""
+    near_chance: bool = False
+    resize: Resize = STRETCH
+
+    @property
+    def images(self) -> int:
+        """Images that it was tried on: poor ways get fewer."""
+        return len(self.losses)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right labels."""
+        return float(self.hits.mean())
+
+    @property
+    def nll(self) -> float:
+        """Mean NLL."""
+        return float(self.losses.mean())
+
+    def cost(self, other: "Fit") -> tuple[float, float]:
+        """Accuracy and NLL beyond those of another, on the same images."""
+        both = min(self.images, other.images)
+        accuracy = float(self.hits[:both].mean() - other.hits[:both].mean())
+        return accuracy, float(self.losses[:both].mean() - other.losses[:both].mean())
+
+    def errors_behind(self, other: "Fit") -> float:
+        """Standard errors by which its NLL is above another's."""
+        both = min(self.images, other.images)
+        with np.errstate(invalid="ignore"):  # ways without finite answers
+            behind = self.losses[:both] - other.losses[:both]
+            mean = float(behind.mean())
+            error = float(behind.std(ddof=1)) / np.sqrt(both) if both > 1 else np.inf
+        if mean == 0:
+            return 0.0
+        return (
+            mean / error if error > 0 and np.isfinite(error) else float(np.copysign(np.inf if error == 0 else 0, mean))
+        )
+
+
+class Choice(NamedTuple):
+    """The way that was taken, and those that the images do not tell from it."""
+
+    chosen: Fit
+    undecided: tuple[Fit, ...]
+
+
+def choose(fits: Sequence[Fit], usual: Sequence[Way]) -> Choice:
+    """The default, unless the best is clearly better; else a usual one near the best.
+
+    Args:
+        fits: The best first.
+        usual: All ways, the most usual first; the first of them is the default.
+    """
+    best = fits[0]
+
+    def place(fit: Fit) -> int:
+        return usual.index(Way(fit.way, fit.resize))
+
+    last = [fit for fit in fits if fit.images == best.images]
+    behind = {id(fit): fit.errors_behind(best) for fit in last}
+    near = [
+        fit
+        for fit in last
+        if behind[id(fit)] <= (_CLEARLY if place(fit) == 0 else _NEAR) or fit.cost(best)[1] <= _EQUAL
+    ]
+    chosen = min(near, key=place)
+    return Choice(
+        chosen, tuple(fit for fit in last if fit is not chosen and abs(fit.errors_behind(chosen)) <= _CLEARLY)
+    )
+
+
+class Trials:
+    """A network without noise, and its logits so far."""
+
+    def __init__(self, classifier: Classifier, spec: ImageSpec, data: Split) -> None:
+        """Open the network.
+
+        Args:
+            classifier: The network.
+            spec: Of its images, as `data` has them; the scaling is not used.
+            data: Labelled images.
+        """
+        self._classifier, self._spec = classifier, spec
+        self._session = open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
+        self._data = data.take(np.random.default_rng(_ORDER_SEED).permutation(len(data)))
+        self._logits: dict[Way, npt.NDArray[np.float64]] = {}
+
+    def narrow(self, ways: Sequence[Way], rounds: Sequence[Round]) -> list[Fit]:
+        """Try all ways on few images, and the best ones on more.
+
+        Returns:
+            The best first. Those that were dropped follow, the last ones first. Of ways with equal answers, the first
+            of `ways` alone is there.
+        """
+        dropped: list[Fit] = []
+        alive = list(ways)
+        for number, (images, _) in enumerate(rounds):
+            fits = self._fits(alive, images)
+            if number == 0:
+                fits = _distinct(fits)
+            fits.sort(key=lambda fit: fit.nll)
+            if number + 1 == len(rounds) or images >= len(self._data):
+                return fits + dropped
+            following = rounds[number + 1].ways
+            kept = [fit for fit in fits if fit.errors_behind(fits[0]) <= 1.5 * _CLEARLY][:following]
+            dropped = [fit for fit in fits if not any(fit is one for one in kept)] + dropped
+            # In the order of `ways`, of which the first is the default.
+            alive = [way for way in alive if any(way == Way(fit.way, fit.resize) for fit in kept)]
+        raise AssertionError("at least one round")
+
+    def fit(self, way: Way, images: int) -> Fit:
+        """Quality on so many images.
+
+        Raises:
+            ImageError: One of them cannot be resized in this way.
+        """
+        logits, labels = self._on(way, images), self._data.labels[:images]
+        if not np.isfinite(logits).all():
+            return Fit(way.scaling, np.full(len(labels), np.inf), np.zeros(len(labels), bool), True, way.resize)
+        fitted = fit_map(Method.TEMPERATURE, logits[None], labels)
+        losses = _losses(logits / (fitted.temperature or 1.0), labels)
+        return Fit(way.scaling, losses, logits.argmax(1) == labels, fitted.outcome.near_chance, way.resize)
+
+    def _fits(self, ways: Sequence[Way], images: int) -> list[Fit]:
+        fits = []
+        for way in ways:
+            try:
+                fits.append(self.fit(way, images))
+            except ImageError:  # too narrow to be cut out of: the others are left
+                if way.resize == self._spec.resize:
+                    raise
+        return fits
+
+    def _on(self, way: Way, images: int) -> npt.NDArray[np.float64]:
+        """The logits of the first images, of which some may be known."""
+        known = self._logits.get(way)
+        start = 0 if known is None else len(known)
+        if start < min(images, len(self._data)):
+            spec = replace(self._spec, resize=way.resize)
+            data = self._data.take(np.arange(start, min(images, len(self._data))))
+            data = data if spec == self._spec else labelled.resized(data, spec)
+            fresh = run(self._session, self._classifier, way.scaling.of(spec), way.scaling.order, data)
+            self._logits[way] = known = fresh if known is None else np.concatenate([known, fresh])
+        return self._logits[way][:images]
+
+
+def run(
+    session: Any, classifier: Classifier, spec: ImageSpec, order: ChannelOrder, data: Split
+) -> npt.NDArray[np.float64]:
+    """The logits of the network without noise, block by block."""
+    name = session.get_inputs()[0].name
+    axis = 3 if classifier.channels_last else 1
+    blocks = []
+    for start in range(0, len(data), _BLOCK):
+        pixels = normalised(classifier, spec, data.images[start : start + _BLOCK])
+        if order is ChannelOrder.BGR:
+            pixels = np.ascontiguousarray(np.flip(pixels, axis))
+        blocks.append(session.run(None, {name: pixels})[0])
+    return np.concatenate(blocks).astype(np.float64)
+
+
+def _distinct(fits: Sequence[Fit]) -> list[Fit]:
+    """Without ways whose answers an earlier one gives as well."""
+    known: dict[bytes, Fit] = {}
+    for fit in fits:
+        known.setdefault(fit.losses.tobytes() if np.isfinite(fit.losses).all() else str(id(fit)).encode(), fit)
+    return list(known.values())
+
+
+def _losses(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    shifted = logits - logits.max(1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
+    return np.asarray(losses, np.float64)
