@@ -6,7 +6,9 @@ from torch import nn
 
 from tests.helpers.errors import raises
 from uce_edge.errors import UsageError
+from uce_edge_train.choices import Architecture
 from uce_edge_train.networks import architectures
+from uce_edge_train.networks.efficientnet_lite import SamePadding
 
 PUBLISHED = {
     "resnet18": 11_689_512,
@@ -15,7 +17,13 @@ PUBLISHED = {
     "resnet101": 44_549_160,
     "densenet121": 7_978_856,
     "densenet169": 14_149_480,
+    "efficientnet-lite0": 4_652_008,
+    "efficientnet-lite1": 5_416_680,
+    "efficientnet-lite2": 6_092_072,
+    "mobilenetv3-small": 2_542_856,
+    "vit-tiny": 5_717_416,
 }
+STEMS = [name for name in architectures.ARCHITECTURES if name.has_stems]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -25,7 +33,7 @@ def test_the_imagenet_form_has_the_published_number_of_parameters(name: str) -> 
     assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", architectures.ARCHITECTURES)
+@pytest.mark.parametrize("name", STEMS)
 @pytest.mark.parametrize(("stem", "reduction"), [("cifar", 1), ("imagenet", 4)])
 def test_the_stem_decides_the_resolution(name: str, stem: str, reduction: int) -> None:
     stages = 3 if name in ("resnet8", "resnet9", "resnet20") else 4
@@ -35,6 +43,27 @@ def test_the_stem_decides_the_resolution(name: str, stem: str, reduction: int) -
         model.pool.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[-1]))
         assert model(torch.zeros(2, 1, 64, 64)).shape == (2, 7)
     assert seen == [64 // reduction // 2 ** (stages - 1)]
+
+
+@pytest.mark.parametrize("name", sorted(set(architectures.ARCHITECTURES) - set(STEMS)))
+def test_a_network_for_large_images_takes_its_size(name: Architecture) -> None:
+    with torch.device("meta"):
+        model = architectures.build(name, 7, 1).eval()
+        assert model(torch.zeros(2, 1, name.side, name.side)).shape == (2, 7)
+
+
+def test_a_transformer_refuses_other_image_sizes() -> None:
+    with torch.device("meta"), raises("architecture.image-size"):
+        architectures.build("vit-tiny", 3, 3)(torch.zeros(1, 3, 192, 192))
+
+
+@pytest.mark.parametrize(("size", "zeros"), [(224, (0, 1)), (225, (1, 1))])
+def test_strided_layers_pad_as_tensorflow_does(size: int, zeros: tuple[int, int]) -> None:
+    # ceil(224 / 2) outputs of 3 pixels, 2 apart, need one more pixel, which lies at the end.
+    padded = SamePadding(3, 2)(torch.ones(1, 1, size, size))
+    row = padded[0, 0, size // 2]
+    assert padded.shape[2:] == (size + sum(zeros), size + sum(zeros))
+    assert (int((row == 0).nonzero().min() == 0), int(row[-1] == 0)) == zeros
 
 
 def own(classes: int, channels: int) -> nn.Module:

@@ -27,6 +27,35 @@ class Architecture(StrEnum):
     """121 layers, 8.0 million weights: the paper's other network for CIFAR-10 and SVHN."""
     DENSENET169 = "densenet169"
     """169 layers, 14.1 million weights: the paper's other network for CIFAR-100."""
+    EFFICIENTNET_LITE0 = "efficientnet-lite0"
+    """Depthwise layers for edge devices, 224x224 pixels: 4.7 million weights."""
+    EFFICIENTNET_LITE1 = "efficientnet-lite1"
+    """The same, deeper, 240x240 pixels: 5.4 million weights."""
+    EFFICIENTNET_LITE2 = "efficientnet-lite2"
+    """The same, deeper and wider, 260x260 pixels: 6.1 million weights."""
+    MOBILENETV3_SMALL = "mobilenetv3-small"
+    """Depthwise layers and squeeze-and-excitation, 224x224 pixels: 2.5 million weights."""
+    VIT_TINY = "vit-tiny"
+    """The smallest vision transformer, 224x224 pixels: 5.7 million weights."""
+
+    @property
+    def side(self) -> int:
+        """Height and width of the images that it is made for."""
+        return _SIDES.get(self, 32)
+
+    @property
+    def has_stems(self) -> bool:
+        """Whether it comes in the forms of `Stem`."""
+        return self not in _SIDES
+
+
+_SIDES = {
+    Architecture.EFFICIENTNET_LITE0: 224,
+    Architecture.EFFICIENTNET_LITE1: 240,
+    Architecture.EFFICIENTNET_LITE2: 260,
+    Architecture.MOBILENETV3_SMALL: 224,
+    Architecture.VIT_TINY: 224,
+}
 
 
 class Stem(StrEnum):

@@ -2,7 +2,8 @@
 
 Residual networks follow He et al. 2016, dense ones Huang et al. 2017. `stem="cifar"` keeps the resolution with one
 3x3 convolution; `stem="imagenet"` is the 7x7 stride-2 stem with max-pooling. Every function is
-`name(classes, stem, channels)`, `channels` being those of the image.
+`name(classes, stem, channels)`, `channels` being those of the image. Networks for 224x224 pixels have modules of their
+own, and one stem.
 """
 
 import importlib
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge_train.choices import Architecture, Stem
+from uce_edge_train.networks.efficientnet_lite import EfficientNetLite
+from uce_edge_train.networks.mobilenet_v3 import MobileNetV3
+from uce_edge_train.networks.vision_transformer import VisionTransformer
 
 
 class BasicBlock(nn.Module):
@@ -206,6 +210,11 @@ ARCHITECTURES: dict[Architecture, Callable[..., nn.Module]] = {
     Architecture.RESNET101: resnet101,
     Architecture.DENSENET121: densenet121,
     Architecture.DENSENET169: densenet169,
+    Architecture.EFFICIENTNET_LITE0: partial(EfficientNetLite, 1.0, 1.0),
+    Architecture.EFFICIENTNET_LITE1: partial(EfficientNetLite, 1.0, 1.1),
+    Architecture.EFFICIENTNET_LITE2: partial(EfficientNetLite, 1.1, 1.2),
+    Architecture.MOBILENETV3_SMALL: MobileNetV3,
+    Architecture.VIT_TINY: VisionTransformer,
 }
 """`Architecture` describes each."""
 

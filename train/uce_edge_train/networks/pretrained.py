@@ -205,9 +205,10 @@ def _another(tensors: Mapping[str, Tensor], file: str, arch: str, fitted: Fitted
 def _attempts(tensors: Mapping[str, Tensor]) -> list[tuple[str, Fitted]]:
     attempts = []
     for arch in Architecture:
-        for stem in Stem:
+        for stem in Stem if arch.has_stems else (Stem.CIFAR,):
+            words = f"--arch {arch} --stem {stem}" if arch.has_stems else f"--arch {arch}"
             with torch.device("meta"):
-                attempts.append((f"--arch {arch} --stem {stem}", fit(architectures.build(arch, 2, 3, stem), tensors)))
+                attempts.append((words, fit(architectures.build(arch, 2, 3, stem), tensors)))
     return attempts
 
 

@@ -8,6 +8,7 @@ from uce_edge.contract import pass_seeds
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge_export.options import FileKind
 from uce_edge_export.pipeline import Exported, default_samples
+from uce_edge_train.choices import Architecture
 from uce_edge_train.dropout.gaussian_layers import gaussianize
 from uce_edge_train.export import export_module
 from uce_edge_train.networks import architectures
@@ -19,7 +20,7 @@ def export_untrained(
     wanted: FileKind = FileKind(),
     p: float | None = None,
     classes: int = 10,
-    image: ImageSpec = ImageSpec(32, 32, 3),
+    image: ImageSpec | None = None,
 ) -> Exported:
     """Write a network with fixed random weights.
 
@@ -29,8 +30,11 @@ def export_untrained(
         wanted: The kind of file.
         p: The rate of Gaussian dropout in every layer; None for 0.2, or for none where the network keeps its own.
         classes: Number of classes.
-        image: What it takes.
+        image: What it takes; None for colour images of the size that the network is made for.
     """
+    if image is None:
+        side = Architecture(name).side if name in list(Architecture) else 32
+        image = ImageSpec(side, side, 3)
     samples = default_samples(wanted.inference) if wanted.samples is None else wanted.samples
     pass_seeds(samples, 0)
     torch.manual_seed(0)
