@@ -61,8 +61,14 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     # Block by block, each part as if alone: rounding may depend on the size of a block.
     run = feature_session(model, emit_all_features)
     distances = tuple(novelty.fit(values, fitting.labels) for values in run(fitting.images))
-    (scores,) = probe(model, scoring.images, lambda g, operands: [_emit_sum(g, operands, distances)], ["batch"])
-    each = zip(distances, run(scoring.images), strict=True)
+
+    def emit(g: Builder, operands: list[Features]) -> list[ir.Value]:
+        score = g.Unsqueeze(_emit_sum(g, operands, distances), g.constant(np.array([1])))
+        return [score, *emit_all_features(g, operands)]
+
+    scored, *features = probe(model, scoring.images, emit)
+    scores = scored[:, 0]
+    each = zip(distances, features, strict=True)
     exact = np.sum([distance(values) for distance, values in each], axis=0)
     difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
     if not difference <= _TOLERANCE:  # NaN fails, too
