@@ -209,9 +209,9 @@ def write(
             if isinstance(gate, NoveltyError):
                 why = str(gate).removesuffix(".")
                 notes, gate = (*notes, f"the file has no gate against out-of-distribution images. {why}"), RejectRule()
-            elif gate.decides:
-                costs = novelty_levels.compare(draft, labelled.calibration, labelled.promise, gate)
             known = Known.of(draft, labelled.calibration)
+            if gate.decides:
+                costs = novelty_levels.compare(draft, labelled.calibration, known, labelled.promise, gate)
             file_nll = nll(known.prediction.probabilities, known.labels)
             measured = measure(draft, labelled.held_out, labelled.promise, gate, known)
         save(draft)

@@ -18,7 +18,7 @@ from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
-from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
+from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
 from uce_edge_export.check import novelty_levels
@@ -31,9 +31,6 @@ from uce_edge_export.graph.novelty_score import add as add_novelty
 from uce_edge_export.graph.novelty_score import detach
 from uce_edge_export.publish.draft import check_name, graph_of, publish
 from uce_edge_export.transform.noise_free import raw_logits
-
-_BINNED = 1000
-"""Images that set the bins of the monitor, at most."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +108,14 @@ def recalibrate(
     )
     measured = None
     with publish(replace_head(network, metadata), metadata, out) as draft:
-        file_nll = _check(draft.model, model, data, n, seed, calibration.outcome.nll_after)
+        _check_logits(draft.model, model, data, n, seed)
         added = RejectRule() if novelty is None else add_novelty(draft, data, novelty)
         gate = added if isinstance(added, RejectRule) else RejectRule()
-        costs = novelty_levels.compare(draft, data, promise, gate) if gate.decides else None
+        known = Known.of(draft, data)  # one run of the file for all that follows
+        file_nll = _check_likelihood(draft.model, known, data, n, seed, calibration.outcome.nll_after)
+        costs = novelty_levels.compare(draft, data, known, promise, gate) if gate.decides else None
         if counted is not None:
-            binned = data if promise is not None and promise.score is RejectBy.AUTO else data.at_most(_BINNED)
-            measured = measure(draft, counted, promise, gate, Known.of(draft, binned))
+            measured = measure(draft, counted, promise, gate, known)
         elif gate.decides:
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
@@ -151,15 +149,20 @@ def _is_head(initializer: str) -> bool:
     return initializer.startswith(("calibration.", decision.PREFIX)) and initializer != contract.VARIANCE_SCALE
 
 
-def _check(fresh: Model, old: Model, data: Split, samples: int, seed: int, expected_nll: float) -> float:
-    """Require the old network and the fitted likelihood."""
+def _check_logits(fresh: Model, old: Model, data: Split, samples: int, seed: int) -> None:
+    """Require the old network."""
     if fresh.metadata.noise is not NoiseKind.RANDN:
         ours, theirs = (model.logits(data.images[:2], samples, seed) for model in (fresh, old))
         if not np.array_equal(ours, theirs):
             raise ParityError(
                 "The recalibrated file has other logits than the old one. Nothing was written.", "parity.logits"
             )
-    file_nll = nll(fresh.predict(data.images, samples, seed).probabilities, data.labels)
+
+
+def _check_likelihood(fresh: Model, known: Known, data: Split, samples: int, seed: int, expected_nll: float) -> float:
+    """Require the fitted likelihood."""
+    prediction = known.prediction if seed == 0 else fresh.predict(data.images, samples, seed)
+    file_nll = nll(prediction.probabilities, data.labels)
     near = abs(file_nll - expected_nll) <= 1e-3 * max(1.0, expected_nll)
     if fresh.metadata.noise is not NoiseKind.RANDN and not near:
         raise ParityError(

@@ -16,6 +16,7 @@ from helpers.nets import MEAN, STD, Net, export
 from onnx import helper
 
 from uce_edge import contract
+from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.contract import Inference, NoiseKind, Sigma
 from uce_edge.datasets import splits
@@ -64,6 +65,23 @@ def test_score_and_p_are_those_of_numpy(gated: tuple, test_images: np.ndarray) -
     np.testing.assert_array_equal(said.novelty, fitted.reference(said.novelty_score))
     assert said[0].novelty == pytest.approx(float(said.novelty[0]))
     assert said[0].novelty_score == pytest.approx(float(said.novelty_score[0]))
+
+
+def test_a_subspace_in_the_graph_is_smaller_and_that_of_numpy(
+    calibration: Split, test_images: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, metadata = ir.load(FILES[0]), Model(FILES[0], "cpu").metadata
+    full = save(*novelty_score.attach(old, metadata, novelty_score.fit(old, calibration)), tmp_path / "full.onnx")
+    monkeypatch.setattr(novelty, "RANK", 16)
+    fitted = novelty_score.fit(old, calibration)
+    assert fitted.distances[0].whitening.shape == (64, 16)
+    model, described = novelty_score.attach(old, metadata, fitted)
+    new = save(model, described, tmp_path / "small.onnx")
+    exact = fitted.distances[0](probe(old, test_images, emit_all_features)[0])
+    np.testing.assert_allclose(Model(new, "cpu").predict(test_images).novelty_score, exact, rtol=1e-5)
+    assert new.stat().st_size < full.stat().st_size - 4 * 64 * 64 + 2 * 16 * 64 + 3000
+    _, detached = novelty_score.detach(model, described)
+    assert detached.costs == metadata.costs
 
 
 def test_every_other_answer_stays_to_the_bit(gated: tuple, test_images: np.ndarray) -> None:

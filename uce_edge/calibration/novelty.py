@@ -10,6 +10,9 @@ and the novelty is the conformal p-value of d among n held-out reference images,
     p = (1 + #{i: d_i >= d}) / (n + 1)
 
 which is small for out-of-distribution images, and 0 for NaN. A cutoff on p has a promise: see `cutoff`.
+
+Means of a few images each are mostly noise: then all classes share one mean. Of many features, only the directions of
+the largest variances have variances of their own; the others share their mean variance.
 """
 
 import math
@@ -26,6 +29,9 @@ Integers = npt.NDArray[np.int64]
 
 FEWEST = 50
 """The smallest number of images for means and covariance."""
+_PER_CLASS = 10  # images, on average: with fewer, one mean for all classes is better; measured in docs/novelty.md
+RANK = 512
+"""Directions with a variance of their own, at most."""
 _EXACT, _SPREAD = 500, 500  # stored reference scores: the largest ones, and so many of the others
 LEVEL = 0.03
 """The default level of all models, measured in docs/novelty.md.
@@ -40,23 +46,51 @@ class NoveltyError(UceEdgeError):
 
 
 @dataclass(frozen=True, eq=False)
+class Subspace:
+    """Scales inside of a subspace P, and the variance outside of it."""
+
+    centre: Floats
+    """The mean m of all images, [features]."""
+    scales: Floats
+    """One over the standard deviation of each, [rank]."""
+    rest: float
+    """One over the variance of all other directions."""
+
+
+@dataclass(frozen=True, eq=False)
 class Distance:
-    """The distance d = min_c |(f / |f|) W - w_c|^2."""
+    """The distance d = min_c |(f / |f|) W - w_c|^2.
+
+    With a subspace, y = (f / |f| - m) P and d = min_c |y scales - w_c|^2 + |f / |f| - m - y P'|^2 rest.
+    """
 
     whitening: Floats
-    """W [features, features]."""
+    """W [features, features]; or P [features, rank], exact in float16."""
     means: Floats
-    """The whitened means w [classes, features] of the classes with images."""
+    """The whitened means w [means, rank] of the classes with images, or one; of a subspace, exact in float16."""
     shrinkage: float
     """The weight of the identity in the covariance, 0 to 1."""
+    subspace: Subspace | None = None
+
+    @property
+    def multiplications(self) -> int:
+        """Of one image."""
+        return self.means.size + self.whitening.size * (1 if self.subspace is None else 2)
 
     def __call__(self, features: npt.ArrayLike) -> Floats:
         """The scores of features [images, features]; infinity if not finite."""
-        values = _directions(np.asarray(features, np.float64)) @ self.whitening
+        values, outside = _directions(np.asarray(features, np.float64)), np.float64(0)
+        if self.subspace is None:
+            values = values @ self.whitening
+        else:
+            centred = values - self.subspace.centre
+            values = centred @ self.whitening
+            outside = ((centred - values @ self.whitening.T) ** 2).sum(axis=1) * self.subspace.rest
+            values = values * self.subspace.scales
         nearest = np.full(len(values), np.inf)
         for mean in self.means:
             nearest = np.minimum(nearest, ((values - mean) ** 2).sum(axis=1))
-        return np.where(np.isfinite(values).all(axis=1), nearest, np.inf)
+        return np.where(np.isfinite(values).all(axis=1), nearest + outside, np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +155,12 @@ def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:
         raise NoveltyError(
             "Some features are NaN or infinite: the model is broken on these images.", "model.not-finite"
         )
+    if len(raw) < _PER_CLASS * len(np.unique(classes)):
+        classes = np.zeros_like(classes)
     present = np.unique(classes)
     if len(raw) < FEWEST + len(present):
         raise NoveltyError(
-            f"{len(raw)} images of {len(present)} classes are too few for out-of-distribution detection: at least "
+            f"{len(raw)} images are too few for out-of-distribution detection: at least "
             f"{FEWEST + len(present)} are needed, and {10 * raw.shape[1]} (ten per feature) are enough. Give more "
             "labelled images.",
             "novelty.too-few-images",
@@ -138,9 +174,25 @@ def fit(features: npt.ArrayLike, labels: npt.ArrayLike) -> Distance:
         raise NoveltyError(
             "The features of these images do not vary, so no distance can be fitted. Check the images.", "novelty.flat"
         )
-    scales, vectors = np.linalg.eigh(covariance)
-    whitening = vectors / np.sqrt(np.maximum(scales, _TINY * scales.max()))
+    variances, vectors = np.linalg.eigh(covariance)
+    variances = np.maximum(variances, _TINY * variances.max())
+    if len(variances) > RANK:
+        return _low_rank(variances, vectors, values.mean(axis=0), means, shrinkage)
+    whitening = vectors / np.sqrt(variances)
     return Distance(whitening, means @ whitening, shrinkage)
+
+
+def _low_rank(variances: Floats, vectors: Floats, centre: Floats, means: Floats, shrinkage: float) -> Distance:
+    """The distance in the subspace of the largest variances; both in rising order."""
+    directions, scales = _half(vectors[:, -RANK:]), 1 / np.sqrt(variances[-RANK:])
+    subspace = Subspace(centre, scales, 1 / float(variances[:-RANK].mean()))
+    return Distance(directions, _half((means - centre) @ directions * scales), shrinkage, subspace)
+
+
+def _half(values: Floats) -> Floats:
+    """Round to float16, as a file stores them."""
+    with np.errstate(over="ignore"):  # an infinite number fails the comparison with the graph
+        return values.astype(np.float16).astype(np.float64)
 
 
 def shrunk_covariance(residuals: Floats, freedom: int) -> tuple[Floats, float]:

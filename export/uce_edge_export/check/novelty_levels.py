@@ -14,7 +14,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.rejection import fitting
 from uce_edge.rejection.promises import Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge_export.check.held_out_rejection import circumstances
+from uce_edge_export.check.held_out_rejection import Known, circumstances
 from uce_edge_export.graph.novelty_score import parts
 from uce_edge_export.publish.draft import Draft
 
@@ -50,19 +50,21 @@ class Costs:
     """Reference images."""
 
 
-def compare(draft: Draft, data: Split, promise: Promise | None, used: RejectRule) -> Costs:
+def compare(draft: Draft, data: Split, known: Known, promise: Promise | None, used: RejectRule) -> Costs:
     """Compute what a file accepts at each level.
 
     Args:
         draft: The file, with novelty.
         data: The calibration images, as `novelty.add` took them.
+        known: The predictions of the file for them.
         promise: The promise of the limits. Each level gets its own limits, found on the reference images. If they
             cannot prove the error, the gate alone is shown.
         used: The rule with the cutoff of the file.
     """
     assert used.gate is not None
     model, reference = draft.model, parts(data)[1]
-    prediction = model.predict(reference.images)
+    # The same division of the numbers of the images.
+    prediction = known.prediction[parts(replace(data, images=np.arange(len(data))))[1].images]
     made = synthetic_ood.far(model.metadata.image, synthetic_ood.CHOICE, each=EACH)
     ood, kinds = model.predict(made.images), np.array(made.kinds)
     wrong = prediction.class_ids != reference.labels

@@ -33,7 +33,7 @@ from uce_edge_export.transform.simplification import infer_shapes
 
 OUTPUTS = (NOVELTY, NOVELTY_SCORE)
 MOST = 4096
-"""Features, at most: the file grows by 4 bytes times their square."""
+"""Features, at most: the fit takes memory and time that grow with their square and cube."""
 _TINY = np.float32(1e-12)
 _TOLERANCE = 1e-4  # relative, of a score to the same in double precision
 
@@ -61,8 +61,14 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     # Block by block, each part as if alone: rounding may depend on the size of a block.
     run = feature_session(model, emit_all_features)
     distances = tuple(novelty.fit(values, fitting.labels) for values in run(fitting.images))
-    (scores,) = probe(model, scoring.images, lambda g, operands: [_emit_sum(g, operands, distances)], ["batch"])
-    each = zip(distances, run(scoring.images), strict=True)
+
+    def emit(g: Builder, operands: list[Features]) -> list[ir.Value]:
+        score = g.Unsqueeze(_emit_sum(g, operands, distances), g.constant(np.array([1])))
+        return [score, *emit_all_features(g, operands)]
+
+    scored, *features = probe(model, scoring.images, emit)
+    scores = scored[:, 0]
+    each = zip(distances, features, strict=True)
     exact = np.sum([distance(values) for distance, values in each], axis=0)
     difference = float((np.abs(scores - exact) / np.maximum(exact, _TINY)).max())
     if not difference <= _TOLERANCE:  # NaN fails, too
@@ -141,7 +147,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
             if not value.is_graph_output():
                 value.shape = value.type = None
     price = sum(operand.multiplications for operand in operands)
-    price += sum(distance.whitening.size + distance.means.size for distance in fitted.distances)
+    price += sum(distance.multiplications for distance in fitted.distances)
     metadata = replace(metadata, outputs=(*metadata.outputs, *OUTPUTS))
     return checked(model), _dearer(metadata, price)
 
@@ -151,9 +157,9 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     copy = ir.from_proto(ir.to_proto(model))
     graph = copy.graph
     constants = [
-        value.const_value
+        (value.const_value, 2 if name.endswith(".directions") else 1)
         for name, value in graph.initializers.items()
-        if name.startswith("novelty.") and name.endswith((".means", ".whitening"))
+        if name.startswith("novelty.") and name.endswith((".means", ".whitening", ".directions"))
     ]
     copy, metadata = decision.upgrade(copy, metadata)
     decision.detach_novelty(graph)
@@ -162,7 +168,7 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
     if others == metadata.outputs:
         return copy, metadata
-    price = sum(constant.size for constant in constants if constant is not None)
+    price = sum(times * constant.size for constant, times in constants if constant is not None)
     price += sum(operand.multiplications for operand in find_features(infer_shapes(copy).graph))
     return copy, _dearer(replace(metadata.without_promises(), outputs=others), -price)
 
@@ -176,8 +182,8 @@ def _check_size(model: ir.Model) -> None:
     size = max(operand.size for operand in find_features(infer_shapes(model).graph))
     if size > MOST:
         raise NoveltyError(
-            f"The last weight layer takes {size} features, and novelty can use {MOST} at most: the file would grow by "
-            f"{4 * size**2 / 1e6:.0f} MB. Calibrate with --no-novelty.",
+            f"The last weight layer takes {size} features, and novelty can use {MOST} at most. Calibrate with "
+            "--no-novelty.",
             "novelty.features",
         )
 
@@ -198,16 +204,31 @@ def _emit_score(g: Builder, operand: Features, distance: Distance, prefix: str) 
     def constant(values: npt.NDArray[Any], name: str) -> ir.Value:
         return g.constant(np.ascontiguousarray(values, np.float32), f"{prefix}.{name}")
 
+    def half(values: npt.NDArray[Any], name: str) -> ir.Value:
+        stored = g.constant(np.ascontiguousarray(values, np.float16), f"{prefix}.{name}")
+        return g.Cast(stored, to=ir.DataType.FLOAT)
+
     column = g.Unsqueeze(emit_features(g, operand), g.constant(np.array([2])))
     length = g.Sqrt(g.MatMul(transposed(column), column))
     direction = g.Div(column, g.Max(length, g.constant(_TINY)))
-    z = g.MatMul(constant(distance.whitening.T, "whitening"), direction)
-    means = constant(distance.means, "means")
+    subspace, outside = distance.subspace, None
+    if subspace is None:
+        z = g.MatMul(constant(distance.whitening.T, "whitening"), direction)
+        means = constant(distance.means, "means")
+    else:
+        centred = g.Sub(direction, constant(subspace.centre[:, None], "centre"))
+        directions = half(distance.whitening.T, "directions")
+        y = g.MatMul(directions, centred)
+        rest = g.Sub(centred, g.MatMul(g.Transpose(directions, perm=[1, 0]), y))
+        outside = g.Mul(g.MatMul(transposed(rest), rest), g.constant(np.float32(subspace.rest)))
+        z = g.Mul(y, constant(subspace.scales[:, None], "scales"))
+        means = half(distance.means, "means")
     # |z - w|^2 is least where z'w - |w|^2 / 2 is largest; the difference itself is rounded less.
     half_squares = constant((distance.means**2).sum(axis=1, keepdims=True) / 2, "half_squares")
     nearest = g.ArgMax(g.Sub(g.MatMul(means, z), half_squares), axis=1, keepdims=0)
     difference = g.Sub(transposed(z), g.Gather(means, nearest, axis=0))
-    return g.Reshape(g.MatMul(difference, transposed(difference)), g.constant(np.array([-1])))
+    squares = g.MatMul(difference, transposed(difference))
+    return g.Reshape(squares if outside is None else g.Add(squares, outside), g.constant(np.array([-1])))
 
 
 def _emit_p(g: Builder, score: ir.Value, reference: Reference) -> ir.Value:

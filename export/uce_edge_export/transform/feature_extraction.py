@@ -13,7 +13,8 @@ from uce_edge_export.graph.builder import Builder
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
-_AT_ONCE = 32  # images
+_AT_ONCE = 32  # images, at most
+_PIXELS = 2**18  # of one call, at most: the values of a network at 224 x 224 take 30 MB per image
 
 FloatArray = npt.NDArray[np.float32]
 Emit = Callable[[Builder, list[Features]], list[ir.Value]]
@@ -64,7 +65,8 @@ def feature_session(
     session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU)
 
     def run(images: npt.NDArray[Any]) -> list[FloatArray]:
-        blocks = (images[start : start + _AT_ONCE] for start in range(0, len(images), _AT_ONCE))
+        step = max(1, min(_AT_ONCE, _PIXELS // (images.shape[1] * images.shape[2])))
+        blocks = (images[start : start + step] for start in range(0, len(images), step))
         parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
         return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
 

@@ -139,3 +139,34 @@ def test_broken_features_are_refused(rng: np.random.Generator) -> None:
     features[3, 1] = np.nan
     with raises("model.not-finite"):
         fit(features, labels)
+
+
+def test_classes_of_a_few_images_share_one_mean(rng: np.random.Generator) -> None:
+    classes = 200
+    centres = np.random.default_rng(9).standard_normal((classes, 12)) + 5
+
+    def drawn(images: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = rng.integers(0, classes, images)
+        return centres[labels] + rng.standard_normal((images, 12)), labels
+
+    few, many = fit(*drawn(2 * classes)), fit(*drawn(20 * classes))
+    assert (few.means.shape, many.means.shape) == ((1, 12), (classes, 12))
+    assert np.median(few(drawn(500)[0])) == pytest.approx(12, rel=0.15)  # whitened: one per feature
+
+
+def test_many_features_have_a_subspace_and_one_variance_outside(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(novelty, "RANK", 3)
+    features, labels = blobs(rng, 400)
+    fitted = fit(features, labels)
+    assert fitted.whitening.shape == (12, 3)
+    directions = features / np.linalg.norm(features, axis=1, keepdims=True)
+    means = np.stack([directions[labels == label].mean(axis=0) for label in range(4)])
+    variances, vectors = np.linalg.eigh(novelty.shrunk_covariance(directions - means[labels], 396)[0])
+    variances[:-3] = variances[:-3].mean()
+    centre, inside = directions.mean(axis=0), vectors[:, -3:] @ vectors[:, -3:].T
+    means = centre + (means - centre) @ inside  # means differ within the subspace alone
+    inverse = vectors / variances @ vectors.T
+    expected = [min((x - m) @ inverse @ (x - m) for m in means) for x in directions[:20]]
+    np.testing.assert_allclose(fitted(features[:20]), expected, rtol=5e-3)  # float16
