@@ -114,7 +114,8 @@ def write_plain(name: str, folder: Path, *, small: bool = False) -> None:
 
     size = NETWORKS[name].test_size if small else SIZE
     folder.mkdir(parents=True, exist_ok=True)
-    with quiet_logs.errors_only(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    silent = contextlib.redirect_stdout(io.StringIO())
+    with torch.no_grad(), quiet_logs.errors_only(), warnings.catch_warnings(), silent:
         warnings.simplefilter("ignore")
         torch.onnx.export(
             NETWORKS[name].build(small=small),

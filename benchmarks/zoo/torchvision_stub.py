@@ -31,7 +31,7 @@ class _Names(ModuleType):
 
 class _Finder(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] == _NAME else None
+        return ModuleSpec(fullname, self, is_package=True) if fullname.partition(".")[0] == _NAME else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Names(spec.name)
