@@ -82,7 +82,7 @@ def run_process(name: str, route: str) -> Cell | None:
         return Cell(False, f"It took more than {SECONDS} s.")
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"It ended with {done.returncode}."]
-        return Cell(False, lines[-1])
+        return Cell(False, next((line for line in reversed(lines) if "Error" in line), lines[-1]))
     return Cell(**json.loads(done.stdout.splitlines()[-1])) if route != PLAIN else None
 
 

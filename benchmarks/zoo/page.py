@@ -30,7 +30,8 @@ of {size}x{size} pixels and {classes} classes, and exported by three routes:
 
 Of {count} networks, {totals}.
 
-Written by `make zoo` (`benchmarks/zoo`) on {system}, {cores} cores, {threads} thread per process; Python {python}, {tools}.{caveat}
+Written by `make zoo` (`benchmarks/zoo`) on {system}, {cores} cores, {threads} thread per process; Python
+{python}, {tools}.
 
 ## Does it work, and what does a pass cost?
 
@@ -53,13 +54,12 @@ Scales, biases, batch-norm and heads of random networks are set to the sizes tha
 """
 
 
-def write_pages(cells: Cells, tools: dict[str, str], caveat: str = "") -> None:
+def write_pages(cells: Cells, tools: dict[str, str]) -> None:
     """Write both pages.
 
     Args:
         cells: All results.
         tools: The versions of what made them.
-        caveat: A sentence about the run.
     """
     counts = {route: sum(cells[name, route].works for name in NETWORKS) for route in ROUTES}
     text = INTRODUCTION.format(
@@ -73,7 +73,6 @@ def write_pages(cells: Cells, tools: dict[str, str], caveat: str = "") -> None:
         threads=THREADS,
         python=platform.python_version(),
         tools=", ".join(f"{name} {version}" for name, version in tools.items()),
-        caveat=f"\n{caveat}" if caveat else "",
         passes=PASSES,
     )
     text += _overview(cells) + _refusals(cells) + NUMBERS

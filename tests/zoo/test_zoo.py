@@ -40,7 +40,7 @@ def test_a_route_works_as_the_page_says_or_is_refused(
     name, folder = network
     cell: Cell = run(name, route, folder, small=True)  # raises what is no refusal
     assert cell.works or cell.code
-    if promised[name, route]:
+    if promised.get((name, route)):
         assert cell.works, cell.error
         assert cell.noisy
         assert cell.layers
