@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test fuzz soak test-ports test-trace test-runtimes test-scale test-minimal lint bench noise docs wheel-check clean
+.PHONY: demo test fuzz soak test-ports test-trace test-runtimes test-scale test-zoo test-minimal lint bench noise zoo docs wheel-check clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -73,6 +73,25 @@ test-scale:
 	$(SCALE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[cpu,ray,serve]" "ray[serve]" pytest duckdb
 	$(SCALE)/bin/python -m pytest -rs tests/scale
 
+# timm and transformers on PyTorch alone: --no-deps leaves torchvision out, which benchmarks/zoo/torchvision_stub.py replaces.
+ZOO := .venv-zoo
+ZOO_PIP := $(ZOO)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+$(ZOO)/.ready: pyproject.toml constraints.txt
+	test -x $(ZOO)/bin/python || $(PYTHON) -m venv $(ZOO)
+	$(ZOO)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(ZOO_PIP) --editable ".[cpu,train,export]" pytest pyyaml huggingface_hub tokenizers regex tqdm packaging
+	$(ZOO_PIP) --no-deps timm transformers
+	touch $@
+
+# A dozen small networks of timm and transformers by every route: less than ten minutes on two cores.
+test-zoo: $(ZOO)/.ready
+	OMP_NUM_THREADS=1 $(ZOO)/bin/python -m pytest -rs --durations=5 tests/zoo
+
+# Pretrained architectures at 224x224 by every route; writes docs/zoo.md. Some half an hour on two cores. It goes on where
+# it stopped. Some networks only: .venv-zoo/bin/python benchmarks/zoo resnet18
+zoo: $(ZOO)/.ready
+	$(ZOO)/bin/python benchmarks/zoo
+
 # The oldest versions that pyproject.toml allows, with the tests that need no torch.
 test-minimal:
 	PYTHON=$(PYTHON) bash .ci/minimal
@@ -107,4 +126,4 @@ wheel-check: $(VENV)/.dev
 	PYTHON=$(BIN)/python UCE_EDGE_KEEP=build/ci bash .ci/wheel-check
 
 clean:
-	rm -rf $(VENV) $(SCALE) $(SITE) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SCALE) $(SITE) $(ZOO) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache
