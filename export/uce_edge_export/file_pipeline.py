@@ -228,7 +228,7 @@ def _build(prepared: _Prepared, add: Callable[[Step], None]) -> Built:
             add(MemberStarted(source))
         network, metadata = prepared.networks[source]
         if chosen_on is not None:
-            given = request.spec.gives_scaling
+            given = request.spec.gives_scaling or network.takes_bytes
             network, metadata, scaling = fit_scaling(network, metadata, chosen_on, given=given)
             prepared.networks[source] = network, metadata
             add(scaling)
@@ -299,7 +299,12 @@ def _check_finished(request: _Request, finished: int) -> None:
 def _read(source: Path, kind: FileKind, spec: SourceSpec) -> tuple[ThirdParty, Metadata]:
     """A third-party classifier, and the metadata of its file."""
     network = third_party.load(
-        source, layout=spec.layout, output_is=spec.output_is, size=spec.size, options=kind.options
+        source,
+        layout=spec.layout,
+        output_is=spec.output_is,
+        size=spec.size,
+        output=spec.output,
+        options=kind.options,
     )
     # A posterior is added to the file without noise.
     inference = kind.inference if kind.posterior is None else Inference.DETERMINISTIC
@@ -307,7 +312,7 @@ def _read(source: Path, kind: FileKind, spec: SourceSpec) -> tuple[ThirdParty, M
         network,
         source,
         classes=spec.classes,
-        scale=255.0 if spec.scale is None else spec.scale,
+        scale=spec.scale,
         mean=spec.mean or (0.0,),
         std=spec.std or (1.0,),
         samples=pipeline.default_samples(inference) if kind.samples is None else kind.samples,
