@@ -238,7 +238,7 @@ def _build(prepared: _Prepared, add: Callable[[Step], None]) -> tuple[Built, _Pr
                 network,
                 metadata,
                 prepared.chosen_on,
-                scaling_given=request.spec.gives_scaling,
+                scaling_given=request.spec.gives_scaling or network.takes_bytes,
                 resize_given=resize is not None,
             )
             network, metadata = prepared.networks[source] = fitted.source, fitted.metadata
@@ -325,7 +325,12 @@ def _check_finished(request: _Request, finished: int) -> None:
 def _read(source: Path, kind: FileKind, spec: SourceSpec) -> tuple[ThirdParty, Metadata]:
     """A third-party classifier, and the metadata of its file."""
     network = third_party.load(
-        source, layout=spec.layout, output_is=spec.output_is, size=spec.size, options=kind.options
+        source,
+        layout=spec.layout,
+        output_is=spec.output_is,
+        size=spec.size,
+        output=spec.output,
+        options=kind.options,
     )
     # A posterior is added to the file without noise.
     inference = kind.inference if kind.posterior is None else Inference.DETERMINISTIC
@@ -333,7 +338,7 @@ def _read(source: Path, kind: FileKind, spec: SourceSpec) -> tuple[ThirdParty, M
         network,
         source,
         classes=spec.classes,
-        scale=255.0 if spec.scale is None else spec.scale,
+        scale=spec.scale,
         mean=spec.mean or (0.0,),
         std=spec.std or (1.0,),
         samples=pipeline.default_samples(inference) if kind.samples is None else kind.samples,

@@ -19,11 +19,14 @@ class OutputIs(StrEnum):
     """The meaning of a classifier's output."""
 
     AUTO = "auto"
-    """A final Softmax means probabilities; otherwise values that are never negative and sum to 1 do."""
+    """A final Softmax means probabilities; otherwise values that are never negative and sum to 1 do. A final Sigmoid
+    of one value means two classes; of several values it is refused."""
     LOGITS = "logits"
     """Scores before the softmax."""
     PROBABILITIES = "probabilities"
     """After a softmax."""
+    SIGMOID = "sigmoid"
+    """After a sigmoid, of which exactly one class is right: its logits are used as those of a softmax."""
 
 
 class Layout(StrEnum):
@@ -182,6 +185,8 @@ class SourceSpec:
     """Height and width, if the file leaves them open."""
     output_is: OutputIs = OutputIs.AUTO
     """Whether the output is logits or probabilities."""
+    output: str | None = None
+    """The name of the class scores, if the file has several outputs."""
     range: "Choice" = "auto"
     """For gray images of more than 8 bits, the values of black and white; "auto" looks at the labelled images."""
     resize: "Resize | None" = None

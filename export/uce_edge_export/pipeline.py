@@ -20,7 +20,7 @@ from uce_edge.metrics import nll
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.rejection.rule import RejectRule
-from uce_edge_export.check import novelty_levels, parity_gate, sigma_error
+from uce_edge_export.check import novelty_levels, parity_gate, quantisation_steps, sigma_error
 from uce_edge_export.check.graph_reference import graph_reference
 from uce_edge_export.check.held_out_rejection import Known, measure
 from uce_edge_export.check.quality import Judgement
@@ -123,6 +123,7 @@ def build(
     drawn: laplace_draws.Drawn | None = None,
     judged: Split | None = None,
     judge_sigma: bool = False,
+    tolerance: float = parity_gate.TOLERANCE,
 ) -> Built:
     """Build a contract file in memory, and check its parity.
 
@@ -137,6 +138,7 @@ def build(
         drawn: The posterior over the last layer of a deterministic classifier, if any.
         judged: Labelled images that measure the quality of a lower precision; None where there are none.
         judge_sigma: Whether they also measure that of another sigma.
+        tolerance: The difference that the gate allows.
     """
     metadata = replace(
         metadata,
@@ -157,7 +159,7 @@ def build(
     errors = {} if trained is None else sigma_error.layer_errors(classifier, metadata.image, trained, sites, images)
     judgements: dict[str, Judgement] = {}
     fed = _with_noise_inputs(classifier, sites, metadata)
-    parity = parity_gate.check(draft, images, reference, [site.size for site in sites], fed)
+    parity = parity_gate.check(draft, images, reference, [site.size for site in sites], fed, tolerance)
     if errors and trained and judged and judge_sigma:
         judgements[f"{metadata.sigma} sigma"] = sigma_error.judge(draft, graph(trained)[0], judged, errors)
     if metadata.precision is not Precision.FP32:
@@ -282,9 +284,21 @@ def build_third_party(
     if options.sigma is Sigma.FACTORED:
         exact, sites = sites, factored(sites)
     reference = graph_reference(source.classifier, metadata.image, sites)
-    third_party.check_original(source, metadata.image, reference)
     images = None if data is None or len(data) < 2 else data.images
-    built = build(source.classifier, sites, metadata, images, reference, options, exact, judged=data)
+    pixels = random_pixels(metadata.image) if images is None else images
+    allowed = quantisation_steps.tolerance(source.classifier, metadata.image, pixels)
+    third_party.check_original(source, metadata.image, reference, allowed.of_largest)
+    built = build(
+        source.classifier,
+        sites,
+        metadata,
+        images,
+        reference,
+        options,
+        exact,
+        judged=data,
+        tolerance=allowed.of_unit_scale,
+    )
     return replace(built, notes=(*source.notes, *built.notes))
 
 

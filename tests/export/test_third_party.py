@@ -261,7 +261,7 @@ def test_channels_last_and_gray(tmp_path: Path) -> None:
 
 def test_half_precision_is_widened(tmp_path: Path) -> None:
     found = reproduces(simple(Net(dtype=np.float16)), tmp_path, tolerance=2e-3)
-    assert found.notes == ["its half-precision weights were widened to float32"]
+    assert found.notes == ["its half-precision numbers became float32"]
 
 
 @pytest.mark.parametrize("opset", [9, 12, 18])

@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[Callable[[Net], onnx.ModelProto], str]] = {
     "two inputs": (lambda net: net.model(net.head(net.stem()), extra=("age",)), "source.inputs"),
     "two outputs": (_two_outputs, "source.outputs"),
     "a map": (lambda net: net.model(net.conv(net.stem(), 6, 6)), "source.outputs"),
-    "one class": (lambda net: net.model(net.Gemm(net.pool(net.stem()), net.weight(6, 1))), "source.outputs"),
+    "one class": (lambda net: net.model(net.Gemm(net.pool(net.stem()), net.weight(6, 1))), "source.one-number"),
     "no second layer": (lambda net: net.model(net.pool(net.stem())), "layer.missing"),
     "no image": (lambda net: net.model(net.Relu(net.weight(1, 4))), "graph.constant-output"),
     "random": (lambda net: net.model(net.head(net.RandomNormalLike(net.stem()))), "source.operator"),

@@ -31,8 +31,8 @@ from uce_edge_train.choices import Architecture
 _THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
 _FROM_ONLY = (
-    "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output_is", "data", "group",
-    "novelty_level",
+    "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output", "output_is", "data",
+    "group", "novelty_level",
 )  # fmt: skip
 
 
@@ -212,10 +212,19 @@ def export(
         ),
     ] = None,
     novelty_level: NoveltyLevelOption = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The name of the class scores, if the ONNX file has several outputs. Any value of its graph will do.",
+            rich_help_panel=_THIRD_PARTY,
+        ),
+    ] = None,
     output_is: Annotated[
         OutputIs,
         typer.Option(
-            help="Whether the network's output is logits or probabilities (after a softmax).",
+            help="Whether the network's output is logits or probabilities (after a softmax). sigmoid: separate "
+            "probabilities, of which exactly one class is right for every image.",
             rich_help_panel=_THIRD_PARTY,
         ),
     ] = OutputIs.AUTO,
@@ -278,6 +287,7 @@ def export(
             layout=layout,
             size=parse_size(size),
             output_is=output_is,
+            output=output,
             range=parse_range(range_),
             resize=parse_resize(resize),
         )
@@ -322,8 +332,8 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     """Reject options of `--from` without it."""
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output-is, --data, "
-            "--group and --novelty-level need --from. --target-error needs --from or several runs.",
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, --output-is, "
+            "--data, --group and --novelty-level need --from. --target-error needs --from or several runs.",
             "export.needs-from",
         )
     if rates:

@@ -3,6 +3,8 @@
 Slow, and independent of the graph pass and of ONNX Runtime: it is what the gate compares third-party exports with.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -19,8 +21,20 @@ def normalised(classifier: Classifier, spec: ImageSpec, images: Pixels) -> Float
     return np.ascontiguousarray(pixels if classifier.channels_last else pixels.transpose(0, 3, 1, 2), np.float32)
 
 
-def graph_reference(classifier: Classifier, spec: ImageSpec, sites: list[Site]) -> Reference:
-    """The logits of a classifier under given noise."""
+def graph_reference(
+    classifier: Classifier,
+    spec: ImageSpec,
+    sites: list[Site],
+    change: Callable[[ir.Node, Array], Array] | None = None,
+) -> Reference:
+    """The logits of a classifier under given noise.
+
+    Args:
+        classifier: The network.
+        spec: Of its images.
+        sites: Its noisy layers.
+        change: Applied to the first output of every node; None for no change.
+    """
     noisy = {site.node: i for i, site in enumerate(sites)}
 
     def one_pass(pixels: FloatArray, noises: list[FloatArray] | None) -> FloatArray:
@@ -41,6 +55,8 @@ def graph_reference(classifier: Classifier, spec: ImageSpec, sites: list[Site]) 
                 site = sites[noisy[node]]
                 normals = noises[noisy[node]].reshape(1, *site.normals)
                 outputs[0] = site.perturbation.reference(node, inputs, outputs[0], normals)
+            if change is not None:
+                outputs[0] = change(node, outputs[0])
             values |= dict(zip(node.outputs, outputs, strict=True))
         return values[classifier.graph.outputs[0]]
 

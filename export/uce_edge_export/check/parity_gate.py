@@ -48,10 +48,17 @@ class ParityError(UceEdgeError):
     """The file does not do what the model does."""
 
 
-def check(draft: Draft, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None) -> Parity:
+def check(
+    draft: Draft,
+    images: Pixels,
+    reference: Reference,
+    sizes: list[int],
+    fed: bytes | None,
+    tolerance: float = TOLERANCE,
+) -> Parity:
     """Run a contract file against its original model; see `_check`."""
     try:
-        return _check(draft.session, draft.metadata, images, reference, sizes, fed)
+        return _check(draft.session, draft.metadata, images, reference, sizes, fed, tolerance)
     except UceEdgeError:
         raise
     except Exception as error:  # ONNX Runtime has a class per failure, and all mean that the graph does not run
@@ -90,7 +97,13 @@ def check_members(ensemble: Model, members: Sequence[Model], images: Pixels) -> 
 
 
 def _check(
-    session: Any, metadata: Metadata, images: Pixels, reference: Reference, sizes: list[int], fed: bytes | None
+    session: Any,
+    metadata: Metadata,
+    images: Pixels,
+    reference: Reference,
+    sizes: list[int],
+    fed: bytes | None,
+    tolerance: float,
 ) -> Parity:
     """Run a contract file against its original model.
 
@@ -101,10 +114,11 @@ def _check(
         reference: The model it was made from, computed independently.
         sizes: Outputs per image of the noisy layers, in graph order.
         fed: The same model with its noise as graph inputs; None for a deterministic file.
+        tolerance: The allowed difference, on logits of unit scale.
     """
     if metadata.inference is Inference.DETERMINISTIC:
         ours = session.run([contract.LOGITS], {contract.IMAGE: images})[0]
-        return Parity(_compare(ours, reference(images, None)), None)
+        return Parity(_compare(ours, reference(images, None), tolerance), None)
     assert fed is not None
     fed_session = open_session(fed, Device.CPU, spin=False)
 
@@ -138,14 +152,14 @@ def _check(
     truth = reference(one, noises)
     ours = from_file(one, seeds)
     if metadata.inference is Inference.MOMENTS:
-        _compare(with_noise(one, noises), truth)
+        _compare(with_noise(one, noises), truth, tolerance)
         exact = partial(in_turns, call=under_random_noise)
         return _check_moments(session, metadata, images, from_file, exact, require_varying)
     if metadata.noise is NoiseKind.RANDN:
-        difference = _compare(with_noise(one, noises), truth)
+        difference = _compare(with_noise(one, noises), truth, tolerance)
         _require(not np.array_equal(ours, from_file(one, seeds)), "two calls give the same noise", "replayed")
     else:
-        difference = _compare(ours, truth)
+        difference = _compare(ours, truth, tolerance)
         split = np.concatenate([from_file(one, seeds[:1]), from_file(one, seeds[1:])])
         alike = _same(contract.LOGITS, ours, split, metadata)
         _require(alike, "passes split over two calls differ from the same passes in one call", "split")
@@ -260,13 +274,13 @@ def _vary(logits: FloatArray) -> bool:
     return not np.allclose(logits, logits[:1], atol=1e-6 * float(np.abs(logits).max()))
 
 
-def _compare(ours: FloatArray, theirs: FloatArray) -> float:
+def _compare(ours: FloatArray, theirs: FloatArray, tolerance: float = TOLERANCE) -> float:
     scale = max(float(theirs.std()), 1e-6)
     difference = float(np.abs(ours - theirs).max()) / scale
     # Written so that NaN fails, too.
     _require(
-        difference <= TOLERANCE,
-        f"its logits differ from the original's by {difference:.2g} under the same noise (allowed: {TOLERANCE:g})",
+        difference <= tolerance,
+        f"its logits differ from the original's by {difference:.2g} under the same noise (allowed: {tolerance:.2g})",
         "logits",
     )
     return difference

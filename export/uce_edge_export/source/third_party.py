@@ -1,5 +1,6 @@
 """Read third-party ONNX classifiers for the graph pass."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,16 +20,19 @@ from uce_edge.integrity.verification import read
 from uce_edge.metadata import Hashes, ImageSpec, Metadata
 from uce_edge.runtime.providers import Device, open_session
 from uce_edge_export.check.graph_reference import normalised
-from uce_edge_export.check.parity_gate import TOLERANCE, ParityError, Reference, softmax
+from uce_edge_export.check.parity_gate import TOLERANCE, ParityError, Reference
 from uce_edge_export.graph.assembly import IR_VERSION, Classifier
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.options import ChannelOrder, Layout, Options, OutputIs
-from uce_edge_export.source import dropout_marks, opset_conversion
-from uce_edge_export.transform import batch_axis, simplification
+from uce_edge_export.source import class_scores, dropout_marks, opset_conversion, training_form
+from uce_edge_export.transform import batch_axis, float_quantisation, simplification
 
 _HALF_TOLERANCE = 1e-2
 _RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 _INTEGER = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
+_LARGEST = 2**31 - 2**24
+"""Bytes of weights in one ONNX file: protobuf ends at 2 GB, and the noise table and the metadata need some."""
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE, None)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class ThirdParty:
     """Of the channels that the original takes; the classifier takes red, green, blue."""
     sha256: str | None = None
     """Of the file that was read."""
+    takes_bytes: bool = False
+    """Whether its input is uint8: it scales the pixels itself."""
 
 
 def load(
@@ -60,6 +66,7 @@ def load(
     layout: Layout = Layout.AUTO,
     output_is: OutputIs = OutputIs.AUTO,
     size: tuple[int, int] | None = None,
+    output: str | None = None,
     options: Options = Options(),
 ) -> ThirdParty:
     """Read a third-party classifier.
@@ -69,12 +76,13 @@ def load(
         layout: The order of the input's dimensions.
         output_is: Whether the output is before or after the softmax.
         size: Height and width, for models that leave them open.
+        output: The name of the class scores, for models with several outputs.
         options: How to treat its dropout.
     """
     content = _content(Path(path))
     proto = _parsed(Path(path), content)
     try:
-        prepared = _prepared(proto, path, layout, output_is, size, options)
+        prepared = _prepared(proto, path, layout, output_is, size, output, options)
     except UceEdgeError:
         raise
     except Exception as error:  # onnx and onnx-ir raise what their code runs into on a graph that contradicts itself
@@ -91,44 +99,46 @@ def _prepared(
     layout: Layout,
     output_is: OutputIs,
     size: tuple[int, int] | None,
+    output: str | None,
     options: Options,
 ) -> ThirdParty:
     notes: list[str] = []
+    class_scores.choose_output(proto, output, path, notes)
+    training_form.leave(proto, notes)
     model = ir.from_proto(opset_conversion.convert(proto, path))
     model.ir_version = IR_VERSION  # before version 4, initializers that are not inputs are ignored
     common.RemoveInitializersFromInputsPass()(model)
     common.LiftConstantsToInitializersPass()(model)
+    common.RemoveUnusedNodesPass()(model)
     graph = model.graph
     _refuse_operators(graph, path)
-    tolerance = _HALF_TOLERANCE if simplification.to_float32(graph, notes) else TOLERANCE
+    changed = simplification.to_float32(graph, notes)
+    tolerance = _HALF_TOLERANCE if changed else TOLERANCE
+    if changed and not _runs(proto):  # ONNX Runtime has few operators in double and in bfloat16
+        proto, tolerance = ir.to_proto(model), TOLERANCE
     simplification.strip_dropout(graph, notes, keep=options.keeps_dropout)
-    for node in proto.graph.node:
-        if node.op_type == "Dropout":
-            del node.input[2:]  # training mode: what it says would be random
     channels_last, (height, width, channels) = _set_image(graph, layout, size)
+    takes_bytes = graph.inputs[0].dtype is ir.DataType.UINT8
+    if takes_bytes:
+        graph.inputs[0].dtype = ir.DataType.FLOAT  # the values stay whole numbers
+        notes.append("its input is uint8: it gets the pixels as they are, 0 to 255")
     model = simplification.for_one_image(model)
     graph = model.graph
     _refuse_nan(graph, path)
+    float_quantisation.to_float(graph, notes)
     if options.keeps_dropout:
         dropout_marks.mark_dropout(graph, notes)
     simplification.fold_batch_norm(graph)
-    softmax = simplification.strip_softmax(graph) if output_is is not OutputIs.LOGITS else False
-    original_is = output_is
-    if output_is is OutputIs.AUTO:
-        original_is = OutputIs.PROBABILITIES if softmax or _sums_to_one(proto, graph) else OutputIs.LOGITS
-    if softmax:
-        notes.append("its final Softmax was removed: calibration works on logits")
-    elif original_is is OutputIs.PROBABILITIES:
-        _append_log(graph)
-        notes.append("its output is probabilities without a Softmax node: log p is used as logits")
-    classes = _flatten_output(graph, path)
+    original_is, classes = class_scores.to_logits(graph, path, output_is, lambda: _sums_to_one(proto, graph), notes)
     batch_axis.free_batch(graph)
     common.RemoveUnusedNodesPass()(model)
     model = simplification.infer_shapes(model)
     if options.masks:
         dropout_marks.mark_values(model.graph, options.masks)
     classifier = Classifier(model, channels_last)
-    return ThirdParty(classifier, height, width, channels, classes, proto, original_is, tolerance, notes)
+    return ThirdParty(
+        classifier, height, width, channels, classes, proto, original_is, tolerance, notes, takes_bytes=takes_bytes
+    )
 
 
 def take_bgr(source: ThirdParty) -> ThirdParty:
@@ -156,7 +166,7 @@ def metadata(
     path: str | Path,
     *,
     classes: Sequence[str] | None = None,
-    scale: float = 255.0,
+    scale: float | None = None,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
     samples: int = 25,
@@ -169,7 +179,7 @@ def metadata(
         source: The classifier.
         path: Where it came from.
         classes: Class names; None for numbers.
-        scale: Divisor of the pixels, before mean and std apply.
+        scale: Divisor of the pixels, before mean and std apply; None for 255, or 1 for a network that takes bytes.
         mean: One value, or one per channel.
         std: One value, or one per channel.
         samples: The default number of passes.
@@ -180,6 +190,12 @@ def metadata(
     if len(names) != source.classes:
         raise UsageError(
             expected("`classes`", f"{source.classes} names, one per output of the model", len(names), "Check --classes")
+        )
+    scale = scale if scale is not None else 1.0 if source.takes_bytes else 255.0
+    if source.takes_bytes and (scale, *mean, *std) != (1.0, *[0.0] * len(mean), *[1.0] * len(std)):
+        raise UsageError(
+            f"{path} takes uint8 pixels and scales them itself: leave --scale, --mean and --std out.",
+            "source.takes-bytes",
         )
     for argument, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, source.channels) or not all(np.isfinite(values)):
@@ -205,20 +221,27 @@ def metadata(
     )
 
 
-def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference) -> None:
-    """Reject a prepared graph that differs from the original."""
+def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference, rounding: float = TOLERANCE) -> None:
+    """Reject a prepared graph that differs from the original.
+
+    Args:
+        source: The classifier.
+        spec: Of its images.
+        reference: The prepared graph.
+        rounding: The difference of logits that rounding may make, as a share of the largest.
+    """
+    allowed = max(source.tolerance, rounding)
     images = np.random.default_rng(0).integers(0, 256, (1, spec.height, spec.width, spec.channels), dtype=np.uint8)
     pixels = normalised(source.classifier, spec, images)
     if source.order is ChannelOrder.BGR:
         pixels = np.flip(pixels, 3 if source.classifier.channels_last else 1)
     theirs = run_original(source.original, pixels)
-    logits = reference(images, None)[0]
-    ours = softmax(logits) if source.original_is is OutputIs.PROBABILITIES else logits.astype(np.float64)
+    ours = class_scores.compared(reference(images, None)[0], source.original_is, theirs.shape[1])
     scale = max(1.0, float(np.abs(theirs).max()))
     difference = float(np.abs(ours - theirs).max()) / scale
-    if not difference <= source.tolerance:
+    if not difference <= allowed:
         raise ParityError(
-            f"The prepared graph differs from the original by {difference:.2g} (allowed: {source.tolerance:g}). "
+            f"The prepared graph differs from the original by {difference:.2g} (allowed: {allowed:.2g}). "
             "Is --output-is right? Nothing was written.",
             "parity.original",
         )
@@ -233,8 +256,11 @@ def _content(path: Path) -> bytes:
 def _parsed(path: Path, content: bytes) -> onnx.ModelProto:
     try:
         proto = onnx.load_model_from_string(content)
+        _refuse_too_large(proto, path)
         onnx.load_external_data_for_model(proto, str(path.parent))
         onnx.checker.check_model(proto)
+    except UceEdgeError:
+        raise
     except onnx.checker.ValidationError as error:
         raise ModelFileError(
             f"{path} is not a valid ONNX model ({str(error).splitlines()[0]}).", "source.invalid"
@@ -249,6 +275,18 @@ def _parsed(path: Path, content: bytes) -> onnx.ModelProto:
             "source.finished",
         )
     return proto
+
+
+def _refuse_too_large(proto: onnx.ModelProto, path: Path) -> None:
+    """Reject weights that do not fit into one ONNX file, before reading them."""
+    size = 4 * sum(math.prod(tensor.dims) for tensor in proto.graph.initializer)
+    if size > _LARGEST:
+        raise UceEdgeError(
+            f"{path} has {size / 1e9:.1f} GB of weights in float32. A model file is one ONNX file, which holds at most "
+            "2 GB. Use a smaller network of the same kind.",
+            "source.too-large",
+            bytes=size,
+        )
 
 
 def _refuse_operators(graph: ir.Graph, path: str | Path) -> None:
@@ -300,8 +338,11 @@ def _set_image(graph: ir.Graph, layout: Layout, size: tuple[int, int] | None) ->
         raise UceEdgeError(
             f"The input {image.name} has shape {image.shape}; an image input has four dimensions.", "source.input"
         )
-    if image.dtype not in (ir.DataType.FLOAT, None):
-        raise UceEdgeError(f"The input {image.name} is {image.dtype}; a float image input is needed.", "source.input")
+    if image.dtype not in (*_FLOATS, ir.DataType.UINT8):
+        raise UceEdgeError(
+            f"The input {image.name} is {image.dtype}; an image is float or uint8. Put a Cast before it.",
+            "source.input",
+        )
     if layout is Layout.AUTO:
         layout = Layout.NHWC if dims[3] in (1, 3) and dims[1] not in (1, 3) else Layout.NCHW
     channels_last = layout is Layout.NHWC
@@ -327,7 +368,9 @@ def run_original(proto: onnx.ModelProto, pixels: npt.NDArray[np.float32]) -> npt
     """Run the original on normalised images, one at a time."""
     session = open_session(proto.SerializeToString(), Device.CPU)
     given = session.get_inputs()[0]
-    kind = np.float16 if "float16" in given.type else np.float32
+    kinds: dict[str, type] = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(uint8)": np.uint8}
+    kind = kinds.get(given.type, np.float32)
+    pixels = pixels.clip(0, 255).round() if kind is np.uint8 else pixels
     try:
         outputs = [session.run(None, {given.name: image[None].astype(kind)})[0] for image in pixels]
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
@@ -339,51 +382,17 @@ def run_original(proto: onnx.ModelProto, pixels: npt.NDArray[np.float32]) -> npt
     return np.stack([np.asarray(output, np.float64).reshape(-1) for output in outputs])
 
 
+def _runs(proto: onnx.ModelProto) -> bool:
+    """Whether ONNX Runtime has all operators in the model's types."""
+    try:
+        open_session(proto.SerializeToString(), Device.CPU)
+    except ModelFileError:
+        return False
+    return True
+
+
 def _sums_to_one(proto: onnx.ModelProto, graph: ir.Graph) -> bool:
     """Whether the original's output is a distribution on random pixels."""
     shape = [int(dim) for dim in (graph.inputs[0].shape or ()) if isinstance(dim, int)]
     output = run_original(proto, np.random.default_rng(0).standard_normal(shape, np.float32))
     return bool(output.min() >= 0 and abs(output.sum() - 1) < 1e-3)
-
-
-def _append_log(graph: ir.Graph) -> None:
-    g = Builder()
-    old = graph.outputs[0]
-    _extend(graph, g, g.Log(g.Max(old, g.constant(np.float32(1e-12), "uce_edge.smallest_probability"))))
-
-
-def _flatten_output(graph: ir.Graph, path: str | Path) -> int:
-    """Make the output [1, classes]; gives the number of classes."""
-    if len(graph.outputs) != 1:
-        names = ", ".join(str(value.name) for value in graph.outputs)
-        raise UceEdgeError(
-            f"{path} has {len(graph.outputs)} outputs ({names}); a classifier has one.", "source.outputs"
-        )
-    output = graph.outputs[0]
-    dims = [dim for dim in (output.shape or ()) if isinstance(dim, int)]
-    if output.shape is None or len(dims) != len(output.shape) or len(dims) < 2 or dims[0] != 1:
-        raise UceEdgeError(
-            f"{path} has an output of shape {output.shape}; a classifier's is [batch, classes].", "source.outputs"
-        )
-    wide = [dim for dim in dims[1:] if dim != 1]
-    if len(wide) != 1:
-        raise UceEdgeError(
-            f"{path} has an output of shape {dims}; a classifier's is [batch, classes] with at least 2 classes.",
-            "source.outputs",
-        )
-    if len(dims) > 2:
-        g = Builder()
-        _extend(graph, g, g.Reshape(output, g.constant(np.array([1, wide[0]]), "uce_edge.class_shape")))
-        graph.outputs[0].shape = ir.Shape([1, wide[0]])
-    return wide[0]
-
-
-def _extend(graph: ir.Graph, g: Builder, output: ir.Value) -> None:
-    """Append the builder's nodes; their result becomes the output."""
-    old = graph.outputs[0]
-    for value in g.initializers:
-        graph.register_initializer(value)
-    graph.extend(g.nodes)
-    output.name = f"{old.name}.uce_edge"
-    output.dtype, output.shape = ir.DataType.FLOAT, old.shape
-    graph.outputs[0] = output

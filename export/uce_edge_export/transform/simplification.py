@@ -84,25 +84,37 @@ def _cast_like(value: ir.Value | None, other: ir.Value | None) -> list[np.ndarra
 
 
 def to_float32(graph: ir.Graph, notes: list[str]) -> bool:
-    """Convert half precision to float32; returns whether there was any."""
-    halves = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    changed = False
+    """Convert other floats to float32; returns whether there were any."""
+    names = {ir.DataType.FLOAT16: "half-precision", ir.DataType.BFLOAT16: "bfloat16", ir.DataType.DOUBLE: "float64"}
+    found = set()
+
+    def replaced(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        found.add(tensor.dtype)
+        return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
     for value in [*graph.initializers.values()]:
-        if value.const_value is not None and value.const_value.dtype in halves:
-            value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)
+        if value.const_value is not None and value.const_value.dtype in names:
+            value.const_value = replaced(value.const_value)
             value.dtype = ir.DataType.FLOAT
-            changed = True
     for value in (*graph.inputs, *graph.outputs):
-        if value.dtype in halves:
+        if value.dtype in names:
+            found.add(value.dtype)
             value.dtype = ir.DataType.FLOAT
-            changed = True
     for node in graph:
-        if node.op_type == "Cast" and node.attributes["to"].as_int() in halves:
+        if node.op_type == "Cast" and node.attributes["to"].as_int() in names:
+            found.add(ir.DataType(node.attributes["to"].as_int()))
             node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT)
-            changed = True
-    if changed:
-        notes.append("its half-precision weights were widened to float32")
-    return changed
+        if node.op_type == "ConstantOfShape" and "value" in node.attributes:
+            tensor = node.attributes["value"].as_tensor()
+            if tensor.dtype in names:
+                node.attributes["value"] = ir.AttrTensor("value", replaced(tensor))
+        for output in node.outputs:
+            if output.dtype in names:
+                output.dtype = ir.DataType.FLOAT
+    if found:
+        kinds = " and ".join(names[kind] for kind in names if kind in found)
+        notes.append(f"its {kinds} numbers became float32")
+    return bool(found)
 
 
 def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> None:
@@ -143,27 +155,30 @@ def strip_dropout(graph: ir.Graph, notes: list[str], *, keep: bool = False) -> N
 
 
 def fold_batch_norm(graph: ir.Graph) -> None:
-    """Fold a BatchNormalization into the Conv or Gemm before it."""
+    """Fold a BatchNormalization into the Conv or Gemm before it.
+
+    One of rows, as behind a MatMul, becomes a product and a sum: its rows may be images and places at once.
+    """
     for node in list(graph):
         if node.op_type != "BatchNormalization":
             continue
         x = node.inputs[0]
         layer = x.producer() if x is not None else None
+        if x is not None and x.shape is not None and len(x.shape) == 2 and (not layer or layer.op_type != "Gemm"):
+            _expand_batch_norm(graph, node)
+            continue
         if x is None or layer is None or layer.op_type not in ("Conv", "Gemm"):
             continue
         if len(x.uses()) != 1 or x.is_graph_output():
             continue
         weight_and_axis = weight_of(layer)
-        constants = [value.const_value for value in node.inputs[1:5] if value is not None]
         plain_gemm = layer.op_type == "Conv" or all(
             layer.attributes[name].as_float() == 1 for name in ("alpha", "beta") if name in layer.attributes
         )
-        complete = len(constants) == 4 and all(value is not None for value in constants)
-        if weight_and_axis is None or not complete or not plain_gemm:
+        factors = _batch_norm_factors(node)
+        if weight_and_axis is None or factors is None or not plain_gemm:
             continue
-        scale, shift, mean, variance = (value.numpy().astype(np.float64) for value in constants if value is not None)
-        epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
-        factor = scale / np.sqrt(variance + epsilon)
+        factor, shift = factors
         weight = weight_and_axis[0]
         assert weight.const_value is not None
         array = weight.const_value.numpy().astype(np.float64)
@@ -172,7 +187,7 @@ def fold_batch_norm(graph: ir.Graph) -> None:
         if bias is not None and bias.const_value is None:
             continue
         old_bias = np.zeros(1) if bias is None or bias.const_value is None else bias.const_value.numpy()
-        new_bias = (old_bias - mean) * factor + shift
+        new_bias = old_bias * factor + shift
         shift_name = f"{weight.name}.bias" if bias is None else str(bias.name)
         inputs = [layer.inputs[0], _new_constant(graph, weight, array), register(graph, shift_name, new_bias)]
         folded = ir.Node("", layer.op_type, inputs, layer.attributes.values(), name=layer.name)
@@ -183,18 +198,52 @@ def fold_batch_norm(graph: ir.Graph) -> None:
         graph.remove([node, layer], safe=True)
 
 
-def strip_softmax(graph: ir.Graph) -> bool:
-    """Remove a final Softmax; returns whether there was one."""
-    output = graph.outputs[0]
-    node = output.producer()
+def _batch_norm_factors(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
+    """Factor and shift of every channel; None if they are not constant."""
+    constants = [value.const_value for value in node.inputs[1:5] if value is not None and value.const_value is not None]
+    if len(constants) != 4:
+        return None
+    scale, shift, mean, variance = (value.numpy().astype(np.float64) for value in constants)
+    epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+    factor = scale / np.sqrt(variance + epsilon)
+    return factor, shift - mean * factor
+
+
+def _expand_batch_norm(graph: ir.Graph, node: ir.Node) -> None:
+    factors = _batch_norm_factors(node)
+    if factors is None:
+        return
+    output = node.outputs[0]
+    factor, shift = (
+        register(graph, f"{output.name}.{name}", values)
+        for name, values in zip(("factor", "shift"), factors, strict=True)
+    )
+    product = ir.Node("", "Mul", [node.inputs[0], factor], name=f"{node.name}.factor")
+    total = ir.Node("", "Add", [product.outputs[0], shift], name=f"{node.name}.shift")
+    for new in (product.outputs[0], total.outputs[0]):
+        new.shape, new.type = output.shape, output.type
+    product.outputs[0].name, total.outputs[0].name = f"{output.name}.scaled", output.name
+    graph.insert_before(node, [product, total])
+    replace_value(graph, output, total.outputs[0])
+    graph.remove(node, safe=True)
+
+
+def final_node(graph: ir.Graph) -> ir.Node | None:
+    """The node that computes the output, before its shape is changed."""
+    node = graph.outputs[0].producer()
     moving = ("Identity", "Reshape", "Flatten", "Squeeze", "Cast")
     while node is not None and node.op_type in moving and not node.metadata_props:  # what is marked stays behind it
         source = node.inputs[0]
         node = source.producer() if source is not None else None
-    if node is None or node.op_type != "Softmax" or node.inputs[0] is None:
-        return False
+    return node
+
+
+def strip_final(graph: ir.Graph) -> None:
+    """Remove the node that computes the output: its input is used instead."""
+    node = final_node(graph)
+    assert node is not None
+    assert node.inputs[0] is not None
     replace_value(graph, node.outputs[0], node.inputs[0])
-    return True
 
 
 def _new_constant(graph: ir.Graph, old: ir.Value, array: np.ndarray) -> ir.Value:
