@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
-from helpers.pictures import no_photos
 from helpers import port_frame_cases as frames
+from helpers.pictures import no_photos
 from helpers.port_cases import GATED, case_id, check_novelty, decision_of, from_the_future, not_a_number, variant
 from PIL import Image
 
@@ -190,8 +190,8 @@ def test_a_novelty_that_is_not_a_number_is_out_of_distribution(tmp_path: Path) -
 def test_the_bundled_file_rejects_what_is_no_photo_and_not_all_photos(kind: str) -> None:
     model = Model(bundled(kind), "cpu", threads=1)
     classifier = Classifier(model, model.metadata.samples)
-    for what, frames in no_photos().items():
-        said = classifier.answer(message(frames[0], "rgb8"))
+    for what, shown in no_photos().items():
+        said = classifier.answer(message(shown[0], "rgb8"))
         assert (said.decision, said.reason in ("out-of-distribution", "both")) == ("reject", True), what
         assert said.why.startswith("unlike anything it was calibrated on")
     photos = [np.asarray(Image.open(path).convert("RGB")) for path in (ROOT / "examples" / "images").glob("*.png")]
