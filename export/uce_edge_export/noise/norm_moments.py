@@ -13,7 +13,6 @@ So an input that is most of the statistics, as with few features or with outlier
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ import onnx_ir as ir
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import per_image_shape
-from uce_edge_export.noise.pool_moments import mean_of_last
 from uce_edge_export.noise.uncertain import Operand, Uncertain, certain, given, scalar
 
 
@@ -57,7 +55,11 @@ def _standardised(
 ) -> tuple[ir.Value, ir.Value]:
     """Moments of (x - mean) / deviation over a number of last axes."""
     share = 1 / math.prod(dims[-number:])
-    average = partial(mean_of_last, g, dims=dims, number=number)
+    axes = g.constant(np.arange(-number, 0))
+
+    def average(value: ir.Value) -> ir.Value:
+        return g.ReduceMean(value, axes, keepdims=1)
+
     v, noise = x.variance, average(x.variance)
     centred = g.Sub(x.mean, average(x.mean))
     square = g.Add(average(g.square(centred)), g.Mul(noise, scalar(g, 1 - share)))

@@ -56,17 +56,3 @@ def sum_of_squares(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Opera
         return Uncertain(mean, variance)
     spread = g.Div(variance, g.Mul(g.Max(mean, scalar(g, TINY)), scalar(g, 4)))
     return Uncertain(g.Sqrt(mean), spread)
-
-
-def mean_of_last(g: Builder, x: ir.Value, dims: tuple[int, ...], number: int) -> ir.Value:
-    """The mean over a number of last axes, which stay as ones.
-
-    ONNX Runtime adds up a value of one image in another order than one of several, if a single sum is left; an answer
-    must not depend on the number of images. A matrix product does not.
-    """
-    if math.prod(dims[:-number]) > 1:
-        return g.ReduceMean(x, g.constant(np.arange(-number, 0)), keepdims=1)
-    size = math.prod(dims)
-    row = g.constant(np.full((1, size), 1 / size, np.float32))
-    flat = g.Reshape(x, g.constant(np.array([-1, size, 1])))
-    return g.Reshape(g.MatMul(row, flat), g.constant(np.array([-1, *[1] * len(dims)])))
