@@ -8,9 +8,10 @@ import onnx_ir as ir
 
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import product_scale, weight_of
-from uce_edge_export.noise.moments import TINY, Operand, Uncertain, certain, power, scaled, unit_for
+from uce_edge_export.noise.elementwise_moments import unit_for
 from uce_edge_export.noise.rectifier_moments import UNIT
 from uce_edge_export.noise.sigma_factors import Factors, Squares, emit_map, emit_variance, per_output
+from uce_edge_export.noise.uncertain import TINY, Operand, Uncertain, certain, power, scaled
 
 
 def squared(g: Builder, node: ir.Node, weight: ir.Value, x: ir.Value, factor: float) -> ir.Value:

@@ -26,6 +26,7 @@ from uce_edge_export.graph.weight_layers import bytes_of, multiplications, per_i
 from uce_edge_export.noise import layer_moments, moments
 from uce_edge_export.noise.perturbations import Masking
 from uce_edge_export.noise.sites import Site
+from uce_edge_export.noise.uncertain import Operand, Uncertain
 from uce_edge_export.transform.batch_mixing import refuse_batch_mixing
 
 Noise = Callable[["ir.Node | ir.Value", ir.Value], ir.Value]
@@ -118,7 +119,7 @@ class Pass:
         self._scale = variance_scale
         self._seeds = seeds
         self._weights = weights or {}
-        self._uncertain: dict[ir.Value, moments.Uncertain] = {}
+        self._uncertain: dict[ir.Value, Uncertain] = {}
         self._noise: Noise | None = None
         self._values: dict[ir.Value, ir.Value] = {}
         self._kinds: dict[ir.Value, _Kind] = {}
@@ -192,11 +193,11 @@ class Pass:
         self._set(node.outputs[0], perturbation.perturb(self._g, prepared, normals), _Kind.SAMPLED)
         self._count(perturbation.multiplications(node), sampled)
 
-    def _operands(self, node: ir.Node) -> list[moments.Operand]:
+    def _operands(self, node: ir.Node) -> list[Operand]:
         """The inputs of a node; some may be uncertain."""
         return [None if x is None else self._uncertain.get(x) or self._value(x) for x in node.inputs]
 
-    def _hold(self, old: ir.Value, new: moments.Uncertain) -> None:
+    def _hold(self, old: ir.Value, new: Uncertain) -> None:
         self._uncertain[old] = new
         self._kinds[old] = _Kind.UNCERTAIN
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from uce_edge.contract import PerturbationKind
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.node_evaluator import Array
-from uce_edge_export.noise.moments import Operand, Uncertain
+from uce_edge_export.noise.uncertain import Operand, Uncertain
 
 
 class Perturbation(Protocol):

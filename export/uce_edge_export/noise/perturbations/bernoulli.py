@@ -20,7 +20,7 @@ from uce_edge.contract import PerturbationKind
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.node_evaluator import Array
-from uce_edge_export.noise.moments import Operand, Uncertain, power, scaled
+from uce_edge_export.noise.uncertain import Operand, Uncertain, power, scaled
 
 ALPHA = 1.7580993408473766
 """Minus what a SELU gives for minus infinity."""

@@ -17,9 +17,9 @@ from uce_edge_export.graph.node_evaluator import Array, evaluate
 from uce_edge_export.graph.weight_layers import multiplications, product_scale
 from uce_edge_export.noise import layer_moments
 from uce_edge_export.noise import sigma_factors as factoring
-from uce_edge_export.noise.moments import Operand, Uncertain
 from uce_edge_export.noise.perturbations.gaussian import GaussianDropout
 from uce_edge_export.noise.sigma_factors import Factors, Squares
+from uce_edge_export.noise.uncertain import Operand, Uncertain
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.node_evaluator import Array, evaluate
 from uce_edge_export.graph.weight_layers import multiplications, product_scale
 from uce_edge_export.noise import layer_moments
-from uce_edge_export.noise.moments import Operand, Uncertain
+from uce_edge_export.noise.uncertain import Operand, Uncertain
 
 
 @dataclass(frozen=True)
