@@ -21,13 +21,14 @@ from uce_edge_export import quiet_logs
 from uce_edge_export.check.parity_gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph.assembly import Classifier
 from uce_edge_export.graph.builder import OPSET
-from uce_edge_export.graph.weight_layers import outputs_first, weight_of
+from uce_edge_export.graph.weight_layers import outputs_first, per_image_shape, weight_of
 from uce_edge_export.noise.sites import Site, factored, in_order, sites_of_marks, sites_with_rates
 from uce_edge_export.source.dropout_marks import Mark, mark, marks
 from uce_edge_export.transform import batch_axis, simplification
 from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout import torch_dropout
 from uce_edge_train.dropout.gaussian_layers import baked_weights, deterministic, gaussian_layers, noise_from
+from uce_edge_train.dropout.layer_choice import NoiseWarning
 
 
 def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: bool = False) -> Classifier:
@@ -164,8 +165,15 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
             "dropout.missing",
         )
     by_weight = {f"{name}.weight": layer for name, layer in layers.items()}
-    idle = {f"{name}.weight" for name in _without_image(model, classifier)}
-    by_weight = {name: layer for name, layer in by_weight.items() if name not in idle}
+    idle = _without_image(model, classifier)
+    if idle:
+        warnings.warn(
+            f"the file has no noise in {', '.join(idle)}: the image does not reach these layers. Train without it, "
+            f"too: gaussianize(model, exclude={idle})",
+            NoiseWarning,
+            stacklevel=2,
+        )
+    by_weight = {name: layer for name, layer in by_weight.items() if name.removesuffix(".weight") not in idle}
     sites = [
         replace(site, perturbation=by_weight[site.name].perturbation())
         for site in sites_with_rates(classifier.graph, {name: layer.p for name, layer in by_weight.items()})
@@ -181,8 +189,7 @@ def _without_image(model: nn.Module, classifier: Classifier) -> list[str]:
 
     They are constants of the graph, as are layers that the network does not call.
     """
-    shape = classifier.graph.inputs[0].shape
-    assert shape is not None
+    dims = per_image_shape(classifier.graph.inputs[0], "the image")
     layers = gaussian_layers(model)
 
     def inputs(seed: int) -> dict[str, list[Tensor]]:
@@ -191,7 +198,7 @@ def _without_image(model: nn.Module, classifier: Classifier) -> list[str]:
             layer.register_forward_pre_hook(lambda _, args, name=name: given[name].append(args[0].clone()))
             for name, layer in layers.items()
         ]
-        pixels = torch.randn(1, *list(shape)[1:], generator=torch.Generator().manual_seed(seed))
+        pixels = torch.randn(1, *dims, generator=torch.Generator().manual_seed(seed))
         try:
             with torch.no_grad(), deterministic(model), torch_dropout.removed(), _without_fast_paths():
                 model(pixels)

@@ -114,9 +114,9 @@ class _Gaussian(nn.Module):
         elif self.baked_weight is not None:
             mode = ReplacedProduct(self._with_baked_weight)
         else:
-            return super().forward(input, *args, **kwargs)  # type: ignore[misc,no-any-return]
+            return super().forward(input, *args, **kwargs)  # type: ignore[no-any-return]
         with mode:
-            return super().forward(input, *args, **kwargs)  # type: ignore[misc,no-any-return]
+            return super().forward(input, *args, **kwargs)  # type: ignore[no-any-return]
 
     def _with_baked_weight(self, product: Product) -> Tensor:
         assert self.baked_weight is not None

@@ -3,7 +3,6 @@
 import fnmatch
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -125,11 +124,17 @@ def _require_matches(argument: str, patterns: Iterable[str], names: Collection[s
             raise UsageError(expected(f"`{argument}`", rule, pattern, remedy))
 
 
-@cache
+_noisy_classes: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
+
+
 def noisy_class(noise: type[nn.Module], plain: type[nn.Module]) -> type[nn.Module]:
     """A subclass of a layer's own class, with noise."""
+    if (noise, plain) in _noisy_classes:
+        return _noisy_classes[noise, plain]
     members = {"plain": plain, "__reduce_ex__": _reduced, "__module__": noise.__module__}
-    return type(f"{noise.__name__.strip('_')}{plain.__name__}", (noise, plain), members)
+    made = type(f"{noise.__name__.strip('_')}{plain.__name__}", (noise, plain), members)
+    _noisy_classes[noise, plain] = made
+    return made
 
 
 def _reduced(layer: Any, protocol: Any) -> tuple[Callable[..., nn.Module], tuple[Any, ...], dict[str, Any]]:
