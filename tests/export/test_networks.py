@@ -1,5 +1,6 @@
 """Whole families of networks, built from torch layers, equal PyTorch under the same noise."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from uce_edge.runtime.model import Model
 from uce_edge_export.options import Expand, Options
 from uce_edge_train import gaussianize
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
+from uce_edge_train.dropout.layer_choice import NoiseWarning
 from uce_edge_train.export import export_module
 from uce_edge_train.networks import architectures
 
@@ -223,7 +225,8 @@ class Transformer(nn.Module):
 @pytest.mark.parametrize("how", ["permute", "multihead, tokens first", "encoder", "encoder, tokens first"])
 def test_attention_in_the_usual_ways_equals_pytorch(how: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = gaussianize(Transformer(how))
+    with contextlib.nullcontext() if how == "permute" else pytest.warns(NoiseWarning, match="MultiheadAttention"):
+        model = gaussianize(Transformer(how))
     kept = {}
     if how == "encoder, tokens first":
         model.body.layers[0].self_attn.dropout = 0.0  # refused by name: it is inside a fused block
@@ -341,4 +344,35 @@ def test_a_mean_over_tokens_does_not_depend_on_the_number_of_images_or_passes(tm
 
     torch.manual_seed(0)
     done = export_module(gaussianize(MeanOverTokens()), metadata(), tmp_path / "m.onnx")
+    assert done.parity.largest_difference < 1e-5
+
+
+class Computed(nn.Conv2d):
+    """A convolution that standardises its weight."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return nn.functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+class Positions(nn.Module):
+    """Adds a layer's output for constant positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.computed = nn.Conv2d(3, 4, 3, stride=4), Computed(4, 4, 3)
+        self.places, self.head = nn.Linear(2, 4), nn.Linear(4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.computed(self.stem(x).relu()).mean((2, 3))
+        return self.head(y + self.places(torch.ones(1, 2)))
+
+
+@pytest.mark.parametrize("sigma", ["exact", "factored"])
+def test_computed_weights_have_noise_and_constant_layers_are_named(sigma: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = gaussianize(Positions(), sigma=sigma)
+    with pytest.warns(NoiseWarning, match="no noise in places"):
+        done = export_module(model, metadata(), tmp_path / "m.onnx")
+    assert [layer.name for layer in done.metadata.layers] == ["computed.weight", "head.weight"]
     assert done.parity.largest_difference < 1e-5

@@ -23,7 +23,8 @@ def product_of_marginals(weight: torch.Tensor, groups: int) -> torch.Tensor:
     return torch.cat(parts)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+# The others compute their weights, which the test sets.
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("standardised", "parametrised")])
 def test_the_variance_is_that_of_the_product_of_marginals(name: str) -> None:
     torch.manual_seed(0)
     make, shape = LAYERS[name]

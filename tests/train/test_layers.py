@@ -1,5 +1,8 @@
 """Gaussian dropout does what the paper's equations say, for every kind of weight layer."""
 
+import pickle
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +11,46 @@ from torch import nn
 from tests.helpers.errors import raises
 from uce_edge.errors import UsageError
 from uce_edge_train import deterministic, gaussianize, noise_from
+from uce_edge_train.dropout.bernoulli_layers import bernoullize
 from uce_edge_train.dropout.gaussian_layers import _Sample, gaussian_layers
+from uce_edge_train.dropout.layer_choice import NoiseWarning
 from uce_edge_train.dropout.noise_draws import NoisePool
 
+
+class Standardised(nn.Conv2d):
+    """Computes its weight, and pads its input itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape = self.weight.shape
+        flat = self.weight.reshape(1, shape[0], -1)
+        weight = nn.functional.batch_norm(flat, None, None, training=True).reshape(shape)
+        return nn.functional.conv2d(nn.functional.pad(x, (0, 1, 0, 1)), weight, self.bias, self.stride)
+
+
+class Transposed(nn.Module):
+    """A Linear layer with its weight transposed, as GPT's."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs)), nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
+        return y.reshape(*x.shape[:-1], -1)
+
+
+class Attentive(nn.Linear):
+    """Its weight depends on its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight * x.mean())
+
+
 LAYERS = {
+    "standardised": (lambda: Standardised(4, 6, 3, stride=2), (4, 7, 7)),
+    "transposed": (lambda: Transposed(6, 5), (3, 6)),
+    "unquantised": (lambda: nn.modules.linear.NonDynamicallyQuantizableLinear(6, 5), (6,)),
+    "parametrised": (lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 6, 3)), (4, 5, 5)),
     "linear": (lambda: nn.Linear(6, 5), (6,)),
     "linear on tokens": (lambda: nn.Linear(6, 5, bias=False), (3, 6)),
     "conv1d": (lambda: nn.Conv1d(4, 6, 3, padding=1), (4, 9)),
@@ -137,7 +176,7 @@ def test_the_sample_has_the_gradients_of_its_formula() -> None:
     alpha = torch.tensor(0.25, dtype=torch.float64, requires_grad=True)
     inputs = (mu.requires_grad_(), variance.requires_grad_(), eps, alpha)
     np.testing.assert_allclose(
-        _Sample.apply(*inputs).detach(), (mu + (alpha * variance + 1e-12).sqrt() * eps).detach(), rtol=1e-12
+        _Sample.apply(*inputs).detach(), (mu + (alpha * variance).sqrt() * eps).detach(), rtol=1e-12
     )
     assert torch.autograd.gradcheck(_Sample.apply, inputs)
 
@@ -161,3 +200,32 @@ def test_rates_may_differ_by_layer_and_must_fit_the_layers() -> None:
     assert [layer.p for layer in gaussian_layers(model).values()] == [0.1, 0.3]
     with raises("argument.p", UsageError):
         gaussianize(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), {"0": 0.1})
+
+
+def test_patterns_choose_the_layers_and_their_rates() -> None:
+    def rates(*args: object, **kwargs: object) -> dict[str, float]:
+        model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(5)])
+        return {name: layer.p for name, layer in gaussian_layers(gaussianize(model, *args, **kwargs)).items()}
+
+    assert rates({"[12]": 0.1, "2": 0.3}) == {"1": 0.1, "2": 0.3}
+    assert rates(0.2, exclude=["[34]"]) == {"1": 0.2, "2": 0.2}
+    assert rates({"*": 0.1, "4": 0.3}, layers=["[234]"], exclude=["2"]) == {"3": 0.1, "4": 0.3}
+    for name, value in {"p": {"head*": 0.1}, "layers": ["head*"], "exclude": ["head*"]}.items():
+        with raises(f"argument.{name}", UsageError):
+            rates(**{name: value})
+
+
+@pytest.mark.parametrize("add", [gaussianize, bernoullize])
+def test_a_layer_that_cannot_have_noise_is_named(add: Callable[[nn.Module], nn.Module]) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Attentive(4, 4), nn.ConvTranspose1d(4, 4, 1), nn.Linear(4, 4))
+    with pytest.warns(NoiseWarning, match=r"1 weight layers have noise, 2 cannot.*1 \(Attentive.*depends.*2 \(Conv"):
+        add(model)
+    assert type(model[1]) is Attentive
+
+
+def test_a_noisy_layer_can_be_pickled() -> None:
+    model = gaussianize(nn.Sequential(Transposed(3, 3)), 0.3, skip_first=False)
+    again = pickle.loads(pickle.dumps(model))
+    x = torch.randn(2, 3)
+    with noise_from(model, lambda _, mu: torch.ones_like(mu)), noise_from(again, lambda _, mu: torch.ones_like(mu)):
+        assert torch.equal(model(x), again(x))

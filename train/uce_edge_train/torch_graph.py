@@ -21,13 +21,14 @@ from uce_edge_export import quiet_logs
 from uce_edge_export.check.parity_gate import FloatArray, Pixels, Reference
 from uce_edge_export.graph.assembly import Classifier
 from uce_edge_export.graph.builder import OPSET
-from uce_edge_export.graph.weight_layers import outputs_first, weight_of
+from uce_edge_export.graph.weight_layers import outputs_first, per_image_shape, weight_of
 from uce_edge_export.noise.sites import Site, factored, in_order, sites_of_marks, sites_with_rates
 from uce_edge_export.source.dropout_marks import Mark, mark, marks
 from uce_edge_export.transform import batch_axis, simplification
 from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout import torch_dropout
-from uce_edge_train.dropout.gaussian_layers import deterministic, gaussian_layers, noise_from
+from uce_edge_train.dropout.gaussian_layers import baked_weights, deterministic, gaussian_layers, noise_from
+from uce_edge_train.dropout.layer_choice import NoiseWarning
 
 
 def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: bool = False) -> Classifier:
@@ -53,7 +54,10 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
     calls = torch_dropout.Tracing() if keep_dropout else None
     if keep_dropout:
         torch_dropout.refuse_unreachable(model, example)
-    with deterministic(model), torch.no_grad(), _quiet(), _without_fast_paths(), calls or torch_dropout.removed():
+    quietly = contextlib.ExitStack()
+    for block in (deterministic(model), torch.no_grad(), _quiet(), _without_fast_paths(), baked_weights(model)):
+        quietly.enter_context(block)
+    with quietly, calls or torch_dropout.removed():
         try:
             program = torch.onnx.export(
                 model,
@@ -161,14 +165,50 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
             "dropout.missing",
         )
     by_weight = {f"{name}.weight": layer for name, layer in layers.items()}
+    idle = _without_image(model, classifier)
+    if idle:
+        warnings.warn(
+            f"the file has no noise in {', '.join(idle)}: the image does not reach these layers. Train without it, "
+            f"too: gaussianize(model, exclude={idle})",
+            NoiseWarning,
+            stacklevel=2,
+        )
+    by_weight = {name: layer for name, layer in by_weight.items() if name.removesuffix(".weight") not in idle}
     sites = [
         replace(site, perturbation=by_weight[site.name].perturbation())
         for site in sites_with_rates(classifier.graph, {name: layer.p for name, layer in by_weight.items()})
     ]
-    trained = {name: layer.weight.detach().numpy() for name, layer in by_weight.items() if layer.factors_its_sigma}
+    trained = {name: layer.effective_weight.numpy() for name, layer in by_weight.items() if layer.factors_its_sigma}
     cheap = factored([site for site in sites if site.name in trained], trained) if trained else []
     by_node = {site.node: site for site in cheap}
     return in_order(classifier.graph, [*(by_node.get(site.node, site) for site in sites), *masked])
+
+
+def _without_image(model: nn.Module, classifier: Classifier) -> list[str]:
+    """Gaussian layers whose input is the same for every image.
+
+    They are constants of the graph, as are layers that the network does not call.
+    """
+    dims = per_image_shape(classifier.graph.inputs[0], "the image")
+    layers = gaussian_layers(model)
+
+    def inputs(seed: int) -> dict[str, list[Tensor]]:
+        given: dict[str, list[Tensor]] = {name: [] for name in layers}
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, args, name=name: given[name].append(args[0].clone()))
+            for name, layer in layers.items()
+        ]
+        pixels = torch.randn(1, *dims, generator=torch.Generator().manual_seed(seed))
+        try:
+            with torch.no_grad(), deterministic(model), torch_dropout.removed(), _without_fast_paths():
+                model(pixels)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return given
+
+    one, other = inputs(0), inputs(1)
+    return [name for name in layers if all(map(torch.equal, one[name], other[name]))]
 
 
 class _BatchElsewhereError(Exception):
@@ -243,19 +283,24 @@ def _mirrored(site: Site, model: nn.Module) -> Tensor:
     assert weight[0].const_value is not None
     folded = torch.from_numpy(weight[0].const_value.numpy().copy())
     folded = folded if outputs_first(site.node) else folded.T
-    along = (folded * layer.weight.detach()).flatten(1).sum(1)
+    along = (folded * layer.effective_weight).flatten(1).sum(1)
     signs = torch.where(along < 0, -1.0, 1.0)
-    return signs.reshape(-1, *[1] * (layer.weight.ndim - 2))
+    return signs.reshape(-1, *[1] * (folded.ndim - 2))
 
 
 def _restore_names(graph: ir.Graph, model: nn.Module) -> None:
-    """Rename transposed weights after their parameters."""
+    """Name transposed and computed weights after their parameters."""
+    for value in list(graph.initializers.values()):
+        layer_name, _, last = str(value.name).rpartition(".")
+        if last == "baked_weight":
+            graph.initializers.pop(f"{layer_name}.weight", None)
+            value.name = f"{layer_name}.weight"
     names = {value.name for value in graph.initializers.values()}
     for name, layer in gaussian_layers(model).items():
         weight_name = f"{name}.weight"
         if weight_name in names or not isinstance(layer.weight, Tensor) or layer.weight.ndim != 2:
             continue
-        transposed = layer.weight.detach().numpy().T
+        transposed = layer.effective_weight.numpy().T
         for value in list(graph.initializers.values()):
             constant = value.const_value
             if constant is None or value.name is None or not value.name.startswith("val_"):

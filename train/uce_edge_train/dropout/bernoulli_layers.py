@@ -1,14 +1,13 @@
 """Bernoulli dropout on the inputs of weight layers.
 
-The layers are subclasses of torch's own with the same parameters, so a state_dict moves freely between a plain model
-and this form. They call `F.dropout`, so that they train, calibrate and export as `nn.Dropout` does.
+A layer with dropout is a subclass of its own class with the same parameters, so a state_dict moves freely between a
+plain model and this form. Such layers call `F.dropout`, so that they train, calibrate and export as `nn.Dropout` does.
 """
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from uce_edge.errors import UsageError, expected
-from uce_edge_train.dropout.gaussian_layers import noisy_layers
+from uce_edge_train.dropout.layer_choice import noisy_class, rates_of
 
 
 class _Dropping(nn.Module):
@@ -22,32 +21,8 @@ class _Dropping(nn.Module):
         return output
 
 
-class DroppingLinear(_Dropping, nn.Linear):
-    """`nn.Linear` with dropout on its input."""
-
-
-class DroppingConv1d(_Dropping, nn.Conv1d):
-    """`nn.Conv1d` with dropout on its input."""
-
-
-class DroppingConv2d(_Dropping, nn.Conv2d):
-    """`nn.Conv2d` with dropout on its input."""
-
-
-class DroppingConv3d(_Dropping, nn.Conv3d):
-    """`nn.Conv3d` with dropout on its input."""
-
-
-_FORMS: dict[type[nn.Module], type[_Dropping]] = {
-    nn.Linear: DroppingLinear,
-    nn.Conv1d: DroppingConv1d,
-    nn.Conv2d: DroppingConv2d,
-    nn.Conv3d: DroppingConv3d,
-}
-
-
 def bernoullize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) -> nn.Module:
-    """Add Bernoulli dropout to Conv and Linear layers, in place.
+    """Add Bernoulli dropout to weight layers, in place.
 
     These are the same layers that `gaussianize` changes. Every value is dropped on its own, also within a channel.
     Gaussian dropout has the same mean and variance.
@@ -60,11 +35,9 @@ def bernoullize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) ->
     Returns:
         The same model.
     """
-    layers = noisy_layers(model, skip_first)
-    if not 0.0 < p < 1.0:
-        raise UsageError(expected("`p`", "between 0 and 1, both excluded", p, "For example: 0.1"))
-    for module in layers.values():
-        module.__class__ = _FORMS[type(module)]
+    for name, rate in rates_of(model, p, skip_first, None, ()).items():
+        module = model.get_submodule(name)
+        module.__class__ = noisy_class(_Dropping, type(module))
         assert isinstance(module, _Dropping)
-        module.p = p
+        module.p = rate
     return model

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_FLOOR = 1e-12  # inside the square root, whose gradient at 0 is infinite
+_SMALLEST_ROOT = 1e-6  # in gradients: that of the square root is infinite at 0
 _TINY = 1e-30  # all weights of a group may be 0
 
 
@@ -85,7 +85,7 @@ class FactoredSample(torch.autograd.Function):
     def forward(ctx: Any, mu: Tensor, s: Tensor, eps: Tensor, scale: Tensor) -> Tensor:
         """The sample."""
         # Some convolution algorithms return a little less than 0 where the variance is 0.
-        root = s.clamp_min(0).add_(_FLOOR).sqrt_()
+        root = s.clamp_min(0).sqrt_()
         ctx.save_for_backward(root, eps, scale)
         shape = (1, -1, *[1] * (mu.ndim - 2))
         return torch.addcmul(mu, eps * root, scale.reshape(shape))
@@ -99,7 +99,7 @@ class FactoredSample(torch.autograd.Function):
         to_root = _one_channel(torch.tensordot(product, scale, dims=([1], [0])))
         others = [0, *range(2, product.ndim)]
         to_scale = torch.tensordot(product, root.squeeze(1), dims=(others, list(range(root.ndim - 1))))
-        return gradient, to_root.div_(root).mul_(0.5), None, to_scale
+        return gradient, to_root.div_(root.clamp_min(_SMALLEST_ROOT)).mul_(0.5), None, to_scale
 
 
 def sample(mu: Tensor, s: Tensor, eps: Tensor, outputs: Tensor, alpha: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def sample(mu: Tensor, s: Tensor, eps: Tensor, outputs: Tensor, alpha: Tensor) -
     if s.shape[1] == 1:
         drawn: Tensor = FactoredSample.apply(mu, s, eps, scale)  # type: ignore[no-untyped-call]
         return drawn
-    root = (s.clamp_min(0) + _FLOOR).sqrt().repeat_interleave(len(outputs) // s.shape[1], 1)
+    root = (s.clamp_min(_SMALLEST_ROOT**2).sqrt() * (s > 0)).repeat_interleave(len(outputs) // s.shape[1], 1)
     return mu + eps * root * scale.reshape(1, -1, *[1] * (mu.ndim - 2))
 
 

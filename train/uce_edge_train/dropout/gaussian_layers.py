@@ -2,12 +2,12 @@
 
 The output is a sample from N(mu, alpha * layer(x^2, W^2)).
 
-The layers are subclasses of torch's own with the same parameters, so a state_dict moves freely between a
+A noisy layer is a subclass of the layer's own class with the same parameters, so a state_dict moves freely between a
 plain model and its Gaussian form. Noise is independent per output element: it has the marginals of Bernoulli
 dropout on the layer's input, not its correlations.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
 from uce_edge_train.dropout import factored_sigma
+from uce_edge_train.dropout.layer_choice import noisy_class, rates_of
 from uce_edge_train.dropout.noise_draws import standard_normal
+from uce_edge_train.dropout.weight_products import Product, ReplacedProduct, product_of
 
 if TYPE_CHECKING:
     from uce_edge_export.noise.perturbations import Perturbation
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 Noise = Callable[[str, Tensor], Tensor]
 """Given a layer's name and its mean output, standard normal noise of the same shape."""
 
-# sqrt has an infinite gradient at 0, and sparse ReLU maps reach it; this floor is far below float32 noise.
-_VARIANCE_FLOOR = 1e-12
+# sqrt has an infinite gradient at 0, and sparse ReLU maps reach it. A file has no such floor, so values have none here.
+_SMALLEST_SIGMA = 1e-6  # in gradients
 
 
 class _Sample(torch.autograd.Function):
@@ -39,7 +41,7 @@ class _Sample(torch.autograd.Function):
     def forward(ctx: Any, mu: Tensor, variance: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
         """The sample."""
         # Some convolution algorithms return a little less than 0 where the variance is 0.
-        sigma = (variance * alpha).clamp_min_(0).add_(_VARIANCE_FLOOR).sqrt_()
+        sigma = (variance * alpha).clamp_min_(0).sqrt_()
         ctx.save_for_backward(eps, sigma, alpha)
         return torch.addcmul(mu, sigma, eps)
 
@@ -50,14 +52,20 @@ class _Sample(torch.autograd.Function):
         eps, sigma, alpha = ctx.saved_tensors
         to_sigma = gradient * eps
         to_alpha = (to_sigma * sigma).sum() / (2 * alpha) if ctx.needs_input_grad[3] else None
-        return gradient, to_sigma.div_(sigma).mul_(alpha / 2), None, to_alpha
+        return gradient, to_sigma.div_(sigma.clamp_min(_SMALLEST_SIGMA)).mul_(alpha / 2), None, to_alpha
 
 
 class _Gaussian(nn.Module):
-    """Base of Gaussian layers: rate, noise source, reparameterised output."""
+    """Gaussian dropout in the product of a weight layer.
 
-    weight: Tensor
+    `noisy_class` puts it in front of the layer's own class, whose forward pass runs unchanged but for the product.
+    """
+
+    plain: type[nn.Module]
+    """The layer's own class."""
     layer_name: str
+    inputs: int
+    """Inputs of a group."""
     p: float
     log_alpha: Tensor | None
     """While the rate is being learned, the logarithm of alpha = p / (1 - p); it is not part of the state_dict."""
@@ -65,6 +73,8 @@ class _Gaussian(nn.Module):
     """How the variance is computed."""
     noise: Noise | None
     sampling: bool
+    baked_weight: Tensor | None
+    """While a graph is traced, the weight that the layer computes; None if that is its parameter."""
 
     def _init_gaussian(self, name: str, p: float, sigma: Sigma) -> None:
         self.layer_name = name
@@ -73,11 +83,23 @@ class _Gaussian(nn.Module):
         self.log_alpha = None
         self.noise = None
         self.sampling = True
+        self.baked_weight = None
+        self.inputs = self.effective_weight.shape[1]
+
+    @property
+    def effective_weight(self) -> Tensor:
+        """What multiplies the input: [outputs, inputs of a group, taps...]."""
+        return product_of(self, self.plain.forward).rows.detach()
 
     @property
     def factors_its_sigma(self) -> bool:
         """Whether the variance comes from factored squared weights."""
-        return self.sigma is Sigma.FACTORED and not factored_sigma.is_factored(self.weight, getattr(self, "groups", 1))
+        weight: Any = self.weight
+        return self.sigma is Sigma.FACTORED and not factored_sigma.is_factored(weight, self._groups)
+
+    @property
+    def _groups(self) -> int:
+        return int(getattr(self, "groups", 1))
 
     def perturbation(self) -> "Perturbation":
         """The noise in an exported graph, with exact sigma."""
@@ -85,32 +107,57 @@ class _Gaussian(nn.Module):
 
         return GaussianDropout(self.p)
 
-    def _sample(self, mu: Tensor, input: Tensor) -> Tensor:
-        """Sample the output; skip the variance when noise is off."""
-        if not self.sampling:
-            return mu
-        eps = standard_normal(mu, None) if self.noise is None else self.noise(self.layer_name, mu)
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """A sample of the layer's output; its mean when noise is off."""
+        if self.sampling:
+            mode = ReplacedProduct(lambda product: self._sample(product, input))
+        elif self.baked_weight is not None:
+            mode = ReplacedProduct(self._with_baked_weight)
+        else:
+            return super().forward(input, *args, **kwargs)  # type: ignore[no-any-return]
+        with mode:
+            return super().forward(input, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def _with_baked_weight(self, product: Product) -> Tensor:
+        assert self.baked_weight is not None
+        return product.multiply(product.input, self.baked_weight, product.bias)
+
+    def _sample(self, product: Product, input: Tensor) -> Tensor:
+        """Sample the product."""
+        mu = product.output
+        # Where the layer flattens what stands before its features, noise still has the layout of its input.
+        flattened = not product.outputs_first and mu.shape[:-1] != input.shape[:-1]
+        like = mu.reshape(*input.shape[:-1], mu.shape[-1]) if flattened else mu
+        eps = standard_normal(like, None) if self.noise is None else self.noise(self.layer_name, like)
         # float32 whatever autocast chose: squares of half-precision activations overflow.
         with torch.autocast(mu.device.type, enabled=False):
-            wide = input.to(torch.promote_types(input.dtype, torch.float32))
+            wide = product.input.to(torch.promote_types(product.input.dtype, torch.float32))
             if self.log_alpha is None:
                 alpha = torch.tensor(self.p / (1 - self.p), dtype=wide.dtype, device=wide.device)
             else:
                 alpha = self.log_alpha.exp()
-            mean, noise = mu.to(wide.dtype), eps.to(wide.dtype)
+            mean, noise = mu.to(wide.dtype), eps.reshape(mu.shape).to(wide.dtype)
             if self.factors_its_sigma:
-                sample = self._factored_sample(mean, wide, noise, alpha)
+                sample = self._factored_sample(product, mean, wide, noise, alpha)
             else:
-                sample = _Sample.apply(mean, self._variance(wide.square()), noise, alpha)  # type: ignore[no-untyped-call]
+                sample = _Sample.apply(mean, self._variance(product, wide.square()), noise, alpha)  # type: ignore[no-untyped-call]
             return sample.to(mu.dtype)
 
-    def _variance(self, squares: Tensor) -> Tensor:
+    def _variance(self, product: Product, squares: Tensor) -> Tensor:
         """layer(x^2, W^2), without a bias."""
-        raise NotImplementedError
+        return product.multiply(squares, _squared(product.weight), None)
 
-    def _factored_sample(self, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
+    def _factored_sample(self, product: Product, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
         """The sample with the variance of the factors."""
-        raise NotImplementedError
+        parts = factored_sigma.factors(product.rows, self._groups)
+        if product.weight.ndim > 2:
+            s = product.multiply(factored_sigma.input_map(input, parts.inputs), parts.taps, None)
+            return factored_sigma.sample(mu, s, eps, parts.outputs, alpha)
+        # The features are the channels: [rows, features], whatever stands before them.
+        rows = factored_sigma.input_map(input.reshape(-1, input.shape[-1]), parts.inputs)
+        return factored_sigma.sample(
+            mu.reshape(-1, mu.shape[-1]), rows, eps.reshape(-1, mu.shape[-1]), parts.outputs, alpha
+        ).reshape(mu.shape)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, p={self.p}, sigma={self.sigma}"
@@ -121,138 +168,54 @@ def _squared(value: Tensor) -> Tensor:
     return value.to(torch.promote_types(value.dtype, torch.float32)).square()
 
 
-class GaussianLinear(_Gaussian, nn.Linear):
-    """`nn.Linear` with Gaussian dropout."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """A sample of the layer's output."""
-        return self._sample(nn.functional.linear(input, self.weight, self.bias), input)
-
-    def _variance(self, squares: Tensor) -> Tensor:
-        return nn.functional.linear(squares, _squared(self.weight))
-
-    def _factored_sample(self, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
-        parts = factored_sigma.factors(self.weight, groups=1)
-        # The features are the channels: [rows, features], whatever stands before them.
-        rows = factored_sigma.input_map(input.reshape(-1, input.shape[-1]), parts.inputs)
-        return factored_sigma.sample(
-            mu.reshape(-1, mu.shape[-1]), rows, eps.reshape(-1, mu.shape[-1]), parts.outputs, alpha
-        ).reshape(mu.shape)
-
-
-class _GaussianConv(_Gaussian):
-    """Convolutions of any rank.
-
-    The variance runs through torch's own `_conv_forward`, so padding modes, strides, dilations and groups mean the
-    same in both branches.
-    """
-
-    bias: Tensor | None
-    groups: int
-    _conv_forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]
-
-    def forward(self, input: Tensor) -> Tensor:
-        """A sample of the layer's output."""
-        return self._sample(self._conv_forward(input, self.weight, self.bias), input)
-
-    def _variance(self, squares: Tensor) -> Tensor:
-        return self._conv_forward(squares, _squared(self.weight), None)
-
-    def _factored_sample(self, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
-        parts = factored_sigma.factors(self.weight, self.groups)
-        s = self._conv_forward(factored_sigma.input_map(input, parts.inputs), parts.taps, None)
-        return factored_sigma.sample(mu, s, eps, parts.outputs, alpha)
-
-
-class GaussianConv1d(_GaussianConv, nn.Conv1d):
-    """`nn.Conv1d` with Gaussian dropout."""
-
-
-class GaussianConv2d(_GaussianConv, nn.Conv2d):
-    """`nn.Conv2d` with Gaussian dropout."""
-
-
-class GaussianConv3d(_GaussianConv, nn.Conv3d):
-    """`nn.Conv3d` with Gaussian dropout."""
-
-
-Forms = Mapping[type[nn.Module], type[_Gaussian]]
-"""The noisy class of every kind of weight layer."""
-_GAUSSIAN_FORMS: Forms = {
-    nn.Linear: GaussianLinear,
-    nn.Conv1d: GaussianConv1d,
-    nn.Conv2d: GaussianConv2d,
-    nn.Conv3d: GaussianConv3d,
-}
-
-
 def gaussianize(
     model: nn.Module,
     p: float | Mapping[str, float] = 0.2,
     *,
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
+    layers: Collection[str] | None = None,
+    exclude: Collection[str] = (),
 ) -> nn.Module:
-    """Add Gaussian dropout to Conv and Linear layers, in place.
+    """Add Gaussian dropout to weight layers, in place.
 
+    These are Conv and Linear layers, their subclasses, and other layers that multiply their input by one weight.
     Layers keep their parameters, names and hooks; only their class changes. The first weight layer stays
-    as it is by default: the input image is never dropped.
+    as it is by default: the input image is never dropped. Layers that cannot have noise are named in a warning.
 
     Args:
         model: Any torch module.
-        p: The dropout rate, 0 < p < 1, or the rate of each layer by name.
+        p: The dropout rate, 0 < p < 1, or rates by layer name or pattern, as in {"blocks.*": 0.1, "head": 0.2}. The
+            last match counts, and layers without a match have no noise.
         skip_first: Leave the first weight layer (in registration order) without noise.
         sigma: "exact", or "factored" for a variance that costs little more than the layer itself.
+        layers: Names or patterns of the only layers with noise; None for all.
+        exclude: Names or patterns of layers without noise.
 
     Returns:
         The same model.
     """
-    return add_noise(model, _GAUSSIAN_FORMS, p, skip_first, sigma)
+    return add_noise(model, _Gaussian, p, skip_first, sigma, layers, exclude)
 
 
 def add_noise(
     model: nn.Module,
-    forms: Forms,
+    noise: type[_Gaussian],
     p: float | Mapping[str, float],
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
+    layers: Collection[str] | None = None,
+    exclude: Collection[str] = (),
 ) -> nn.Module:
     """Give weight layers a noisy class; arguments as in `gaussianize`."""
-    noisy = noisy_layers(model, skip_first)
     if sigma not in list(Sigma):
         raise UsageError(expected("`sigma`", f"one of {', '.join(Sigma)}", sigma, "The paper's form is exact"))
-    rates = p if isinstance(p, Mapping) else dict.fromkeys(noisy, p)
-    if set(rates) != set(noisy):
-        odd = sorted(set(rates) ^ set(noisy))
-        raise UsageError(expected("`p`", "one rate for every Gaussian layer", ", ".join(odd[:3]), "Check the names"))
-    for rate in rates.values():
-        if not 0.0 < rate < 1.0:
-            raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
-    for name, module in noisy.items():
-        module.__class__ = forms[type(module)]
+    for name, rate in rates_of(model, p, skip_first, layers, exclude).items():
+        module = model.get_submodule(name)
+        module.__class__ = noisy_class(noise, type(module))
         assert isinstance(module, _Gaussian)
-        module._init_gaussian(name, rates[name], Sigma(sigma))
+        module._init_gaussian(name, rate, Sigma(sigma))
     return model
-
-
-def noisy_layers(model: nn.Module, skip_first: bool) -> dict[str, nn.Module]:
-    """Conv and Linear layers by name, in registration order.
-
-    Raises:
-        UsageError: There is none.
-    """
-    layers = [(name, module) for name, module in model.named_modules() if type(module) in _GAUSSIAN_FORMS]
-    noisy = dict(layers[1:] if skip_first else layers)
-    if not noisy:
-        raise UsageError(
-            expected(
-                "`model`",
-                "a module with at least two Conv or Linear layers",
-                type(model).__name__,
-                "Dropout needs a weight layer after the first one",
-            )
-        )
-    return noisy
 
 
 def gaussian_layers(model: nn.Module) -> dict[str, _Gaussian]:
@@ -278,6 +241,28 @@ def deterministic(model: nn.Module) -> Iterator[None]:
     """Switch the model's noise off inside the block."""
     with _every_layer(model, "sampling", lambda _: False):
         yield
+
+
+@contextmanager
+def baked_weights(model: nn.Module) -> Iterator[None]:
+    """Let layers use the weights that they compute as constants.
+
+    A traced graph then holds `LAYER.baked_weight` instead of its computation.
+    """
+    computing = {
+        layer: product.weight.detach()
+        for layer in gaussian_layers(model).values()
+        if (product := product_of(layer, layer.plain.forward)).weight is not layer._parameters.get("weight")
+    }
+    for layer, weight in computing.items():
+        del layer.baked_weight
+        layer.register_buffer("baked_weight", weight, persistent=False)
+    try:
+        yield
+    finally:
+        for layer in computing:
+            del layer.baked_weight
+            layer.baked_weight = None
 
 
 @contextmanager

@@ -63,8 +63,7 @@ def prior(model: nn.Module, images: int) -> Tensor | float:
     for layer in gaussian_layers(model).values():
         if layer.log_alpha is not None:
             p = layer.log_alpha.sigmoid()
-            inputs = next(layer.parameters()).shape[1]
-            total = total + inputs * (p * p.log() + (1 - p) * (1 - p).log())
+            total = total + layer.inputs * (p * p.log() + (1 - p) * (1 - p).log())
     return total / images
 
 
