@@ -332,8 +332,8 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     """Reject options of `--from` without it."""
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
-            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, --output-is, "
-            "--data, --group and --novelty-level need --from. --target-error needs --from or several runs.",
+            "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, "
+            "--output-is, --data, --group and --novelty-level need --from. --target-error needs --from or several runs.",
             "export.needs-from",
         )
     if rates:
