@@ -28,7 +28,7 @@ from uce_edge_export.options import ChannelOrder, FileKind, Options, PostHoc, So
 from uce_edge_export.pipeline import Built
 from uce_edge_export.publish.draft import check_name, destination
 from uce_edge_export.recalibration import recalibrate
-from uce_edge_export.source import third_party
+from uce_edge_export.source import image_settings, third_party
 from uce_edge_export.source.preprocessing import fit_pixels, plain_report
 from uce_edge_export.source.third_party import ThirdParty
 
@@ -91,6 +91,7 @@ def export_file(
         3
     """
     sources = [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
+    spec = image_settings.completed(spec)
     asks_noise = bool(p or posterior) or samples is not None or noise is not NoiseKind.TABLE or options != Options()
     default = inference is None and data is not None and not asks_noise
     inference = Inference.DETERMINISTIC if default else inference or Inference.MC

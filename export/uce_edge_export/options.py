@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from uce_edge._util.records import Record
@@ -191,6 +192,8 @@ class SourceSpec:
     """For gray images of more than 8 bits, the values of black and white; "auto" looks at the labelled images."""
     resize: "Resize | None" = None
     """How images of another size get that of the network; None for what fits the labelled images, or to stretch."""
+    preprocessor: str | Path | None = None
+    """A preprocessor_config.json of Hugging Face, or its folder; what is given here replaces what it says."""
 
     @property
     def gives_scaling(self) -> bool:

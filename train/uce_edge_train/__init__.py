@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from uce_edge_train.dropout.gaussian_layers import deterministic, gaussianize, noise_from
     from uce_edge_train.export import export_module, export_run
     from uce_edge_train.loop.training import train
+    from uce_edge_train.networks.description import describe
     from uce_edge_train.recipe import Recipe
     from uce_edge_train.runs import Run
 
@@ -18,6 +19,7 @@ __all__ = [
     "Run",
     "bernoullize",
     "calibrate",
+    "describe",
     "deterministic",
     "export_module",
     "export_run",
@@ -33,6 +35,7 @@ __getattr__, __dir__ = lazy_exports.names(
         "uce_edge_train.calibration": ("calibrate",),
         "uce_edge_train.export": ("export_module", "export_run"),
         "uce_edge_train.dropout.gaussian_layers": ("deterministic", "gaussianize", "noise_from"),
+        "uce_edge_train.networks.description": ("describe",),
         "uce_edge_train.recipe": ("Recipe",),
         "uce_edge_train.runs": ("Run",),
         "uce_edge_train.loop.training": ("train",),

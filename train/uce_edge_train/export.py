@@ -27,6 +27,8 @@ from uce_edge_train.calibration import fit
 from uce_edge_train.choices import Dropout
 from uce_edge_train.dropout import sigma_scale
 from uce_edge_train.dropout.gaussian_layers import computing_sigma, deterministic
+from uce_edge_train.networks.class_logits import returning_logits
+from uce_edge_train.networks.description import describe
 from uce_edge_train.runs import Run, load_model, weights_sha256
 
 COUNTED = 1000  # held-out images whose acceptance by threshold is stored when no error is promised
@@ -42,7 +44,7 @@ class ExportedRun(Exported):
 
 def export_module(
     model: nn.Module,
-    metadata: Metadata,
+    metadata: Metadata | None,
     out: str | Path,
     images: npt.NDArray[np.uint8] | None = None,
     options: Options = Options(),
@@ -55,8 +57,9 @@ def export_module(
 
     Args:
         model: A classifier after `gaussianize`, or with dropout of its own, from normalised pixels [batch, channels,
-            height, width] to logits.
-        metadata: Classes, image, inference, noise, calibration; layers and costs are filled in.
+            height, width] to logits, to an object with `.logits`, or to a tuple that begins with them.
+        metadata: Classes, image, inference, noise, calibration; layers and costs are filled in. None for what the
+            network carries, as `describe` reads it.
         out: The `.onnx` file; `NAME.json` is written beside it for runtimes that cannot read ONNX metadata.
         images: Images for the gate, as the file takes them; None for random pixels.
         options: How the noise gets into the graph.
@@ -64,9 +67,25 @@ def export_module(
             removes them.
     """
     check_name(out)
+    metadata = describe(model) if metadata is None else metadata
     options = options if dropout is None else replace(options, dropout=(dropout,))
     refuse(metadata, options)
     _refuse_masks(options)
+    with returning_logits(model):
+        done, lost = _exported(model, metadata, out, images, options)
+    for note in lost:
+        warnings.warn(note, UceEdgeWarning, stacklevel=2)
+    return done
+
+
+def _exported(
+    model: nn.Module,
+    metadata: Metadata,
+    out: str | Path,
+    images: npt.NDArray[np.uint8] | None,
+    options: Options,
+) -> tuple[Exported, tuple[str, ...]]:
+    """The file of a module, and notes about dropout that it lost."""
     classifier, trained = _noisy_graph(model, metadata.image, metadata.inference, options)
     scale = _noise_scale(model, metadata.image, trained, options, images)
     with computing_sigma(model, options.sigma, scale):
@@ -74,9 +93,7 @@ def export_module(
         reference = torch_graph.torch_reference(model, metadata.image, sites)
         done = write(classifier, sites, metadata, out, images, reference, options, trained=trained)
     lost = _notes(model, options)
-    for note in lost:
-        warnings.warn(note, UceEdgeWarning, stacklevel=2)
-    return replace(done, notes=(*lost, *_scale_notes(scale), *done.notes))
+    return replace(done, notes=(*lost, *_scale_notes(scale), *done.notes)), lost
 
 
 def _noisy_graph(

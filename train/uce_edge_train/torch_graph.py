@@ -88,7 +88,21 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
     # Shapes that PyTorch computes at run time, as attention does, become constants again.
     inferred = _images_first(simplification.infer_shapes(program.model), model, spec)
     _restore_names(inferred.graph, model)
+    _refuse_probabilities(inferred.graph)
     return Classifier(inferred)
+
+
+def _refuse_probabilities(graph: ir.Graph) -> None:
+    """Reject a head that returns no logits."""
+    final = simplification.final_node(graph)
+    if final is None or final.op_type not in ("Sigmoid", "Softmax"):
+        return
+    reason = "Calibration works on logits."
+    if final.op_type == "Sigmoid":
+        reason = "Its outputs are separate answers of yes or no (multi-label); a model file has one class per image."
+    raise UceEdgeError(
+        f"The model ends in a {final.op_type}. {reason} Let it return what comes before it.", "head.probabilities"
+    )
 
 
 def _images_first(traced: ir.Model, model: nn.Module, spec: ImageSpec) -> ir.Model:

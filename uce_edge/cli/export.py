@@ -31,8 +31,8 @@ from uce_edge_train.choices import Architecture
 _THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
 _FROM_ONLY = (
-    "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output", "output_is", "data",
-    "group", "novelty_level",
+    "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output", "output_is",
+    "preprocessor", "data", "group", "novelty_level",
 )  # fmt: skip
 
 
@@ -220,6 +220,14 @@ def export(
             rich_help_panel=_THIRD_PARTY,
         ),
     ] = None,
+    preprocessor: Annotated[
+        Path | None,
+        typer.Option(
+            help="A preprocessor_config.json of Hugging Face, or its folder: size, crop, filter, scaling, and the "
+            "class names of the config.json beside it.",
+            rich_help_panel=_THIRD_PARTY,
+        ),
+    ] = None,
     output_is: Annotated[
         OutputIs,
         typer.Option(
@@ -236,6 +244,8 @@ def export(
     Example: uce-edge export --from resnet.onnx --data labelled/ --target-error 0.05 --out sure.onnx
 
     Example: uce-edge export --from resnet.onnx --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --out bayes.onnx
+
+    Example: uce-edge export --from vit.onnx --preprocessor preprocessor_config.json --out bayes.onnx
 
     Example: uce-edge export --from resnet.onnx --posterior laplace --data labelled/ --out bayes.onnx
 
@@ -288,6 +298,7 @@ def export(
             size=parse_size(size),
             output_is=output_is,
             output=output,
+            preprocessor=preprocessor,
             range=parse_range(range_),
             resize=parse_resize(resize),
         )
@@ -333,7 +344,8 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
             "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, "
-            "--output-is, --data, --group and --novelty-level need --from. --target-error needs --from or several runs.",
+            "--output-is, --preprocessor, --data, --group and --novelty-level need --from. --target-error needs --from "
+            "or several runs.",
             "export.needs-from",
         )
     if rates:
