@@ -272,7 +272,7 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
     Gray of more than 8 bits is scaled from the range of the model to 0..255, if it has one. Otherwise, a uint8 model
     gets 16-bit gray divided by 257, and float gray times 255, which must be within 0..1; a float32 model gets the
     values of the file unchanged: 0..255 from 8 bits, 0..65535 from 16.
-    An array that has the model's shape and type is finished, and returned as it is.
+    An array that has the model's shape and type is finished, and copied.
 
     Args:
         image: A Pillow image (its current frame), or uint8 [h, w], [h, w, 1], [h, w, 3] or [h, w, 4]; or uint16
@@ -284,7 +284,7 @@ def prepare(image: Image.Image | Pixels, spec: ImageSpec) -> Pixels:
     """
     if isinstance(image, np.ndarray):
         if image.shape == (spec.height, spec.width, spec.channels) and image.dtype == spec.dtype:
-            return image
+            return image.copy()
         image = _from_array(image)
     elif not isinstance(image, Image.Image):
         raise ImageError(expected("`image`", "a Pillow image or an array", image, "For a file, call load instead."))
