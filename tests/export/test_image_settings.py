@@ -69,6 +69,9 @@ def test_pixels_that_are_not_scaled_stay_as_they_are() -> None:
     found = image_settings.of_preprocessor(document)
     assert (found.image.scale, found.image.mean, found.image.std) == (1, (0.0,), (1.0,))
     assert found.bgr
+    assert found.image.channels == 3
+    assert image_settings.of_preprocessor({"size": 32, "image_mean": [0.5], "image_std": [0.5]}).image.channels == 1
+    assert image_settings.of_preprocessor({"size": 32}, {"num_channels": 1}).image.channels == 1
 
 
 @pytest.mark.parametrize(

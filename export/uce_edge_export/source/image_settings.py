@@ -54,16 +54,17 @@ def completed(spec: SourceSpec) -> SourceSpec:
     )
 
 
-def of_folder(path: str | Path) -> ImageSettings:
+def of_folder(path: str | Path, config: Mapping[str, Any] | None = None) -> ImageSettings:
     """Read the settings of a Hugging Face model.
 
     Args:
         path: Its preprocessor_config.json, or the folder of it. Class names come from the config.json beside it.
+        config: The content of config.json where there is none.
     """
     path = Path(path)
     file = path / PREPROCESSOR if path.is_dir() else path
-    config = file.with_name(CONFIG)
-    return of_preprocessor(_document(file), _document(config) if config.is_file() else {})
+    beside = file.with_name(CONFIG)
+    return of_preprocessor(_document(file), _document(beside) if beside.is_file() else config)
 
 
 def _document(path: Path) -> Mapping[str, Any]:
@@ -121,12 +122,14 @@ def of_preprocessor(document: Mapping[str, Any], config: Mapping[str, Any] | Non
     normalises = document.get("do_normalize", True)
     mean, std = ((document.get(key) or default) if normalises else default for key, default in _NEUTRAL)
     factor = float(document.get("rescale_factor", 1 / 255)) if document.get("do_rescale", True) else 1.0
-    channels = int((config or {}).get("num_channels") or (1 if len(_numbers(mean)) == 1 else 3))
+    gray = len(_numbers(document.get("image_mean") or _COLOUR)) == 1
+    channels = int((config or {}).get("num_channels") or (1 if gray else 3))
     image = _spec(height, width, channels, round(1 / factor, 9), mean, std, resize)
     return ImageSettings(image, bool(document.get("do_flip_channel_order")), class_names(config or {}))
 
 
 _NEUTRAL = (("image_mean", (0.0,)), ("image_std", (1.0,)))
+_COLOUR = (0.0, 0.0, 0.0)
 
 
 def of_timm(config: Mapping[str, Any]) -> ImageSettings:

@@ -89,7 +89,7 @@ def _given(source: Any, config: Mapping[str, Any]) -> ImageSettings:
         return image_settings.of_preprocessor(source, config)
     if hasattr(source, "transforms") and hasattr(source, "meta"):
         return image_settings.of_torchvision(source)
-    return image_settings.of_folder(source)
+    return image_settings.of_folder(source, config)
 
 
 def _carried(model: nn.Module, config: Mapping[str, Any]) -> ImageSettings | None:
