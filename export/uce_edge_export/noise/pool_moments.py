@@ -8,13 +8,14 @@ import onnx_ir as ir
 
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import per_image_shape
+from uce_edge_export.noise import inner_sums
 from uce_edge_export.noise.uncertain import TINY, Operand, Uncertain, certain, given, scalar, scaled
 
 
 def averaged(g: Builder, node: ir.Node, x: Uncertain, rest: Sequence[Operand]) -> Uncertain:
     """A sum or mean of independent units."""
     value, factor = x.scaled
-    mean, spread = (g.copy(node, [part, *certain(rest)])[0] for part in (x.mean, value))
+    mean, spread = (inner_sums.copy(g, node, [part, *certain(rest)])[0] for part in (x.mean, value))
     if node.op_type == "ReduceSum":
         return scaled(g, mean, spread, factor)
     taken = per_image_shape(given(node.inputs[0]), node.op_type)

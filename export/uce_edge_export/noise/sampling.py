@@ -11,7 +11,6 @@ With `sampled_from`, values before some layers are *uncertain*: their mean and v
 they are drawn, element by element, where they meet one of those layers.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 
@@ -23,7 +22,7 @@ from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Costs
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import bytes_of, multiplications, per_image_shape, weight_of
-from uce_edge_export.noise import layer_moments, moments
+from uce_edge_export.noise import inner_sums, layer_moments, moments
 from uce_edge_export.noise.perturbations import Masking
 from uce_edge_export.noise.sites import Site
 from uce_edge_export.noise.uncertain import Operand, Uncertain
@@ -233,36 +232,12 @@ class Pass:
                 inputs[1] = self._target(node, -1)
             elif node.op_type == "Expand":
                 inputs[1] = self._target(node, 1)
-        for old, new in zip(
-            node.outputs, self._sum_inner_axes(node, inputs) or self._g.copy(node, inputs), strict=True
-        ):
+        for old, new in zip(node.outputs, inner_sums.copy(self._g, node, inputs), strict=True):
             self._set(old, new, kind)
             if kind is _Kind.SAMPLED and self._g.nodes[-1].op_type == "Reshape" and old.dtype is not None:
                 shape = per_image_shape(old, f"{node.op_type} {node.name}")
                 new.type, new.shape = ir.TensorType(old.dtype), ir.Shape([PASSES, *shape])
         self._count(multiplications(node), kind is _Kind.SAMPLED)
-
-    def _sum_inner_axes(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value] | None:
-        """A sum over leading axes as a matrix product.
-
-        ONNX Runtime sums inner axes in another order when the leading dimension is 1, and an answer must not depend
-        on the number of images or passes.
-        """
-        if node.op_type not in ("ReduceMean", "ReduceSum") or len(node.inputs) < 2:
-            return None
-        x, given = node.inputs[:2]
-        if x is None or x.shape is None or given is None or given.const_value is None:
-            return None
-        rank = len(x.shape)
-        axes = sorted({int(axis) % rank for axis in given.const_value.numpy().ravel()})
-        if not axes or axes[0] == 0 or axes[-1] == rank - 1 or axes != list(range(axes[0], axes[-1] + 1)):
-            return None
-        g, dims = self._g, (0, *per_image_shape(x, node.op_type))
-        length, inner = math.prod(dims[axes[0] : axes[-1] + 1]), math.prod(dims[axes[-1] + 1 :])
-        weight = 1 / length if node.op_type == "ReduceMean" else 1.0
-        flat = g.Reshape(inputs[0], g.constant(np.array([-1, length, inner])))
-        row = g.constant(np.full((1, length), weight, np.float32))
-        return [g.Reshape(g.MatMul(row, flat), self._target(node, -1))]
 
     def _target(self, node: ir.Node, leading: int) -> ir.Value:
         shape = per_image_shape(node.outputs[0], f"{node.op_type} {node.name}")
