@@ -105,7 +105,7 @@ def test_the_steps_are_values_and_are_reported_as_they_are_done() -> None:
 
 
 def test_a_promise_that_cannot_be_proved_is_a_value() -> None:
-    done = export_file("0.onnx", "m.onnx", data="data.npz", promise=Promise(0.011))
+    done = export_file("0.onnx", "m.onnx", data="data.npz", promise=Promise(0.0101))
     assert done.calibrated is not None
     assert done.calibrated.refused is not None
     assert done.metadata.promise is None

@@ -129,7 +129,7 @@ def by_pillow(case: Case) -> np.ndarray:
 
 
 def _rows_first(image: Image.Image, size: tuple[int, int], filter_: Image.Resampling) -> Image.Image:
-    # In two calls: from Pillow 13 on, one call starts with the columns where that is less work.
+    # In two calls: one call of Pillow 13.0.0 was seen to start with the columns for some sizes.
     return image.resize((size[0], image.height), filter_).resize(size, filter_)
 
 

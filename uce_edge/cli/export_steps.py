@@ -140,7 +140,7 @@ def _tell_fits(fits: "Sequence[Fit]", names: "Sequence[str]", chosen: "Fit | Non
 
 def _tell_undecided(names: "Sequence[str]") -> None:
     if names:
-        say(f"The images do not decide between it and {', '.join(names)}: a usual way was taken.")
+        say(f"The images do not decide between it and {', '.join(names)}: the most usual way was taken.")
 
 
 def _tell_cost(cost: "NoiseCost") -> None:

@@ -14,9 +14,9 @@ from uce_edge_export.options import ChannelOrder
 from uce_edge_export.source.third_party import ThirdParty, take_bgr
 from uce_edge_export.source.trials import Fit, Preprocessing, Round, Trials, Way, choose, run
 
-_SCALE_ROUNDS = (Round(32, 99), Round(128, 8), Round(256, 3))
-_RESIZE_ROUNDS = (Round(64, 99), Round(192, 5), Round(512, 4))
-"""About 3,000 runs of the network in all, of at most two thirds of a thousand images."""
+_SCALE_ROUNDS = (Round(32, 99), Round(96, 5), Round(256, 3))
+_RESIZE_ROUNDS = (Round(64, 99), Round(256, 4), Round(1000, 3))
+"""At most 5,700 runs of the network in all: 1,400 and 3,500, and 800 to compare scalings with another resize."""
 
 DEFAULT = Preprocessing("0 to 1")
 _USUAL = (
@@ -173,4 +173,5 @@ def _compare_again(source: ThirdParty, scaling: Scaling, resize: Resize, trials:
     best = trials.narrow([way for way in ways if way.scaling in last], _SCALE_ROUNDS[-1:])
     others = tuple(fit for fit in scaling.tried if fit.way not in last)
     chosen, undecided = choose(best, ways)
-    return Scaling(scaling.images, (*best, *others), chosen, undecided=undecided)
+    untold = tuple(fit for fit in scaling.undecided if fit in others)
+    return Scaling(scaling.images, (*best, *others), chosen, undecided=(*undecided, *untold))

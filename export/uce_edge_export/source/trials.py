@@ -22,9 +22,8 @@ from uce_edge_export.options import ChannelOrder
 
 _BLOCK = 16
 _ORDER_SEED = 20200713
-_CLEARLY = 2.0  # standard errors by which the best must beat the default
-_NEAR = 1.0  # standard errors within which a more usual way is as good as the best
-_EQUAL = 0.005  # NLL that makes no difference to a user
+_CLEARLY = 2.0  # standard errors of the paired NLL by which a way is clearly worse
+_EQUAL = 0.005  # NLL that makes no difference to a user, however sure it is
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Round(NamedTuple):
     ways: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """Quality of one way, without noise, at its best temperature."""
 
@@ -104,11 +103,9 @@ class Fit:
             behind = self.losses[:both] - other.losses[:both]
             mean = float(behind.mean())
             error = float(behind.std(ddof=1)) / np.sqrt(both) if both > 1 else np.inf
-        if mean == 0:
+        if mean == 0 or np.isnan(mean):
             return 0.0
-        return (
-            mean / error if error > 0 and np.isfinite(error) else float(np.copysign(np.inf if error == 0 else 0, mean))
-        )
+        return mean / error if np.isfinite(mean) and error > 0 else float(np.copysign(np.inf, mean))
 
 
 class Choice(NamedTuple):
@@ -119,28 +116,16 @@ class Choice(NamedTuple):
 
 
 def choose(fits: Sequence[Fit], usual: Sequence[Way]) -> Choice:
-    """The default, unless the best is clearly better; else a usual one near the best.
+    """The most usual way that is not clearly worse than the best.
 
     Args:
         fits: The best first.
-        usual: All ways, the most usual first; the first of them is the default.
+        usual: All ways, the most usual first.
     """
     best = fits[0]
-
-    def place(fit: Fit) -> int:
-        return usual.index(Way(fit.way, fit.resize))
-
-    last = [fit for fit in fits if fit.images == best.images]
-    behind = {id(fit): fit.errors_behind(best) for fit in last}
-    near = [
-        fit
-        for fit in last
-        if behind[id(fit)] <= (_CLEARLY if place(fit) == 0 else _NEAR) or fit.cost(best)[1] <= _EQUAL
-    ]
-    chosen = min(near, key=place)
-    return Choice(
-        chosen, tuple(fit for fit in last if fit is not chosen and abs(fit.errors_behind(chosen)) <= _CLEARLY)
-    )
+    last = _good([fit for fit in fits if fit.images == best.images], best)
+    chosen = min(last, key=lambda fit: usual.index(Way(fit.way, fit.resize)))
+    return Choice(chosen, tuple(fit for fit in _good(_good(fits, best), chosen) if fit is not chosen))
 
 
 class Trials:
@@ -160,7 +145,11 @@ class Trials:
         self._logits: dict[Way, npt.NDArray[np.float64]] = {}
 
     def narrow(self, ways: Sequence[Way], rounds: Sequence[Round]) -> list[Fit]:
-        """Try all ways on few images, and the best ones on more.
+        """Try all ways on few images, and those that are not clearly worse on more.
+
+        Args:
+            ways: The most usual first.
+            rounds: Of more and more images. The most usual way that is not clearly worse is in all of them.
 
         Returns:
             The best first. Those that were dropped follow, the last ones first. Of ways with equal answers, the first
@@ -172,14 +161,12 @@ class Trials:
             fits = self._fits(alive, images)
             if number == 0:
                 fits = _distinct(fits)
-            fits.sort(key=lambda fit: fit.nll)
+            ranked = sorted(fits, key=lambda fit: fit.nll)
             if number + 1 == len(rounds) or images >= len(self._data):
-                return fits + dropped
-            following = rounds[number + 1].ways
-            kept = [fit for fit in fits if fit.errors_behind(fits[0]) <= 1.5 * _CLEARLY][:following]
-            dropped = [fit for fit in fits if not any(fit is one for one in kept)] + dropped
-            # In the order of `ways`, of which the first is the default.
-            alive = [way for way in alive if any(way == Way(fit.way, fit.resize) for fit in kept)]
+                return ranked + dropped
+            kept = _kept(fits, ranked, rounds[number + 1].ways)
+            dropped = [fit for fit in ranked if fit not in kept] + dropped
+            alive = [Way(fit.way, fit.resize) for fit in fits if fit in kept]
         raise AssertionError("at least one round")
 
     def fit(self, way: Way, images: int) -> Fit:
@@ -231,6 +218,17 @@ def run(
             pixels = np.ascontiguousarray(np.flip(pixels, axis))
         blocks.append(session.run(None, {name: pixels})[0])
     return np.concatenate(blocks).astype(np.float64)
+
+
+def _good(fits: Sequence[Fit], best: Fit) -> list[Fit]:
+    """Those that are not clearly worse than another."""
+    return [fit for fit in fits if fit.errors_behind(best) <= _CLEARLY or fit.cost(best)[1] <= _EQUAL]
+
+
+def _kept(usual: Sequence[Fit], ranked: Sequence[Fit], ways: int) -> list[Fit]:
+    """The most usual and the best by turns, without those that are clearly worse."""
+    turns = zip(_good(usual, ranked[0]), _good(ranked, ranked[0]), strict=True)
+    return list(dict.fromkeys(fit for turn in turns for fit in turn))[:ways]
 
 
 def _distinct(fits: Sequence[Fit]) -> list[Fit]:
