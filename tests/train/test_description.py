@@ -82,7 +82,7 @@ def test_logits_are_found_in_what_a_network_returns(form: Any, tmp_path: Path) -
 def test_a_network_without_logits_is_refused(tmp_path: Path) -> None:
     described = describe(Network(), image=ImageSpec(8, 8, 3))
     for form, code in (
-        (lambda z: SimpleNamespace(loss=z), "export.untraceable"),
+        (lambda z: SimpleNamespace(loss=z), "head.no-logits"),
         (torch.sigmoid, "head.probabilities"),
         (lambda z: z.softmax(1), "head.probabilities"),
     ):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from uce_edge._util.field_rules import checked
@@ -71,7 +72,8 @@ def export_module(
     options = options if dropout is None else replace(options, dropout=(dropout,))
     refuse(metadata, options)
     _refuse_masks(options)
-    with returning_logits(model):
+    image = metadata.image
+    with returning_logits(model, torch.zeros(2, image.channels, image.height, image.width)):
         done, lost = _exported(model, metadata, out, images, options)
     for note in lost:
         warnings.warn(note, UceEdgeWarning, stacklevel=2)

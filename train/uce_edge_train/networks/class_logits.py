@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError
@@ -32,20 +33,29 @@ def logits_of(output: Any) -> Tensor:
 
 
 @contextmanager
-def returning_logits(model: nn.Module) -> Iterator[None]:
-    """Let a network return its logits alone inside the block."""
+def returning_logits(model: nn.Module, example: Tensor) -> Iterator[None]:
+    """Let a network return its logits alone inside the block.
+
+    A network that returns a tensor, or does not run, stays as it is.
+    """
+    model.eval()
+    try:
+        with torch.no_grad():
+            output = model(example)
+    except Exception:  # the export names the cause
+        output = example
+    if isinstance(output, Tensor):
+        yield
+        return
+    logits_of(output)
     forward = model.forward
 
     @functools.wraps(forward)
     def logits(*args: Any, **kwargs: Any) -> Tensor:
         return logits_of(forward(*args, **kwargs))
 
-    own = "forward" in vars(model)
     model.forward = logits
     try:
         yield
     finally:
-        if own:
-            model.forward = forward
-        else:
-            del model.forward
+        del model.forward
