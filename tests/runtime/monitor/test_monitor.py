@@ -415,7 +415,7 @@ def test_answers_that_cannot_be_compared_are_refused(call: Call, archive: Path, 
 
 def test_labels_check_the_promised_error(digits: Digits, call: Call, archive: Path, tmp_path: Path) -> None:
     model, log, state = tmp_path / "promised.onnx", tmp_path / "log.jsonl", tmp_path / "state.json"
-    made = call("calibrate", digits.model, "--data", "digits", "--target-error", 0.2, "--out", model)
+    made = call("calibrate", digits.model, "--data", "digits", "--target-error", 0.4, "--out", model)
     assert made.code == 0, made.err
     call("predict", archive / "good", "--model", model, "--reject", "auto", "--audit", log)
     truth = splits.load("digits").splits["test"].labels
