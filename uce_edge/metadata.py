@@ -52,6 +52,7 @@ __all__ = [
     "LaplaceFit",
     "Metadata",
     "NoisyLayer",
+    "Pretrained",
     "Sketch",
     "StoredScore",
 ]
@@ -117,6 +118,18 @@ class NoisyLayer(Record):
     kind: Annotated[str | None, OPTIONAL] = None
     """A `contract.PerturbationKind`, or one of a later version: a reader needs none of it. None is an older file's
     Gaussian dropout."""
+
+
+@dataclass(frozen=True)
+class Pretrained(Record):
+    """Published weights that training started from."""
+
+    name: str
+    licence: str
+    source: str
+    """Where they were published."""
+    sha256: str
+    """Of the file, or of the tensors if they are in several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +334,8 @@ class Metadata(Record):
     """Augmentations and added images of training, by name; an evaluation reports them separately."""
     group: Annotated[str | None, OPTIONAL] = None
     """The column or pattern that grouped the images, so that no group is in two splits."""
+    pretrained: Annotated[Pretrained | None, OPTIONAL] = None
+    """The published weights that training started from, with their licence."""
     hashes: Hashes = field(default_factory=Hashes)
     tools: dict[str, str] = field(default_factory=dict)
     """The versions that made the file."""

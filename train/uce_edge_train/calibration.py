@@ -19,7 +19,7 @@ from uce_edge.calibration.novelty import cutoff_for
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
-from uce_edge.errors import UsageError
+from uce_edge.errors import UsageError, expected
 from uce_edge.metadata import Calibration, ImageSpec
 from uce_edge.metrics import normalized_entropy
 from uce_edge.rejection import fitting, guarantee
@@ -29,6 +29,7 @@ from uce_edge.rejection.rule import inverse_confidence
 from uce_edge_export.options import PostHoc
 from uce_edge_train.calibration_cache import Cache, Predictions, Settings
 from uce_edge_train.choices import Dropout, Rates
+from uce_edge_train.data.features import before_noise
 from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout import learned_rates
 from uce_edge_train.dropout.gaussian_layers import noise_from
@@ -118,11 +119,12 @@ def calibrate(
         _log.info("The stored map is kept: nothing that it depends on has changed.")
         run = before
     else:
-        run = _fitted(run, load_model(run, folder), data, settings)
+        run = _fitted(run, folder, data, settings)
     model = load_model(run, folder)  # with the rates that were kept
 
     def predict(images: Split) -> Predictions:
-        logits = mc_logits(model, images, run.image, samples, seed, keep_dropout=run.masks)
+        network, image, inputs = before_noise(model, run.image, images, folder)
+        logits = mc_logits(network, inputs, image, samples, seed, keep_dropout=run.masks)
         return _predictions(run, logits, images)
 
     return finish(run, predict)
@@ -134,6 +136,9 @@ def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, pos
         raise UsageError(
             f"--rates needs Gaussian dropout, which {folder} does not have. Leave --rates out.", "rates.unsupported"
         )
+    if tune is Rates.FITTED:
+        rule, remedy = "fixed, model or layer", "A rate is fitted by: uce-edge train --rates fitted"
+        raise UsageError(expected("`rates`", rule, str(tune), remedy))
     if posterior is PostHoc.LAPLACE:
         if tune is not Rates.FIXED:
             raise UsageError("A Laplace posterior has no dropout rates: leave --rates out.", "rates.unsupported")
@@ -143,16 +148,14 @@ def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, pos
     return 25 if samples is None else samples
 
 
-def _fitted(run: Run, model: nn.Module, data: Split, settings: Settings) -> Run:
-    """The run with a map, and better rates if found.
-
-    The network is modified.
-    """
+def _fitted(run: Run, folder: str | Path, data: Split, settings: Settings) -> Run:
+    """The run with a map, and better rates if found."""
     method, samples, seed = settings.method, settings.samples, settings.seed
-    calibration = fit(model, run.image, data, method, samples, seed, keep_dropout=run.masks)
+    model, image, data = before_noise(load_model(run, folder), run.image, data, folder)
+    calibration = fit(model, image, data, method, samples, seed, keep_dropout=run.masks)
     if settings.tune is not Rates.FIXED:
-        tune_rates(model, run.image, data, settings.tune, method, seed)
-        tuned = fit(model, run.image, data, method, samples, seed)
+        tune_rates(model, image, data, settings.tune, method, seed)
+        tuned = fit(model, image, data, method, samples, seed)
         # Few passes per step guide the search; the passes that ship decide.
         before = calibration.outcome
         kept = tuned.outcome.nll_after < before.nll_after

@@ -125,11 +125,24 @@ class Dropout(StrEnum):
     """No added dropout; the network may have its own."""
 
 
+class Unfreeze(StrEnum):
+    """Which layers of a pretrained network are trained."""
+
+    NONE = "none"
+    """The last layer alone."""
+    TAIL = "tail"
+    """The layers after the last reduction of the resolution; those before it run once, and their output is stored."""
+    ALL = "all"
+    """The tail first, then all layers, which is kept if the held-out NLL is lower."""
+
+
 class Rates(StrEnum):
     """Which dropout rates are learned."""
 
     FIXED = "fixed"
     """They stay as they are."""
+    FITTED = "fitted"
+    """One rate for the network: the one with the lowest held-out NLL among those that do no harm."""
     MODEL = "model"
     """One rate for the whole network is learned."""
     LAYER = "layer"

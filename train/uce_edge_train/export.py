@@ -309,6 +309,7 @@ def metadata_of(
         trained_on=run.trained_on,
         seen=run.recipe.seen,
         group=run.group,
+        pretrained=run.recipe.init.published if run.recipe.init else None,
         hashes=Hashes(weights=weights_sha256(model), splits=run.split_hashes),
         tools=run.tools,
     )

@@ -25,7 +25,7 @@ from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
 from uce_edge.images.corruptions import Kind
 from uce_edge.metadata import ImageSpec
-from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule
+from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule, Unfreeze
 from uce_edge_train.data import augment_colour, augment_pictures, augment_trivial
 from uce_edge_train.data.augment_mix import Mix, PixMix, augmix
 from uce_edge_train.data.augment_operations import OPERATIONS
@@ -39,6 +39,7 @@ _EXAMPLES = {  # where the default is no example
     "penalty": 0.1, "logit_norm": 0.04, "shift": 2, "erase": 0.1, "augment": "pixmix", "noise": 0.3, "blur": 0.3,
     "clip": 1, "patience": 20, "init": "weights.safetensors", "freeze": parameter_groups.ALL_BUT_HEAD,
     "layer_decay": 0.7,
+    "seam": "blocks.11", "unfreeze": Unfreeze.TAIL, "mean": 0.5, "std": 0.5,
     "rotate": 15, "colour": 0.4, "mixup": 0.2,
 }  # fmt: skip
 _MIXED = {
@@ -64,10 +65,22 @@ class Recipe(Record):
     `parameter_groups.freeze`."""
     layer_decay: Annotated[Annotated[float, _UP_TO_ONE], OPTIONAL] = 1.0
     """Factor on the learning rate for every stage below the head."""
+    seam: Annotated[str | None, OPTIONAL] = None
+    """The first layer of the tail; what the layers before it compute is stored. None to compute it in every step."""
+    unfreeze: Annotated[Unfreeze | None, OPTIONAL] = None
+    """The layers of a pretrained network that are trained; its batch-norm statistics stay. None for what `freeze`
+    leaves."""
+    views: Annotated[Positive, OPTIONAL] = 1
+    """Stored views of a training image: itself, and augmented ones."""
+    mean: Annotated[tuple[float, ...] | None, OPTIONAL] = None
+    """Of the pixels, from 0 to 1; None for that of the training images."""
+    std: Annotated[tuple[Annotated[float, ABOVE_ZERO], ...] | None, OPTIONAL] = None
     p: float = 0.2
     """Dropout rate, or where learned rates start."""
     dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
     """The dropout family."""
+    noisy: Annotated[tuple[str, ...], OPTIONAL] = ()
+    """The layers with dropout, by name or pattern; nothing for all."""
     sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
     """How the standard deviation of the noise is computed."""
     rates: Rates = Rates.FIXED
@@ -136,7 +149,7 @@ class Recipe(Record):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
-            return self.family.add(network, self.p, self.sigma)
+            return self.family.add(network, self.p, self.sigma, self.noisy)
 
     def augmentation(self, image: ImageSpec) -> Augmentation:
         """The augmentation for a kind of images."""

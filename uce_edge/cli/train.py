@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ from uce_edge.cli.shared_options import (
     ResizeOption,
     RootOption,
     SizeOption,
+    parse_numbers,
     parse_range,
     parse_resize,
     parse_size,
@@ -34,6 +35,7 @@ from uce_edge_train.choices import (
     Schedule,
     Stem,
     TrainDevice,
+    Unfreeze,
 )
 
 _MEMBER = "member-"
@@ -42,6 +44,7 @@ _START = "Start from trained weights"
 
 
 def train(
+    ctx: typer.Context,
     data: DataOption = "digits",
     group: GroupOption = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the run. Default: runs/NAME, after --data.")] = None,
@@ -67,6 +70,44 @@ def train(
         bool, typer.Option("--resume", help="Continue from the checkpoint in --out, if there is one.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="Start from a pretrained network: a name of `uce-edge backbones`. Its image size, pixel scaling and "
+            "recipe become the defaults of the other options.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    unfreeze: Annotated[
+        Unfreeze | None,
+        typer.Option(
+            help="Which layers of --backbone are trained. none: the last layer. tail: the last stage, on stored "
+            "outputs of the layers before it (default). all: the tail, then all layers.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    views: Annotated[
+        int,
+        typer.Option(
+            help="Stored views of a training image: itself, and augmented ones. Default with --backbone: 4.",
+            rich_help_panel=_START,
+            min=1,
+        ),
+    ] = 1,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            help="Subtract this from pixels between 0 and 1: 0.5 or r,g,b. Default: that of --backbone, or of the "
+            "training images.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    std: Annotated[
+        str | None,
+        typer.Option(
+            help="After --mean, divide by this: 0.25 or r,g,b. Default: as for --mean.", rich_help_panel=_START
+        ),
+    ] = None,
     init: Annotated[
         Path | None,
         typer.Option(
@@ -259,18 +300,26 @@ def train(
     from uce_edge.datasets import splits as datasets
     from uce_edge.images.resize import STRETCH
     from uce_edge_train.loop import training
-    from uce_edge_train.networks import pretrained
+    from uce_edge_train.networks import backbones, pretrained
     from uce_edge_train.recipe import Recipe
 
-    recipe = Recipe(
+    settings: dict[str, Any] = dict(
         init=None if init is None else pretrained.start_from(init), freeze=tuple(freeze or ()), layer_decay=layer_decay,
         arch=arch, stem=stem, p=p, dropout=dropout, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size,
         optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
         rotate=rotate, colour=colour, mixup=mixup,
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
-        patience=patience, precision=precision, channels_last=channels_last, seed=seed,
+        patience=patience, precision=precision, channels_last=channels_last, seed=seed, unfreeze=unfreeze, views=views,
+        mean=None if mean is None else tuple(parse_numbers("mean", mean)),
+        std=None if std is None else tuple(parse_numbers("std", std)),
     )  # fmt: skip
+    if backbone is not None:
+        chosen = backbones.named(backbone)
+        settings |= _of_backbone(chosen.recipe(), _given(ctx), dropout)
+        size = size or f"{chosen.image.height}x{chosen.image.width}"
+        resize = resize or str(chosen.image.resize)
+    recipe = Recipe(**settings)
     leads = os.environ.get("RANK", "0") == "0"
     if leads:
         show_log()
@@ -297,6 +346,23 @@ def train(
             )
     if leads:
         say(following)
+
+
+def _given(ctx: typer.Context) -> set[str]:
+    """The options that were typed, or set by the environment."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
+
+
+def _of_backbone(settings: dict[str, Any], given: set[str], dropout: Dropout) -> dict[str, Any]:
+    """The settings of a backbone that no option replaces."""
+    for name in ("arch", "init"):
+        if name in given:
+            message = f"--backbone and --{name} both choose the network's start. Leave one of them out."
+            raise UsageError(message, "usage.backbone-and-start")
+    if "p" in given or dropout is not Dropout.GAUSSIAN:  # a rate that was chosen is not fitted
+        given = given | {"rates"}
+    return {name: value for name, value in settings.items() if name not in given}
 
 
 def _folders(out: Path, members: int) -> list[Path]:

@@ -15,7 +15,7 @@ _LOWEST, _HIGHEST = 0.001, 0.5  # alpha = 1 at p = 0.5: beyond it a layer is mor
 def learn(model: nn.Module, rates: Rates) -> list[Tensor]:
     """Make the rates learnable; returns the tensors to optimise."""
     layers = list(gaussian_layers(model).values())
-    if rates is Rates.FIXED:
+    if rates in (Rates.FIXED, Rates.FITTED):
         return []
     device = next(model.parameters()).device
     if rates is Rates.MODEL:

@@ -9,6 +9,8 @@ resumes from a checkpoint repeats the uninterrupted one.
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +23,19 @@ from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import ImageSpec
-from uce_edge_train.choices import Arithmetic, Dropout, Schedule, TrainDevice
+from uce_edge_train.choices import Arithmetic, Dropout, Rates, Schedule, TrainDevice
 from uce_edge_train.data import mixup
-from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.pixel_scaling import channel_statistics, normalise
 from uce_edge_train.dropout import learned_rates, torch_dropout
 from uce_edge_train.dropout.gaussian_layers import deterministic, noise_from
 from uce_edge_train.dropout.noise_draws import NoisePool, generator
+from uce_edge_train.loop import feeds, rate_fit
 from uce_edge_train.loop.checkpoint import CHECKPOINT, COLUMNS, Training
+from uce_edge_train.loop.feeds import Feed
 from uce_edge_train.loop.journal import Journal, open_journal
 from uce_edge_train.loop.process_group import Group, join
 from uce_edge_train.networks import parameter_groups, pretrained
+from uce_edge_train.networks import seam as seams
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, TrainingScores, save_weights, tool_versions
 
@@ -65,8 +69,7 @@ def train(
         The description of the run, as saved.
     """
     out = Path(out)
-    mean, std = channel_statistics(dataset.splits["train"].images)
-    image = ImageSpec(*dataset.image_shape, mean=mean, std=std, range=dataset.gray.range, resize=dataset.resize)
+    image = _image(dataset, recipe)
     augment = recipe.augmentation(image)
     model = recipe.build(len(dataset.class_names), image.channels)
     hashes = dataset.hashes()
@@ -74,6 +77,9 @@ def train(
         if recipe.batch_size % group.size:
             rule = f"a multiple of the {group.size} processes"
             raise UsageError(expected("`batch_size`", rule, recipe.batch_size, "The processes share every batch"))
+        if recipe.rates is Rates.FITTED and group.size > 1:
+            rule, remedy = "fixed, model or layer with several processes", "Choose a rate: --p 0.01"
+            raise UsageError(expected("`rates`", rule, str(recipe.rates), remedy))
         if recipe.precision is Arithmetic.FLOAT16 and group.device.type != "cuda":
             rule = "float32 or bfloat16 without CUDA"
             raise UsageError(expected("`precision`", rule, "float16", "Use --precision bfloat16"))
@@ -82,6 +88,8 @@ def train(
             summary = pretrained.begin(model, recipe.init, recipe.arch)
             _log.log(logging.INFO if group.leads else logging.DEBUG, summary)
         held = parameter_groups.freeze(model, recipe.freeze)
+        if recipe.unfreeze is not None:
+            held = parameter_groups.thaw(model, seams.weights_behind(model, recipe.seam), recipe.unfreeze)
         writable_folder(out)  # an hour of training must not end at a full or forbidden disk
         model = model.to(group.device)
         if recipe.channels_last:
@@ -95,12 +103,15 @@ def train(
                 f"The processes see different checkpoints. Put --out ({out}) where all machines see it.",
                 "checkpoint.not-shared",
             )
+        feed = feeds.of(model, dataset, image, augment, recipe, out, hashes)
         with open_journal(out, recipe.epochs, tensorboard and group.leads, training.progress.epoch) as journal:
-            _Loop(training, recipe, augment, image, dataset, hashes["train"], group, out, journal).run()
+            _Loop(training, recipe, feed, hashes["train"], group, out, journal).run()
         if training.best:
             training.take(training.best)
-        model = model.to("cpu").eval()
         last = training.progress.log[(training.progress.best_epoch if training.best else 0) - 1]
+        if recipe.rates is Rates.FITTED:
+            last = last | _with_fitted_rate(model, held, recipe, feed, hashes["train"], group, out)
+        model = model.to("cpu").eval()
         run = Run(
             data=dataset.name,
             root=dataset.root,
@@ -128,6 +139,22 @@ def train(
     return run
 
 
+def _with_fitted_rate(
+    model: nn.Module, held: tuple[str, ...], recipe: Recipe, feed: Feed, data_hash: str, group: Group, out: Path
+) -> dict[str, float]:
+    """Fit the dropout rate; returns the scores that it changes."""
+
+    def train_at(p: float) -> None:
+        short = replace(recipe, p=p, rates=Rates.FIXED, epochs=1, learning_rate=recipe.learning_rate / 10)
+        training = Training(model, short.optimiser_for(model, []), [], held=held)
+        _Loop(training, short, feed, data_hash, group, out).epoch()
+
+    found = rate_fit.fit(feed, recipe.seed, train_at)
+    _log.info(found.summary())
+    nll, accuracy = evaluate(feed.network, feed.image, feed.held_out, recipe.judged)
+    return {"held_out_nll": nll, "held_out_accuracy": accuracy}
+
+
 class _Loop:
     """One training in one process."""
 
@@ -135,20 +162,15 @@ class _Loop:
         self,
         training: Training,
         recipe: Recipe,
-        augment: Augmentation,
-        image: ImageSpec,
-        dataset: Dataset,
+        feed: Feed,
         data_hash: str,
         group: Group,
         out: Path,
-        journal: Journal,
+        journal: Journal | None = None,
     ) -> None:
-        self.training, self.recipe, self.image, self.group = training, recipe, image, group
-        self.augment, self.out, self.journal = augment, out, journal
-        self.held_out = dataset.splits["calibration"]
-        data = dataset.splits["train"]
-        self.data_hash = data_hash
-        self.pixels, self.labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
+        self.training, self.recipe, self.feed, self.group = training, recipe, feed, group
+        self.out, self.journal, self.data_hash = out, journal, data_hash
+        self.labels = feed.labels
         # The last, smaller batch of an epoch is left out; a set smaller than a batch is one batch.
         self.batch = min(recipe.batch_size, len(self.labels) // group.size * group.size)
         self.steps = len(self.labels) // self.batch
@@ -160,7 +182,7 @@ class _Loop:
     def run(self) -> None:
         """Train the remaining epochs."""
         state, recipe = self.training.progress, self.recipe
-        parallel = self.group.wrap(self.training.model)
+        parallel = self.group.wrap(self.feed.network)
         with progress("training", total=recipe.epochs * self.steps, shown=self.group.leads) as advance:
             advance(state.epoch * self.steps)
             while state.epoch < recipe.epochs and not self._stalled():
@@ -175,8 +197,12 @@ class _Loop:
                     state.scaler = self.scaler.state_dict()
                     self.training.save(self.out, recipe, self.data_hash)
 
+    def epoch(self) -> None:
+        """Train one epoch, and note nothing."""
+        self._epoch(self.group.wrap(self.feed.network), lambda _: None)
+
     def _held_out(self) -> list[float]:
-        return list(evaluate(self.training.model, self.image, self.held_out, self.recipe.judged))
+        return list(evaluate(self.feed.network, self.feed.image, self.feed.held_out, self.recipe.judged))
 
     def _stalled(self) -> bool:
         state, patience = self.training.progress, self.recipe.patience
@@ -199,7 +225,7 @@ class _Loop:
             and state.epoch - max(state.best_epoch, state.last_reduction) >= _PLATEAU
         ):
             state.reductions, state.last_reduction = state.reductions + 1, state.epoch
-        if self.group.leads:
+        if self.group.leads and self.journal is not None:
             self.journal.add(state.log)
 
     def _epoch(self, parallel: nn.Module, advance: Callable[[int], None]) -> float:
@@ -212,7 +238,9 @@ class _Loop:
         noise = NoisePool(mine) if group.device.type == "cpu" else on_device
         self.training.learn()
         total = torch.zeros((), dtype=torch.float32, device=group.device)
-        with noise_from(self.training.model, noise):
+        # A fitted rate comes afterwards: noise at an unknown rate would harm.
+        quiet = deterministic(self.training.model) if recipe.rates is Rates.FITTED else nullcontext()
+        with quiet, noise_from(self.training.model, noise):
             for step in range(self.steps):
                 batch = group.share(order[step * self.batch : (step + 1) * self.batch])
                 share = (epoch + step / self.steps) / recipe.epochs
@@ -227,8 +255,7 @@ class _Loop:
     ) -> Tensor:
         """One optimiser step; returns the NLL of the batch."""
         recipe, group, training = self.recipe, self.group, self.training
-        images = normalise(self.pixels[batch].to(group.device), self.image)
-        images = self.augment(images, source)
+        images = self.feed.take(batch, source, group.device)
         blend = mixup.draw(recipe.mixup, len(images), source) if recipe.mixup else None
         images = images if blend is None else blend.images(images)
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
@@ -275,6 +302,15 @@ class _Loop:
             epoch=done + 1,
             kept=done,
         )
+
+
+def _image(dataset: Dataset, recipe: Recipe) -> ImageSpec:
+    """The images of a training, with the pixel scaling of the recipe."""
+    mean, std = recipe.mean, recipe.std
+    if mean is None or std is None:
+        own_mean, own_std = channel_statistics(dataset.splits["train"].images)
+        mean, std = mean or own_mean, std or own_std
+    return ImageSpec(*dataset.image_shape, mean=mean, std=std, range=dataset.gray.range, resize=dataset.resize)
 
 
 def evaluate(

