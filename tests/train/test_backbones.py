@@ -18,6 +18,7 @@ from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.images.resize import parse
 from uce_edge.metadata import ImageSpec
 from uce_edge.runtime.model import Model
+from uce_edge_export.options import PostHoc
 from uce_edge_train import calibration
 from uce_edge_train.choices import Rates, Unfreeze
 from uce_edge_train.data import features
@@ -207,6 +208,53 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(
     training.train(dataset, tmp_path / "cut", recipe, resume=True)
     whole, cut = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "cut"))
     assert whole == cut
+
+
+def test_all_layers_follow_the_tail_and_resume(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of(tiny, unfreeze=Unfreeze.ALL, epochs=6, learning_rate=0.01)
+    run = training.train(dataset, tmp_path / "whole", recipe)
+    assert (tmp_path / "whole" / "log-all.csv").exists()
+    before = {name: value.clone() for name, value in recipe.build(2, 3).state_dict().items()}
+    after = load_model(run, tmp_path / "whole").state_dict()
+    assert not torch.equal(before["blocks.0.conv1.weight"], after["blocks.0.conv1.weight"])
+    inner = training._Loop._note
+
+    def killed(loop: training._Loop, *arguments: object) -> None:
+        if loop.recipe.unfreeze is Unfreeze.ALL and loop.training.progress.epoch == 2:
+            raise KeyboardInterrupt
+        inner(loop, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training._Loop, "_note", killed)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(dataset, tmp_path / "cut", recipe)
+    monkeypatch.setattr(training._Loop, "_note", inner)
+    training.train(dataset, tmp_path / "cut", recipe, resume=True)
+    whole, cut = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert whole == cut
+
+
+def test_a_laplace_posterior_is_fitted_on_features(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training.train(dataset, tmp_path / "run", recipe_of(tiny))
+    stored = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=20)
+    monkeypatch.setattr(calibration, "open_features", lambda *_: None)
+    plain = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=21)
+    assert stored.laplace is not None
+    assert plain.laplace is not None
+    assert stored.laplace.prior_precision == pytest.approx(plain.laplace.prior_precision, rel=0.02)
+    assert stored.calibration.outcome.nll_after == pytest.approx(plain.calibration.outcome.nll_after, abs=0.02)
+
+
+def test_backbones_are_listed(call: Call) -> None:
+    said = call("backbones")
+    assert said.code == 0
+    assert "efficientnet-lite2" in said.out
+    assert "Apache-2.0" in said.out
+    listed = json.loads(call("backbones", "--json").out)
+    assert {row["name"]: row["image"] for row in listed}["efficientnet-lite1"] == [240, 240]
 
 
 def test_calibration_reads_features_of_the_run(

@@ -29,7 +29,7 @@ from uce_edge.rejection.rule import inverse_confidence
 from uce_edge_export.options import PostHoc
 from uce_edge_train.calibration_cache import Cache, Predictions, Settings
 from uce_edge_train.choices import Dropout, Rates
-from uce_edge_train.data.features import before_noise
+from uce_edge_train.data.features import before_noise, open_features
 from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout import learned_rates
 from uce_edge_train.dropout.gaussian_layers import noise_from
@@ -180,11 +180,28 @@ def _calibrate_laplace(
     from uce_edge_train import run_posterior  # the other calibrations need no ONNX
 
     model, samples, seed = load_model(run, folder), settings.samples, settings.seed
-    with run_posterior.fitted(model, run, dataset, data, settings.prior, samples) as (drawn, file):
-        calibration = fit_map(settings.method, logits_of(file, data.images, samples, seed), data.labels, seed)
+    trained_on = dataset.splits["train"]
+    if trained_on.sha256() != run.split_hashes["train"]:
+        raise UsageError(
+            f"The training images of {dataset.name} are not those that this run was trained on. Train again, or "
+            "restore the data.",
+            "split.changed",
+        )
+    stored = open_features(model, run.image, folder)
+    if stored is None and run.recipe.seam is not None:
+        stored = open_features(model, run.image, folder, run.recipe.seam)
+    network, image, of = (model, run.image, _same) if stored is None else (stored.tail, stored.spec, stored.as_images)
+    inputs = run_posterior.Inputs(image, of(trained_on), of(data))
+    with run_posterior.fitted(network, run.class_names, inputs, settings.prior, samples) as (drawn, file):
+        logits = logits_of(file, inputs.held_out.images, samples, seed)
+        calibration = fit_map(settings.method, logits, data.labels, seed)
         run_posterior.store(drawn, model, folder)
         run = replace(run, calibration=calibration, laplace=drawn.fit)
-        return finish(run, lambda images: _predictions(run, logits_of(file, images.images, samples, seed), images))
+        return finish(run, lambda images: _predictions(run, logits_of(file, of(images).images, samples, seed), images))
+
+
+def _same(data: Split) -> Split:
+    return data
 
 
 def _predictions(run: Run, logits: Logits, images: Split) -> Predictions:

@@ -49,6 +49,7 @@ _MIXED = {
     Mixing.TRIVIAL: augment_trivial.SEEN,
 }
 """Operations of `augment`, by name."""
+_LAYER_DECAY = 0.7  # where all layers of a pretrained network are trained
 _UP_TO_ONE = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
@@ -150,6 +151,22 @@ class Recipe(Record):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
             return self.family.add(network, self.p, self.sigma, self.noisy)
+
+    def stages(self) -> "list[Recipe]":
+        """The recipes that are trained one after another.
+
+        All layers of a pretrained network are trained after its tail, for a third of the epochs and with a tenth of the
+        learning rate.
+        """
+        if self.unfreeze is not Unfreeze.ALL:
+            return [self]
+        second = dataclasses.replace(
+            self,
+            epochs=math.ceil(self.epochs / 3),
+            learning_rate=self.learning_rate / 10,
+            layer_decay=_LAYER_DECAY if self.layer_decay == 1 else self.layer_decay,
+        )
+        return [dataclasses.replace(self, unfreeze=Unfreeze.TAIL), second]
 
     def augmentation(self, image: ImageSpec) -> Augmentation:
         """The augmentation for a kind of images."""

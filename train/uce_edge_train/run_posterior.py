@@ -1,8 +1,9 @@
 """The Laplace posterior of a run."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ from torch import nn
 from uce_edge._util.atomic_files import replacing
 from uce_edge.calibration.laplace_posterior import Curvature, Laplace
 from uce_edge.contract import Inference, NoiseKind, PriorFrom
-from uce_edge.datasets.splits import Dataset, Split
-from uce_edge.errors import UceEdgeError, UsageError
-from uce_edge.metadata import LaplaceFit, Metadata
+from uce_edge.datasets.splits import Split
+from uce_edge.errors import UceEdgeError
+from uce_edge.metadata import ImageSpec, LaplaceFit, Metadata
 from uce_edge.runtime.model import Model
 from uce_edge_export.graph import assembly, laplace_draws
 from uce_edge_export.graph.laplace_draws import Drawn
@@ -23,44 +24,47 @@ from uce_edge_train import torch_graph
 from uce_edge_train.networks import tensor_files
 from uce_edge_train.networks.parameter_groups import head_of
 from uce_edge_train.networks.tensor_files import TensorFileError
-from uce_edge_train.runs import LAPLACE, Run, weights_sha256
+from uce_edge_train.runs import LAPLACE, weights_sha256
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a network takes, to fit a posterior on."""
+
+    image: ImageSpec
+    trained_on: Split
+    held_out: Split
+    """Labelled, and not trained on."""
+
 
 _FACTORS = ("directions", "scales", "class_directions", "class_scales")
 
 
 @contextmanager
 def fitted(
-    model: nn.Module, run: Run, dataset: Dataset, held_out: Split, prior: PriorFrom, samples: int
+    model: nn.Module, classes: Sequence[str], inputs: Inputs, prior: PriorFrom, samples: int
 ) -> Iterator[tuple[Drawn, Model]]:
-    """Fit the posterior of a run, and draw from it.
+    """Fit the posterior of a network, and draw from it.
 
     Args:
-        model: The network.
-        run: Its description.
-        dataset: The run's own.
-        held_out: Labelled images that it was not trained on.
+        model: The network, or its tail.
+        classes: Their names.
+        inputs: The images, or features, that it takes.
         prior: How the precision of the prior is chosen.
         samples: Draws.
 
     Returns:
         The posterior, and an uncalibrated model that draws from it, which the block's end deletes.
     """
-    trained_on = dataset.splits["train"]
-    if trained_on.sha256() != run.split_hashes["train"]:
-        raise UsageError(
-            f"The training images of {dataset.name} are not those that this run was trained on. Train again, or "
-            "restore the data.",
-            "split.changed",
-        )
-    classifier = torch_graph.export_deterministic(model, run.image)
-    plain = Metadata(run.class_names, run.image, inference=Inference.DETERMINISTIC, noise=NoiseKind.NONE, samples=1)
+    classifier = torch_graph.export_deterministic(model, inputs.image)
+    plain = Metadata(tuple(classes), inputs.image, inference=Inference.DETERMINISTIC, noise=NoiseKind.NONE, samples=1)
     built, plain = assembly.contract_model(classifier, [], plain)
-    posterior, fit = laplace_draws.fit(built, trained_on, held_out, prior, samples)
+    posterior, fit = laplace_draws.fit(built, inputs.trained_on, inputs.held_out, prior, samples)
     drawn = Drawn(posterior, fit, samples)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.onnx"
         with publish(built, plain, path) as draft:
-            laplace_draws.add(draft, drawn, dataset.splits["calibration"].images[:3])
+            laplace_draws.add(draft, drawn, inputs.held_out.images[:3])
         yield drawn, Model(path, "cpu")
 
 

@@ -10,6 +10,7 @@ import typer
 
 from uce_edge import __version__
 from uce_edge.cli import (
+    backbones,
     bench,
     calibrate,
     compare,
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.command(name="predict", cls=Command)(predict.predict)
 app.command(name="rank", cls=Command)(rank.rank)
 app.command(name="train", cls=Command)(train.train)
+app.command(name="backbones", cls=Command)(backbones.backbones)
 app.command(name="calibrate", cls=Command)(calibrate.calibrate)
 app.command(name="export", cls=Command)(export.export)
 app.command(name="evaluate", cls=Command)(evaluate.evaluate)

@@ -80,6 +80,11 @@ class Features:
         """
         return replace(data, images=self.view(data, 0, known=known), originals=None)
 
+    def as_images(self, data: Split) -> Split:
+        """The features of a split as float32, which a file takes, in memory."""
+        features = self.of(data)
+        return replace(features, images=features.images.astype(np.float32))
+
     def view(
         self, data: Split, number: int, changes: Changes | None = None, known: str | None = None
     ) -> npt.NDArray[Any]:

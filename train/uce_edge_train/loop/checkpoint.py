@@ -93,6 +93,10 @@ class Training:
         rates = {f"rate.{i}": value.detach() for i, value in enumerate(self.learned_rates)}
         return {f"model.{name}": value for name, value in self.model.state_dict().items()} | rates
 
+    def copy(self) -> dict[str, Tensor]:
+        """A copy of what `weights` returns."""
+        return {name: value.clone() for name, value in self.weights().items()}
+
     def take(self, weights: dict[str, Tensor]) -> None:
         """Restore weights that `weights` returned."""
         prefix = "model."
@@ -125,14 +129,11 @@ class Training:
     def load(self, folder: Path, recipe: Recipe, data: str) -> None:
         """Restore a checkpoint; rejects that of another training."""
         path = folder / CHECKPOINT
+        tensors, header, stored = _read(path)
         try:
-            tensors, header = tensor_files.read(path)
-            stored = Recipe.from_document(parse(header["recipe"]))
             progress = Progress.from_text(header["progress"])
-        except (OSError, KeyError, ValueError, UsageError) as error:
-            raise UceEdgeError(
-                f"{path} cannot be read ({error}). Delete it to train from the start.", "checkpoint.unreadable"
-            ) from None
+        except (KeyError, ValueError, UsageError) as error:
+            raise _unreadable(path, error) from None
         wrong = [name for name in recipe.differences(stored) if name not in _FREE_TO_CHANGE]
         if wrong:
             was = ", ".join(f"{name} {getattr(stored, name)} there, {getattr(recipe, name)} here" for name in wrong)
@@ -185,6 +186,23 @@ class Training:
         if any(set(values) != _STATE[type(self.optimiser)] for values in kept.values()):
             raise TensorFileError("the optimiser has other state")
         return kept
+
+
+def stored_recipe(folder: Path) -> Recipe:
+    """The recipe of the checkpoint in a folder."""
+    return _read(folder / CHECKPOINT)[2]
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str], Recipe]:
+    try:
+        tensors, header = tensor_files.read(path)
+        return tensors, header, Recipe.from_document(parse(header["recipe"]))
+    except (OSError, KeyError, ValueError, UsageError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> UceEdgeError:
+    return UceEdgeError(f"{path} cannot be read ({error}). Delete it to train from the start.", "checkpoint.unreadable")
 
 
 def _groups(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -15,7 +15,8 @@ from uce_edge.errors import MissingPartError
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-LOG = "log.csv"
+LOG, SECOND_LOG = "log.csv", "log-all.csv"
+"""The log of a run, and of the stage that trains all layers after the tail."""
 _log = logging.getLogger(__name__)
 _INTERVAL = 30.0  # seconds between two console lines when no progress bar is drawn
 
@@ -23,8 +24,8 @@ _INTERVAL = 30.0  # seconds between two console lines when no progress bar is dr
 class Journal:
     """The record of a training, one row per epoch."""
 
-    def __init__(self, folder: Path, epochs: int, events: "SummaryWriter | None") -> None:
-        self._folder = folder
+    def __init__(self, file: Path, epochs: int, events: "SummaryWriter | None") -> None:
+        self._file = file
         self._epochs = epochs
         self._events = events
         self._started = self._reported = time.monotonic()
@@ -32,7 +33,7 @@ class Journal:
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Write all rows so far; the last is new."""
-        with replacing(self._folder / LOG) as path, path.open("w", newline="") as file:
+        with replacing(self._file) as path, path.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
@@ -58,8 +59,18 @@ class Journal:
         )
 
 
+def best_epoch(folder: Path) -> dict[str, Any]:
+    """The logged epoch of the lowest held-out NLL."""
+    with (folder / LOG).open(newline="") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    best = min(rows, key=lambda row: row["held_out_nll"])
+    return best | {"epoch": int(best["epoch"])}
+
+
 @contextmanager
-def open_journal(folder: Path, epochs: int, tensorboard: bool, done: int = 0) -> Iterator[Journal]:
+def open_journal(
+    folder: Path, epochs: int, tensorboard: bool, done: int = 0, *, second: bool = False
+) -> Iterator[Journal]:
     """Open the journal of a run.
 
     Args:
@@ -67,16 +78,19 @@ def open_journal(folder: Path, epochs: int, tensorboard: bool, done: int = 0) ->
         epochs: Epochs of the whole training.
         tensorboard: Also write TensorBoard's event files.
         done: Epochs in the checkpoint; TensorBoard drops later steps of a killed training.
+        second: Whether this is the second stage of the training.
 
     Raises:
         MissingPartError: TensorBoard is requested and not installed.
     """
+    file = folder / (SECOND_LOG if second else LOG)
     if not tensorboard:
-        yield Journal(folder, epochs, None)
+        yield Journal(file, epochs, None)
         return
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingPartError("--tensorboard", "tensorboard", "tensorboard") from None
-    with SummaryWriter(folder, purge_step=done + 1 if done else None) as events:
-        yield Journal(folder, epochs, events)
+    events_folder = folder / "all" if second else folder
+    with SummaryWriter(events_folder, purge_step=done + 1 if done else None) as events:
+        yield Journal(file, epochs, events)

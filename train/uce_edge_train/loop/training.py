@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +26,15 @@ from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Arithmetic, Dropout, Rates, Schedule, TrainDevice
 from uce_edge_train.data import mixup
+from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.pixel_scaling import channel_statistics, normalise
 from uce_edge_train.dropout import learned_rates, torch_dropout
 from uce_edge_train.dropout.gaussian_layers import deterministic, noise_from
 from uce_edge_train.dropout.noise_draws import NoisePool, generator
 from uce_edge_train.loop import feeds, rate_fit
-from uce_edge_train.loop.checkpoint import CHECKPOINT, COLUMNS, Training
+from uce_edge_train.loop.checkpoint import CHECKPOINT, COLUMNS, Training, stored_recipe
 from uce_edge_train.loop.feeds import Feed
-from uce_edge_train.loop.journal import Journal, open_journal
+from uce_edge_train.loop.journal import Journal, best_epoch, open_journal
 from uce_edge_train.loop.process_group import Group, join
 from uce_edge_train.networks import parameter_groups, pretrained
 from uce_edge_train.networks import seam as seams
@@ -87,30 +89,19 @@ def train(
         if recipe.init is not None and not resumes:
             summary = pretrained.begin(model, recipe.init, recipe.arch)
             _log.log(logging.INFO if group.leads else logging.DEBUG, summary)
-        held = parameter_groups.freeze(model, recipe.freeze)
-        if recipe.unfreeze is not None:
-            held = parameter_groups.thaw(model, seams.weights_behind(model, recipe.seam), recipe.unfreeze)
         writable_folder(out)  # an hour of training must not end at a full or forbidden disk
         model = model.to(group.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        learned = learned_rates.learn(model, recipe.rates)
-        training = Training(model, recipe.optimiser_for(model, learned), learned, held=held)
-        if resumes:
-            training.load(out, recipe, hashes["train"])
-        if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
-            raise UsageError(
-                f"The processes see different checkpoints. Put --out ({out}) where all machines see it.",
-                "checkpoint.not-shared",
-            )
-        feed = feeds.of(model, dataset, image, augment, recipe, out, hashes)
-        with open_journal(out, recipe.epochs, tensorboard and group.leads, training.progress.epoch) as journal:
-            _Loop(training, recipe, feed, hashes["train"], group, out, journal).run()
-        if training.best:
-            training.take(training.best)
-        last = training.progress.log[(training.progress.best_epoch if training.best else 0) - 1]
+        job = _Job(model, dataset, image, augment, hashes, group, out, tensorboard)
+        stages = recipe.stages()
+        reached = stored_recipe(out).unfreeze if resumes else None
+        begun = next((number for number, stage in enumerate(stages) if stage.unfreeze is reached), 0)
+        last = best_epoch(out) if begun else {}
+        for number, stage in enumerate(stages[begun:]):
+            last = job.train(stage, resumes and number == 0, last)
         if recipe.rates is Rates.FITTED:
-            last = last | _with_fitted_rate(model, held, recipe, feed, hashes["train"], group, out)
+            last = last | job.fit_rate(stages[0])
         model = model.to("cpu").eval()
         run = Run(
             data=dataset.name,
@@ -139,20 +130,73 @@ def train(
     return run
 
 
-def _with_fitted_rate(
-    model: nn.Module, held: tuple[str, ...], recipe: Recipe, feed: Feed, data_hash: str, group: Group, out: Path
-) -> dict[str, float]:
-    """Fit the dropout rate; returns the scores that it changes."""
+@dataclass(eq=False)
+class _Job:
+    """A training in one process, of one or two stages."""
 
-    def train_at(p: float) -> None:
-        short = replace(recipe, p=p, rates=Rates.FIXED, epochs=1, learning_rate=recipe.learning_rate / 10)
-        training = Training(model, short.optimiser_for(model, []), [], held=held)
-        _Loop(training, short, feed, data_hash, group, out).epoch()
+    model: nn.Module
+    dataset: Dataset
+    image: ImageSpec
+    augment: Augmentation
+    hashes: dict[str, str]
+    group: Group
+    out: Path
+    tensorboard: bool
 
-    found = rate_fit.fit(feed, recipe.seed, train_at)
-    _log.info(found.summary())
-    nll, accuracy = evaluate(feed.network, feed.image, feed.held_out, recipe.judged)
-    return {"held_out_nll": nll, "held_out_accuracy": accuracy}
+    def train(self, stage: Recipe, resumes: bool, before: dict[str, Any]) -> dict[str, Any]:
+        """Train one stage; returns the log of the epoch whose weights are kept.
+
+        Args:
+            stage: How.
+            resumes: Whether it continues from its checkpoint.
+            before: The log of the stage before, whose weights stay if no epoch is better.
+        """
+        model, out, group = self.model, self.out, self.group
+        held = self._hold(stage)
+        learned = learned_rates.learn(model, stage.rates)
+        training = Training(model, stage.optimiser_for(model, learned), learned, held=held)
+        if resumes:
+            training.load(out, stage, self.hashes["train"])
+        elif before:
+            training.best, training.progress.best_nll = training.copy(), before["held_out_nll"]
+        if group.from_leader([training.progress.epoch]) != [training.progress.epoch]:
+            raise UsageError(
+                f"The processes see different checkpoints. Put --out ({out}) where all machines see it.",
+                "checkpoint.not-shared",
+            )
+        feed = self._feed(stage)
+        events = self.tensorboard and group.leads
+        with open_journal(out, stage.epochs, events, training.progress.epoch, second=bool(before)) as journal:
+            _Loop(training, stage, feed, self.hashes["train"], group, out, journal).run()
+        progress = training.progress
+        if training.best:
+            training.take(training.best)
+            return progress.log[progress.best_epoch - 1] if progress.best_epoch else before
+        return progress.log[-1]
+
+    def fit_rate(self, stage: Recipe) -> dict[str, float]:
+        """Fit the dropout rate; returns the scores that it changes."""
+        held, feed = self._hold(stage), self._feed(stage)
+
+        def train_at(p: float) -> None:
+            short = replace(stage, p=p, rates=Rates.FIXED, epochs=1, learning_rate=stage.learning_rate / 10)
+            training = Training(self.model, short.optimiser_for(self.model, []), [], held=held)
+            _Loop(training, short, feed, self.hashes["train"], self.group, self.out).epoch()
+
+        found = rate_fit.fit(feed, stage.seed, train_at)
+        _log.info(found.summary())
+        nll, accuracy = evaluate(feed.network, feed.image, feed.held_out, stage.judged)
+        return {"held_out_nll": nll, "held_out_accuracy": accuracy}
+
+    def _hold(self, stage: Recipe) -> tuple[str, ...]:
+        """Freeze layers; returns the batch-norm layers whose statistics stay."""
+        held: tuple[str, ...] = ()
+        if stage.unfreeze is not None:
+            held = parameter_groups.thaw(self.model, seams.weights_behind(self.model, stage.seam), stage.unfreeze)
+        return (*held, *parameter_groups.freeze(self.model, stage.freeze))
+
+    def _feed(self, stage: Recipe) -> Feed:
+        return feeds.of(self.model, self.dataset, self.image, self.augment, stage, self.out, self.hashes)
 
 
 class _Loop:
@@ -219,7 +263,7 @@ class _Loop:
         if held_out[0] < state.best_nll:
             state.best_nll, state.best_epoch = held_out[0], state.epoch
             if self.recipe.patience is not None:
-                self.training.best = {name: value.clone() for name, value in self.training.weights().items()}
+                self.training.best = self.training.copy()
         elif (
             self.recipe.schedule is Schedule.PLATEAU
             and state.epoch - max(state.best_epoch, state.last_reduction) >= _PLATEAU

@@ -109,12 +109,14 @@ def _lite(number: int, side: int, seam: str, digest: str, megabytes: float, macs
     )  # fmt: skip
 
 
+OTHERS: dict[str, str] = {}
+"""Other forms of a name, in words."""
 BACKBONES: dict[str, Backbone] = {
     backbone.arch: backbone
     for backbone in (
         _lite(0, 224, "blocks.11", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 18.6, 385),
-        _lite(1, 240, "blocks.15", "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 21.7, 582),
-        _lite(2, 260, "blocks.15", "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 24.4, 861),
+        _lite(1, 240, "blocks.15", "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 21.7, 600),
+        _lite(2, 260, "blocks.15", "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 24.4, 860),
     )
 }
 """The backbones that have a name."""

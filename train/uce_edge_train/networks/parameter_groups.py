@@ -123,8 +123,7 @@ def thaw(model: nn.Module, tail: Collection[str], choice: Unfreeze) -> tuple[str
     head = head_of(model)
     for name, parameter in model.named_parameters():
         chosen = choice is Unfreeze.ALL or _is_in(name, head) or (choice is Unfreeze.TAIL and name in tail)
-        if not chosen:
-            parameter.requires_grad_(False)
+        parameter.requires_grad_(chosen)
     return tuple(name for name, module in model.named_modules() if isinstance(module, _NormBase))
 
 
