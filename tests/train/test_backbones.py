@@ -25,7 +25,7 @@ from uce_edge_train.data import features
 from uce_edge_train.data.features import FOLDER, open_features
 from uce_edge_train.dropout.gaussian_layers import gaussianize
 from uce_edge_train.dropout.monte_carlo import mc_logits
-from uce_edge_train.loop import training
+from uce_edge_train.loop import budget, training
 from uce_edge_train.networks import architectures, backbones, pretrained, seam
 from uce_edge_train.networks.backbones import BACKBONES, Backbone
 from uce_edge_train.recipe import Recipe
@@ -248,6 +248,31 @@ def test_a_laplace_posterior_is_fitted_on_features(
     assert stored.calibration.outcome.nll_after == pytest.approx(plain.calibration.outcome.nll_after, abs=0.02)
 
 
+def test_a_budget_becomes_a_plan_that_a_resumed_training_follows(
+    tiny: Backbone, photos: Path, tmp_path: Path, call: Call
+) -> None:
+    out, start = tmp_path / "run", ("train", "--data", photos, "--backbone", "tiny", "--batch-size", 16, "--epochs", 2)
+    words = done(call, *start, "--budget", "20s", "--out", out)
+    assert "Plan for 20 s: " in words
+    run = Run.load(out)
+    assert run.recipe.epochs == 2  # given
+    assert 1 <= run.recipe.views <= 8
+    (out / "run.json").unlink()
+    words = done(call, *start, "--budget", "1h", "--out", out, "--resume")
+    assert "Plan for" not in words
+    assert Run.load(out).recipe == run.recipe
+    for text in ("10", "m", "-1m", "infh"):
+        assert call(*start, "--budget", text, "--out", tmp_path / "other").error == "argument.budget"
+
+
+def test_a_short_time_has_fewer_epochs_than_a_long_one(tiny: Backbone, dataset: Dataset) -> None:
+    recipe = recipe_of(tiny)
+    short, long = (budget.plan(recipe, dataset, tiny.image, seconds, set()) for seconds in (0.001, 3600))
+    assert (short.recipe.epochs, short.recipe.views, short.recipe.unfreeze) == (3, 1, Unfreeze.TAIL)
+    assert (long.recipe.epochs, long.recipe.views, long.recipe.unfreeze) == (30, 8, Unfreeze.ALL)
+    assert long.features + long.tail + long.rate + long.rest < 3600
+
+
 def test_backbones_are_listed(call: Call) -> None:
     said = call("backbones")
     assert said.code == 0
@@ -303,6 +328,12 @@ def test_the_registry_describes_the_networks(arch: str) -> None:
     assert seam.find(network, torch.zeros(2, 3, backbone.image.height, backbone.image.width)) == backbone.seam
     numbers = sum(value.numel() for value in network.parameters())
     assert backbone.megabytes == pytest.approx(4e-6 * numbers, abs=0.06)
+    macs: list[int] = []
+    for layer in network.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+            layer.register_forward_hook(lambda own, _, output: macs.append(output[0].numel() * own.weight[0].numel()))
+    network.eval()(torch.zeros(1, 3, backbone.image.height, backbone.image.width))
+    assert backbone.million_macs == pytest.approx(sum(macs) / 1e6, abs=0.5)
     if backbone.path is None:
         pytest.skip(f"{backbone.package} is not installed")
     assert "100.0% of the weights" in pretrained.begin(network, backbone.start(), arch)

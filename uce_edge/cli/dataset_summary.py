@@ -35,6 +35,8 @@ def tell_dataset(dataset: "Dataset") -> None:
     if lacking:
         warn(f"there is no training image of the class {', '.join(lacking[:5])}: the network cannot learn it.")
     _tell_overlaps(dataset)
+    if dataset.gray.words is not None:
+        say(dataset.gray.words)
 
 
 def _tell_groups(split: "Split") -> None:

@@ -189,6 +189,18 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     return int(height), int(width)
 
 
+def parse_time(text: str) -> float:
+    """Parse a time: 90s, 10m or 2h, in seconds."""
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        seconds = float(text[:-1]) * unit
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError(expected("`budget`", "a time in s, m or h", text, "For example: --budget 10m"))
+    return seconds
+
+
 def parse_numbers(argument: str, text: str) -> list[float]:
     """Parse numbers separated by commas."""
     try:

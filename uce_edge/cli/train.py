@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from uce_edge.cli import train_settings
 from uce_edge.cli.dataset_summary import tell_dataset
 from uce_edge.cli.extras import need_torch
 from uce_edge.cli.messages import quote, say, show_log
@@ -244,6 +245,15 @@ def train(
             rich_help_panel=_OPTIMISATION,
         ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Choose the epochs so that training takes about this long: 90s, 10m or 2h. With --backbone, also the "
+            "views, and whether all layers are trained. Options that are given stay.",
+            rich_help_panel=_OPTIMISATION,
+        ),
+    ] = None,
     stem: Annotated[
         Stem,
         typer.Option(
@@ -314,12 +324,14 @@ def train(
         mean=None if mean is None else tuple(parse_numbers("mean", mean)),
         std=None if std is None else tuple(parse_numbers("std", std)),
     )  # fmt: skip
+    given = train_settings.given(ctx)
     if backbone is not None:
         chosen = backbones.named(backbone)
-        settings |= _of_backbone(chosen.recipe(), _given(ctx), dropout)
+        settings |= train_settings.of_backbone(chosen.recipe(), given, dropout)
         size = size or f"{chosen.image.height}x{chosen.image.width}"
         resize = resize or str(chosen.image.resize)
     recipe = Recipe(**settings)
+    seconds = train_settings.seconds_of(budget)
     leads = os.environ.get("RANK", "0") == "0"
     if leads:
         show_log()
@@ -328,8 +340,8 @@ def train(
     recipe.build(len(dataset.class_names), dataset.image_shape[2])  # raises errors before anything is printed
     if leads:
         tell_dataset(dataset)
-        if dataset.gray.words is not None:
-            say(dataset.gray.words)
+    if seconds is not None:
+        recipe = train_settings.planned(recipe, dataset, seconds / members, given, out, resume=resume)
     if members > 1:
         for folder in folders:  # all at once, because an incomplete ensemble is not finished
             writable_folder(folder)
@@ -346,23 +358,6 @@ def train(
             )
     if leads:
         say(following)
-
-
-def _given(ctx: typer.Context) -> set[str]:
-    """The options that were typed, or set by the environment."""
-    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    return {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
-
-
-def _of_backbone(settings: dict[str, Any], given: set[str], dropout: Dropout) -> dict[str, Any]:
-    """The settings of a backbone that no option replaces."""
-    for name in ("arch", "init"):
-        if name in given:
-            message = f"--backbone and --{name} both choose the network's start. Leave one of them out."
-            raise UsageError(message, "usage.backbone-and-start")
-    if "p" in given or dropout is not Dropout.GAUSSIAN:  # a rate that was chosen is not fitted
-        given = given | {"rates"}
-    return {name: value for name, value in settings.items() if name not in given}
 
 
 def _folders(out: Path, members: int) -> list[Path]:

@@ -20,7 +20,8 @@ RATES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """The rates that are tried."""
 _PASSES = 8
 _LOSS = 0.01  # of accuracy, that one noisy pass may cost
-_HIGHER = 2  # rates above the first that are tried
+TRIED = 3
+"""The rates that are trained with, at most, one epoch each."""
 
 
 class Fitted(NamedTuple):
@@ -71,7 +72,7 @@ def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:
             first = rate
             break
     best, weights, before = (found.nll, first, found.accuracy), _copy(network), _copy(network)
-    for rate in [rate for rate in RATES if rate >= first][: 1 + _HIGHER]:
+    for rate in [rate for rate in RATES if rate >= first][:TRIED]:
         network.load_state_dict(before)
         set_rate(network, rate)
         train(rate)

@@ -71,7 +71,7 @@ def train(
         The description of the run, as saved.
     """
     out = Path(out)
-    image = _image(dataset, recipe)
+    image = image_of(dataset, recipe)
     augment = recipe.augmentation(image)
     model = recipe.build(len(dataset.class_names), image.channels)
     hashes = dataset.hashes()
@@ -348,7 +348,7 @@ class _Loop:
         )
 
 
-def _image(dataset: Dataset, recipe: Recipe) -> ImageSpec:
+def image_of(dataset: Dataset, recipe: Recipe) -> ImageSpec:
     """The images of a training, with the pixel scaling of the recipe."""
     mean, std = recipe.mean, recipe.std
     if mean is None or std is None:

@@ -1,0 +1,66 @@
+"""Settings of `uce-edge train` that follow from a backbone or a time."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from uce_edge.cli.messages import say
+from uce_edge.cli.shared_options import parse_time
+from uce_edge.errors import UsageError, expected
+from uce_edge_train.choices import Dropout
+
+if TYPE_CHECKING:
+    from uce_edge.datasets.splits import Dataset
+    from uce_edge_train.recipe import Recipe
+
+_PLAN = "plan.json"
+
+
+def given(ctx: typer.Context) -> set[str]:
+    """The options that were typed, or set by the environment."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
+
+
+def of_backbone(settings: dict[str, Any], given: set[str], dropout: Dropout) -> dict[str, Any]:
+    """The settings of a backbone that no option replaces."""
+    for name in ("arch", "init"):
+        if name in given:
+            message = f"--backbone and --{name} both choose the network's start. Leave one of them out."
+            raise UsageError(message, "usage.backbone-and-start")
+    if "p" in given or dropout is not Dropout.GAUSSIAN:  # a rate that was chosen is not fitted
+        given = given | {"rates"}
+    return {name: value for name, value in settings.items() if name not in given}
+
+
+def seconds_of(budget: str | None) -> float | None:
+    """Parse --budget."""
+    if budget is None:
+        return None
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        rule, remedy = "absent with several processes", "Choose the epochs: --epochs 20"
+        raise UsageError(expected("`budget`", rule, budget, remedy))
+    return parse_time(budget)
+
+
+def planned(
+    recipe: "Recipe", dataset: "Dataset", seconds: float, given: set[str], out: Path, *, resume: bool
+) -> "Recipe":
+    """The recipe with epochs, views and layers for a time.
+
+    The plan is kept in the run: a training that resumes follows it.
+    """
+    from uce_edge._util.atomic_files import replacing
+    from uce_edge._util.records import parse
+    from uce_edge_train.loop import budget, training
+    from uce_edge_train.recipe import Recipe
+
+    if resume and (out / _PLAN).exists():
+        return Recipe.from_document(parse((out / _PLAN).read_bytes()))
+    found = budget.plan(recipe, dataset, training.image_of(dataset, recipe), seconds, given)
+    say(found.summary(seconds))
+    with replacing(out / _PLAN) as path:
+        path.write_text(found.recipe.to_json(indent=2, sort_keys=False) + "\n")
+    return found.recipe
