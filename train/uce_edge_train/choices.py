@@ -142,7 +142,7 @@ class Rates(StrEnum):
     FIXED = "fixed"
     """They stay as they are."""
     FITTED = "fitted"
-    """One rate for the network: the one with the lowest held-out NLL among those that do no harm."""
+    """One rate for the network: the largest that does no harm on held-out images."""
     MODEL = "model"
     """One rate for the whole network is learned."""
     LAYER = "layer"

@@ -26,6 +26,7 @@ from uce_edge_export.publish.draft import check_name
 from uce_edge_train import torch_graph
 from uce_edge_train.calibration import fit
 from uce_edge_train.choices import Dropout
+from uce_edge_train.data.features import before_noise
 from uce_edge_train.dropout import sigma_scale
 from uce_edge_train.dropout.gaussian_layers import computing_sigma, deterministic
 from uce_edge_train.networks.class_logits import returning_logits
@@ -202,7 +203,8 @@ def export_run(
             passes = samples if run.recipe.dropout is Dropout.NONE else calibration.samples or samples
             calibration = fit(model, run.image, data, calibration.method, passes, keep_dropout=True)
         elif calibration.samples is None:
-            calibration = fit(model, run.image, data, Method.NONE, samples, keep_dropout=run.masks)
+            network, image, inputs = before_noise(model, run.image, data, folder)
+            calibration = fit(network, image, inputs, Method.NONE, samples, keep_dropout=run.masks)
         _check_baked(folder, calibration, samples, options)
         metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
         labelled = None if noise is NoiseKind.INPUT else _labelled(run, dataset, member=member)

@@ -23,6 +23,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.pixel_scaling import normalise
+from uce_edge_train.dropout.gaussian_layers import deterministic
 from uce_edge_train.dropout.noise_draws import generator
 from uce_edge_train.networks import seam as seams
 from uce_edge_train.networks.seam import Seam
@@ -140,7 +141,7 @@ class Features:
                 if changes is not None and source is not None:
                     images = changes.augment(images, source)
                 images = images.contiguous(memory_format=torch.channels_last)
-                output = self.seam.trunk(images).permute(0, 2, 3, 1).float().cpu()
+                output = _maps(self.seam.trunk(images)).permute(0, 2, 3, 1).float().cpu()
                 advance(len(images))
                 yield np.ascontiguousarray(output.numpy())
 
@@ -175,8 +176,8 @@ def open_features(
     found = seams.before_noise(model, example) if seam is None else seams.split(model, seam, example)
     if found is None:
         return None
-    output = found.trunk(example)
-    if output.ndim != 4:
+    output = _maps(found.trunk(example))
+    if output.ndim != 4 or not _takes(found, output, example):
         return None
     channels, height, width = output.shape[1:]
     shape = height, width, channels
@@ -194,6 +195,23 @@ def before_noise(
     """
     features = open_features(model, image, folder)
     return (model, image, data) if features is None else (features.tail, features.spec, features.of(data))
+
+
+def _maps(output: Tensor) -> Tensor:
+    """Pooled features as maps of one pixel."""
+    return output[:, :, None, None] if output.ndim == 2 else output
+
+
+def _takes(seam: Seam, maps: Tensor, example: Tensor) -> bool:
+    """Whether the tail takes pooled features as maps."""
+    plain = seam.trunk(example)
+    if plain.ndim == maps.ndim:
+        return True
+    with torch.no_grad(), deterministic(seam.tail):
+        try:
+            return torch.equal(seam.tail(maps), seam.tail(plain))
+        except Exception:  # it has no layer that flattens them
+            return False
 
 
 def _key(model: nn.Module, seam: Seam, image: ImageSpec) -> str:

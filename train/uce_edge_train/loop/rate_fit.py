@@ -20,6 +20,7 @@ RATES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """The rates that are tried."""
 _PASSES = 8
 _LOSS = 0.01  # of accuracy, that one noisy pass may cost
+_AS_GOOD = 0.005  # of NLL, above the lowest
 TRIED = 3
 """The rates that are trained with, at most, one epoch each."""
 
@@ -38,8 +39,8 @@ class Fitted(NamedTuple):
     def summary(self) -> str:
         """One sentence about it."""
         return (
-            f"Rate: p = {self.p:g}, the lowest NLL of the calibration images: {self.nll:.3f} with {_PASSES} passes, "
-            f"{self.plain_nll:.3f} without noise, both with a temperature. One noisy pass loses "
+            f"Rate: p = {self.p:g}, the largest that does no harm. NLL of the calibration images with a temperature: "
+            f"{self.nll:.3f} with {_PASSES} passes, {self.plain_nll:.3f} without noise. One noisy pass loses "
             f"{100 * self.cost:.1f} points of accuracy."
         )
 
@@ -50,11 +51,18 @@ class _Measured(NamedTuple):
     """The mean of single passes."""
 
 
+class _Tried(NamedTuple):
+    p: float
+    nll: float
+    weights: dict[str, Tensor]
+
+
 def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:
     """Choose the rate of a network, and train with it.
 
-    The first rate is the largest one whose single pass loses less than a point of accuracy. Higher ones are trained
-    with, and kept while the held-out NLL falls. The network ends with the weights and the rate that are best.
+    The first rates are those whose single pass loses less than a point of accuracy. The largest of them, and higher
+    ones while the held-out NLL falls, are trained with for a short time. The largest rate is taken whose NLL is as good
+    as the lowest.
 
     Args:
         feed: The network, its training inputs and its held-out images.
@@ -64,29 +72,32 @@ def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:
     network = feed.network
     with deterministic(network):
         plain = _measure(feed, 1, seed)
-    first = RATES[0]
-    for rate in reversed(RATES):
+    before = _copy(network)
+    tried: list[_Tried] = []
+    for rate in RATES:
         set_rate(network, rate)
         found = _measure(feed, _PASSES, seed)
-        if plain.accuracy - found.accuracy < _LOSS or rate == RATES[0]:
-            first = rate
+        if tried and plain.accuracy - found.accuracy >= _LOSS:
             break
-    best, weights, before = (found.nll, first, found.accuracy), _copy(network), _copy(network)
+        tried.append(_Tried(rate, found.nll, before))
+    first, lowest = tried[-1].p, float("inf")
     for rate in [rate for rate in RATES if rate >= first][:TRIED]:
         network.load_state_dict(before)
         set_rate(network, rate)
         train(rate)
         found = _measure(feed, _PASSES, seed)
-        if found.nll < best[0]:
-            best, weights = (found.nll, rate, found.accuracy), _copy(network)
-        elif rate > first:
+        tried.append(_Tried(rate, found.nll, _copy(network)))
+        if found.nll > lowest:
             break
-    nll, p, accuracy = best
-    network.load_state_dict(weights)
-    set_rate(network, p)
+        lowest = found.nll
+    best = min(one.nll for one in tried)
+    # Of the same rate, trained and not, the lower NLL.
+    chosen = max((one for one in tried if one.nll <= best + _AS_GOOD), key=lambda one: (one.p, -one.nll))
+    network.load_state_dict(chosen.weights)
+    set_rate(network, chosen.p)
     with deterministic(network):
         own = _measure(feed, 1, seed).accuracy
-    return Fitted(p, nll, plain.nll, max(0.0, own - accuracy))
+    return Fitted(chosen.p, chosen.nll, plain.nll, max(0.0, own - _measure(feed, _PASSES, seed).accuracy))
 
 
 def set_rate(network: nn.Module, p: float) -> None:
