@@ -138,11 +138,17 @@ def train(
             rich_help_panel=_DROPOUT,
         ),
     ] = Dropout.GAUSSIAN,
-    p: Annotated[float, typer.Option(help="The dropout rate (0 to 1).", rich_help_panel=_DROPOUT)] = 0.2,
+    p: Annotated[
+        float,
+        typer.Option(
+            help="The dropout rate (0 to 1). Default with --backbone or --init: fitted.", rich_help_panel=_DROPOUT
+        ),
+    ] = 0.2,
     rates: Annotated[
         Rates,
         typer.Option(
-            help="fixed: keep --p. model: learn one rate for the network. layer: learn one rate per layer.",
+            help="fixed: keep --p. fitted: train without noise, then take the largest rate that does no harm to "
+            "held-out images. model: learn one rate for the network. layer: learn one rate per layer.",
             rich_help_panel=_DROPOUT,
         ),
     ] = Rates.FIXED,
@@ -283,6 +289,8 @@ def train(
 
     Example: uce-edge train --data digits --out runs/digits
 
+    Example: uce-edge train --data photos/ --backbone efficientnet-lite0 --budget 10m --out runs/photos
+
     Example: uce-edge train --data photos/ --size 64x64 --arch resnet20 --flip --epochs 30 --out runs/photos
 
     Example: uce-edge train --data photos/ --size 224x224 --resize crop:256:bicubic --arch resnet18 --out runs/photos
@@ -325,6 +333,7 @@ def train(
         std=None if std is None else tuple(parse_numbers("std", std)),
     )  # fmt: skip
     given = train_settings.given(ctx)
+    settings |= train_settings.of_start(init, given, dropout)
     if backbone is not None:
         chosen = backbones.named(backbone)
         settings |= train_settings.of_backbone(chosen.recipe(), given, dropout)

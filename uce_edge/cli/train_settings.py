@@ -9,7 +9,7 @@ import typer
 from uce_edge.cli.messages import say
 from uce_edge.cli.shared_options import parse_time
 from uce_edge.errors import UsageError, expected
-from uce_edge_train.choices import Dropout
+from uce_edge_train.choices import Dropout, Rates
 
 if TYPE_CHECKING:
     from uce_edge.datasets.splits import Dataset
@@ -35,11 +35,25 @@ def of_backbone(settings: dict[str, Any], given: set[str], dropout: Dropout) -> 
     return {name: value for name, value in settings.items() if name not in given}
 
 
+def of_start(start: Path | None, given: set[str], dropout: Dropout) -> dict[str, Any]:
+    """The rate of weights that were trained before: that of their run, or a fitted one."""
+    from uce_edge_train.networks import pretrained
+
+    if start is None or {"p", "rates"} & given or dropout is not Dropout.GAUSSIAN or _processes() > 1:
+        return {}
+    own = pretrained.rate_of(start)
+    return {"rates": Rates.FITTED} if own is None else {"p": own}
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def seconds_of(budget: str | None) -> float | None:
     """Parse --budget."""
     if budget is None:
         return None
-    if os.environ.get("WORLD_SIZE", "1") != "1":
+    if _processes() > 1:
         rule, remedy = "absent with several processes", "Choose the epochs: --epochs 20"
         raise UsageError(expected("`budget`", rule, budget, remedy))
     return parse_time(budget)

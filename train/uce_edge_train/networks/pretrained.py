@@ -108,6 +108,13 @@ def trained_on(start: Start | None) -> Sketch | None:
     return None if run is None else run.trained_on
 
 
+def rate_of(path: str | Path) -> float | None:
+    """The mean dropout rate of the run at a path; None if it is no run with Gaussian dropout."""
+    run = _run_beside(_file(path))
+    rates = [] if run is None else list((run.tuned_rates or run.rates).values())
+    return sum(rates) / len(rates) if rates else None
+
+
 def fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> Fitted:
     """Match the tensors of a file to a network."""
     own: dict[str, Tensor] = model.state_dict()
