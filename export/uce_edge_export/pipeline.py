@@ -280,7 +280,7 @@ def build_third_party(
     if metadata.inference is not Inference.DETERMINISTIC:
         network = source.classifier.graph
         places = in_order(network, [*sites_by_rule(network, p), *sites_of_marks(network)])
-        sites = select(places, network, options.from_layer)
+        sites = select(places, network, options.noisy)
     if options.sigma is Sigma.FACTORED:
         exact, sites = sites, factored(sites)
     reference = graph_reference(source.classifier, metadata.image, sites)

@@ -25,6 +25,7 @@ from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
 from uce_edge.images.corruptions import Kind
 from uce_edge.metadata import ImageSpec
+from uce_edge_export import layer_choice
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule
 from uce_edge_train.data import augment_colour, augment_pictures, augment_trivial
 from uce_edge_train.data.augment_mix import Mix, PixMix, augmix
@@ -68,6 +69,8 @@ class Recipe(Record):
     """Dropout rate, or where learned rates start."""
     dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
     """The dropout family."""
+    noisy: Annotated[tuple[str, ...], OPTIONAL] = ()
+    """The layers with dropout, as in `layer_choice`; nothing for all."""
     sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
     """How the standard deviation of the noise is computed."""
     rates: Rates = Rates.FIXED
@@ -122,6 +125,7 @@ class Recipe(Record):
             if value is not default and not supported:
                 remedy = f"Leave --{name} out, or --dropout {self.dropout}"
                 raise RecordError(name, f"{default} with {self.dropout} dropout", str(value), remedy)
+        layer_choice.check(self.noisy)
         if self.freeze and self.init is None:
             remedy = "Name the weights to keep, as in --init weights.safetensors"
             raise RecordError("freeze", "left out without `init`", ", ".join(self.freeze), remedy)
@@ -136,7 +140,7 @@ class Recipe(Record):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
-            return self.family.add(network, self.p, self.sigma)
+            return self.family.add(network, self.p, self.sigma, self.noisy)
 
     def augmentation(self, image: ImageSpec) -> Augmentation:
         """The augmentation for a kind of images."""

@@ -18,6 +18,7 @@ from uce_edge.cli.shared_options import (
     ResizeOption,
     RootOption,
     SizeOption,
+    noisy_option,
     parse_range,
     parse_resize,
     parse_size,
@@ -104,6 +105,7 @@ def train(
             rich_help_panel=_DROPOUT,
         ),
     ] = Rates.FIXED,
+    noisy: Annotated[list[str] | None, noisy_option(_DROPOUT)] = None,
     sigma: Annotated[
         Sigma,
         typer.Option(
@@ -264,8 +266,8 @@ def train(
 
     recipe = Recipe(
         init=None if init is None else pretrained.start_from(init), freeze=tuple(freeze or ()), layer_decay=layer_decay,
-        arch=arch, stem=stem, p=p, dropout=dropout, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size,
-        optimiser=optimiser,
+        arch=arch, stem=stem, p=p, dropout=dropout, noisy=tuple(noisy or ()), sigma=sigma, rates=rates, epochs=epochs,
+        batch_size=batch_size, optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
         rotate=rotate, colour=colour, mixup=mixup,
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,

@@ -4,6 +4,8 @@ A layer with dropout is a subclass of its own class with the same parameters, so
 plain model and this form. Such layers call `F.dropout`, so that they train, calibrate and export as `nn.Dropout` does.
 """
 
+from collections.abc import Collection
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +23,9 @@ class _Dropping(nn.Module):
         return output
 
 
-def bernoullize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) -> nn.Module:
+def bernoullize(
+    model: nn.Module, p: float = 0.2, *, skip_first: bool = True, layers: str | Collection[str] | None = None
+) -> nn.Module:
     """Add Bernoulli dropout to weight layers, in place.
 
     These are the same layers that `gaussianize` changes. Every value is dropped on its own, also within a channel.
@@ -31,11 +35,12 @@ def bernoullize(model: nn.Module, p: float = 0.2, *, skip_first: bool = True) ->
         model: Any torch module.
         p: The dropout rate, 0 < p < 1.
         skip_first: Leave the first weight layer (in registration order) without dropout.
+        layers: As in `gaussianize`.
 
     Returns:
         The same model.
     """
-    for name, rate in rates_of(model, p, skip_first, None, ()).items():
+    for name, rate in rates_of(model, p, skip_first, layers, ()).items():
         module = model.get_submodule(name)
         module.__class__ = noisy_class(_Dropping, type(module))
         assert isinstance(module, _Dropping)

@@ -15,8 +15,8 @@ from uce_edge_train.dropout.gaussian_layers import gaussianize
 class Family:
     """A dropout family: how to add it, what it supports."""
 
-    add: Callable[[nn.Module, float, Sigma], nn.Module]
-    """Adds layers with this rate and sigma to a network, in place."""
+    add: Callable[[nn.Module, float, Sigma, tuple[str, ...]], nn.Module]
+    """Gives chosen layers of a network this rate and sigma, in place."""
     masks: bool = False
     """Whether its layers call torch's dropout, so that passes and exports keep those masks."""
     learns_rates: bool = False
@@ -26,8 +26,10 @@ class Family:
 
 FAMILIES = {
     Dropout.GAUSSIAN: Family(
-        lambda network, p, sigma: gaussianize(network, p, sigma=sigma), learns_rates=True, has_sigma=True
+        lambda network, p, sigma, layers: gaussianize(network, p, sigma=sigma, layers=layers),
+        learns_rates=True,
+        has_sigma=True,
     ),
-    Dropout.BERNOULLI: Family(lambda network, p, _: bernoullize(network, p), masks=True),
-    Dropout.NONE: Family(lambda network, p, _: network),
+    Dropout.BERNOULLI: Family(lambda network, p, _, layers: bernoullize(network, p, layers=layers), masks=True),
+    Dropout.NONE: Family(lambda network, *_: network),
 }

@@ -174,7 +174,7 @@ def gaussianize(
     *,
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
-    layers: Collection[str] | None = None,
+    layers: str | Collection[str] | None = None,
     exclude: Collection[str] = (),
 ) -> nn.Module:
     """Add Gaussian dropout to weight layers, in place.
@@ -189,7 +189,9 @@ def gaussianize(
             last match counts, and layers without a match have no noise.
         skip_first: Leave the first weight layer (in registration order) without noise.
         sigma: "exact", or "factored" for a variance that costs little more than the layer itself.
-        layers: Names or patterns of the only layers with noise; None for all.
+        layers: The only layers with noise: "tail" (the last convolution and what is behind it), "last:6",
+            "no-depthwise", names or patterns, or several of these; None for all. A module may name its own tail in an
+            attribute `noisy_tail`.
         exclude: Names or patterns of layers without noise.
 
     Returns:
@@ -204,7 +206,7 @@ def add_noise(
     p: float | Mapping[str, float],
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
-    layers: Collection[str] | None = None,
+    layers: str | Collection[str] | None = None,
     exclude: Collection[str] = (),
 ) -> nn.Module:
     """Give weight layers a noisy class; arguments as in `gaussianize`."""
@@ -241,6 +243,25 @@ def deterministic(model: nn.Module) -> Iterator[None]:
     """Switch the model's noise off inside the block."""
     with _every_layer(model, "sampling", lambda _: False):
         yield
+
+
+@contextmanager
+def noise_only_in(model: nn.Module, weights: Collection[str]) -> Iterator[None]:
+    """Keep the noise of layers, by weight name, inside the block."""
+    layers = gaussian_layers(model)
+    silent = [layer for name, layer in layers.items() if f"{name}.weight" not in weights and layer.sampling]
+    for layer in silent:
+        layer.sampling = False
+    try:
+        yield
+    finally:
+        for layer in silent:
+            layer.sampling = True
+
+
+def silent_layers(model: nn.Module) -> list[str]:
+    """Gaussian layers whose noise is switched off."""
+    return [name for name, layer in gaussian_layers(model).items() if not layer.sampling]
 
 
 @contextmanager
