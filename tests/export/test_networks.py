@@ -9,7 +9,7 @@ import torch
 from helpers.errors import raises
 from torch import nn
 
-from uce_edge.contract import Inference, NoiseKind, PerturbationKind
+from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Sigma
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import Expand, Options
@@ -387,3 +387,14 @@ def test_computed_weights_have_noise_and_constant_layers_are_named(sigma: str, t
 def test_a_tail_of_every_kind_of_network(name: str, tail: list[str]) -> None:
     network = gaussianize(architectures.build(name, 10, 3), layers="tail")
     assert list(gaussian_layers(network)) == tail
+
+
+def test_noise_by_channel_is_cheap_and_the_same_in_the_file(tmp_path: Path) -> None:
+    network = gaussianize(architectures.build("mobilenetv3-small", 10, 3), 0.01, sigma="channel")
+    done = export_module(network, metadata(), tmp_path / "m.onnx")  # compared with PyTorch by the parity gate
+    kinds = {layer.kind for layer in done.metadata.layers}
+    assert kinds == {PerturbationKind.CHANNEL, PerturbationKind.GAUSSIAN}  # linear layers have no map
+    exact = export_module(network, metadata(), tmp_path / "e.onnx", options=Options(sigma=Sigma.EXACT))
+    assert done.metadata.costs.macs_per_pass < 0.6 * exact.metadata.costs.macs_per_pass
+    with raises("moments.operator"):
+        export_module(network, metadata(inference=Inference.MOMENTS), tmp_path / "n.onnx")

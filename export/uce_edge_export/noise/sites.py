@@ -9,12 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from uce_edge.contract import Sigma
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import NoisyLayer
 from uce_edge_export import layer_choice
 from uce_edge_export.graph.weight_layers import is_depthwise, nodes_from, per_image_shape, weight_layers
 from uce_edge_export.noise import sigma_factors as factoring
-from uce_edge_export.noise.perturbations import BernoulliDropout, FactoredDropout, GaussianDropout, Perturbation
+from uce_edge_export.noise.perturbations import (
+    BernoulliDropout,
+    ChannelDropout,
+    FactoredDropout,
+    GaussianDropout,
+    Perturbation,
+)
 from uce_edge_export.options import pattern_and_rate
 from uce_edge_export.source.dropout_marks import marks
 
@@ -140,6 +147,21 @@ def _described(node: ir.Node, name: str) -> layer_choice.Layer:
 
 def _site(node: ir.Node, name: str, p: float) -> Site:
     return Site(node, name, GaussianDropout(p), per_image_shape(node.outputs[0], f"layer {name}"))
+
+
+def in_form(sites: list[Site], sigma: Sigma) -> list[Site]:
+    """The layers with another sigma than the exact one."""
+    if sigma is Sigma.FACTORED:
+        return factored(sites)
+    if sigma is Sigma.CHANNEL:
+        return [_by_channel(site) for site in sites]
+    return sites
+
+
+def _by_channel(site: Site) -> Site:
+    if site.node.op_type != "Conv" or not isinstance(site.perturbation, GaussianDropout):
+        return site
+    return replace(site, perturbation=ChannelDropout(site.perturbation.p))
 
 
 def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32]] | None = None) -> list[Site]:
