@@ -211,6 +211,8 @@ class PerturbationKind(StrEnum):
     """Gaussian dropout: the output is drawn around its mean, with the variance of dropout on the input."""
     FACTORED = "gaussian-factored"
     """The same with a variance from the marginals of the squared weights."""
+    CHANNEL = "gaussian-channel"
+    """The same with one variance and one draw for every channel of a convolution."""
     BERNOULLI = "bernoulli"
     """Dropout: every value is kept and divided by 1 - p, or 0."""
     BERNOULLI_CHANNEL = "bernoulli-channel"
@@ -228,6 +230,8 @@ class Sigma(StrEnum):
     """sqrt(alpha * layer(x^2, W^2)): a second layer of the same size."""
     FACTORED = "factored"
     """From the marginals of W^2 over outputs, inputs and taps: one map with one channel."""
+    CHANNEL = "channel"
+    """In convolutions, one number and one draw for every channel, the same all over the map; exact elsewhere."""
 
 
 MAX_SIDE = 65_535

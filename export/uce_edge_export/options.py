@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from uce_edge._util.records import Record
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.errors import UsageError, expected
+from uce_edge_export import layer_choice
 
 if TYPE_CHECKING:
     from uce_edge.images.gray_range import Choice
@@ -83,8 +84,8 @@ def pattern_and_rate(text: str) -> tuple[str, float]:
 class Options(Record):
     """How the noise gets into the graph."""
 
-    from_layer: str | None = None
-    """The weight layer where noise starts, by number or name pattern; None for all noisy layers."""
+    noisy: tuple[str, ...] = ()
+    """The layers with noise, as in `layer_choice`; nothing for all, or for those that a module has."""
     expand: Expand = Expand.LATE
     """Where one image becomes N."""
     bake: bool = False
@@ -100,6 +101,7 @@ class Options(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        layer_choice.check(self.noisy)
         for text in self.dropout:
             pattern, rate = pattern_and_rate(text)
             if text != KEEP and not (pattern and 0 < rate < 1):
@@ -117,7 +119,7 @@ class Options(Record):
             "--p": rates,
             "--dropout": self.dropout,
             "--sigma": self.sigma,
-            "--from-layer": self.from_layer,
+            "--noisy": self.noisy,
             "--sample-from": self.sample_from,
             "--expand early": self.expand is Expand.EARLY,
             f"--inference {inference}": inference is not Inference.MC,

@@ -26,7 +26,7 @@ from uce_edge_export.check.held_out_rejection import Known, measure
 from uce_edge_export.check.quality import Judgement
 from uce_edge_export.graph import assembly, laplace_draws, novelty_score
 from uce_edge_export.noise import moments_calibration
-from uce_edge_export.noise.sites import Site, factored, in_order, select, sites_by_rule, sites_of_marks
+from uce_edge_export.noise.sites import Site, in_form, in_order, select, sites_by_rule, sites_of_marks
 from uce_edge_export.options import Expand, Options
 from uce_edge_export.publish.draft import Draft, destination
 from uce_edge_export.source import third_party
@@ -280,9 +280,9 @@ def build_third_party(
     if metadata.inference is not Inference.DETERMINISTIC:
         network = source.classifier.graph
         places = in_order(network, [*sites_by_rule(network, p), *sites_of_marks(network)])
-        sites = select(places, network, options.from_layer)
-    if options.sigma is Sigma.FACTORED:
-        exact, sites = sites, factored(sites)
+        sites = select(places, network, options.noisy)
+    if options.sigma not in (None, Sigma.EXACT):
+        exact, sites = sites, in_form(sites, options.sigma)
     reference = graph_reference(source.classifier, metadata.image, sites)
     images = None if data is None or len(data) < 2 else data.images
     pixels = random_pixels(metadata.image) if images is None else images

@@ -23,9 +23,11 @@ from uce_edge.metadata import Calibration, ImageSpec, Metadata
 from uce_edge.runtime.model import Model
 from uce_edge_export.noise import noise_table
 from uce_edge_export.noise.perturbations import GaussianDropout
+from uce_edge_export.options import Options
 from uce_edge_train import gaussianize, torch_graph
 from uce_edge_train.export import export_module, export_run
 from uce_edge_train.networks import architectures
+from uce_edge_train.runs import Run
 
 SPEC = ImageSpec(16, 16, 3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
 
@@ -340,3 +342,23 @@ def test_an_inference_that_is_given_by_its_name_gets_its_own_calibration(digits:
     done = export_run(digits.run, tmp_path / "m.onnx", digits.dataset, "deterministic")  # type: ignore[arg-type]
     assert done.metadata.inference is Inference.DETERMINISTIC
     assert done.metadata.calibration == Model(digits.deterministic, "cpu").metadata.calibration
+
+
+def test_a_run_stores_its_noisy_layers(call: Call, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "m.onnx"
+    said = call(
+        "train", "--data", "digits", "--out", run, "--epochs", 1, "--noisy", "tail", "--noisy", "blocks.1.conv2"
+    )
+    assert said.code == 0, said.err
+    call("calibrate", run, "--samples", 3)
+    call("export", run, "--out", out)
+    names = [layer.name for layer in Model(out, "cpu").metadata.layers]
+    assert names == ["blocks.1.conv2.weight", "blocks.2.shortcut.0.weight", "classifier.weight"]
+
+
+def test_fewer_noisy_layers_than_in_training_are_calibrated_again(digits: Digits, tmp_path: Path) -> None:
+    done = export_run(digits.run, tmp_path / "m.onnx", digits.dataset, options=Options(("last:1",)))
+    same = export_run(digits.run, tmp_path / "m.onnx", digits.dataset, options=Options(("all",)))
+    assert [layer.name for layer in done.metadata.layers] == ["classifier.weight"]
+    assert done.metadata.calibration.temperature != Run.load(digits.run).calibration.temperature
+    assert same.metadata.calibration.temperature == Run.load(digits.run).calibration.temperature

@@ -411,7 +411,7 @@ def test_noise_in_the_last_layers_alone(digits: Digits, tmp_path: Path) -> None:
     """Nothing to draw leaves the scale at 1; one draw is enough for a file."""
     for layer, drawn in (("classifier*", False), ("blocks.2*", True)):
         out = tmp_path / "m.onnx"
-        export_run(digits.run, out, digits.dataset, Inference.MOMENTS, samples=1, options=Options(from_layer=layer))
+        export_run(digits.run, out, digits.dataset, Inference.MOMENTS, samples=1, options=Options((layer,)))
         metadata = Model(out, "cpu").metadata
         assert (metadata.calibration.parameters["variance_scale"] != [1.0]) == drawn
         assert metadata.samples == 1

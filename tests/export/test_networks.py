@@ -9,7 +9,7 @@ import torch
 from helpers.errors import raises
 from torch import nn
 
-from uce_edge.contract import Inference, NoiseKind, PerturbationKind
+from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Sigma
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import Expand, Options
@@ -247,12 +247,10 @@ def test_other_sources_of_noise_pass_the_gate(noise: NoiseKind, tmp_path: Path) 
 
 
 def test_noise_can_start_deeper_and_then_less_runs_per_pass(tmp_path: Path) -> None:
-    def export(from_layer: str | None) -> Metadata:
-        return export_module(
-            build("resnet20"), metadata(), tmp_path / "m.onnx", options=Options(from_layer=from_layer)
-        ).metadata
+    def export(*noisy: str) -> Metadata:
+        return export_module(build("resnet20"), metadata(), tmp_path / "m.onnx", options=Options(noisy)).metadata
 
-    everywhere, deeper, last = export(None), export("blocks.6.*"), export("21")
+    everywhere, deeper, last = export(), export("blocks.[6-8].*", "classifier"), export("last:1")
     assert [layer.name for layer in last.layers] == ["classifier.weight"]
     assert deeper.layers == everywhere.layers[-len(deeper.layers) :]
     assert deeper.layers[0].name == "blocks.6.conv1.weight"
@@ -319,10 +317,9 @@ def test_a_network_that_mixes_its_batch_is_refused_by_name(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("from_layer", ["99", "nothing*"])
-def test_a_layer_that_does_not_exist_is_refused(from_layer: str, tmp_path: Path) -> None:
-    with raises("argument.from_layer"):
-        export_module(build("convnext"), metadata(), tmp_path / "m.onnx", options=Options(from_layer=from_layer))
+def test_a_layer_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with raises("argument.noisy"):
+        export_module(build("convnext"), metadata(), tmp_path / "m.onnx", options=Options(("nothing*",)))
 
 
 def test_a_deterministic_file_has_no_layers(tmp_path: Path) -> None:
@@ -376,3 +373,28 @@ def test_computed_weights_have_noise_and_constant_layers_are_named(sigma: str, t
         done = export_module(model, metadata(), tmp_path / "m.onnx")
     assert [layer.name for layer in done.metadata.layers] == ["computed.weight", "head.weight"]
     assert done.parity.largest_difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "tail"),
+    [
+        ("efficientnet-lite0", ["head.0", "classifier"]),
+        ("mobilenetv3-small", ["last.0", "hidden", "classifier"]),
+        ("vit-tiny", ["blocks.11.mlp.2", "classifier"]),
+        ("resnet18", ["blocks.7.conv2", "classifier"]),
+    ],
+)
+def test_a_tail_of_every_kind_of_network(name: str, tail: list[str]) -> None:
+    network = gaussianize(architectures.build(name, 10, 3), layers="tail")
+    assert list(gaussian_layers(network)) == tail
+
+
+def test_noise_by_channel_is_cheap_and_the_same_in_the_file(tmp_path: Path) -> None:
+    network = gaussianize(architectures.build("mobilenetv3-small", 10, 3), 0.01, sigma="channel")
+    done = export_module(network, metadata(), tmp_path / "m.onnx")  # compared with PyTorch by the parity gate
+    kinds = {layer.kind for layer in done.metadata.layers}
+    assert kinds == {PerturbationKind.CHANNEL, PerturbationKind.GAUSSIAN}  # linear layers have no map
+    exact = export_module(network, metadata(), tmp_path / "e.onnx", options=Options(sigma=Sigma.EXACT))
+    assert done.metadata.costs.macs_per_pass < 0.6 * exact.metadata.costs.macs_per_pass
+    with raises("moments.operator"):
+        export_module(network, metadata(inference=Inference.MOMENTS), tmp_path / "n.onnx")

@@ -196,7 +196,7 @@ NETS = [pooled, residual, last_is_conv, tokens]
 HOW: dict[str, tuple[dict, Options]] = {
     "mc": ({}, Options()),
     "early": ({}, Options(expand=Expand.EARLY)),
-    "from the second layer": ({}, Options(from_layer="1")),
+    "from the second layer": ({}, Options(("last:2",))),
     "baked": ({"samples": 3}, Options(bake=True)),
     "randn": ({"noise": NoiseKind.RANDN}, Options()),
     "factored": ({}, Options(sigma=Sigma.FACTORED)),

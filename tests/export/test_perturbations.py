@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 
@@ -24,7 +25,7 @@ from uce_edge_export.graph.builder import OPSET, Builder
 from uce_edge_export.graph.node_evaluator import Array, evaluate
 from uce_edge_export.graph.weight_layers import per_image_shape
 from uce_edge_export.noise.moments import Operand, Uncertain, propagate
-from uce_edge_export.noise.perturbations import FactoredDropout, GaussianDropout, Perturbation
+from uce_edge_export.noise.perturbations import ChannelDropout, FactoredDropout, GaussianDropout, Perturbation
 from uce_edge_export.noise.sigma_factors import of_layer, squares_like
 from uce_edge_export.noise.sites import Site, sites_by_rule
 from uce_edge_export.source import third_party
@@ -52,13 +53,21 @@ KINDS: dict[str, Callable[[ir.Node], Perturbation]] = {
     "exact": lambda node: GaussianDropout(0.3),
     "factored": lambda node: FactoredDropout(0.3, of_layer(node)),
 }
+DEPTHWISE = {
+    "depthwise Conv": lambda net: net.Conv("image", net.weight(6, 1, 3, 3), net.weight(6), group=6, pads=[1, 1, 1, 1]),
+    "strided depthwise Conv": lambda net: net.Conv("image", net.weight(12, 1, 3, 3), group=6, strides=[2, 1]),
+}
 
 
-@pytest.mark.parametrize("sigma", KINDS)
-@pytest.mark.parametrize("layer", LAYERS)
+CONVOLUTIONS = DEPTHWISE | {name: make for name, make in LAYERS.items() if "Conv" in name}
+
+
+@pytest.mark.parametrize(
+    ("layer", "sigma"), [*product(LAYERS, KINDS), *product(DEPTHWISE, ["exact"]), *product(CONVOLUTIONS, ["channel"])]
+)
 def test_gaussian_dropout_is_the_same_in_the_graph_and_in_numpy(layer: str, sigma: str) -> None:
-    node = layer_of(LAYERS[layer])
-    kind = KINDS[sigma](node)
+    node = layer_of((LAYERS | DEPTHWISE)[layer])
+    kind = ChannelDropout(0.3) if sigma == "channel" else KINDS[sigma](node)
     x = X.reshape(3, -1) if node.op_type == "Gemm" else X
     values = [x if i.const_value is None else i.const_value.numpy() for i in node.inputs if i is not None]
     plain = evaluate(node, values)[0]
@@ -132,7 +141,7 @@ def test_a_file_that_names_no_kind_or_a_later_one_answers_as_ever(tmp_path: Path
 
 
 @dataclass(frozen=True)
-class ChannelDropout:
+class DroppedChannels:
     """Bernoulli dropout of whole channels of any node's output: a mask is a normal above its quantile."""
 
     p: float
@@ -176,7 +185,7 @@ def two_kinds(tmp_path: Path) -> tuple[third_party.ThirdParty, Metadata, list[Si
     source.write_bytes(wide().SerializeToString())
     network = third_party.load(source)
     masked = [
-        Site(node, f"{node.name}", ChannelDropout(0.3), per_image_shape(node.outputs[0], "relu"))
+        Site(node, f"{node.name}", DroppedChannels(0.3), per_image_shape(node.outputs[0], "relu"))
         for node in network.classifier.graph
         if node.op_type == "Relu"
     ]

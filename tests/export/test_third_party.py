@@ -285,16 +285,17 @@ def test_dropout_is_removed_also_in_training_mode(opset: int, last: bool, tmp_pa
 
 
 def test_layers_and_rates_by_name_and_number(tmp_path: Path) -> None:
-    def layers(*p: str, from_layer: str | None = None) -> dict[str, float]:
-        _, done = export(wide(), tmp_path, p, Options(from_layer))
+    def layers(*p: str, noisy: tuple[str, ...] = ()) -> dict[str, float]:
+        _, done = export(wide(), tmp_path, p, Options(noisy))
         assert Model(done.path, "cpu").metadata.layers == done.metadata.layers
         return {layer.name: layer.p for layer in done.metadata.layers}
 
     assert layers("0.2") == {"body.0": 0.2, "body.1": 0.2, "head": 0.2}
-    assert layers("0.2", from_layer="0") == layers("0.2", from_layer="1") == layers("0.2")
-    assert layers("0.2", from_layer="2") == layers("0.2", from_layer="*.1") == {"body.1": 0.2, "head": 0.2}
+    assert layers("0.2", noisy=("all",)) == layers("0.2", noisy=("last:9",)) == layers("0.2")
+    assert layers("0.2", noisy=("last:2",)) == layers("0.2", noisy=("*.1", "head")) == {"body.1": 0.2, "head": 0.2}
+    assert layers("0.2", noisy=("tail",)) == layers("0.2", noisy=("last:2",))  # from the last convolution on
     assert layers("0.2", "body*=0.1", "*.1=0.3") == {"body.0": 0.1, "body.1": 0.3, "head": 0.2}
-    assert layers("*=0.3", "0.2", from_layer="head") == {"head": 0.2}
+    assert layers("*=0.3", "0.2", noisy=("head",)) == {"head": 0.2}
     assert layers("h*=0.3") == {"head": 0.3}
 
 
@@ -305,11 +306,11 @@ def test_costs_by_hand(tmp_path: Path) -> None:
         _, done = export(wide(), tmp_path, **options)
         return {name: value for name, value in done.metadata.costs.to_document().items() if name.startswith("macs")}
 
-    costs = {at: macs(options=Options(at)) for at in ("1", "2", "3")}
+    costs = {at: macs(options=Options((f"last:{4 - at}",))) for at in (1, 2, 3)}
     # A noisy layer computes a mean and a variance; those of the first one are shared by all passes.
-    assert costs["1"] == {"macs_once": stem + 2 * body, "macs_per_pass": 2 * grouped + 2 * head}
-    assert costs["2"] == {"macs_once": stem + body + 2 * grouped, "macs_per_pass": 2 * head}
-    assert costs["3"] == {"macs_once": stem + body + grouped + 2 * head, "macs_per_pass": 0}
+    assert costs[1] == {"macs_once": stem + 2 * body, "macs_per_pass": 2 * grouped + 2 * head}
+    assert costs[2] == {"macs_once": stem + body + 2 * grouped, "macs_per_pass": 2 * head}
+    assert costs[3] == {"macs_once": stem + body + grouped + 2 * head, "macs_per_pass": 0}
     early = macs(options=Options(expand=Expand.EARLY))
     assert early == {"macs_once": 0, "macs_per_pass": stem + 2 * (body + grouped + head)}
     deterministic = macs(inference=Inference.DETERMINISTIC)

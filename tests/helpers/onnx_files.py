@@ -68,7 +68,7 @@ def misspelt(content: bytes, dice: random.Random, kind: str = "model") -> bytes:
     message = protobuf._MESSAGES[kind]
     inner = message.once.get(field.number) or message.often.get(field.number)
     if isinstance(inner, str) and dice.random() < 0.8:
-        parts[place] = protobuf._bytes_field(field.number, misspelt(bytes(field.content), dice, inner))
+        parts[place] = protobuf.bytes_field(field.number, misspelt(bytes(field.content), dice, inner))
     else:
         parts[place] = _respelt(field, dice)
     return b"".join(parts)
@@ -79,7 +79,7 @@ def _respelt(field: protobuf.Field, dice: random.Random) -> bytes:
     tag, start = protobuf._varint(raw, 0, len(raw))
     rest, content = raw[start:], bytes(field.content)
     half = len(content) // 2
-    as_varint = protobuf._as_varint
+    as_varint = protobuf.as_varint
     return dice.choice(
         [
             as_varint(tag | dice.randrange(1, 2**20) << 32) + rest,  # bits that a tag of 32 bits does not have
@@ -90,11 +90,11 @@ def _respelt(field: protobuf.Field, dice: random.Random) -> bytes:
             as_varint(dice.randrange(1, 2**29) << 3 | tag & 7) + rest,  # another number
             as_varint(dice.randrange(1, 30) << 3 | tag & 7) + rest,
             raw + raw,
-            protobuf._bytes_field(field.number, content[:half]) + protobuf._bytes_field(field.number, content[half:]),
+            protobuf.bytes_field(field.number, content[:half]) + protobuf.bytes_field(field.number, content[half:]),
             as_varint(field.number << 3 | 3) + raw + as_varint(field.number << 3 | 4),  # a group
             raw[: dice.randrange(len(raw))],
             raw + as_varint(field.number << 3) + as_varint(dice.randrange(2**64)),
-            raw + protobuf._bytes_field(dice.choice([13, dice.randrange(1, 30)]), protobuf._entry("location", "x")[2:]),
+            raw + protobuf.bytes_field(dice.choice([13, dice.randrange(1, 30)]), protobuf._entry("location", "x")[2:]),
             b"",
         ]
     )

@@ -1,5 +1,6 @@
 """Gaussian dropout does what the paper's equations say, for every kind of weight layer."""
 
+import copy
 import pickle
 from collections.abc import Callable
 
@@ -229,3 +230,18 @@ def test_a_noisy_layer_can_be_pickled() -> None:
     x = torch.randn(2, 3)
     with noise_from(model, lambda _, mu: torch.ones_like(mu)), noise_from(again, lambda _, mu: torch.ones_like(mu)):
         assert torch.equal(model(x), again(x))
+
+
+def test_noise_by_channel_keeps_the_mean_variance_of_the_map() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(6, 12, 3, stride=2, groups=6)
+    exact, channel = (gaussianize(nn.Sequential(copy.deepcopy(layer)), 0.3, skip_first=False, sigma=form)
+                      for form in ("exact", "channel"))  # fmt: skip
+    x = torch.randn(2, 6, 41, 41)
+    with torch.no_grad():
+        drawn = channel(x) - layer(x)
+        assert torch.allclose(drawn, drawn[:, :, :1, :1].expand_as(drawn), atol=1e-4)
+        samples = {name: torch.stack([net(x) for _ in range(400)]) for name, net in (("e", exact), ("c", channel))}
+    variances = {name: values.var(0).mean((2, 3)) for name, values in samples.items()}
+    assert torch.allclose(variances["e"], variances["c"], rtol=0.4)
+    assert abs(float(variances["e"].sum() / variances["c"].sum()) - 1) < 0.1

@@ -28,7 +28,7 @@ from uce_edge_train.calibration import fit
 from uce_edge_train.choices import Dropout
 from uce_edge_train.data.features import before_noise
 from uce_edge_train.dropout import sigma_scale
-from uce_edge_train.dropout.gaussian_layers import computing_sigma, deterministic
+from uce_edge_train.dropout.gaussian_layers import computing_sigma, deterministic, noise_only_in, silent_layers
 from uce_edge_train.networks.class_logits import returning_logits
 from uce_edge_train.networks.description import describe
 from uce_edge_train.runs import Run, load_model, weights_sha256
@@ -120,7 +120,7 @@ def _notes(model: nn.Module, options: Options) -> tuple[str, ...]:
 
 
 def _sites(classifier: assembly.Classifier, model: nn.Module, options: Options) -> list[Site]:
-    return select(torch_graph.noisy_sites(classifier, model), classifier.graph, options.from_layer)
+    return select(torch_graph.noisy_sites(classifier, model), classifier.graph, options.noisy)
 
 
 def export_run(
@@ -184,7 +184,7 @@ def export_run(
     pass_seeds(samples, 0)
     classifier, trained = _noisy_graph(model, run.image, inference, options)
     scale = _noise_scale(model, run.image, trained, options, data.images)
-    with computing_sigma(model, options.sigma, scale):
+    with computing_sigma(model, options.sigma, scale), noise_only_in(model, {site.name for site in trained}):
         sites = _sites(classifier, model, options) if options.sigma else trained
         reference = torch_graph.torch_reference(model, run.image, sites)
         if member and inference is not Inference.MOMENTS:
@@ -198,10 +198,10 @@ def export_run(
             calibration = moments_calibration.fit(
                 classifier, sites, described, reference, data, calibration.method, options.sample_from
             )
-        elif options.keeps_dropout and not run.masks:
-            # Calibration ran without these masks.
+        elif (options.keeps_dropout and not run.masks) or (options.noisy and silent_layers(model)):
+            # Calibration ran without these masks, or with noise in more layers.
             passes = samples if run.recipe.dropout is Dropout.NONE else calibration.samples or samples
-            calibration = fit(model, run.image, data, calibration.method, passes, keep_dropout=True)
+            calibration = fit(model, run.image, data, calibration.method, passes, keep_dropout=options.keeps_dropout)
         elif calibration.samples is None:
             network, image, inputs = before_noise(model, run.image, data, folder)
             calibration = fit(network, image, inputs, Method.NONE, samples, keep_dropout=run.masks)

@@ -25,6 +25,7 @@ from uce_edge.contract import Sigma
 from uce_edge.errors import UsageError, expected
 from uce_edge.images.corruptions import Kind
 from uce_edge.metadata import ImageSpec
+from uce_edge_export import layer_choice
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule, Unfreeze
 from uce_edge_train.data import augment_colour, augment_pictures, augment_trivial
 from uce_edge_train.data.augment_mix import Mix, PixMix, augmix
@@ -81,7 +82,7 @@ class Recipe(Record):
     dropout: Annotated[Dropout, OPTIONAL] = Dropout.GAUSSIAN
     """The dropout family."""
     noisy: Annotated[tuple[str, ...], OPTIONAL] = ()
-    """The layers with dropout, by name or pattern; nothing for all."""
+    """The layers with dropout, as in `layer_choice`; nothing for all."""
     sigma: Annotated[Sigma, OPTIONAL] = Sigma.EXACT
     """How the standard deviation of the noise is computed."""
     rates: Rates = Rates.FIXED
@@ -136,6 +137,7 @@ class Recipe(Record):
             if value is not default and not supported:
                 remedy = f"Leave --{name} out, or --dropout {self.dropout}"
                 raise RecordError(name, f"{default} with {self.dropout} dropout", str(value), remedy)
+        layer_choice.check(self.noisy)
         if self.freeze and self.init is None:
             remedy = "Name the weights to keep, as in --init weights.safetensors"
             raise RecordError("freeze", "left out without `init`", ", ".join(self.freeze), remedy)

@@ -273,7 +273,7 @@ def torch_reference(model: nn.Module, spec: ImageSpec, sites: list[Site]) -> Ref
                 return torch.zeros_like(mu)
             values, site = queues[name][calls[name]]
             calls[name] += 1
-            return shaped(values, site.shape, mu) * mirrored[site.node]
+            return shaped(values, site.normals, mu) * mirrored[site.node]
 
         def normals(call: int, mask: Tensor) -> Tensor:
             values, site = masks[call]

@@ -95,7 +95,7 @@ def tell_calibration(fitted: "Calibration", refused: "NoGuaranteeError | None") 
         )
         if fitted.samples is not None and fitted.samples > 1:
             say("If the model is good without noise, the noise is too strong for it. Use a smaller --p, or add noise")
-            say("only to the last layers with --from-layer.")
+            say("only to the last layers with --noisy tail.")
     if refused is not None:
         warn(f"nothing is promised. {refused}")
         tell_curve(refused, lambda target: again("--target-error", f"{target:g}"))

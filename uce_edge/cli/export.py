@@ -15,6 +15,7 @@ from uce_edge.cli.shared_options import (
     GroupOption,
     NoveltyLevelOption,
     SourceResizeOption,
+    noisy_option,
     parse_names,
     parse_novelty,
     parse_numbers,
@@ -122,10 +123,7 @@ def export(
             rich_help_panel=_NOISE,
         ),
     ] = None,
-    from_layer: Annotated[
-        str | None,
-        typer.Option(help="The first weight layer with noise: its number, or a name pattern.", rich_help_panel=_NOISE),
-    ] = None,
+    noisy: Annotated[list[str] | None, noisy_option(_NOISE)] = None,
     sample_from: Annotated[
         str | None,
         typer.Option(
@@ -135,8 +133,8 @@ def export(
     sigma: Annotated[
         Sigma | None,
         typer.Option(
-            help="How the standard deviation of the noise is computed. factored: faster, approximate. Default: as in "
-            "training, or exact.",
+            help="How the standard deviation of the noise is computed. factored: faster, approximate. channel: one "
+            "draw for every channel of a convolution. Default: as in training, or exact.",
             rich_help_panel=_NOISE,
         ),
     ] = None,
@@ -286,7 +284,7 @@ def export(
             "export.noise-input",
         )
     passes = samples if bake_samples is None else bake_samples
-    options = Options(from_layer, expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
+    options = Options(tuple(noisy or ()), expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
     if sources:
         spec = SourceSpec(
             classes=parse_names("classes", classes),

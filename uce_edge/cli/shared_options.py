@@ -37,6 +37,18 @@ def reject_option(text: str = _REJECT) -> Any:
     return typer.Option("--reject", metavar="FLOAT|auto", help=text, envvar=variable("reject"))
 
 
+def noisy_option(panel: str) -> Any:
+    """The option --noisy, in the panel of a command."""
+    return typer.Option(
+        "--noisy",
+        metavar="all|tail|last:N|no-depthwise|PATTERN",
+        help="The layers with noise. tail: the last convolution and what is behind it; the rest runs once per image. "
+        "last:6: the last six layers. no-depthwise: all but depthwise layers. PATTERN: layers by name, as in "
+        "'blocks.1[0-5].*'. Can be repeated. Default: all after the first layer, or those of the run.",
+        rich_help_panel=panel,
+    )
+
+
 ModelOption = Annotated[Path | None, typer.Option(help=_MODEL, envvar=variable("model"))]
 ModelArgument = Annotated[Path | None, typer.Argument(help=_MODEL, envvar=variable("model"))]
 NamedModelOption = Annotated[Path | None, typer.Option(help=_MODEL)]

@@ -19,6 +19,7 @@ from uce_edge.cli.shared_options import (
     ResizeOption,
     RootOption,
     SizeOption,
+    noisy_option,
     parse_numbers,
     parse_range,
     parse_resize,
@@ -152,11 +153,13 @@ def train(
             rich_help_panel=_DROPOUT,
         ),
     ] = Rates.FIXED,
+    noisy: Annotated[list[str] | None, noisy_option(_DROPOUT)] = None,
     sigma: Annotated[
         Sigma,
         typer.Option(
             help="How the standard deviation of the Gaussian noise is computed. exact: as in the paper. factored: an "
-            "approximation that halves the time of training and inference.",
+            "approximation that halves the time of training and inference. channel: one draw for every channel of a "
+            "convolution.",
             rich_help_panel=_DROPOUT,
         ),
     ] = Sigma.EXACT,
@@ -323,8 +326,8 @@ def train(
 
     settings: dict[str, Any] = dict(
         init=None if init is None else pretrained.start_from(init), freeze=tuple(freeze or ()), layer_decay=layer_decay,
-        arch=arch, stem=stem, p=p, dropout=dropout, sigma=sigma, rates=rates, epochs=epochs, batch_size=batch_size,
-        optimiser=optimiser,
+        arch=arch, stem=stem, p=p, dropout=dropout, noisy=tuple(noisy or ()), sigma=sigma, rates=rates, epochs=epochs,
+        batch_size=batch_size, optimiser=optimiser,
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
         rotate=rotate, colour=colour, mixup=mixup,
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,

@@ -60,6 +60,7 @@ _MESSAGES = {
             _EXTERNAL_DATA: "entry", 16: "entry",
         },
     ),
+    "value": _Message({1: _BYTES, 2: _BYTES, 3: _BYTES}, {4: "entry"}),
     "sparse": _Message({1: "tensor", 2: "tensor"}, {3: _VARINT}),
     "function": _Message(
         {1: _BYTES, 8: _BYTES, 10: _BYTES, 13: _BYTES},
@@ -202,14 +203,16 @@ def with_properties(content: bytes, values: Mapping[str, str]) -> bytes:
 
 def _entry(key: str, value: str) -> bytes:
     texts = [(number, text.encode()) for number, text in ((1, key), (2, value))]
-    inner = b"".join(_bytes_field(number, text) for number, text in texts)
-    return _bytes_field(_METADATA_PROPS, inner)
+    inner = b"".join(bytes_field(number, text) for number, text in texts)
+    return bytes_field(_METADATA_PROPS, inner)
 
 
-def _bytes_field(number: int, content: bytes) -> bytes:
-    return _as_varint(number << 3 | _BYTES) + _as_varint(len(content)) + content
+def bytes_field(number: int, content: bytes) -> bytes:
+    """A field with a text or an inner message."""
+    return as_varint(number << 3 | _BYTES) + as_varint(len(content)) + content
 
 
-def _as_varint(value: int) -> bytes:
+def as_varint(value: int) -> bytes:
+    """A number in its shortest form."""
     low = [value >> shift & 127 for shift in range(0, max(value.bit_length(), 1), 7)]
     return bytes([*(part | 128 for part in low[:-1]), low[-1]])

@@ -4,6 +4,7 @@ import logging
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -37,6 +38,7 @@ from uce_edge.runtime.providers import CPU, Device, open_session
 from uce_edge.runtime.request import GuaranteeWarning, Plan, Request, SamplesWarning, resolve, rule_of, seeds_of
 from uce_edge.runtime.scheduler import Calls, check_memory
 from uce_edge.runtime.session import Runner
+from uce_edge.runtime.trunk_split import Halves, OpenSession, open_halves
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +116,16 @@ class Model:
             raise ModelFileError(
                 f"{self.path} is damaged: a text in it is not UTF-8. Export it again: uce-edge export", "model.damaged"
             ) from None
-        self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory)
+        open_part = partial(open_session, device=device, threads=self.threads, spin=spin, name=self.path)
+        halves = partial(self._halves, open_part) if self.provider == CPU else None
+        self._calls = Calls(Runner(self._session), self.metadata, self.path, max_memory, halves=halves)
+
+    def _halves(self, open_part: OpenSession) -> Halves | None:
+        """The trunk and the tail; None if the file has none or was replaced."""
+        try:
+            return open_halves(self.content(), open_part)
+        except ModelFileError:
+            return None
 
     def _warn_unverified(self, verify: bool) -> None:
         """Warn when a file was not verified."""

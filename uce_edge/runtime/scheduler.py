@@ -3,7 +3,8 @@
 The contract's table of outputs says how.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,13 +20,21 @@ from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime import early_stopping
 from uce_edge.runtime.prediction import seed_averages, summarise
 from uce_edge.runtime.session import Runner
+from uce_edge.runtime.trunk_split import Halves, Kept
 
 # More image-passes in one call are not faster.
 _ROWS_PER_CALL = 32
+# The bytes of the passes of a call whose maps hardly leave a processor's caches. EfficientNet-Lite0 (18 MB a pass) is
+# fastest with one pass in a call, MobileNetV3 (3.4 MB) with 3 to 8, ResNet-20 (0.25 MB) and ResNet-34 (1 MB) with many.
+_CACHED = 25 * 2**20
 MAX_MEMORY = 256
 """Default megabytes for the values of one call; the network itself needs more."""
 # The most probabilities in one call of a file whose passes are hardly more than draws.
 _DRAWN_PER_CALL = 2**20
+# Repetitions of the trunk that take as long as opening it and its tail on their own.
+_REPEATS = 8
+# A trunk below this share of a pass is not worth two more sessions.
+_LEAST_SHARE = 1 / 3
 
 _Megabytes = Annotated[int, Rule("of at least 1 MB", lambda value: value >= 1)] | None
 
@@ -40,6 +49,24 @@ def check_memory(max_memory: int | None) -> None:
     checked("max_memory", _Megabytes, max_memory, f"Leave it out for {MAX_MEMORY}")
 
 
+class _Whole:
+    """Images that the whole file runs on."""
+
+    def __init__(self, runner: Runner, batch: Pixels) -> None:
+        self._runner, self.batch = runner, batch
+        self._placed: Any = None
+
+    def rows(self, chosen: Any) -> "_Whole":
+        """Some of the images."""
+        return _Whole(self._runner, self.batch[chosen])
+
+    def run(self, names: Sequence[str], seeds: Seeds | None) -> list[Any]:
+        """Outputs of the file; images move to a device once."""
+        self._placed = self._runner.place(self.batch) if self._placed is None else self._placed
+        feed = {contract.IMAGE: self._placed} | ({} if seeds is None else {contract.SEEDS: seeds})
+        return self._runner.run(list(names), feed)
+
+
 class Calls:
     """Runs any number of images and passes."""
 
@@ -50,6 +77,7 @@ class Calls:
         source: str,
         max_memory: int | None = None,
         table: Sequence[Output] = contract.OUTPUTS,
+        halves: Callable[[], Halves | None] | None = None,
     ) -> None:
         """Prepare the calls of a session.
 
@@ -58,10 +86,14 @@ class Calls:
             metadata: The metadata of its file.
             source: The name of the file, for messages.
             max_memory: Megabytes, as in `Model`.
+            halves: Opens the trunk and the tail, as in `trunk_split`; None to run the whole file in every call.
             table: The known outputs; those that the file has are requested.
         """
         check_memory(max_memory)
         self._runner, self._metadata, self._source = runner, metadata, source
+        self._open_halves = halves if self._trunk_is_worth_it else None
+        self._halves: Halves | None = None
+        self._repeats = 0
         outputs = contract.outputs_of(metadata.outputs, metadata.contract, table)
         self._per_image = [output for output in outputs if output.per is Per.IMAGE]
         self._same = [output for output in outputs if output.merge is Merge.SAME]
@@ -99,13 +131,14 @@ class Calls:
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
         """An output per pass, [seeds * members, batch, classes]."""
-        return self._passes([self._named[name]], batch, seeds)[name]
+        return self._passes([self._named[name]], _Whole(self._runner, batch), len(batch), seeds)[name]
 
     def _run(self, batch: Pixels, seeds: Seeds) -> Values:
         """As `run`, for images that one call takes."""
         if len(seeds) <= self._passes_per_call(1):
-            return self._call(self._per_image, batch, seeds)
-        values = self._split([self._named[contract.PASS_PROBABILITIES], *self._same], batch, seeds)
+            return self._call(self._per_image, _Whole(self._runner, batch), seeds)
+        outputs = [self._named[contract.PASS_PROBABILITIES], *self._same]
+        values = self._split(outputs, _Whole(self._runner, batch), len(batch), seeds)
         passes = values.pop(contract.PASS_PROBABILITIES)
         return values | self._computed(passes)
 
@@ -115,11 +148,13 @@ class Calls:
         drawn = np.zeros(len(batch), np.int32)
         settled: list[tuple[npt.NDArray[np.intp], Values]] = []
         open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self._metadata.classes)), np.float32)
+        images = self._images(batch, 1)
         same: Values = {}
         members, taken = self._metadata.members, 0
         for count in early_stopping.looks(len(seeds)):
             outputs = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
-            fresh = self._passes(outputs, batch[open_images], seeds[taken:count])
+            self._repeats += taken > 0
+            fresh = self._passes(outputs, images.rows(open_images), len(open_images), seeds[taken:count])
             taken = count
             passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
             same |= fresh
@@ -162,28 +197,53 @@ class Calls:
             contract.ERROR_PROBABILITY: error,
         }
 
-    def _passes(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
+    def _passes(self, outputs: Sequence[Output], images: "_Whole | Kept", count: int, seeds: Seeds) -> Values:
         """As `_split`, for any number of images."""
         step = self._images_per_call(len(seeds))
-        return self._joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
+        starts = range(0, count, step)
+        parts = [self._split(outputs, images.rows(slice(i, i + step)), min(step, count - i), seeds) for i in starts]
+        return self._joined(parts)
 
-    def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
+    def _split(self, outputs: Sequence[Output], images: "_Whole | Kept", count: int, seeds: Seeds) -> Values:
         """Run passes split over calls; merge without computing."""
-        step = self._passes_per_call(len(batch))
+        step = self._passes_per_call(count)
         chunks = [seeds[start : start + step] for start in range(0, len(seeds), step)]
-        placed = self._runner.place(batch)
-        first = self._call(outputs, placed, chunks[0])
+        if isinstance(images, _Whole):
+            images = self._images(images.batch, len(chunks) - 1)
+        first = self._call(outputs, images, chunks[0])
         per_pass = [output for output in outputs if output.merge is Merge.CONCATENATED]
-        calls = [first, *(self._call(per_pass, placed, chunk) for chunk in chunks[1:])]
+        calls = [first, *(self._call(per_pass, images, chunk) for chunk in chunks[1:])]
         return first | {output.name: np.concatenate([call[output.name] for call in calls]) for output in per_pass}
 
-    def _call(self, outputs: Sequence[Output], batch: Any, seeds: Seeds) -> Values:
+    def _images(self, batch: Pixels, repeats: int) -> "_Whole | Kept":
+        """Images for several calls; kept results of the trunk if that is known to pay.
+
+        Opening the two halves takes as long as some calls do, so the first repetitions run the whole file.
+        """
+        self._repeats += repeats
+        if repeats and self._repeats > _REPEATS and self._open_halves is not None:
+            self._halves, self._open_halves = self._halves or self._open_halves(), None
+        kept = None
+        if repeats and self._halves is not None:
+            with self._reporting():
+                kept = self._halves.keep(batch)
+        return _Whole(self._runner, batch) if kept is None else kept
+
+    @property
+    def _trunk_is_worth_it(self) -> bool:
+        costs = self._metadata.costs
+        return costs is not None and _LEAST_SHARE * costs.macs_per_pass < costs.macs_once
+
+    def _call(self, outputs: Sequence[Output], images: "_Whole | Kept", seeds: Seeds) -> Values:
         names = [output.name for output in outputs]
-        feed = {contract.IMAGE: batch}
-        if self._metadata.takes_seeds:
-            feed[contract.SEEDS] = seeds
+        with self._reporting():
+            return dict(zip(names, images.run(names, seeds if self._metadata.takes_seeds else None), strict=True))
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Turn what ONNX Runtime raises into an error with a remedy."""
         try:
-            return dict(zip(names, self._runner.run(names, feed), strict=True))
+            yield
         except Exception as error:  # onnxruntime raises its own unrelated classes per failure
             reason = str(error).splitlines()[0]
             raise ModelFileError(
@@ -223,10 +283,12 @@ class Calls:
         if each is None:
             return _ROWS_PER_CALL
         rows = (max_memory or MAX_MEMORY) * 2**20 // each
+        drawn = self._metadata.costs.bytes_per_draw if self._metadata.costs is not None else None
+        cached = _ROWS_PER_CALL if drawn is None or self._runner.on_card else max(1, _CACHED // drawn)
         if rows < 1 and max_memory is not None:
             rule = f"at least {-(-each // 2**20)} MB, which one pass of {self._source} takes"
             raise UsageError(expected("`max_memory`", rule, max_memory, "Give it more, or export a smaller network"))
-        return min(max(rows, 1), _ROWS_PER_CALL)
+        return min(max(rows, 1), cached, _ROWS_PER_CALL)
 
     def _joined(self, parts: Sequence[Values]) -> Values:
         """Join the outputs of several groups of images."""

@@ -19,8 +19,9 @@ class Runner:
             device: "cuda" or "cpu" to bind inputs there; None for the device of the session's provider.
         """
         self.session = session
-        on_card = session.get_providers()[0] in ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-        self._device = device or ("cuda" if on_card else None)
+        self.on_card = session.get_providers()[0] in ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+        """Whether a graphics card runs it."""
+        self._device = device or ("cuda" if self.on_card else None)
 
     def place(self, values: npt.NDArray[Any]) -> Any:
         """Values as an input that several calls will take."""

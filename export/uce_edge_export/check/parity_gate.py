@@ -240,7 +240,7 @@ def _require_varying(
         cause = (
             "the noise does not reach the answer: the inputs of the noisy layers are 0, or units behind "
             "them are dead or saturated. Check what the network is fed (--scale, --mean, --std), or put the noise into "
-            "other layers (--from-layer, --p PATTERN=RATE)"
+            "other layers (--noisy, --p PATTERN=RATE)"
         )
     _require(False, f"two seeds give the same answer, because {cause}", code)
 

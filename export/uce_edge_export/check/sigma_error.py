@@ -34,7 +34,8 @@ def refuse(sigma: Sigma | None, inference: Inference) -> None:
 def of_sites(sites: Sequence[Site]) -> Sigma:
     """The kind of sigma that some layers have."""
     kinds = {site.perturbation.kind for site in sites}
-    return Sigma.FACTORED if PerturbationKind.FACTORED in kinds else Sigma.EXACT
+    forms = {PerturbationKind.FACTORED: Sigma.FACTORED, PerturbationKind.CHANNEL: Sigma.CHANNEL}
+    return next((sigma for kind, sigma in forms.items() if kind in kinds), Sigma.EXACT)
 
 
 def layer_errors(
@@ -112,8 +113,9 @@ def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> i
 
 
 def _deviation(g: Builder, site: Site, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """Standard deviation up to a factor that all forms share."""
-    return g.Sqrt(site.perturbation.moments(g, site.node, inputs).scaled[0])
+    """The standard deviation: a sample with noise of 1, less its mean."""
+    mean, *others = site.perturbation.prepare(g, site.node, inputs)
+    return g.Sub(site.perturbation.perturb(g, (mean, *others), g.constant(np.float32(1))), mean)
 
 
 def _relative_error(g: Builder, ours: ir.Value, theirs: ir.Value) -> ir.Value:

@@ -134,7 +134,7 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
         members=len(members),
         architecture=", ".join(f"{count} x {name}" if count > 1 else name for name, count in networks.items()),
         samples=max(member.samples for member in members),
-        sigma=Sigma.FACTORED if all(member.sigma is Sigma.FACTORED for member in members) else Sigma.EXACT,
+        sigma=members[0].sigma if len({member.sigma for member in members}) == 1 else Sigma.EXACT,
         layers=tuple(
             replace(layer, name=f"{number}: {layer.name}")
             for number, member in enumerate(members)

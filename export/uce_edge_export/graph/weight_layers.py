@@ -48,13 +48,18 @@ def weight_layers(graph: ir.Graph) -> dict[ir.Node, str]:
     return names
 
 
-def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> int:
-    """Find a weight layer by number or name pattern."""
+def is_depthwise(node: ir.Node) -> bool:
+    """Whether a layer filters every channel alone."""
+    if node.op_type != "Conv" or node.inputs[1] is None or node.inputs[1].shape is None:
+        return False
+    return node.inputs[1].shape[1] == 1 and "group" in node.attributes and node.attributes["group"].as_int() > 1
+
+
+def layer_number(graph: ir.Graph, layer: str) -> int:
+    """Find the layer of `sample_from` by number or name pattern."""
     names = list(weight_layers(graph).values())
     if not names:
-        raise UceEdgeError(
-            f"--{argument.replace('_', '-')} {layer}: the graph has no layer with constant weights.", "layer.missing"
-        )
+        raise UceEdgeError(f"--sample-from {layer}: the graph has no layer with constant weights.", "layer.missing")
     if layer.isdecimal():
         index = int(layer)
     else:
@@ -62,10 +67,10 @@ def layer_number(graph: ir.Graph, layer: str, argument: str = "sample_from") -> 
     if index >= len(names):
         raise UsageError(
             expected(
-                f"`{argument}`",
+                "`sample_from`",
                 f"a number below {len(names)} or a pattern for one of {', '.join(names[:3])}, ..., {names[-1]}",
                 layer,
-                f"The last layer alone: --{argument.replace('_', '-')} {len(names) - 1}",
+                f"The last layer alone: --sample-from {len(names) - 1}",
             )
         )
     return index

@@ -9,11 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from uce_edge.contract import Sigma
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import NoisyLayer
-from uce_edge_export.graph.weight_layers import layer_number, nodes_from, per_image_shape, weight_layers
+from uce_edge_export import layer_choice
+from uce_edge_export.graph.weight_layers import is_depthwise, nodes_from, per_image_shape, weight_layers
 from uce_edge_export.noise import sigma_factors as factoring
-from uce_edge_export.noise.perturbations import BernoulliDropout, FactoredDropout, GaussianDropout, Perturbation
+from uce_edge_export.noise.perturbations import (
+    BernoulliDropout,
+    ChannelDropout,
+    FactoredDropout,
+    GaussianDropout,
+    Perturbation,
+)
 from uce_edge_export.options import pattern_and_rate
 from uce_edge_export.source.dropout_marks import marks
 
@@ -110,29 +118,50 @@ def _rule(text: str) -> tuple[str, float]:
     return pattern or "*", rate
 
 
-def select(sites: list[Site], graph: ir.Graph, from_layer: str | None) -> list[Site]:
-    """Keep the noisy layers from one on.
+def select(sites: list[Site], graph: ir.Graph, noisy: Sequence[str]) -> list[Site]:
+    """Keep the noisy layers of a choice, and masks behind the first.
 
     Args:
         sites: The candidates.
         graph: The classifier they are in.
-        from_layer: The number of a weight layer (0 is the first of the network), or a pattern for its name; noise
-            starts at the first layer that matches.
+        noisy: The choice, as in `layer_choice`; nothing for all.
     """
-    if from_layer is not None:
-        allowed = nodes_from(graph, layer_number(graph, from_layer, "from_layer"))
-        sites = [site for site in sites if site.node in allowed]
+    if noisy:
+        layers = weight_layers(graph)
+        names = layer_choice.chosen([_described(node, name) for node, name in layers.items()][1:], noisy)
+        first = next((number for number, name in enumerate(layers.values()) if name in names), len(layers))
+        behind = nodes_from(graph, first)
+        sites = [site for site in sites if (site.name in names if site.node in layers else site.node in behind)]
     if not sites:
         raise UceEdgeError(
             "No layer is left to be noisy: the graph has no Conv, Gemm or MatMul with constant weights after the "
-            "first, or --p, --dropout and --from-layer exclude all. Export with --inference deterministic.",
+            "first, or --p, --dropout and --noisy exclude all. Export with --inference deterministic.",
             "layer.missing",
         )
     return sites
 
 
+def _described(node: ir.Node, name: str) -> layer_choice.Layer:
+    return layer_choice.Layer(name, node.op_type == "Conv", is_depthwise(node))
+
+
 def _site(node: ir.Node, name: str, p: float) -> Site:
     return Site(node, name, GaussianDropout(p), per_image_shape(node.outputs[0], f"layer {name}"))
+
+
+def in_form(sites: list[Site], sigma: Sigma) -> list[Site]:
+    """The layers with another sigma than the exact one."""
+    if sigma is Sigma.FACTORED:
+        return factored(sites)
+    if sigma is Sigma.CHANNEL:
+        return [_by_channel(site) for site in sites]
+    return sites
+
+
+def _by_channel(site: Site) -> Site:
+    if site.node.op_type != "Conv" or not isinstance(site.perturbation, GaussianDropout):
+        return site
+    return replace(site, perturbation=ChannelDropout(site.perturbation.p))
 
 
 def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32]] | None = None) -> list[Site]:

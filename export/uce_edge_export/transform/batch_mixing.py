@@ -22,13 +22,13 @@ def refuse_batch_mixing(node: ir.Node) -> None:
     if node.op_type in _NEVER:
         raise UceEdgeError(
             f"The operator {node.op_type} ({node.name}) behind a noisy layer cannot be sampled. "
-            "Start the noise after it with --from-layer.",
+            "Choose layers after it with --noisy.",
             "graph.operator",
         )
     if works_across_images(node):
         raise UceEdgeError(
             f"{node.op_type} ({node.name}) behind a noisy layer works across the images of a batch. "
-            "Start the noise after it with --from-layer, or write the model batch-first.",
+            "Choose layers after it with --noisy, or write the model batch-first.",
             "graph.batch-mixing",
         )
 

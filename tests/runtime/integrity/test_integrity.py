@@ -442,9 +442,9 @@ def test_the_digest_is_left_out_in_its_own_place_alone(
 def test_nested_graphs_are_refused_with_a_sentence(tmp_path: Path, call: Call, depth: int) -> None:
     graph = b""
     for _ in range(depth):
-        graph = protobuf._bytes_field(1, protobuf._bytes_field(5, protobuf._bytes_field(6, graph)))
+        graph = protobuf.bytes_field(1, protobuf.bytes_field(5, protobuf.bytes_field(6, graph)))
     path = tmp_path / "m.onnx"
-    path.write_bytes(protobuf._bytes_field(7, graph))
+    path.write_bytes(protobuf.bytes_field(7, graph))
     image = GOLDEN / "pixels"
     out = tmp_path / "out.onnx"
     for words in (["info", path], ["verify", path], ["predict", image, "--model", path],

@@ -10,7 +10,7 @@ from uce_edge.integrity.protobuf import ExternalDataError, WireError
 NAMES = {
     "model": "ModelProto", "graph": "GraphProto", "node": "NodeProto", "attribute": "AttributeProto",
     "tensor": "TensorProto", "sparse": "SparseTensorProto", "function": "FunctionProto",
-    "training": "TrainingInfoProto", "entry": "StringStringEntryProto",
+    "training": "TrainingInfoProto", "entry": "StringStringEntryProto", "value": "ValueInfoProto",
 }  # fmt: skip
 CONTENT = small_model().SerializeToString()
 
@@ -61,8 +61,8 @@ def respell_graph(tag: bytes) -> bytes:
         "another type": CONTENT + b"\x70\x01",  # an entry of the metadata as a number
         "a group": CONTENT + b"\x73\x0a\x01a\x12\x01b\x74",
         "the number 0": CONTENT + b"\x02\x00",
-        "an unknown field": CONTENT + protobuf._bytes_field(99, b""),
-        "a key twice": CONTENT + protobuf._bytes_field(14, b"\x0a\x01a\x0a\x08uce_edge\x12\x02{}"),
+        "an unknown field": CONTENT + protobuf.bytes_field(99, b""),
+        "a key twice": CONTENT + protobuf.bytes_field(14, b"\x0a\x01a\x0a\x08uce_edge\x12\x02{}"),
         "a longer length": CONTENT + b"\x72" + padded(b"\x00", 1),
         "a number of 65 bits": CONTENT + b"\x28" + b"\xff" * 9 + b"\x03",
         "a number without an end": CONTENT + b"\x28" + b"\x80" * 400,
@@ -91,8 +91,8 @@ def test_weights_in_other_files_are_refused_wherever_they_are(holder: str, spell
 
 
 def test_a_flag_is_cut_to_32_bits_as_protobuf_does() -> None:
-    tensor = b"\x70" + protobuf._as_varint(2**32 + onnx.TensorProto.EXTERNAL)
-    content = protobuf._bytes_field(7, protobuf._bytes_field(5, tensor))
+    tensor = b"\x70" + protobuf.as_varint(2**32 + onnx.TensorProto.EXTERNAL)
+    content = protobuf.bytes_field(7, protobuf.bytes_field(5, tensor))
     assert onnx.ModelProto.FromString(content).graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
     with pytest.raises(ExternalDataError):
         protobuf.check(content)
@@ -102,8 +102,8 @@ def nested(depth: int) -> bytes:
     """Subgraphs inside each other."""
     graph = b""
     for _ in range(depth):
-        graph = protobuf._bytes_field(1, protobuf._bytes_field(5, protobuf._bytes_field(6, graph)))
-    return protobuf._bytes_field(7, graph)
+        graph = protobuf.bytes_field(1, protobuf.bytes_field(5, protobuf.bytes_field(6, graph)))
+    return protobuf.bytes_field(7, graph)
 
 
 def test_nesting_is_limited_as_protobuf_limits_it() -> None:

@@ -24,7 +24,7 @@ class _Dropping(nn.Module):
 
 
 def bernoullize(
-    model: nn.Module, p: float = 0.2, *, skip_first: bool = True, layers: Collection[str] | None = None
+    model: nn.Module, p: float = 0.2, *, skip_first: bool = True, layers: str | Collection[str] | None = None
 ) -> nn.Module:
     """Add Bernoulli dropout to weight layers, in place.
 
@@ -35,7 +35,7 @@ def bernoullize(
         model: Any torch module.
         p: The dropout rate, 0 < p < 1.
         skip_first: Leave the first weight layer (in registration order) without dropout.
-        layers: Names or patterns of the only layers with dropout; None for all.
+        layers: As in `gaussianize`.
 
     Returns:
         The same model.

@@ -26,10 +26,10 @@ class Family:
 
 FAMILIES = {
     Dropout.GAUSSIAN: Family(
-        lambda network, p, sigma, layers: gaussianize(network, p, sigma=sigma, layers=layers or None),
+        lambda network, p, sigma, layers: gaussianize(network, p, sigma=sigma, layers=layers),
         learns_rates=True,
         has_sigma=True,
     ),
-    Dropout.BERNOULLI: Family(lambda network, p, _, layers: bernoullize(network, p, layers=layers or None), masks=True),
-    Dropout.NONE: Family(lambda network, p, sigma, layers: network),
+    Dropout.BERNOULLI: Family(lambda network, p, _, layers: bernoullize(network, p, layers=layers), masks=True),
+    Dropout.NONE: Family(lambda network, *_: network),
 }

@@ -7,6 +7,7 @@ plain model and its Gaussian form. Noise is independent per output element: it h
 dropout on the layer's input, not its correlations.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from uce_edge.errors import UsageError, expected
 from uce_edge_train.dropout import factored_sigma
 from uce_edge_train.dropout.layer_choice import noisy_class, rates_of
 from uce_edge_train.dropout.noise_draws import standard_normal
-from uce_edge_train.dropout.weight_products import Product, ReplacedProduct, product_of
+from uce_edge_train.dropout.weight_products import CONVOLUTIONS, Product, ReplacedProduct, product_of
 
 if TYPE_CHECKING:
     from uce_edge_export.noise.perturbations import Perturbation
@@ -98,14 +99,19 @@ class _Gaussian(nn.Module):
         return self.sigma is Sigma.FACTORED and not factored_sigma.is_factored(weight, self._groups)
 
     @property
+    def draws_by_channel(self) -> bool:
+        """Whether the noise of a channel is the same all over its map."""
+        return self.sigma is Sigma.CHANNEL and isinstance(self, CONVOLUTIONS)
+
+    @property
     def _groups(self) -> int:
         return int(getattr(self, "groups", 1))
 
     def perturbation(self) -> "Perturbation":
-        """The noise in an exported graph, with exact sigma."""
-        from uce_edge_export.noise.perturbations import GaussianDropout
+        """The noise in an exported graph, unless its sigma is factored."""
+        from uce_edge_export.noise.perturbations import ChannelDropout, GaussianDropout
 
-        return GaussianDropout(self.p)
+        return ChannelDropout(self.p) if self.draws_by_channel else GaussianDropout(self.p)
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """A sample of the layer's output; its mean when noise is off."""
@@ -128,6 +134,8 @@ class _Gaussian(nn.Module):
         # Where the layer flattens what stands before its features, noise still has the layout of its input.
         flattened = not product.outputs_first and mu.shape[:-1] != input.shape[:-1]
         like = mu.reshape(*input.shape[:-1], mu.shape[-1]) if flattened else mu
+        if self.draws_by_channel:
+            like = mu[(slice(None), slice(None), *[slice(1)] * (mu.ndim - 2))].contiguous()
         eps = standard_normal(like, None) if self.noise is None else self.noise(self.layer_name, like)
         # float32 whatever autocast chose: squares of half-precision activations overflow.
         with torch.autocast(mu.device.type, enabled=False):
@@ -136,7 +144,10 @@ class _Gaussian(nn.Module):
                 alpha = torch.tensor(self.p / (1 - self.p), dtype=wide.dtype, device=wide.device)
             else:
                 alpha = self.log_alpha.exp()
-            mean, noise = mu.to(wide.dtype), eps.reshape(mu.shape).to(wide.dtype)
+            mean, noise = mu.to(wide.dtype), eps.to(wide.dtype)
+            if self.draws_by_channel:
+                return (mean + (alpha * self._channel_variance(product, wide)).sqrt() * noise).to(mu.dtype)
+            noise = noise.reshape(mu.shape)
             if self.factors_its_sigma:
                 sample = self._factored_sample(product, mean, wide, noise, alpha)
             else:
@@ -146,6 +157,14 @@ class _Gaussian(nn.Module):
     def _variance(self, product: Product, squares: Tensor) -> Tensor:
         """layer(x^2, W^2), without a bias."""
         return product.multiply(squares, _squared(product.weight), None)
+
+    def _channel_variance(self, product: Product, input: Tensor) -> Tensor:
+        """The mean variance over the map without its border, [batch, outputs, 1...]."""
+        places = product.output[0, 0].numel() * math.prod(self.stride)  # type: ignore[arg-type]
+        power = _squared(product.rows).flatten(2).sum(2).reshape(self._groups, -1, product.rows.shape[1]) / places
+        squares = input.square().flatten(2).sum(2).reshape(len(input), self._groups, -1)
+        variance = torch.einsum("bgc,goc->bgo", squares, power).flatten(1)
+        return variance.clamp_min(_SMALLEST_SIGMA**2).reshape(*variance.shape, *[1] * (input.ndim - 2))
 
     def _factored_sample(self, product: Product, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
         """The sample with the variance of the factors."""
@@ -174,7 +193,7 @@ def gaussianize(
     *,
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
-    layers: Collection[str] | None = None,
+    layers: str | Collection[str] | None = None,
     exclude: Collection[str] = (),
 ) -> nn.Module:
     """Add Gaussian dropout to weight layers, in place.
@@ -188,8 +207,11 @@ def gaussianize(
         p: The dropout rate, 0 < p < 1, or rates by layer name or pattern, as in {"blocks.*": 0.1, "head": 0.2}. The
             last match counts, and layers without a match have no noise.
         skip_first: Leave the first weight layer (in registration order) without noise.
-        sigma: "exact", or "factored" for a variance that costs little more than the layer itself.
-        layers: Names or patterns of the only layers with noise; None for all.
+        sigma: "exact", "factored" for a variance that costs little more than the layer itself, or "channel" for one
+            draw for every channel of a convolution.
+        layers: The only layers with noise: "tail" (the last convolution and what is behind it), "last:6",
+            "no-depthwise", names or patterns, or several of these; None for all. A module may name its own tail in an
+            attribute `noisy_tail`.
         exclude: Names or patterns of layers without noise.
 
     Returns:
@@ -204,7 +226,7 @@ def add_noise(
     p: float | Mapping[str, float],
     skip_first: bool = True,
     sigma: Sigma | str = Sigma.EXACT,
-    layers: Collection[str] | None = None,
+    layers: str | Collection[str] | None = None,
     exclude: Collection[str] = (),
 ) -> nn.Module:
     """Give weight layers a noisy class; arguments as in `gaussianize`."""
@@ -241,6 +263,25 @@ def deterministic(model: nn.Module) -> Iterator[None]:
     """Switch the model's noise off inside the block."""
     with _every_layer(model, "sampling", lambda _: False):
         yield
+
+
+@contextmanager
+def noise_only_in(model: nn.Module, weights: Collection[str]) -> Iterator[None]:
+    """Keep the noise of layers, by weight name, inside the block."""
+    layers = gaussian_layers(model)
+    silent = [layer for name, layer in layers.items() if f"{name}.weight" not in weights and layer.sampling]
+    for layer in silent:
+        layer.sampling = False
+    try:
+        yield
+    finally:
+        for layer in silent:
+            layer.sampling = True
+
+
+def silent_layers(model: nn.Module) -> list[str]:
+    """Gaussian layers whose noise is switched off."""
+    return [name for name, layer in gaussian_layers(model).items() if not layer.sampling]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from uce_edge.errors import UceEdgeWarning, UsageError, expected
+from uce_edge_export import layer_choice
 from uce_edge_train.dropout.weight_products import CONVOLUTIONS, NoProductError, is_weight, product_of
 
 _PLAIN = (nn.Linear, *CONVOLUTIONS)
@@ -56,6 +57,12 @@ def weight_layers(model: nn.Module) -> WeightLayers:
     return WeightLayers(usable, left_out, first)
 
 
+def _described(name: str, module: nn.Module) -> layer_choice.Layer:
+    groups = getattr(module, "groups", 1)
+    depthwise = groups > 1 and groups == getattr(module, "in_channels", 0)
+    return layer_choice.Layer(name, isinstance(module, CONVOLUTIONS), depthwise)
+
+
 def _has_weight(module: nn.Module) -> bool:
     own = module.named_parameters(recurse=False)
     return not isinstance(module, _NO_LAYERS) and any(is_weight(name, value) for name, value in own)
@@ -65,7 +72,7 @@ def rates_of(
     model: nn.Module,
     p: float | Mapping[str, float],
     skip_first: bool,
-    layers: Collection[str] | None,
+    layers: str | Collection[str] | None,
     exclude: Collection[str],
 ) -> dict[str, float]:
     """The rate of every layer that gets noise, in registration order.
@@ -88,24 +95,31 @@ def rates_of(
         if not 0.0 < rate < 1.0:
             raise UsageError(expected("`p`", "between 0 and 1, both excluded", rate, "The paper's value is 0.2"))
     _require_matches("p", rules, names)
-    _require_matches("layers", layers or (), names)
+    choice = [layers] if isinstance(layers, str) else list(layers or ())
+    described = [_described(name, found.usable[name]) for name in names]
+    wished = layer_choice.chosen(described, choice, "layers", getattr(model, "noisy_tail", ()))
     _require_matches("exclude", exclude, [*found.usable, *found.left_out])
 
     def wanted(name: str) -> bool:
-        return (layers is None or _matches(name, layers)) and not _matches(name, exclude) and _matches(name, rules)
+        return not _matches(name, exclude) and _matches(name, rules)
 
-    rates = {name: [rules[rule] for rule in rules if _matches(name, [rule])][-1] for name in names if wanted(name)}
+    rates = {
+        name: [rules[rule] for rule in rules if _matches(name, [rule])][-1]
+        for name in names
+        if name in wished and wanted(name)
+    }
     if not rates:
         raise UsageError(
             expected("`exclude`", "patterns that leave a layer with noise", ", ".join(exclude), "Exclude fewer layers")
         )
-    lost = {name: reason for name, reason in found.left_out.items() if wanted(name)}
+    named = ["*" if text == layer_choice.ALL else text for text in choice] or ["*"]
+    lost = {name: reason for name, reason in found.left_out.items() if wanted(name) and _matches(name, named)}
     if lost:
-        warnings.warn(_described(lost, len(rates)), NoiseWarning, stacklevel=4)
+        warnings.warn(_warning(lost, len(rates)), NoiseWarning, stacklevel=4)
     return rates
 
 
-def _described(lost: Mapping[str, str], noisy: int) -> str:
+def _warning(lost: Mapping[str, str], noisy: int) -> str:
     some = "; ".join(f"{name} ({reason})" for name, reason in list(lost.items())[:_LISTED])
     more = f"; and {len(lost) - _LISTED} more" if len(lost) > _LISTED else ""
     return f"{noisy} weight layers have noise, {len(lost)} cannot have it: {some}{more}"

