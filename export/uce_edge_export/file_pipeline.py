@@ -20,7 +20,7 @@ from uce_edge.metadata import CalibrationReport, ImageSpec, Metadata
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.runtime.model import Model
-from uce_edge_export import pipeline
+from uce_edge_export import layer_choice, pipeline
 from uce_edge_export.export_result import AssumedClasses, ExportedFile, MemberStarted, NoiseCost, NoNoise, Step
 from uce_edge_export.graph import ensemble, laplace_draws
 from uce_edge_export.graph.weight_layers import multiplications
@@ -142,8 +142,14 @@ class _Request:
 
     @property
     def network_options(self) -> Options:
-        """Options of one network; ensembles and posteriors are baked later."""
-        options = self.kind.options
+        """Options of one network; ensembles and posteriors are baked later.
+
+        Noise in all layers ruins most networks that were trained without it, so it is in the tail unless it is chosen.
+        """
+        options, kind = self.kind.options, self.kind
+        noisy = kind.inference is not Inference.DETERMINISTIC and kind.posterior is None
+        if noisy and not (self.p or options.noisy or options.dropout):
+            options = replace(options, noisy=(layer_choice.TAIL,))
         return options if self.alone and self.kind.posterior is None else replace(options, bake=False)
 
 
