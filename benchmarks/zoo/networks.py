@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 SIZE = 224
 CLASSES = 1000
+RATE = 0.05
+"""Of Gaussian dropout, in every layer but the first."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Network:
 
         torch.manual_seed(0)
         model = self.make(**(self.small or {}) if small else {})
-        return enliven(model, self.test_size if small else SIZE, CLASSES)
+        return enliven(model, self.test_size if small else SIZE, CLASSES, RATE)
 
 
 def _timm(name: str, kind: str, small: dict[str, Any] | None = None, test_size: int = 64) -> Network:

@@ -7,8 +7,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from networks import NETWORKS, SIZE
-from route import PASSES, RATE, ROUTES, THREADS, Cell
+from networks import NETWORKS, RATE, SIZE
+from route import PASSES, ROUTES, THREADS, Cell
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _SHOWN = 160  # characters of a refusal

@@ -25,8 +25,6 @@ import numpy as np
 ROUTES = ("mc", "moments", "from")
 PLAIN = "plain"
 """The step before the routes."""
-RATE = 0.05
-"""Of Gaussian dropout, in every layer but the first."""
 PASSES = 4
 """Of one call, when a pass is timed."""
 THREADS = 1
@@ -132,7 +130,7 @@ Layers = tuple[int, float, tuple[str, ...]]
 
 
 def _from_module(model: Any, out: Path, route: str, size: int) -> Layers:
-    from networks import CLASSES
+    from networks import CLASSES, RATE
 
     from uce_edge import ImageSpec, Metadata
     from uce_edge.contract import Inference
@@ -146,6 +144,8 @@ def _from_module(model: Any, out: Path, route: str, size: int) -> Layers:
 
 
 def _from_file(plain: Path, out: Path) -> Layers:
+    from networks import RATE
+
     from uce_edge_export.file_pipeline import export_file
     from uce_edge_export.options import SourceSpec
     from uce_edge_export.pipeline import Built

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from uce_edge.errors import UceEdgeError
 
 # These read the leading dimension as something else than "one entry per image", or have none.
-_NEVER = {"LSTM", "GRU", "RNN", "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan", "Einsum"}
+_NEVER = {"LSTM", "GRU", "RNN", "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan"}
 _AXIS_DEFAULT = {
     "Concat": None, "Split": 0, "Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Softmax": -1, "LogSoftmax": -1,
     "Hardmax": -1, "ArgMax": 0, "ArgMin": 0, "TopK": -1, "CumSum": None, "Flatten": 1, "LayerNormalization": -1,
@@ -19,7 +19,7 @@ def refuse_batch_mixing(node: ir.Node) -> None:
     Raises:
         UceEdgeError: Naming the operator and the node.
     """
-    if node.op_type in _NEVER:
+    if node.op_type in _NEVER or (node.op_type == "Einsum" and not _keeps_images(node)):
         raise UceEdgeError(
             f"The operator {node.op_type} ({node.name}) behind a noisy layer cannot be sampled. "
             "Start the noise after it with --from-layer.",
@@ -31,6 +31,18 @@ def refuse_batch_mixing(node: ir.Node) -> None:
             "Start the noise after it with --from-layer, or write the model batch-first.",
             "graph.batch-mixing",
         )
+
+
+def _keeps_images(node: ir.Node) -> bool:
+    """Whether an Einsum has the images first in all it takes and gives."""
+    inputs, arrow, output = node.attributes["equation"].as_string().replace(" ", "").partition("->")
+    images = output[:1]
+    if not arrow or not images.isalpha():
+        return False
+    return all(
+        labels.count(images) == 0 if value is None or value.const_value is not None else labels.find(images) == 0
+        for labels, value in zip(inputs.split(","), node.inputs, strict=True)
+    )
 
 
 def works_across_images(node: ir.Node) -> bool:
