@@ -57,6 +57,8 @@ class Cell:
     plain_ms: float | None = None
     """The plain network on one image."""
     plain_mb: float | None = None
+    load: float | None = None
+    """Programs that wanted a core while it ran, over the last minute."""
     notes: tuple[str, ...] = ()
     """What the export printed about the network."""
 
@@ -99,6 +101,7 @@ def run(name: str, route: str, folder: Path, *, small: bool = False) -> Cell:
         layers=weight_layers(plain),
         plain_ms=plain_ms,
         plain_mb=plain.stat().st_size / 1e6,
+        load=os.getloadavg()[0],
         notes=tuple(dict.fromkeys([*notes, *said])),
     )
 

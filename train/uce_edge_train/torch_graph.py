@@ -88,6 +88,7 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
     # Shapes that PyTorch computes at run time, as attention does, become constants again.
     inferred = _images_first(simplification.infer_shapes(program.model), model, spec)
     _restore_names(inferred.graph, model)
+    simplification.pool_whole_maps(inferred.graph)
     _refuse_probabilities(inferred.graph)
     return Classifier(inferred)
 
