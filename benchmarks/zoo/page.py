@@ -96,8 +96,8 @@ def _shared(cells: Cells) -> str:
     if busiest <= cores + 1:
         return ""
     return (
-        f"\n\nThe machine was shared: up to {busiest:.0f} programs wanted its {cores} cores. Prices are ratios of turns "
-        "and suffer little; seconds are too long."
+        f"\n\nThe machine was shared: up to {busiest:.0f} programs wanted its {cores} cores. Prices are ratios of "
+        "turns and suffer little; seconds are too long."
     )
 
 
