@@ -398,9 +398,11 @@ class Positions(nn.Module):
         super().__init__()
         self.stem, self.computed = nn.Conv2d(3, 4, 3, stride=4), Computed(4, 4, 3)
         self.places, self.head = nn.Linear(2, 4), nn.Linear(4, 10)
+        self.borrowed = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.computed(self.stem(x).relu()).mean((2, 3))
+        y = nn.functional.linear(y, self.borrowed.weight)  # as BEiT does
         return self.head(y + self.places(torch.ones(1, 2)))
 
 
@@ -408,7 +410,10 @@ class Positions(nn.Module):
 def test_computed_weights_have_noise_and_constant_layers_are_named(sigma: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = gaussianize(Positions(), sigma=sigma)
-    with pytest.warns(NoiseWarning, match="no noise in places"):
+    with pytest.warns(NoiseWarning) as caught:
         done = export_module(model, metadata(), tmp_path / "m.onnx")
+    first, second = (str(one.message) for one in caught if one.category is NoiseWarning)
+    assert "no noise in places: the image does not reach" in first
+    assert "no noise in borrowed: the network never calls" in second
     assert [layer.name for layer in done.metadata.layers] == ["computed.weight", "head.weight"]
     assert done.parity.largest_difference < 1e-5
