@@ -247,6 +247,20 @@ def test_attention_in_the_usual_ways_equals_pytorch(how: str, tmp_path: Path) ->
     assert len(done.metadata.layers) - len(gaussian) == (3 if kept else 0)
 
 
+def test_an_einsum_across_images_is_refused_by_name(tmp_path: Path) -> None:
+    class Similar(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.body, self.head = nn.Conv2d(3, 4, 8, 8), nn.Linear(64, 10), nn.Linear(10, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.body(self.stem(x).flatten(1))
+            return self.head(torch.einsum("ik,jk->ij", y, y) @ y)
+
+    with raises("graph.batch-mixing"):
+        export_module(gaussianize(Similar()), metadata(), tmp_path / "m.onnx")
+
+
 class JoinedRows(nn.Module):
     """Batch-norm over images and places at once, as in LeViT."""
 

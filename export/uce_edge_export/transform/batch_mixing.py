@@ -19,7 +19,7 @@ def refuse_batch_mixing(node: ir.Node) -> None:
     Raises:
         UceEdgeError: Naming the operator and the node.
     """
-    if node.op_type in _NEVER or (node.op_type == "Einsum" and not _keeps_images(node)):
+    if node.op_type in _NEVER:
         raise UceEdgeError(
             f"The operator {node.op_type} ({node.name}) behind a noisy layer cannot be sampled. "
             "Start the noise after it with --from-layer.",
@@ -33,18 +33,6 @@ def refuse_batch_mixing(node: ir.Node) -> None:
         )
 
 
-def _keeps_images(node: ir.Node) -> bool:
-    """Whether an Einsum has the images first in all it takes and gives."""
-    inputs, arrow, output = node.attributes["equation"].as_string().replace(" ", "").partition("->")
-    images = output[:1]
-    if not arrow or not images.isalpha():
-        return False
-    return all(
-        labels.count(images) == 0 if value is None or value.const_value is not None else labels.find(images) == 0
-        for labels, value in zip(inputs.split(","), node.inputs, strict=True)
-    )
-
-
 def works_across_images(node: ir.Node) -> bool:
     """Whether a node uses or moves the leading dimension."""
     if node.op_type == "Transpose":
@@ -53,9 +41,27 @@ def works_across_images(node: ir.Node) -> bool:
         return "transA" in node.attributes and bool(node.attributes["transA"].as_int())
     if node.op_type == "MatMul":  # of a matrix on the right, the rows are added up
         return _rank(node.inputs[1]) == 2 and node.inputs[1] is not None and node.inputs[1].const_value is None
+    if node.op_type == "Einsum":
+        return not _keeps_images(node)
     rank = _rank(node.inputs[0])
     axes = _axes(node)
     return axes is not None and any(axis in (0, -rank) for axis in axes)
+
+
+def _keeps_images(node: ir.Node) -> bool:
+    """Whether an Einsum has the images first in all it takes and gives."""
+    equation = node.attributes["equation"].as_string().replace(" ", "").replace("...", "@")
+    inputs, arrow, output = equation.partition("->")
+    labels = list(zip(inputs.split(","), node.inputs, strict=True))
+    varying = [(label, value) for label, value in labels if value is not None and value.const_value is None]
+    fixed = [label for label, value in labels if value is not None and value.const_value is not None]
+    images = output[:1]
+    if images == "@":  # which is as many dimensions in every operand
+        fixed = [label for label in fixed if label[:1] != images]
+        first = len({_rank(value) - len(label) for label, value in varying}) == 1
+    else:
+        first = bool(arrow and images)
+    return first and all(label[:1] == images for label, _ in varying) and not any(images in label for label in fixed)
 
 
 def _axes(node: ir.Node) -> list[int] | None:
