@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 SIZE = 224
 CLASSES = 1000
+RATE = 0.05
+"""Of Gaussian dropout, in every layer but the first."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,20 @@ class Network:
 
         torch.manual_seed(0)
         model = self.make(**(self.small or {}) if small else {})
-        return enliven(model, self.test_size if small else SIZE, CLASSES)
+        return enliven(model, self.test_size if small else SIZE, CLASSES, RATE)
 
 
-def _timm(name: str, kind: str, small: dict[str, Any] | None = None, test_size: int = 64) -> Network:
+def _timm(
+    name: str,
+    kind: str,
+    small: dict[str, Any] | None = None,
+    test_size: int = 64,
+    settings: dict[str, Any] | None = None,
+) -> Network:
     def make(**options: Any) -> "nn.Module":
         from torchvision_stub import import_timm
 
-        return import_timm().create_model(name, pretrained=False, **options)  # type: ignore[no-any-return]
+        return import_timm().create_model(name, pretrained=False, **(settings or {}) | options)  # type: ignore[no-any-return]
 
     return Network(name, "timm", make, kind, small, test_size)
 
@@ -80,7 +88,7 @@ NETWORKS = {
         _timm("convnext_atto", "ConvNeXt", {"depths": (1, 1, 1, 1)}),
         _timm("convnextv2_atto", "ConvNeXt V2"),
         _timm("vit_tiny_patch16_224", "ViT", {"img_size": 64, "depth": 2}),
-        _timm("beit_base_patch16_224", "BEiT"),
+        _timm("beit_base_patch16_224", "BEiT, 192 wide", settings={"embed_dim": 192, "num_heads": 3}),
         _timm("swin_tiny_patch4_window7_224", "Swin", {"img_size": 64, "window_size": 4, "depths": (2, 2)}),
         _timm("levit_128s", "LeViT", {"img_size": 224}, 224),
         _timm("xcit_nano_12_p16_224", "XCiT", {"img_size": 64, "depth": 2}),
@@ -90,8 +98,9 @@ NETWORKS = {
         _timm("efficientformer_l1", "EfficientFormer"),
         _timm("poolformer_s12", "PoolFormer", {"layers": (1, 1, 1, 1)}),
         _timm("mixer_s16_224", "MLP-Mixer"),
-        _hub("ViT", "ViT", _TINY),
-        _hub("Dinov2", "DINOv2", {"hidden_size": 192, "num_attention_heads": 3, "image_size": SIZE, "patch_size": 14},
+        _hub("ViT", "ViT, 192 wide", _TINY),
+        _hub("Dinov2", "DINOv2, 192 wide",
+             {"hidden_size": 192, "num_attention_heads": 3, "image_size": SIZE, "patch_size": 14},
              {"image_size": 56, "num_hidden_layers": 2}),
         _hub("ConvNext", "ConvNeXt", {"hidden_sizes": (40, 80, 160, 320), "depths": (2, 2, 6, 2)},
              {"depths": (1, 1, 1, 1)}),

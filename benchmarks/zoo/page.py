@@ -7,8 +7,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from networks import NETWORKS, SIZE
-from route import PASSES, RATE, ROUTES, THREADS, Cell
+from networks import NETWORKS, RATE, SIZE
+from route import PASSES, ROUTES, THREADS, Cell
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 _SHOWN = 160  # characters of a refusal
@@ -31,7 +31,7 @@ of {size}x{size} pixels and {classes} classes, and exported by three routes:
 Of {count} networks, {totals}.
 
 Written by `make zoo` (`benchmarks/zoo`) on {system}, {cores} cores, {threads} thread per process; Python
-{python}, {tools}.
+{python}, {tools}.{shared}
 
 ## Does it work, and what does a pass cost?
 
@@ -49,8 +49,9 @@ logits of unit scale; for moments, of mean probabilities to those of 32 exact pa
 noise among all layers with weights in the plain ONNX file: the first one never has noise. *Seconds* and *memory* (the
 peak of the process) are those of the export with all its checks. [zoo.csv](zoo.csv) has the same numbers for programs.
 
-Scales, biases, batch-norm and heads of random networks are set to the sizes that trained ones have
-(`benchmarks/zoo/random_weights.py`): as they are drawn, whole blocks are multiplied by 0.
+Scales, biases, batch-norm and heads of random networks are set to the sizes that they have after training with this
+noise (`benchmarks/zoo/random_weights.py`): as they are drawn, whole blocks are multiplied by 0. Networks that are
+called *192 wide* are narrower than those with published weights.
 """
 
 
@@ -74,6 +75,7 @@ def write_pages(cells: Cells, tools: dict[str, str]) -> None:
         python=platform.python_version(),
         tools=", ".join(f"{name} {version}" for name, version in tools.items()),
         passes=PASSES,
+        shared=_shared(cells),
     )
     text += _overview(cells) + _refusals(cells) + NUMBERS
     for route in ROUTES:
@@ -86,6 +88,17 @@ def write_pages(cells: Cells, tools: dict[str, str]) -> None:
             values = vars(cell) | {"notes": "; ".join(cell.notes)}
             rounded = (f"{value:.3g}" if isinstance(value, float) else value for value in values.values())
             writer.writerow([name, NETWORKS[name].library, route, *rounded])
+
+
+def _shared(cells: Cells) -> str:
+    """A sentence about other programs on the machine, if there were any."""
+    busiest, cores = max(cell.load or 0.0 for cell in cells.values()), os.cpu_count() or 1
+    if busiest <= cores + 1:
+        return ""
+    return (
+        f"\n\nThe machine was shared: up to {busiest:.0f} programs wanted its {cores} cores. Prices are ratios of "
+        "turns and suffer little; seconds are too long."
+    )
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:

@@ -1,19 +1,23 @@
 """Random weights that behave like trained ones.
 
 As the libraries draw them, they leave much of a network dead: the last scale of a residual block starts at 0, a layer
-scale at 1e-6, and batch-norm has seen no image.
+scale at 1e-6, and batch-norm has seen no image. In training it sees images with the noise that the network has then.
 """
+
+import copy
 
 import torch
 from torch import nn
+
+from uce_edge_train import gaussianize
 
 _IMAGES = 4  # that batch-norm sees
 _LOGITS = 2.0  # their standard deviation, about that of trained networks
 
 
-def enliven(model: nn.Module, size: int, classes: int) -> nn.Module:
-    """Give scales, statistics and logits the size of trained ones."""
-    images = torch.randn(_IMAGES, 3, size, size)
+def enliven(model: nn.Module, size: int, classes: int, rate: float) -> nn.Module:
+    """Give scales, statistics and logits the size of those that were trained with noise."""
+    images = (torch.randint(256, (_IMAGES, 3, size, size)) / 255 - 0.45) / 0.225  # as the export's check takes them
     with torch.no_grad():
         for name, value in model.named_parameters():
             if value.ndim >= 2 and value.shape[-1] > 1 and value.std() < 1e-6:  # a head that starts at 0
@@ -22,13 +26,15 @@ def enliven(model: nn.Module, size: int, classes: int) -> nn.Module:
                 nn.init.normal_(value, std=0.05)
             elif value.numel() == max(value.shape) and value.std() < 1e-6:  # a scale
                 nn.init.uniform_(value, 0.5, 1.0)
-        _fit_batch_norm(model, images)
-        answer = model.eval()(images)
+        noisy = gaussianize(copy.deepcopy(model), p=rate)
+        _fit_batch_norm(noisy, images)
+        answer = noisy.eval()(images)
         scale = _LOGITS / float(getattr(answer, "logits", answer).std())
-        for value in model.parameters():
+        for value in noisy.parameters():
             if value.shape[0] == classes:
                 value.mul_(scale)
-    return model
+    model.load_state_dict(noisy.state_dict())
+    return model.eval()
 
 
 def _fit_batch_norm(model: nn.Module, images: torch.Tensor) -> None:
@@ -39,8 +45,12 @@ def _fit_batch_norm(model: nn.Module, images: torch.Tensor) -> None:
     """
 
     def fit(norm: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        size = inputs[0].square().mean()
         norm.running_mean.zero_()
-        norm.running_var.fill_(inputs[0].square().mean())
+        norm.running_var.fill_(size)
+        if norm.weight is not None:
+            # Against epsilon, which hides the small features of small weights.
+            nn.init.uniform_(norm.weight, 0.5, 1.0).mul_((1 + norm.eps / size).sqrt())
 
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     hooks = [norm.register_forward_pre_hook(fit) for norm in norms]

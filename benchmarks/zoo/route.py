@@ -25,8 +25,6 @@ import numpy as np
 ROUTES = ("mc", "moments", "from")
 PLAIN = "plain"
 """The step before the routes."""
-RATE = 0.05
-"""Of Gaussian dropout, in every layer but the first."""
 PASSES = 4
 """Of one call, when a pass is timed."""
 THREADS = 1
@@ -59,6 +57,8 @@ class Cell:
     plain_ms: float | None = None
     """The plain network on one image."""
     plain_mb: float | None = None
+    load: float | None = None
+    """Programs that wanted a core while it ran, over the last minute."""
     notes: tuple[str, ...] = ()
     """What the export printed about the network."""
 
@@ -101,6 +101,7 @@ def run(name: str, route: str, folder: Path, *, small: bool = False) -> Cell:
         layers=weight_layers(plain),
         plain_ms=plain_ms,
         plain_mb=plain.stat().st_size / 1e6,
+        load=os.getloadavg()[0],
         notes=tuple(dict.fromkeys([*notes, *said])),
     )
 
@@ -132,7 +133,7 @@ Layers = tuple[int, float, tuple[str, ...]]
 
 
 def _from_module(model: Any, out: Path, route: str, size: int) -> Layers:
-    from networks import CLASSES
+    from networks import CLASSES, RATE
 
     from uce_edge import ImageSpec, Metadata
     from uce_edge.contract import Inference
@@ -146,6 +147,8 @@ def _from_module(model: Any, out: Path, route: str, size: int) -> Layers:
 
 
 def _from_file(plain: Path, out: Path) -> Layers:
+    from networks import RATE
+
     from uce_edge_export.file_pipeline import export_file
     from uce_edge_export.options import SourceSpec
     from uce_edge_export.pipeline import Built

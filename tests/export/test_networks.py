@@ -1,9 +1,11 @@
 """Whole families of networks, built from torch layers, equal PyTorch under the same noise."""
 
 import contextlib
+import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from helpers.errors import raises
@@ -12,6 +14,7 @@ from torch import nn
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Sigma
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.runtime.model import Model
+from uce_edge_export.noise.sampling import PASSES
 from uce_edge_export.options import Expand, Options
 from uce_edge_train import gaussianize
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
@@ -218,14 +221,19 @@ class Transformer(nn.Module):
             y = x.transpose(0, 1)
             return self.attention(y, y, y)[0].transpose(0, 1)
         q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        if self.how == "einsum":
+            scores = torch.einsum("bhlk,bhtk->bhlt", q, k) / math.sqrt(q.shape[-1])
+            y = torch.einsum("bhlt,bhtv->bhlv", scores.softmax(-1), v)
+        else:
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).reshape(batch, tokens, width))
 
 
-@pytest.mark.parametrize("how", ["permute", "multihead, tokens first", "encoder", "encoder, tokens first"])
+@pytest.mark.parametrize("how", ["permute", "einsum", "multihead, tokens first", "encoder", "encoder, tokens first"])
 def test_attention_in_the_usual_ways_equals_pytorch(how: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    with contextlib.nullcontext() if how == "permute" else pytest.warns(NoiseWarning, match="MultiheadAttention"):
+    plain = how in ("permute", "einsum")
+    with contextlib.nullcontext() if plain else pytest.warns(NoiseWarning, match="MultiheadAttention"):
         model = gaussianize(Transformer(how))
     kept = {}
     if how == "encoder, tokens first":
@@ -237,6 +245,48 @@ def test_attention_in_the_usual_ways_equals_pytorch(how: str, tmp_path: Path) ->
     gaussian = {layer.name for layer in done.metadata.layers if layer.kind is PerturbationKind.GAUSSIAN}
     assert gaussian == {f"{name}.weight" for name in gaussian_layers(model)}
     assert len(done.metadata.layers) - len(gaussian) == (3 if kept else 0)
+
+
+def test_an_einsum_across_images_is_refused_by_name(tmp_path: Path) -> None:
+    class Similar(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.body, self.head = nn.Conv2d(3, 4, 8, 8), nn.Linear(64, 10), nn.Linear(10, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.body(self.stem(x).flatten(1))
+            return self.head(torch.einsum("ik,jk->ij", y, y) @ y)
+
+    with raises("graph.batch-mixing"):
+        export_module(gaussianize(Similar()), metadata(), tmp_path / "m.onnx")
+
+
+class JoinedRows(nn.Module):
+    """Batch-norm over images and places at once, as in LeViT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.wide = nn.Conv2d(3, 12, 8, 8), nn.Linear(12, 20, bias=False)
+        self.norm, self.head = nn.BatchNorm1d(20), nn.Linear(20, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.wide(self.patches(x).flatten(2).transpose(1, 2))
+        x = self.norm(x.flatten(0, 1)).reshape_as(x)
+        return self.head(nn.functional.hardswish(x).mean(1))
+
+
+def test_images_joined_with_places_do_not_pass_for_passes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    done = export_module(gaussianize(JoinedRows()), metadata(), tmp_path / "m.onnx")
+    assert done.parity.largest_difference < 1e-5
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    shapes = {info.name: info.type.tensor_type.shape.dim for info in graph.value_info}
+    # ONNX Runtime plans its memory by these names: one of another size costs a warning in every call.
+    joined = [node for node in graph.node if node.op_type == "BatchNormalization"]
+    for node in joined:
+        dims = shapes.get(node.input[0])
+        assert dims is None or dims[0].dim_param != PASSES
+    assert joined
 
 
 @pytest.mark.parametrize("noise", [NoiseKind.RANDN, NoiseKind.INPUT])
@@ -359,9 +409,11 @@ class Positions(nn.Module):
         super().__init__()
         self.stem, self.computed = nn.Conv2d(3, 4, 3, stride=4), Computed(4, 4, 3)
         self.places, self.head = nn.Linear(2, 4), nn.Linear(4, 10)
+        self.borrowed = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.computed(self.stem(x).relu()).mean((2, 3))
+        y = nn.functional.linear(y, self.borrowed.weight)  # as BEiT does
         return self.head(y + self.places(torch.ones(1, 2)))
 
 
@@ -369,8 +421,11 @@ class Positions(nn.Module):
 def test_computed_weights_have_noise_and_constant_layers_are_named(sigma: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = gaussianize(Positions(), sigma=sigma)
-    with pytest.warns(NoiseWarning, match="no noise in places"):
+    with pytest.warns(NoiseWarning) as caught:
         done = export_module(model, metadata(), tmp_path / "m.onnx")
+    first, second = (str(one.message) for one in caught if one.category is NoiseWarning)
+    assert "no noise in places: the image does not reach" in first
+    assert "no noise in borrowed: the network never calls" in second
     assert [layer.name for layer in done.metadata.layers] == ["computed.weight", "head.weight"]
     assert done.parity.largest_difference < 1e-5
 

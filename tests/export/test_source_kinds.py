@@ -198,6 +198,20 @@ def test_batch_norm_over_joined_images_and_places(tmp_path: Path) -> None:
     export(proto, tmp_path, inference=Inference.MC)
 
 
+def test_a_pool_beyond_its_map_is_a_global_one(tmp_path: Path) -> None:
+    """As in the EfficientNet of transformers: reference and runtime count cells beyond the map differently."""
+    net = Net()
+    pooled = net.AveragePool(net.stem(), kernel_shape=[50, 50], strides=[50, 50], ceil_mode=1)
+    proto = net.model(net.Gemm(net.Reshape(pooled, net.constant([0, 6])), net.weight(6, 4)))
+    whole = Net()
+    wanted = whole.model(
+        whole.Gemm(whole.Reshape(whole.GlobalAveragePool(whole.stem()), whole.constant([0, 6])), whole.weight(6, 4))
+    )
+    _, model = _exported(proto, tmp_path)
+    truth_ = truth(wanted, IMAGES, model.metadata.image)
+    assert np.allclose(model.predict(IMAGES).probabilities, softmax(truth_), atol=1e-5)
+
+
 def test_external_data_is_read_and_more_than_2_gb_refused(tmp_path: Path) -> None:
     proto = simple(Net())
     path = tmp_path / "net.onnx"

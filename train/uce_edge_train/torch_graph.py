@@ -88,6 +88,7 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
     # Shapes that PyTorch computes at run time, as attention does, become constants again.
     inferred = _images_first(simplification.infer_shapes(program.model), model, spec)
     _restore_names(inferred.graph, model)
+    simplification.pool_whole_maps(inferred.graph)
     _refuse_probabilities(inferred.graph)
     return Classifier(inferred)
 
@@ -179,11 +180,12 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
             "dropout.missing",
         )
     by_weight = {f"{name}.weight": layer for name, layer in layers.items()}
-    idle = _without_image(model, classifier)
-    if idle:
+    idle = _idle(model, classifier)
+    for reason in dict.fromkeys(idle.values()):
+        names = [name for name in idle if idle[name] == reason]
         warnings.warn(
-            f"the file has no noise in {', '.join(idle)}: the image does not reach these layers. Train without it, "
-            f"too: gaussianize(model, exclude={idle})",
+            f"the file has no noise in {', '.join(names)}: {reason}. Train without it, too: "
+            f"gaussianize(model, exclude={names})",
             NoiseWarning,
             stacklevel=2,
         )
@@ -198,10 +200,10 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
     return in_order(classifier.graph, [*(by_node.get(site.node, site) for site in sites), *masked])
 
 
-def _without_image(model: nn.Module, classifier: Classifier) -> list[str]:
-    """Gaussian layers whose input is the same for every image.
+def _idle(model: nn.Module, classifier: Classifier) -> dict[str, str]:
+    """Gaussian layers that add no noise, by name, and why.
 
-    They are constants of the graph, as are layers that the network does not call.
+    Those whose input is the same for every image are constants of the graph.
     """
     dims = per_image_shape(classifier.graph.inputs[0], "the image")
     layers = gaussian_layers(model)
@@ -222,7 +224,9 @@ def _without_image(model: nn.Module, classifier: Classifier) -> list[str]:
         return given
 
     one, other = inputs(0), inputs(1)
-    return [name for name in layers if all(map(torch.equal, one[name], other[name]))]
+    idle = [name for name in layers if all(map(torch.equal, one[name], other[name]))]
+    constant, uncalled = "the image does not reach these layers", "the network never calls these layers"
+    return {name: constant if one[name] else f"{uncalled}, even if it uses their weights" for name in idle}
 
 
 class _BatchElsewhereError(Exception):

@@ -123,5 +123,10 @@ def largest_state(graph: ir.Graph) -> int:
 
 def bytes_of(value: ir.Value) -> int:
     """Bytes of one image; unknown dimensions count as 1."""
+    return 4 * math.prod(known_dims(value))
+
+
+def known_dims(value: ir.Value) -> list[int]:
+    """The static dimensions of a value behind its batch."""
     dims = value.shape.dims[1:] if value.shape is not None else ()
-    return 4 * math.prod(dim for dim in dims if isinstance(dim, int))
+    return [dim for dim in dims if isinstance(dim, int)]

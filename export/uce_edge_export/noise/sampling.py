@@ -11,6 +11,7 @@ With `sampled_from`, values before some layers are *uncertain*: their mean and v
 they are drawn, element by element, where they meet one of those layers.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 
@@ -21,7 +22,7 @@ import onnx_ir as ir
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Costs
 from uce_edge_export.graph.builder import Builder
-from uce_edge_export.graph.weight_layers import bytes_of, multiplications, per_image_shape, weight_of
+from uce_edge_export.graph.weight_layers import bytes_of, known_dims, multiplications, per_image_shape, weight_of
 from uce_edge_export.noise import inner_sums, layer_moments, moments
 from uce_edge_export.noise.perturbations import Masking
 from uce_edge_export.noise.sites import Site
@@ -128,6 +129,7 @@ class Pass:
         self._passes: ir.Value | None = None
         self._once = 0
         self._per_pass = 0
+        self._rows: dict[ir.Value, int] = {}
         self._widest = 0
         """Bytes of the largest sampled value of one image."""
 
@@ -234,10 +236,25 @@ class Pass:
                 inputs[1] = self._target(node, 1)
         for old, new in zip(node.outputs, inner_sums.copy(self._g, node, inputs), strict=True):
             self._set(old, new, kind)
-            if kind is _Kind.SAMPLED and self._g.nodes[-1].op_type == "Reshape" and old.dtype is not None:
+            rows = self._rows_of(node, old)
+            reshaped = self._g.nodes[-1].op_type == "Reshape" and rows == 1
+            if kind is _Kind.SAMPLED and reshaped and old.dtype is not None:
                 shape = per_image_shape(old, f"{node.op_type} {node.name}")
                 new.type, new.shape = ir.TensorType(old.dtype), ir.Shape([PASSES, *shape])
         self._count(multiplications(node), kind is _Kind.SAMPLED)
+
+    def _rows_of(self, node: ir.Node, output: ir.Value) -> int:
+        """How many leading entries of a value one image has.
+
+        Some networks join images with places, such as for the batch-norm of LeViT.
+        """
+        rows = max((self._rows.get(value, 1) for value in node.inputs if value is not None), default=1)
+        if node.op_type == "Reshape" and node.inputs[0] is not None:
+            before, after = (math.prod(known_dims(value)) for value in (node.inputs[0], output))
+            rows = rows * before // max(1, after)
+        if rows != 1:
+            self._rows[output] = rows
+        return rows
 
     def _target(self, node: ir.Node, leading: int) -> ir.Value:
         shape = per_image_shape(node.outputs[0], f"{node.op_type} {node.name}")

@@ -129,6 +129,7 @@ def _prepared(
     if options.keeps_dropout:
         dropout_marks.mark_dropout(graph, notes)
     simplification.fold_batch_norm(graph)
+    simplification.pool_whole_maps(graph)
     original_is, classes = class_scores.to_logits(graph, path, output_is, lambda: _sums_to_one(proto, graph), notes)
     batch_axis.free_batch(graph)
     common.RemoveUnusedNodesPass()(model)

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from uce_edge.errors import UceEdgeError
 
 # These read the leading dimension as something else than "one entry per image", or have none.
-_NEVER = {"LSTM", "GRU", "RNN", "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan", "Einsum"}
+_NEVER = {"LSTM", "GRU", "RNN", "NonZero", "Unique", "Compress", "NonMaxSuppression", "If", "Loop", "Scan"}
 _AXIS_DEFAULT = {
     "Concat": None, "Split": 0, "Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Softmax": -1, "LogSoftmax": -1,
     "Hardmax": -1, "ArgMax": 0, "ArgMin": 0, "TopK": -1, "CumSum": None, "Flatten": 1, "LayerNormalization": -1,
@@ -41,9 +41,27 @@ def works_across_images(node: ir.Node) -> bool:
         return "transA" in node.attributes and bool(node.attributes["transA"].as_int())
     if node.op_type == "MatMul":  # of a matrix on the right, the rows are added up
         return _rank(node.inputs[1]) == 2 and node.inputs[1] is not None and node.inputs[1].const_value is None
+    if node.op_type == "Einsum":
+        return not _keeps_images(node)
     rank = _rank(node.inputs[0])
     axes = _axes(node)
     return axes is not None and any(axis in (0, -rank) for axis in axes)
+
+
+def _keeps_images(node: ir.Node) -> bool:
+    """Whether an Einsum has the images first in all it takes and gives."""
+    equation = node.attributes["equation"].as_string().replace(" ", "").replace("...", "@")
+    inputs, arrow, output = equation.partition("->")
+    labels = list(zip(inputs.split(","), node.inputs, strict=True))
+    varying = [(label, value) for label, value in labels if value is not None and value.const_value is None]
+    fixed = [label for label, value in labels if value is not None and value.const_value is not None]
+    images = output[:1]
+    if images == "@":  # which is as many dimensions in every operand
+        fixed = [label for label in fixed if label[:1] != images]
+        first = len({_rank(value) - len(label) for label, value in varying}) == 1
+    else:
+        first = bool(arrow and images)
+    return first and all(label[:1] == images for label, _ in varying) and not any(images in label for label in fixed)
 
 
 def _axes(node: ir.Node) -> list[int] | None:

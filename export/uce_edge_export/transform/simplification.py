@@ -198,6 +198,31 @@ def fold_batch_norm(graph: ir.Graph) -> None:
         graph.remove([node, layer], safe=True)
 
 
+def pool_whole_maps(graph: ir.Graph) -> None:
+    """Turn average pools whose window covers the map into global ones.
+
+    Runtimes count the cells of a window beyond the map in different ways.
+    """
+    for node in list(graph):
+        x, output = node.inputs[0] if node.inputs else None, node.outputs[0]
+        if node.op_type != "AveragePool" or x is None or x.shape is None or output.shape is None:
+            continue
+        window, padded = (
+            node.attributes[name].as_ints() if name in node.attributes else () for name in ("kernel_shape", "pads")
+        )
+        places, left = list(x.shape)[2:], list(output.shape)[2:]
+        covers = all(isinstance(size, int) and size <= wide for size, wide in zip(places, window, strict=True))
+        automatic = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+        if not covers or any(padded) or automatic.startswith("SAME") or any(size != 1 for size in left):
+            continue
+        pool = ir.Node("", "GlobalAveragePool", [x], name=node.name)
+        new = pool.outputs[0]
+        new.name, new.shape, new.type = output.name, output.shape, output.type
+        graph.insert_before(node, pool)
+        replace_value(graph, output, new)
+        graph.remove(node, safe=True)
+
+
 def _batch_norm_factors(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
     """Factor and shift of every channel; None if they are not constant."""
     constants = [value.const_value for value in node.inputs[1:5] if value is not None and value.const_value is not None]
