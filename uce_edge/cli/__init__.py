@@ -12,6 +12,7 @@ from uce_edge import __version__
 from uce_edge.cli import (
     backbones,
     bench,
+    build,
     calibrate,
     compare,
     demo,
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 app.command(name="predict", cls=Command)(predict.predict)
 app.command(name="rank", cls=Command)(rank.rank)
+app.command(name="build", cls=Command)(build.build)
 app.command(name="train", cls=Command)(train.train)
 app.command(name="backbones", cls=Command)(backbones.backbones)
 app.command(name="calibrate", cls=Command)(calibrate.calibrate)

@@ -1,0 +1,138 @@
+"""`uce-edge build`: labelled photos to a promised file."""
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from uce_edge.cli.dataset_summary import tell_dataset
+from uce_edge.cli.extras import need_torch_export
+from uce_edge.cli.messages import echo, quote, say, show_log
+from uce_edge.cli.shared_options import TARGETS, GroupOption, parse_promise, parse_size, parse_time
+from uce_edge.errors import UsageError
+
+if TYPE_CHECKING:
+    from uce_edge.datasets.splits import Dataset
+
+NONE = "none"
+_TRAINING = 0.6  # of the time; the rest is for the features of held-out images, the checks and the report
+
+
+def build(
+    context: typer.Context,
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Labelled photos: a folder with one sub-folder per class, a manifest, or an .npz file.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="The model file. Default: NAME.onnx, after the photos.")] = None,
+    target_error: Annotated[
+        str | None,
+        typer.Option(
+            metavar=TARGETS,
+            help="The largest share of wrong labels among accepted photos (0 to 1), or one per label: "
+            "glioma=0.02,other=0.1. Default: no promise.",
+        ),
+    ] = None,
+    group: GroupOption = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="About how long all of it may take: 10m or 2h.")] = "10m",
+    backbone: Annotated[
+        str,
+        typer.Option(help=f"The pretrained network, by its name in `uce-edge backbones`; {NONE} to train a small one."),
+    ] = "efficientnet-lite0",
+    size: Annotated[
+        str | None, typer.Option(help="Height and width of the images, as 64x64. Default: that of --backbone.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The folder of the training. Default: runs/NAME, after the photos.")
+    ] = None,
+    ood: Annotated[str, typer.Option(help="Out-of-distribution images of the report, as for evaluate.")] = "far",
+) -> None:
+    """Make a model file from labelled photos: train, calibrate, export and evaluate, in one command.
+
+    Each stage is a command that you can repeat alone; build prints it before it runs. Photos that cannot keep the
+    promise are refused before training starts. If build is stopped, the same command goes on where it was.
+
+    Example: uce-edge build photos/ --target-error 0.05 --out photos.onnx
+
+    Example: uce-edge build scans.csv --group patient --target-error 0.1 --budget 20m --out scans.onnx
+    """
+    need_torch_export("Building a model file")
+    show_log("uce_edge")
+    name = Path(data).resolve().stem
+    out, run = out or Path(f"{name}.onnx"), run or Path("runs") / name
+    seconds = parse_time(budget)
+    _check_out(out)
+    dataset = _load(data, group, backbone, size)
+    tell_dataset(dataset)
+    _check_promise(dataset, target_error)
+    started, report = time.monotonic(), out.with_suffix(".html")
+    network = [] if backbone == NONE else ["--backbone", backbone]
+    stages = {
+        "train": [
+            "train", "--data", data, *network, *_given("--size", size), *_given("--group", group),
+            "--budget", f"{_TRAINING * seconds:.0f}s", "--out", str(run), "--resume",
+        ],
+        "calibrate": ["calibrate", str(run), *_given("--target-error", target_error)],
+        "export": ["export", str(run), "--out", str(out)],
+        "evaluate": ["evaluate", str(out), "--data", data, "--ood", ood, "--report", str(report)],
+    }  # fmt: skip
+    for number, (stage, words) in enumerate(stages.items(), 1):
+        spent = time.monotonic() - started
+        left = f"{spent:.0f} s spent, about {max(seconds - spent, 0):.0f} s left"
+        echo(err=True)
+        echo(f"[{number}/{len(stages)}] uce-edge {shlex.join(words)}", bold=True, err=True)
+        say(f"{stage.capitalize()}: {left}.")
+        _run(context, words)
+    say("", f"Built {quote(out)} in {time.monotonic() - started:.0f} s. Read {quote(report)}, then try:")
+    say(f"    uce-edge predict PHOTO.jpg --model {quote(out)} --reject {'0.3' if target_error is None else 'auto'}")
+
+
+def _given(option: str, value: str | None) -> list[str]:
+    return [] if value is None else [option, value]
+
+
+def _check_out(out: Path) -> None:
+    if out.suffix != ".onnx":
+        raise UsageError(f"--out must end in .onnx, but got {out}. For example: --out photos.onnx", "build.out")
+
+
+def _load(data: str, group: str | None, backbone: str, size: str | None) -> "Dataset":
+    """The photos, as training reads them; refuses a network that is not installed first."""
+    from uce_edge.datasets import splits
+    from uce_edge.images.resize import STRETCH
+    from uce_edge_train.networks import backbones
+
+    if backbone == NONE:
+        return splits.load(data, size=parse_size(size), group=group, resize=STRETCH)
+    chosen = backbones.named(backbone)
+    chosen.recipe()  # refuses missing weights
+    image = chosen.image
+    return splits.load(data, size=parse_size(size) or (image.height, image.width), group=group, resize=image.resize)
+
+
+def _check_promise(dataset: "Dataset", target_error: str | None) -> None:
+    """Refuse a promise that the photos cannot keep, and state what they can."""
+    from uce_edge.rejection import guarantee
+
+    held_out = dataset.splits["guarantee"].one_per_group()
+    photos = sum(map(len, dataset.splits.values()))
+    if target_error is None:
+        best = guarantee.upper_bound(0, len(held_out), 0.95)
+        say(f"No error is promised. {len(held_out)} guarantee images could promise {best:.1%} at best: --target-error.")
+        return
+    promise = parse_promise(target_error)
+    promise.targets(dataset.class_names)  # rejects unknown classes
+    guarantee.check_possible(len(held_out), promise, photos, grouped=held_out.groups is not None)
+
+
+def _run(context: typer.Context, words: list[str]) -> None:
+    """Run a command as it is printed."""
+    program = context.find_root()
+    code = program.command.main(words, program.info_name, standalone_mode=False)
+    if code:
+        raise typer.Exit(code)
