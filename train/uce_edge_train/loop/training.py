@@ -360,6 +360,8 @@ def image_of(dataset: Dataset, recipe: Recipe) -> ImageSpec:
     if mean is None or std is None:
         own_mean, own_std = channel_statistics(dataset.splits["train"].images)
         mean, std = mean or own_mean, std or own_std
+    if dataset.image_shape[2] == 1:  # gray images for colour weights
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
     return ImageSpec(*dataset.image_shape, mean=mean, std=std, range=dataset.gray.range, resize=dataset.resize)
 
 
