@@ -75,8 +75,8 @@ def train(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="Start from a pretrained network: a name of `uce-edge backbones`, timm:NAME or hf:FOLDER. Its image size, pixel scaling and "
-            "recipe become the defaults of the other options.",
+            help="Start from a pretrained network: a name of `uce-edge backbones`, timm:NAME or hf:FOLDER. Its image "
+            "size, pixel scaling and recipe become the defaults of the other options.",
             rich_help_panel=_START,
         ),
     ] = None,
