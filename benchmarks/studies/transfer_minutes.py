@@ -49,8 +49,10 @@ def measure(name: str, data: str, arguments: argparse.Namespace) -> dict[str, ob
         "train": timed("train", "--data", folder, *grouped, "--backbone", arguments.backbone, *budget, "--out", run),
         "calibrate": timed("calibrate", run, *promise),
         "export": timed("export", run, "--out", file),
-        "evaluate": timed("evaluate", file, "--data", folder, *grouped, "--reject", "auto", "--json", "--report", run / "report.html",
-                          to=scores),
+        "evaluate": timed(
+            "evaluate", file, "--data", folder, *grouped, "--reject", "auto", "--json",
+            "--report", run / "report.html", to=scores,
+        ),
         "verify": timed("verify", file),
     }  # fmt: skip
     again = {
