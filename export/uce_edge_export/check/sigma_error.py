@@ -55,7 +55,7 @@ def layer_errors(
     pairs = {
         theirs.node: (theirs, ours)
         for theirs, ours in zip(trained, sites, strict=True)
-        if theirs.perturbation.kind != ours.perturbation.kind
+        if {theirs.perturbation.kind, ours.perturbation.kind} == {PerturbationKind.GAUSSIAN, PerturbationKind.FACTORED}
     }
     if not pairs:
         return {}
@@ -113,9 +113,8 @@ def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> i
 
 
 def _deviation(g: Builder, site: Site, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """The standard deviation: a sample with noise of 1, less its mean."""
-    mean, *others = site.perturbation.prepare(g, site.node, inputs)
-    return g.Sub(site.perturbation.perturb(g, (mean, *others), g.constant(np.float32(1))), mean)
+    """Standard deviation up to a factor that all forms share."""
+    return g.Sqrt(site.perturbation.moments(g, site.node, inputs).scaled[0])
 
 
 def _relative_error(g: Builder, ours: ir.Value, theirs: ir.Value) -> ir.Value:
