@@ -41,7 +41,7 @@ def of_sites(sites: Sequence[Site]) -> Sigma:
 def layer_errors(
     classifier: Classifier, spec: ImageSpec, trained: Sequence[Site], sites: Sequence[Site], images: Pixels
 ) -> dict[str, float]:
-    """Relative error of sigma in every changed layer, without noise.
+    """Relative error of sigma in every layer that was factored, or was no more.
 
     It is the root of the mean squared difference over the root of the mean square.
 
@@ -82,6 +82,8 @@ def layer_errors(
 
 def describe(errors: dict[str, float], sigma: Sigma) -> str:
     """Describe the errors for a note."""
+    if not errors:  # noise by channel
+        return f"{sigma} sigma draws other noise than the trained one"
     worst = sorted(errors, key=lambda name: -errors[name])[:_SHOWN]
     named = ", ".join(f"{name} {errors[name]:.1%}" for name in worst)
     return f"{sigma} sigma differs from the trained one by {np.mean([*errors.values()]):.1%} a layer, most in {named}"
