@@ -212,7 +212,7 @@ class PerturbationKind(StrEnum):
     FACTORED = "gaussian-factored"
     """The same with a variance from the marginals of the squared weights."""
     CHANNEL = "gaussian-channel"
-    """The same with one variance and one draw for every channel of a convolution."""
+    """Gaussian dropout of channels: every channel of a convolution's input is multiplied by one number."""
     BERNOULLI = "bernoulli"
     """Dropout: every value is kept and divided by 1 - p, or 0."""
     BERNOULLI_CHANNEL = "bernoulli-channel"
@@ -231,7 +231,7 @@ class Sigma(StrEnum):
     FACTORED = "factored"
     """From the marginals of W^2 over outputs, inputs and taps: one map with one channel."""
     CHANNEL = "channel"
-    """In convolutions, one number and one draw for every channel, the same all over the map; exact elsewhere."""
+    """No standard deviation: every channel of a convolution's input is multiplied by one number. Exact elsewhere."""
 
 
 MAX_SIDE = 65_535

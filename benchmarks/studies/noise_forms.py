@@ -21,6 +21,7 @@ from PIL import Image
 from torch import nn
 
 from uce_edge import metrics
+from uce_edge.calibration.logits import StoredLogits
 from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Method
 from uce_edge.metrics import difference
@@ -118,7 +119,7 @@ def measured(
         nll = fitted.outcome.nll_after
         print(f"  p {p}: NLL {nll:.4f} on calibration images", flush=True)
         if best is None or nll < best[0]:
-            best = nll, probabilities(fitted, logits(tail, data["test"], passes)), p
+            best = nll, probabilities(fitted, StoredLogits([logits(tail, data["test"], passes)])), p
     assert best is not None
     return best[1], best[2]
 

@@ -160,7 +160,8 @@ def build(
     judgements: dict[str, Judgement] = {}
     fed = _with_noise_inputs(classifier, sites, metadata)
     parity = parity_gate.check(draft, images, reference, [site.size for site in sites], fed, tolerance)
-    if errors and trained and judged and judge_sigma:
+    changed = bool(trained) and sigma_error.of_sites(trained or []) is not metadata.sigma
+    if changed and trained and judged and judge_sigma:
         judgements[f"{metadata.sigma} sigma"] = sigma_error.judge(draft, graph(trained)[0], judged, errors)
     if metadata.precision is not Precision.FP32:
         change = precision.reduce(draft, judged)
@@ -170,7 +171,7 @@ def build(
         parity = laplace_draws.add(draft, drawn, images)
     if options.bake:
         bake_seeds(draft)
-    return Built(draft, parity, judgements, (sigma_error.describe(errors, metadata.sigma),) if errors else ())
+    return Built(draft, parity, judgements, (sigma_error.describe(errors, metadata.sigma),) if changed else ())
 
 
 def write(

@@ -11,7 +11,7 @@ import torch
 from helpers.errors import raises
 from torch import nn
 
-from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Sigma
+from uce_edge.contract import Inference, NoiseKind, PerturbationKind
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.runtime.model import Model
 from uce_edge_export.noise.sampling import PASSES
@@ -449,7 +449,7 @@ def test_noise_by_channel_is_cheap_and_the_same_in_the_file(tmp_path: Path) -> N
     done = export_module(network, metadata(), tmp_path / "m.onnx")  # compared with PyTorch by the parity gate
     kinds = {layer.kind for layer in done.metadata.layers}
     assert kinds == {PerturbationKind.CHANNEL, PerturbationKind.GAUSSIAN}  # linear layers have no map
-    exact = export_module(network, metadata(), tmp_path / "e.onnx", options=Options(sigma=Sigma.EXACT))
-    assert done.metadata.costs.macs_per_pass < 0.6 * exact.metadata.costs.macs_per_pass
+    plain = export_module(network, metadata(inference=Inference.DETERMINISTIC, samples=1), tmp_path / "e.onnx")
+    assert done.metadata.costs.macs(1) < 1.5 * plain.metadata.costs.macs(1)  # a linear layer is two layers
     with raises("moments.operator"):
         export_module(network, metadata(inference=Inference.MOMENTS), tmp_path / "n.onnx")

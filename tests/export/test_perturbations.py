@@ -67,7 +67,7 @@ CONVOLUTIONS = DEPTHWISE | {name: make for name, make in LAYERS.items() if "Conv
 )
 def test_gaussian_dropout_is_the_same_in_the_graph_and_in_numpy(layer: str, sigma: str) -> None:
     node = layer_of((LAYERS | DEPTHWISE)[layer])
-    kind = ChannelDropout(0.3) if sigma == "channel" else KINDS[sigma](node)
+    kind = ChannelDropout(0.3, node) if sigma == "channel" else KINDS[sigma](node)
     x = X.reshape(3, -1) if node.op_type == "Gemm" else X
     values = [x if i.const_value is None else i.const_value.numpy() for i in node.inputs if i is not None]
     plain = evaluate(node, values)[0]

@@ -266,3 +266,13 @@ def test_a_runtime_can_tell_which_values_are_equally_large(tmp_path: Path, sigma
     shapes = {value.name: value.type.tensor_type.shape.dim for value in graph.value_info}
     layers = [shapes[node.output[0]] for node in graph.node if node.op_type in ("Conv", "Relu")]
     assert {shape[0].dim_param for shape in layers} == {"batch", "passes"}
+
+
+def test_a_run_can_be_exported_with_noise_by_channel_and_is_judged(digits: Digits, tmp_path: Path) -> None:
+    done = export_run(digits.run, tmp_path / "m.onnx", digits.dataset, options=Options(sigma=Sigma.CHANNEL))
+    assert done.metadata.sigma is Sigma.CHANNEL
+    assert [*done.judgements] == ["channel sigma"]
+    assert any("draws other noise than the trained one" in note for note in done.notes)
+    model = Model(done.path, "cpu")
+    images = digits.dataset.splits["test"].images[:3]
+    assert np.array_equal(model.predict(images).novelty, model.predict(images, seed=7).novelty)  # it has no noise

@@ -22,10 +22,13 @@ from uce_edge_export.options import PostHoc
 from uce_edge_train import calibration
 from uce_edge_train.choices import Rates, Unfreeze
 from uce_edge_train.data import features
+from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.features import FOLDER, open_features
+from uce_edge_train.dropout import learned_rates
 from uce_edge_train.dropout.gaussian_layers import gaussianize
 from uce_edge_train.dropout.monte_carlo import mc_logits
-from uce_edge_train.loop import budget, training
+from uce_edge_train.loop import budget, rate_fit, training
+from uce_edge_train.loop.feeds import Pixels
 from uce_edge_train.networks import architectures, backbones, pretrained, seam
 from uce_edge_train.networks.backbones import BACKBONES, Backbone
 from uce_edge_train.recipe import Recipe
@@ -100,6 +103,7 @@ def test_one_command_from_photos_to_a_run_and_a_file(tiny: Backbone, photos: Pat
     done(call, "calibrate", out, "--samples", 4)
     done(call, "export", out, "--out", tmp_path / "tiny.onnx")
     assert Model(tmp_path / "tiny.onnx").metadata.pretrained == published
+    assert "CC0-1.0" in call("info", tmp_path / "tiny.onnx", "--all").out
 
 
 def test_options_replace_the_defaults_of_a_backbone(tiny: Backbone, photos: Path, tmp_path: Path, call: Call) -> None:
@@ -127,11 +131,15 @@ def test_the_trunk_keeps_its_weights_and_the_tail_learns(tiny: Backbone, dataset
     assert not any("running" in name for name in changed)  # statistics of batch-norm stay
 
 
-def test_passes_on_features_are_passes_on_images(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
-    run = training.train(dataset, tmp_path / "run", recipe_of(tiny))
+@pytest.mark.parametrize(("name", "shape"), [("blocks.2", (12, 12, 32)), (None, (1, 1, 64))])
+def test_passes_on_features_are_passes_on_images(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, name: str | None, shape: tuple[int, int, int]
+) -> None:
+    run = training.train(dataset, tmp_path / "run", recipe_of(tiny, epochs=1, p=0.1, rates="fixed"))
     model, data = load_model(run, tmp_path / "run"), dataset.splits["guarantee"]
-    stored = open_features(model, run.image, tmp_path / "run", "blocks.2")
+    stored = open_features(model, run.image, tmp_path / "run", name)  # None: before the noise, which is in the head
     assert stored is not None
+    assert stored.shape == shape
     plain = np.concatenate(list(mc_logits(model, data, run.image, 3, 7)), 1)
     from_features = np.concatenate(list(mc_logits(stored.tail, stored.of(data), stored.spec, 3, 7)), 1)
     np.testing.assert_allclose(from_features, plain, rtol=0.02, atol=0.02)  # stored as float16
@@ -280,6 +288,53 @@ def test_backbones_are_listed(call: Call) -> None:
     assert "Apache-2.0" in said.out
     listed = json.loads(call("backbones", "--json").out)
     assert {row["name"]: row["image"] for row in listed}["efficientnet-lite1"] == [240, 240]
+
+
+def test_a_fitted_rate_does_no_harm(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
+    tried: list[float] = []
+    recipe = recipe_of(tiny, epochs=4)
+    run = training.train(dataset, tmp_path / "run", recipe)
+    model = load_model(run, tmp_path / "run")
+    before = [value.clone() for value in model.parameters()]
+    held_out, image = dataset.splits["calibration"], run.image
+    feed = Pixels(model, image, held_out, torch.zeros(0), torch.zeros(0), Augmentation())
+    found = rate_fit.fit(feed, 0, tried.append)
+    assert found.p in rate_fit.RATES
+    assert tried == [rate for rate in rate_fit.RATES if rate >= tried[0]][: len(tried)]
+    assert set(learned_rates.current(model).values()) == {found.p}
+    assert all(map(torch.equal, before, model.parameters()))  # nothing was trained
+    assert found.nll <= found.plain_nll + 0.05
+
+    def ruin(p: float) -> None:
+        with torch.no_grad():
+            model.get_submodule("classifier").weight.mul_(-3)  # type: ignore[operator, union-attr]
+
+    rate_fit.fit(feed, 0, ruin)
+    assert all(map(torch.equal, before, model.parameters()))  # weights that became worse are not kept
+
+
+def test_held_out_nll_is_that_of_the_best_temperature(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
+    run = training.train(dataset, tmp_path / "run", recipe_of(tiny, epochs=1, p=0.1, rates="fixed"))
+    model, data = load_model(run, tmp_path / "run"), dataset.splits["calibration"]
+
+    def overconfident(logits: torch.Tensor) -> torch.Tensor:
+        return 20 * logits.float()
+
+    plain, accuracy = training.evaluate(model, run.image, data, overconfident)
+    tempered, same = training.evaluate(model, run.image, data, overconfident, tempered=True)
+    assert same == accuracy
+    assert tempered < 0.8 * plain
+
+
+def test_a_start_from_a_file_fits_its_rate_and_a_run_keeps_its_own(
+    tiny: Backbone, photos: Path, tmp_path: Path, call: Call
+) -> None:
+    assert tiny.path is not None
+    start = ("train", "--data", photos, "--size", "24x24", "--epochs", 1, "--batch-size", 16)
+    assert "Rate: p = " in done(call, *start, "--init", tiny.path, "--out", tmp_path / "file")
+    done(call, *start, "--p", 0.07, "--out", tmp_path / "first")
+    done(call, *start, "--init", tmp_path / "first", "--out", tmp_path / "second")
+    assert Run.load(tmp_path / "second").recipe.p == pytest.approx(0.07)
 
 
 def test_calibration_reads_features_of_the_run(

@@ -38,7 +38,7 @@ class TrainingScores(Record):
     train_nll: float
     """Of the training images in that epoch, with noise."""
     held_out_nll: float
-    """Of the calibration images after it, without noise."""
+    """Of the calibration images after it, without noise; for a pretrained network, with the best temperature."""
     held_out_accuracy: Share
 
 

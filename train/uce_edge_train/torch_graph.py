@@ -15,6 +15,7 @@ import torch
 from onnx_ir.passes import common
 from torch import Tensor, nn
 
+from uce_edge.contract import PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec
 from uce_edge_export import quiet_logs
@@ -191,7 +192,7 @@ def noisy_sites(classifier: Classifier, model: nn.Module) -> list[Site]:
         )
     by_weight = {name: layer for name, layer in by_weight.items() if name.removesuffix(".weight") not in idle}
     sites = [
-        replace(site, perturbation=by_weight[site.name].perturbation())
+        replace(site, perturbation=by_weight[site.name].perturbation(site.node))
         for site in sites_with_rates(classifier.graph, {name: layer.p for name, layer in by_weight.items()})
     ]
     trained = {name: layer.effective_weight.numpy() for name, layer in by_weight.items() if layer.factors_its_sigma}
@@ -296,6 +297,8 @@ def _mirrored(site: Site, model: nn.Module) -> Tensor:
     Batch-norm with a negative scale mirrors the noise of its channel. Folded into the weights it does not: the noise
     has the same distribution, and the other sign.
     """
+    if site.perturbation.kind == PerturbationKind.CHANNEL:  # the noise is that of the input
+        return torch.ones(())
     layer, weight = gaussian_layers(model)[site.name.removesuffix(".weight")], weight_of(site.node)
     assert weight is not None
     assert weight[0].const_value is not None

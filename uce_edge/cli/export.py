@@ -133,8 +133,8 @@ def export(
     sigma: Annotated[
         Sigma | None,
         typer.Option(
-            help="How the standard deviation of the noise is computed. factored: faster, approximate. channel: one "
-            "draw for every channel of a convolution. Default: as in training, or exact.",
+            help="How the standard deviation of the noise is computed. factored: faster, approximate. channel: "
+            "multiply every input channel of a convolution by one number. Default: as in training, or exact.",
             rich_help_panel=_NOISE,
         ),
     ] = None,

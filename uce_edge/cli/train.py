@@ -75,8 +75,8 @@ def train(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="Start from a pretrained network: a name of `uce-edge backbones`. Its image size, pixel scaling and "
-            "recipe become the defaults of the other options.",
+            help="Start from a pretrained network: a name of `uce-edge backbones`, timm:NAME or hf:FOLDER. Its image "
+            "size, pixel scaling and recipe become the defaults of the other options.",
             rich_help_panel=_START,
         ),
     ] = None,
@@ -158,8 +158,8 @@ def train(
         Sigma,
         typer.Option(
             help="How the standard deviation of the Gaussian noise is computed. exact: as in the paper. factored: an "
-            "approximation that halves the time of training and inference. channel: one draw for every channel of a "
-            "convolution.",
+            "approximation that halves the time of training and inference. channel: multiply every input channel of "
+            "a convolution by one number.",
             rich_help_panel=_DROPOUT,
         ),
     ] = Sigma.EXACT,

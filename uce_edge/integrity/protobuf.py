@@ -60,7 +60,6 @@ _MESSAGES = {
             _EXTERNAL_DATA: "entry", 16: "entry",
         },
     ),
-    "value": _Message({1: _BYTES, 2: _BYTES, 3: _BYTES}, {4: "entry"}),
     "sparse": _Message({1: "tensor", 2: "tensor"}, {3: _VARINT}),
     "function": _Message(
         {1: _BYTES, 8: _BYTES, 10: _BYTES, 13: _BYTES},

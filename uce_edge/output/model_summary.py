@@ -126,6 +126,8 @@ def _rest(metadata: Metadata) -> dict[str, str | list[str]]:
     rows |= {name: _score_text(score) for name, score in metadata.metrics.items() if name != "accuracy"}
     for name, entry in metadata.card.items():
         rows[name] = list(map(str, entry)) if isinstance(entry, list) else str(entry)
+    if metadata.pretrained is not None:
+        rows["pretrained"] = f"{metadata.pretrained.name}, {metadata.pretrained.licence}, {metadata.pretrained.source}"
     rows |= {f"sha256 {name}": digest for name, digest in metadata.hashes.named().items()}
     rows["tools"] = ", ".join(f"{name} {version}" for name, version in sorted(metadata.tools.items()))
     return rows

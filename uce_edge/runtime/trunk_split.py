@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract
-from uce_edge.integrity.protobuf import Field, as_varint, bytes_field, fields
+from uce_edge.integrity.protobuf import Field, WireError, as_varint, bytes_field, fields
 from uce_edge.runtime.session import Runner
 
 _GRAPH, _METADATA = 7, 14  # of a model
@@ -102,9 +102,12 @@ def open_halves(content: bytes, open_session: OpenSession) -> Halves | None:
     """
     if content[4:8] == b"ORTM":
         return None
-    model = list(fields(memoryview(content)))
-    graph = [field for part in model if part.number == _GRAPH for field in fields(part.content, "graph")]
-    plan = _planned(graph)
+    try:
+        model = list(fields(memoryview(content)))
+        graph = [field for part in model if part.number == _GRAPH for field in fields(part.content, "graph")]
+        plan = _planned(graph)
+    except WireError:  # a value with a remark
+        return None
     if plan is None:
         return None
     trunk = open_session(_model(model, graph, plan.trunk, [contract.IMAGE], [], [*plan.seam, *plan.early]))
@@ -163,7 +166,8 @@ def _read(field: Field) -> _Node | None:
 
 
 def _name_of(field: Field) -> str:
-    kind, number = ("tensor", 8) if field.number == _INITIALIZER else ("value", 1)
+    # What declares a value has a name and a type, two texts like an entry of the metadata.
+    kind, number = ("tensor", 8) if field.number == _INITIALIZER else ("entry", 1)
     return next((str(part.content, "utf-8") for part in fields(field.content, kind) if part.number == number), "")
 
 

@@ -41,7 +41,7 @@ def of_sites(sites: Sequence[Site]) -> Sigma:
 def layer_errors(
     classifier: Classifier, spec: ImageSpec, trained: Sequence[Site], sites: Sequence[Site], images: Pixels
 ) -> dict[str, float]:
-    """Relative error of sigma in every changed layer, without noise.
+    """Relative error of sigma in every layer that was factored, or was no more.
 
     It is the root of the mean squared difference over the root of the mean square.
 
@@ -55,7 +55,7 @@ def layer_errors(
     pairs = {
         theirs.node: (theirs, ours)
         for theirs, ours in zip(trained, sites, strict=True)
-        if theirs.perturbation.kind != ours.perturbation.kind
+        if {theirs.perturbation.kind, ours.perturbation.kind} == {PerturbationKind.GAUSSIAN, PerturbationKind.FACTORED}
     }
     if not pairs:
         return {}
@@ -82,6 +82,8 @@ def layer_errors(
 
 def describe(errors: dict[str, float], sigma: Sigma) -> str:
     """Describe the errors for a note."""
+    if not errors:  # noise by channel
+        return f"{sigma} sigma draws other noise than the trained one"
     worst = sorted(errors, key=lambda name: -errors[name])[:_SHOWN]
     named = ", ".join(f"{name} {errors[name]:.1%}" for name in worst)
     return f"{sigma} sigma differs from the trained one by {np.mean([*errors.values()]):.1%} a layer, most in {named}"
@@ -113,9 +115,8 @@ def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> i
 
 
 def _deviation(g: Builder, site: Site, inputs: Sequence[ir.Value | None]) -> ir.Value:
-    """The standard deviation: a sample with noise of 1, less its mean."""
-    mean, *others = site.perturbation.prepare(g, site.node, inputs)
-    return g.Sub(site.perturbation.perturb(g, (mean, *others), g.constant(np.float32(1))), mean)
+    """Standard deviation up to a factor that all forms share."""
+    return g.Sqrt(site.perturbation.moments(g, site.node, inputs).scaled[0])
 
 
 def _relative_error(g: Builder, ours: ir.Value, theirs: ir.Value) -> ir.Value:

@@ -159,12 +159,22 @@ def _noise_source(
 
 def _emit_like(g: Builder, key: ir.Node | ir.Value, mu: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     """A value with the shape of another's normals."""
-    whole = per_image_shape(key if isinstance(key, ir.Value) else key.outputs[0], "a noisy layer")
+    values = [key] if isinstance(key, ir.Value) else [key.outputs[0], *key.inputs[:1]]
+    whole = next(dims for value in values if value is not None and _holds(dims := _dims(value), shape))
     axes = [axis + 1 for axis, (one, many) in enumerate(zip(shape, whole, strict=True)) if one != many]
     if not axes:
         return mu
     bounds = (np.zeros(len(axes), np.int64), np.ones(len(axes), np.int64), np.array(axes))
     return g.Slice(mu, *map(g.constant, bounds))
+
+
+def _dims(value: ir.Value) -> tuple[int, ...]:
+    return per_image_shape(value, "a noisy layer")
+
+
+def _holds(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether normals have the shape of a value, or 1 in some dimensions."""
+    return len(dims) == len(shape) and all(one in (1, many) for one, many in zip(shape, dims, strict=True))
 
 
 def _emit_normalisation(g: Builder, image: ir.Value, spec: ImageSpec, channels_last: bool) -> ir.Value:

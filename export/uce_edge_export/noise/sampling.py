@@ -186,7 +186,7 @@ class Pass:
         inputs = [None if x is None else self._sampled(x) if sampled else self._value(x) for x in node.inputs]
         prepared = perturbation.prepare(self._g, node, inputs)
         if not sampled:
-            prepared = tuple(self._repeated(part) for part in prepared)
+            prepared = tuple(part if part.const_value is not None else self._repeated(part) for part in prepared)
         normals = self._noise(node, prepared[0])
         if isinstance(perturbation, Masking):
             normals = perturbation.mask(self._g, normals)

@@ -161,7 +161,7 @@ def in_form(sites: list[Site], sigma: Sigma) -> list[Site]:
 def _by_channel(site: Site) -> Site:
     if site.node.op_type != "Conv" or not isinstance(site.perturbation, GaussianDropout):
         return site
-    return replace(site, perturbation=ChannelDropout(site.perturbation.p))
+    return replace(site, perturbation=ChannelDropout(site.perturbation.p, site.node))
 
 
 def factored(sites: Sequence[Site], trained: Mapping[str, npt.NDArray[np.float32]] | None = None) -> list[Site]:

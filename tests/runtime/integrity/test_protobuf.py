@@ -10,7 +10,7 @@ from uce_edge.integrity.protobuf import ExternalDataError, WireError
 NAMES = {
     "model": "ModelProto", "graph": "GraphProto", "node": "NodeProto", "attribute": "AttributeProto",
     "tensor": "TensorProto", "sparse": "SparseTensorProto", "function": "FunctionProto",
-    "training": "TrainingInfoProto", "entry": "StringStringEntryProto", "value": "ValueInfoProto",
+    "training": "TrainingInfoProto", "entry": "StringStringEntryProto",
 }  # fmt: skip
 CONTENT = small_model().SerializeToString()
 

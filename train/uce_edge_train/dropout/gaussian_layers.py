@@ -7,7 +7,6 @@ plain model and its Gaussian form. Noise is independent per output element: it h
 dropout on the layer's input, not its correlations.
 """
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,8 @@ from uce_edge_train.dropout.noise_draws import standard_normal
 from uce_edge_train.dropout.weight_products import CONVOLUTIONS, Product, ReplacedProduct, product_of
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from uce_edge_export.noise.perturbations import Perturbation
 
 Noise = Callable[[str, Tensor], Tensor]
@@ -100,23 +101,24 @@ class _Gaussian(nn.Module):
 
     @property
     def draws_by_channel(self) -> bool:
-        """Whether the noise of a channel is the same all over its map."""
+        """Whether every channel of the input is multiplied by one number."""
         return self.sigma is Sigma.CHANNEL and isinstance(self, CONVOLUTIONS)
 
     @property
     def _groups(self) -> int:
         return int(getattr(self, "groups", 1))
 
-    def perturbation(self) -> "Perturbation":
+    def perturbation(self, node: "ir.Node") -> "Perturbation":
         """The noise in an exported graph, unless its sigma is factored."""
         from uce_edge_export.noise.perturbations import ChannelDropout, GaussianDropout
 
-        return ChannelDropout(self.p) if self.draws_by_channel else GaussianDropout(self.p)
+        return ChannelDropout(self.p, node) if self.draws_by_channel else GaussianDropout(self.p)
 
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """A sample of the layer's output; its mean when noise is off."""
         if self.sampling:
-            mode = ReplacedProduct(lambda product: self._sample(product, input))
+            by_channel = self.draws_by_channel
+            mode = ReplacedProduct(lambda x: self._channel_sample(x) if by_channel else self._sample(x, input))
         elif self.baked_weight is not None:
             mode = ReplacedProduct(self._with_baked_weight)
         else:
@@ -134,8 +136,6 @@ class _Gaussian(nn.Module):
         # Where the layer flattens what stands before its features, noise still has the layout of its input.
         flattened = not product.outputs_first and mu.shape[:-1] != input.shape[:-1]
         like = mu.reshape(*input.shape[:-1], mu.shape[-1]) if flattened else mu
-        if self.draws_by_channel:
-            like = mu[(slice(None), slice(None), *[slice(1)] * (mu.ndim - 2))].contiguous()
         eps = standard_normal(like, None) if self.noise is None else self.noise(self.layer_name, like)
         # float32 whatever autocast chose: squares of half-precision activations overflow.
         with torch.autocast(mu.device.type, enabled=False):
@@ -144,27 +144,24 @@ class _Gaussian(nn.Module):
                 alpha = torch.tensor(self.p / (1 - self.p), dtype=wide.dtype, device=wide.device)
             else:
                 alpha = self.log_alpha.exp()
-            mean, noise = mu.to(wide.dtype), eps.to(wide.dtype)
-            if self.draws_by_channel:
-                return (mean + (alpha * self._channel_variance(product, wide)).sqrt() * noise).to(mu.dtype)
-            noise = noise.reshape(mu.shape)
+            mean, noise = mu.to(wide.dtype), eps.reshape(mu.shape).to(wide.dtype)
             if self.factors_its_sigma:
                 sample = self._factored_sample(product, mean, wide, noise, alpha)
             else:
                 sample = _Sample.apply(mean, self._variance(product, wide.square()), noise, alpha)  # type: ignore[no-untyped-call]
             return sample.to(mu.dtype)
 
+    def _channel_sample(self, product: Product) -> Tensor:
+        """The product of the input times one number for every channel."""
+        x = product.input
+        like = x[(slice(None), slice(None), *[slice(1)] * (x.ndim - 2))].contiguous()
+        eps = standard_normal(like, None) if self.noise is None else self.noise(self.layer_name, like)
+        alpha = self.p / (1 - self.p) if self.log_alpha is None else self.log_alpha.exp()
+        return product.multiply(x * (1 + alpha**0.5 * eps).to(x.dtype), product.weight, product.bias)
+
     def _variance(self, product: Product, squares: Tensor) -> Tensor:
         """layer(x^2, W^2), without a bias."""
         return product.multiply(squares, _squared(product.weight), None)
-
-    def _channel_variance(self, product: Product, input: Tensor) -> Tensor:
-        """The mean variance over the map without its border, [batch, outputs, 1...]."""
-        places = product.output[0, 0].numel() * math.prod(self.stride)  # type: ignore[arg-type]
-        power = _squared(product.rows).flatten(2).sum(2).reshape(self._groups, -1, product.rows.shape[1]) / places
-        squares = input.square().flatten(2).sum(2).reshape(len(input), self._groups, -1)
-        variance = torch.einsum("bgc,goc->bgo", squares, power).flatten(1)
-        return variance.clamp_min(_SMALLEST_SIGMA**2).reshape(*variance.shape, *[1] * (input.ndim - 2))
 
     def _factored_sample(self, product: Product, mu: Tensor, input: Tensor, eps: Tensor, alpha: Tensor) -> Tensor:
         """The sample with the variance of the factors."""
@@ -208,7 +205,7 @@ def gaussianize(
             last match counts, and layers without a match have no noise.
         skip_first: Leave the first weight layer (in registration order) without noise.
         sigma: "exact", "factored" for a variance that costs little more than the layer itself, or "channel" for one
-            draw for every channel of a convolution.
+            number for every channel of a convolution's input.
         layers: The only layers with noise: "tail" (the last convolution and what is behind it), "last:6",
             "no-depthwise", names or patterns, or several of these; None for all. A module may name its own tail in an
             attribute `noisy_tail`.

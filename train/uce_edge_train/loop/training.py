@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from uce_edge._util.atomic_files import writable_folder
 from uce_edge._util.progress import progress
+from uce_edge.calibration.logits import ArrayLogits
+from uce_edge.calibration.maps import fit_map
+from uce_edge.contract import Method
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError, expected
@@ -185,7 +188,7 @@ class _Job:
 
         found = rate_fit.fit(feed, stage.seed, train_at)
         _log.info(found.summary())
-        nll, accuracy = evaluate(feed.network, feed.image, feed.held_out, stage.judged)
+        nll, accuracy = evaluate(feed.network, feed.image, feed.held_out, stage.judged, tempered=True)
         return {"held_out_nll": nll, "held_out_accuracy": accuracy}
 
     def _hold(self, stage: Recipe) -> tuple[str, ...]:
@@ -246,7 +249,10 @@ class _Loop:
         self._epoch(self.group.wrap(self.feed.network), lambda _: None)
 
     def _held_out(self) -> list[float]:
-        return list(evaluate(self.feed.network, self.feed.image, self.feed.held_out, self.recipe.judged))
+        feed, recipe = self.feed, self.recipe
+        # Few images: raw NLL would stop a network that only needs a temperature, which calibration gives it.
+        tempered = recipe.unfreeze is not None
+        return list(evaluate(feed.network, feed.image, feed.held_out, recipe.judged, tempered=tempered))
 
     def _stalled(self) -> bool:
         state, patience = self.training.progress, self.recipe.patience
@@ -354,20 +360,36 @@ def image_of(dataset: Dataset, recipe: Recipe) -> ImageSpec:
     if mean is None or std is None:
         own_mean, own_std = channel_statistics(dataset.splits["train"].images)
         mean, std = mean or own_mean, std or own_std
+    if dataset.image_shape[2] == 1:  # gray images for colour weights
+        mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
     return ImageSpec(*dataset.image_shape, mean=mean, std=std, range=dataset.gray.range, resize=dataset.resize)
 
 
 def evaluate(
-    model: nn.Module, image: ImageSpec, data: Split, judged: Callable[[Tensor], Tensor] = Tensor.float
+    model: nn.Module,
+    image: ImageSpec,
+    data: Split,
+    judged: Callable[[Tensor], Tensor] = Tensor.float,
+    *,
+    tempered: bool = False,
 ) -> tuple[float, float]:
-    """NLL and accuracy of the network without noise."""
+    """NLL and accuracy of the network without noise.
+
+    Args:
+        model: The network, or its tail.
+        image: How it takes images.
+        data: Labelled images, or features.
+        judged: What is done to logits before.
+        tempered: Whether the NLL is that with the best temperature.
+    """
     device = next(model.parameters()).device
-    nll, right = 0.0, 0
+    parts = []
     with torch.no_grad(), deterministic(model):
         for start in range(0, len(data), 256):
             pixels = torch.from_numpy(data.images[start : start + 256]).to(device)
-            labels = torch.from_numpy(data.labels[start : start + 256]).to(device)
-            logits = judged(model(normalise(pixels, image)))
-            nll += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
-            right += int((logits.argmax(-1) == labels).sum())
-    return nll / len(data), right / len(data)
+            parts.append(judged(model(normalise(pixels, image))).cpu())
+    logits, labels = torch.cat(parts), torch.from_numpy(data.labels)
+    nll = float(nn.functional.cross_entropy(logits, labels))
+    if tempered and np.isfinite(nll):
+        nll = fit_map(Method.TEMPERATURE, ArrayLogits(logits[None].numpy()), data.labels).outcome.nll_after
+    return nll, float((logits.argmax(-1) == labels).float().mean())

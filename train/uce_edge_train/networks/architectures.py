@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge_train.choices import Architecture, Stem
+from uce_edge_train.networks.backbones import HF, TIMM
 from uce_edge_train.networks.efficientnet_lite import EfficientNetLite
 from uce_edge_train.networks.mobilenet_v3 import MobileNetV3
 from uce_edge_train.networks.vision_transformer import VisionTransformer
@@ -223,11 +224,16 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
     """A network with random weights.
 
     Args:
-        name: One of `ARCHITECTURES`, or `package.module:function` for the user's own function of (classes, channels).
+        name: One of `ARCHITECTURES`, `timm:NAME`, `hf:FOLDER`, or `package.module:function` for the user's own function
+            of (classes, channels).
         classes: Number of classes.
         channels: Channels of the image.
         stem: For the networks of this module: one of `Stem`.
     """
+    if name.startswith((TIMM, HF)):
+        from uce_edge_train.networks import hub_backbones
+
+        return hub_backbones.build(name, classes, channels)
     if ":" in name:
         model = _own(name)(classes=classes, channels=channels)
         if not isinstance(model, nn.Module):

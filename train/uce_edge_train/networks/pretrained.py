@@ -15,6 +15,7 @@ from uce_edge.metadata import Sketch
 from uce_edge_train.choices import Architecture, Stem
 from uce_edge_train.loop.checkpoint import CHECKPOINT
 from uce_edge_train.networks import architectures
+from uce_edge_train.networks.backbones import HF, TIMM
 from uce_edge_train.networks.hub_names import canonical, hub_names
 from uce_edge_train.networks.initial_weights import Start
 from uce_edge_train.networks.parameter_groups import first_of, head_of
@@ -82,12 +83,11 @@ def begin(model: nn.Module, start: Start, arch: str) -> str:
     Raises:
         UsageError: The file is not the one that the recipe means, or holds weights of another architecture.
     """
-    content = _content(_file(start.file))
-    if _sha256(content) != start.sha256:
+    sha256, tensors = _weights(start.file)
+    if sha256 != start.sha256:
         raise UsageError(
             f"{start.file} is not the file that the recipe was made with: its SHA-256 differs.", "weights.changed"
         )
-    tensors = _tensors(content, start.file)
     fitted = fit(model, tensors)
     if not fitted.is_enough:
         raise UsageError(_another(tensors, start.file, arch, fitted), "weights.mismatch")
@@ -102,9 +102,20 @@ def begin(model: nn.Module, start: Start, arch: str) -> str:
     return f"Starts from {start.file}: {fitted.summary()}"
 
 
+def _weights(file: str) -> tuple[str, Mapping[str, Tensor]]:
+    """SHA-256 and tensors of a file, or of a network of a hub."""
+    if file.startswith((TIMM, HF)):
+        from uce_edge_train.networks import hub_backbones
+
+        tensors = hub_backbones.load(file).tensors
+        return hub_backbones.digest(tensors), tensors
+    content = _content(_file(file))
+    return _sha256(content), _tensors(content, file)
+
+
 def trained_on(start: Start | None) -> Sketch | None:
     """Training images of the initial weights, if known."""
-    run = None if start is None else _run_beside(_file(start.file))
+    run = None if start is None or start.file.startswith((TIMM, HF)) else _run_beside(_file(start.file))
     return None if run is None else run.trained_on
 
 

@@ -42,7 +42,8 @@ class Perturbation(Protocol):
             inputs: Its inputs in the new graph.
 
         Returns:
-            Values with the node's leading dimension, of which the first has the shape of its output.
+            Values with the node's leading dimension, or constants. The noise has the shape of the first, or of one
+            value for each of its channels.
         """
         ...
 

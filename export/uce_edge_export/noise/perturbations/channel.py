@@ -1,14 +1,13 @@
-"""Gaussian dropout with one draw for every channel of a convolution.
+"""Gaussian dropout of the input channels of a convolution.
 
-A channel's variance is the mean of the exact one over the map, up to its border, and its noise is the same everywhere:
+With alpha = p / (1 - p), every channel of the input is multiplied by one number, the same all over its map:
 
-    m_c = sum(x_c * x_c) / (outputs of a channel * strides);   sigma_o = sqrt(alpha * sum_c m_c sum_k W_ock * W_ock)
-    y = mu + sigma * noise
+    y = layer(x * (1 + sqrt(alpha) * noise), W) + bias
 
-So a pass needs one more sum over the layer's input and one more addition to its output, and no second layer.
+It is what a weight posterior gives a convolution: all weights of a channel move together. An output of a 1x1 layer has
+the variance of Gaussian dropout by value. A pass needs one product on the input, and no second layer.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,34 +17,41 @@ import onnx_ir as ir
 from uce_edge.contract import PerturbationKind
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.graph.builder import Builder
-from uce_edge_export.graph.node_evaluator import Array
-from uce_edge_export.graph.weight_layers import multiplications, per_image_shape
-from uce_edge_export.noise.perturbations.gaussian import GaussianDropout
+from uce_edge_export.graph.node_evaluator import Array, evaluate
+from uce_edge_export.graph.weight_layers import multiplications
 from uce_edge_export.noise.uncertain import Operand, Uncertain
 
 
 @dataclass(frozen=True)
-class ChannelDropout(GaussianDropout):
-    """Gaussian dropout of a convolution, drawn by channel."""
+class ChannelDropout:
+    """Gaussian dropout of channels, for one convolution."""
 
     p: float
+    layer: ir.Node
+    """The convolution."""
     kind = PerturbationKind.CHANNEL
 
+    @property
+    def _strength(self) -> np.float32:
+        return np.float32((self.p / (1 - self.p)) ** 0.5)
+
     def normals(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """One for every channel."""
-        return (shape[0], *[1] * (len(shape) - 1))
+        """One for every channel of the input."""
+        weight = self.layer.inputs[1]
+        assert weight is not None
+        assert weight.const_value is not None
+        groups = self.layer.attributes["group"].as_int() if "group" in self.layer.attributes else 1
+        return (weight.const_value.numpy().shape[1] * groups, *[1] * (len(shape) - 1))
 
     def prepare(self, g: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ...]:
-        """Mean, and one standard deviation for every channel."""
-        x = inputs[0]
-        assert x is not None
-        mu = g.copy(node, inputs)[0]
-        power, groups = self._power(node), _groups(node)
-        axes = g.constant(np.arange(2, power.ndim))
-        squares = g.ReduceSumSquare(x, axes, keepdims=1)
-        if power.shape[1] == 1 and len(power) == groups:  # one input for every output
-            return mu, g.Sqrt(g.Mul(squares, g.constant(np.moveaxis(power, 0, 1)[0])))
-        return mu, g.Sqrt(g.Conv(squares, g.constant(power), group=groups))
+        """The operands of the layer."""
+        return tuple(value for value in inputs if value is not None)
+
+    def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
+        """The layer on its input times one number a channel."""
+        x, *constants = prepared
+        factors = g.Add(g.Mul(normals, g.constant(self._strength)), g.constant(np.float32(1)))
+        return g.copy(self.layer, [g.Mul(x, factors), *constants])[0]
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
         """Refused: the values of a channel move together."""
@@ -57,28 +63,10 @@ class ChannelDropout(GaussianDropout):
 
     def reference(self, node: ir.Node, inputs: Sequence[Array | None], output: Array, normals: Array) -> Array:
         """The formula of the module."""
-        x, power, groups = inputs[0], self._power(node), _groups(node)
+        x, *constants = inputs
         assert x is not None
-        squares = np.square(x.astype(np.float64)).reshape(len(x), groups, -1, math.prod(x.shape[2:])).sum(-1)
-        by_group = power.reshape(groups, -1, power.shape[1]).astype(np.float64)
-        variance = np.einsum("bgc,goc->bgo", squares, by_group).reshape(len(x), -1, *[1] * (x.ndim - 2))
-        return np.asarray(output + np.sqrt(variance) * normals, np.float32)
+        return np.asarray(evaluate(node, [x * (1 + self._strength * normals), *constants])[0], np.float32)
 
     def multiplications(self, node: ir.Node) -> int:
-        """Those of the mean, and one for each pair of channels."""
-        return multiplications(node) + self._power(node).size
-
-    def _power(self, node: ir.Node) -> Array:
-        """Alpha W^2 summed over taps, over outputs of a channel times strides: [outputs, inputs of a group, 1...]."""
-        weight = node.inputs[1]
-        assert weight is not None
-        assert weight.const_value is not None
-        squares = np.square(weight.const_value.numpy().astype(np.float64))
-        strides = node.attributes["strides"].as_ints() if "strides" in node.attributes else [1]
-        places = math.prod(per_image_shape(node.outputs[0], "a noisy layer")[1:]) * math.prod(strides)
-        taps = tuple(range(2, squares.ndim))
-        return np.asarray(self.alpha * squares.sum(axis=taps, keepdims=True) / places, np.float32)
-
-
-def _groups(node: ir.Node) -> int:
-    return node.attributes["group"].as_int() if "group" in node.attributes else 1
+        """Those of the layer."""
+        return multiplications(node)
