@@ -6,6 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
+from uce_edge._util.heap import keep_freed_memory
 from uce_edge.cli import messages
 from uce_edge.cli.messages import Talk
 from uce_edge.errors import UceEdgeError
@@ -17,6 +18,8 @@ _GOES_ON = {
     "score": "The same command continues where it stopped.",
 }
 """How to continue after Ctrl-C, for commands that can."""
+_COMPUTES = {"calibrate", "compare", "evaluate", "export", "predict", "rank", "reproduce", "score", "train"}
+"""Commands that run networks over many images. A server shares its machine, and `bench` measures what others get."""
 
 
 class Stopped(UceEdgeError):
@@ -46,6 +49,8 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         started = time.monotonic()
+        if self.name in _COMPUTES:
+            keep_freed_memory()
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
