@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge._util.progress import progress
+from uce_edge.calibration import early_look
 from uce_edge.calibration.laplace_posterior import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
@@ -95,7 +96,7 @@ def calibrate(
                 "split.changed",
             )
     else:
-        overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
+        data = overlap.without_seen(run.trained_on, data, "the calibration set")
     held_out = None
     if promise is not None and own is not None:
         held_out = own.splits["guarantee"].one_per_group()
@@ -118,7 +119,11 @@ def calibrate(
         _log.info("The stored map is kept: nothing that it depends on has changed.")
         run = before
     else:
-        run = _fitted(run, load_model(run, folder), data, settings)
+        fresh = load_model(run, folder)
+        early_look.warn_near_chance(
+            data, samples, lambda some: mc_logits(fresh, some, run.image, 1, seed, keep_dropout=run.masks), _log.warning
+        )
+        run = _fitted(run, fresh, data, settings)
     model = load_model(run, folder)  # with the rates that were kept
 
     def predict(images: Split) -> Predictions:

@@ -247,7 +247,8 @@ def train(
     out = out or Path("runs") / Path(data).resolve().stem
     following = f"Next: uce-edge calibrate {quote(out)} --method temperature"
     if members > 1:
-        following = f"Next: uce-edge export {quote(out)}"
+        silent = " --inference deterministic" if dropout is Dropout.NONE else ""
+        following = f"Next: uce-edge export {quote(out)}{silent}"
     folders = _folders(out, members)
     finished = [_is_finished(folder, resume, overwrite) for folder in folders]
     if all(finished):
@@ -259,7 +260,7 @@ def train(
     from uce_edge.datasets import splits as datasets
     from uce_edge.images.resize import STRETCH
     from uce_edge_train.loop import training
-    from uce_edge_train.networks import pretrained
+    from uce_edge_train.networks import architectures, pretrained
     from uce_edge_train.recipe import Recipe
 
     recipe = Recipe(
@@ -272,6 +273,7 @@ def train(
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip
     leads = os.environ.get("RANK", "0") == "0"
+    architectures.check(arch)  # before the images are read
     if leads:
         show_log()
     how = parse_resize(resize) or STRETCH

@@ -108,8 +108,7 @@ def _accepted(draft: Draft, images: npt.NDArray[Any], rules: Sequence[RejectRule
 
     Novelty has no noise, so one pass finds the images that every gate rejects. Only the others need all passes.
     """
-    costs = draft.metadata.costs
-    samples = 1 if draft.metadata.takes_seeds and not (costs and costs.runs_once) else None
+    samples = 1 if draft.metadata.takes_seeds and not draft.metadata.runs_once else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplesWarning)  # the first pass shows novelty alone
         ood = predicted(draft, images, "predicting images made by rule", samples)

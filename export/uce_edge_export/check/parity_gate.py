@@ -13,8 +13,9 @@ from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind, Posterior
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device, open_session
+from uce_edge.runtime.providers import open_session
 from uce_edge.runtime.scheduler import MAX_MEMORY
 from uce_edge_export.noise import noise_table
 from uce_edge_export.publish.draft import Draft

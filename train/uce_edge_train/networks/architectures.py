@@ -7,8 +7,10 @@ own, and one stem.
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -236,7 +238,15 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
                 "architecture.not-a-module",
             )
         return model
-    if name not in ARCHITECTURES:
+    check(name)
+    return ARCHITECTURES[Architecture(name)](classes=classes, stem=stem, channels=channels)
+
+
+def check(name: str) -> None:
+    """Reject a name that means no network."""
+    if ":" in name:
+        _own(name)
+    elif name not in ARCHITECTURES:
         raise UsageError(
             expected(
                 "`arch`",
@@ -245,15 +255,18 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
                 "As in --arch resnet20",
             )
         )
-    return ARCHITECTURES[Architecture(name)](classes=classes, stem=stem, channels=channels)
 
 
 def _own(name: str) -> Callable[..., object]:
+    """The user's function, from an installed module or from the current folder."""
     module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    sys.path.append(here)  # the last place, so that it hides no installed module
     try:
         network: Callable[..., object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            expected("`arch`", "an importable package.module:function", name, f"{error}. Is it on PYTHONPATH?")
-        ) from None
+        remedy = f"{error}. Run from the folder of {module.partition('.')[0]}.py, or add that folder to PYTHONPATH"
+        raise UsageError(expected("`arch`", "an importable package.module:function", name, remedy)) from None
+    finally:
+        sys.path.remove(here)
     return network
