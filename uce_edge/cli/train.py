@@ -273,7 +273,8 @@ def train(
         patience=patience, precision=precision, channels_last=channels_last, seed=seed,
     )  # fmt: skip
     leads = os.environ.get("RANK", "0") == "0"
-    architectures.check(arch)  # before the images are read
+    if architectures.check(arch, Path.cwd()):  # before the images are read
+        following = following.replace("uce-edge", "PYTHONPATH=. uce-edge", 1)
     if leads:
         show_log()
     how = parse_resize(resize) or STRETCH

@@ -242,11 +242,20 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
     return ARCHITECTURES[Architecture(name)](classes=classes, stem=stem, channels=channels)
 
 
-def check(name: str) -> None:
-    """Reject a name that means no network."""
+def check(name: str, folder: Path | None = None) -> bool:
+    """Reject a name that means no network.
+
+    Args:
+        name: As in `build`.
+        folder: Where to look for the user's own module, too, after all installed ones; for a name that the user typed.
+            A run that names code must not have it imported from wherever it lies.
+
+    Returns:
+        Whether the module was found in the folder alone.
+    """
     if ":" in name:
-        _own(name)
-    elif name not in ARCHITECTURES:
+        return _imported(name, folder)
+    if name not in ARCHITECTURES:
         raise UsageError(
             expected(
                 "`arch`",
@@ -255,18 +264,29 @@ def check(name: str) -> None:
                 "As in --arch resnet20",
             )
         )
+    return False
+
+
+def _imported(name: str, folder: Path | None) -> bool:
+    """Import a user's module, if need be from a folder; whether it was needed."""
+    known = set(sys.modules)
+    place = [] if folder is None else [str(folder)]
+    sys.path += place
+    try:
+        _own(name)
+    finally:
+        for one in place:
+            sys.path.remove(one)
+    module = name.partition(":")[0].partition(".")[0]
+    found = getattr(sys.modules[module], "__file__", None) or ""
+    return folder is not None and module not in known and Path(found).is_relative_to(folder)
 
 
 def _own(name: str) -> Callable[..., object]:
-    """The user's function, from an installed module or from the current folder."""
     module, _, function = name.partition(":")
-    here = str(Path.cwd())
-    sys.path.append(here)  # the last place, so that it hides no installed module
     try:
         network: Callable[..., object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        remedy = f"{error}. Run from the folder of {module.partition('.')[0]}.py, or add that folder to PYTHONPATH"
+        remedy = f"{error}. Put the folder of {module.partition('.')[0]}.py on PYTHONPATH"
         raise UsageError(expected("`arch`", "an importable package.module:function", name, remedy)) from None
-    finally:
-        sys.path.remove(here)
     return network
