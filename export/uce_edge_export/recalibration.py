@@ -84,7 +84,7 @@ def recalibrate(
             With a promise, or with `held_out`, this is always done.
     """
     out = check_name(out)
-    model = source if isinstance(source, Model) else Model(source, "cpu")
+    model = source if isinstance(source, Model) else Model(source, "cpu", spin=False)
     if out.exists() and Path(model.path).exists() and out.samefile(model.path):
         raise UsageError(expected("`out`", "a new file", str(out), "The old file is kept: choose another --out"))
     n = model.metadata.samples if samples is None else samples

@@ -328,7 +328,7 @@ def _calibrate_file(
     from uce_edge_export.graph import laplace_draws
     from uce_edge_export.recalibration import recalibrate
 
-    source = Model(model, "cpu")
+    source = Model(model, "cpu", spin=False)
     metadata = source.metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     own = labelled.Own(metadata.hashes.splits, metadata.group)

@@ -60,7 +60,7 @@ def fit(
             described = replace(metadata, calibration=unfitted, inference=Inference.MOMENTS)
             path = Path(folder) / f"{scale}.onnx"
             ir.save(assembly.contract_model(classifier, sites, described, sample_from=sample_from)[0], path)
-            return Model(path, "cpu")
+            return Model(path, "cpu", spin=False)
 
         few = data.at_most(_IMAGES).images
         low, high = (_spread(built(scale).logits(few, SAMPLES, 0)) for scale in _SCALES)

@@ -66,7 +66,7 @@ class Draft:
     def model(self) -> Model:
         """The loaded file; its stored rule may be outdated."""
         if self._model is None:
-            self._model = Model(self.content(), "cpu")
+            self._model = Model(self.content(), "cpu", spin=False)  # waiting threads would burn CPU time of others
         return self._model
 
     @property

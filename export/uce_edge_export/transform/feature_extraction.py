@@ -64,7 +64,7 @@ def feature_session(
         graph.inputs.remove(value)
     from uce_edge_export.graph.assembly import checked  # which imports this module for the decision
 
-    session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU)
+    session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU, spin=False)
 
     def run(images: npt.NDArray[Any]) -> list[FloatArray]:
         step = max(1, min(_AT_ONCE, _PIXELS // (images.shape[1] * images.shape[2])))
