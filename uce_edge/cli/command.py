@@ -55,8 +55,8 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         started = time.monotonic()
-        if options := ctx.meta.get(_OPTIONS):
-            ctx.params["device"] = device_choice.with_options(ctx.params["device"], options)
+        if self.name not in _TRAINS and "device" in ctx.params:  # a wrong one is refused before anything is loaded
+            ctx.params["device"] = device_choice.with_options(ctx.params["device"], ctx.meta.get(_OPTIONS) or ())
         if self.name in _COMPUTES:
             keep_freed_memory()
         try:

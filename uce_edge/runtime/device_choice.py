@@ -129,8 +129,9 @@ def parse(text: str) -> Choice:
 
 def with_options(device: str, options: Sequence[str]) -> str:
     """Add options of the form KEY=VALUE to the text of a device, checked."""
+    named = parse(device).device
     for pair in options:
-        _option(parse(device).device, pair)
+        _option(named, pair)
     return ",".join([str(device), *options])
 
 
