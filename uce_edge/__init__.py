@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from uce_edge.rejection.promises import Promise
     from uce_edge.rejection.rule import Decision, Reason, RejectRule
     from uce_edge.runtime.answers import Answer
+    from uce_edge.runtime.device_choice import Device
     from uce_edge.runtime.model import GuaranteeWarning, Model, SamplesWarning
     from uce_edge.runtime.prediction import ImagePrediction, Prediction
-    from uce_edge.runtime.providers import Device
 
 __all__ = [
     "Answer",
@@ -94,6 +94,6 @@ __getattr__, __dir__ = lazy_exports.names(
         "uce_edge.monitor.monitor": ("Monitor",),
         "uce_edge.runtime.prediction": ("ImagePrediction", "Prediction"),
         "uce_edge.rejection.rule": ("Decision", "Reason", "RejectRule"),
-        "uce_edge.runtime.providers": ("Device",),
+        "uce_edge.runtime.device_choice": ("Device",),
     },
 )

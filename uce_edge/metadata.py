@@ -355,6 +355,11 @@ class Metadata(Record):
             raise self.wrong("rule", f"an object with one limit, or {len(self.classes)}, one for every class")
 
     @property
+    def runs_once(self) -> bool:
+        """Whether the network runs once per image, however many passes are drawn."""
+        return self.costs is not None and self.costs.runs_once
+
+    @property
     def takes_seeds(self) -> bool:
         """Whether the graph has the input `seeds`."""
         return self.inference is not Inference.DETERMINISTIC and not self.baked

@@ -176,7 +176,8 @@ def weight_layers(path: Path) -> int:
 
 def _price(plain: Path, out: Path, route: str, size: int) -> tuple[float, float]:
     """One pass by the plain network, and the time of that, in turns."""
-    from uce_edge.runtime.providers import Device, open_session
+    from uce_edge.runtime.device_choice import Device
+    from uce_edge.runtime.providers import open_session
 
     file = open_session(str(out), Device.CPU, threads=THREADS, spin=False)
     network = open_session(str(plain), Device.CPU, threads=THREADS, spin=False)

@@ -1,5 +1,6 @@
 """Recalibrate a model file without its training run."""
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge import contract
+from uce_edge.calibration import early_look
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
@@ -31,6 +33,8 @@ from uce_edge_export.graph.novelty_score import add as add_novelty
 from uce_edge_export.graph.novelty_score import detach
 from uce_edge_export.publish.draft import check_name, graph_of, publish
 from uce_edge_export.transform.noise_free import raw_logits
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,11 @@ def recalibrate(
             With a promise, or with `held_out`, this is always done.
     """
     out = check_name(out)
-    model = source if isinstance(source, Model) else Model(source, "cpu")
+    model = source if isinstance(source, Model) else Model(source, "cpu", spin=False)
     if out.exists() and Path(model.path).exists() and out.samefile(model.path):
         raise UsageError(expected("`out`", "a new file", str(out), "The old file is kept: choose another --out"))
     n = model.metadata.samples if samples is None else samples
-    overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
+    data = overlap.without_seen(model.metadata.trained_on, data, "the calibration set")
     counted = held_out
     given = len(data) if held_out is None else None
     if counted is None and (promise is not None or monitor):
@@ -94,6 +98,8 @@ def recalibrate(
     if counted is not None and promise is not None:
         guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
     members = model.metadata.members
+    if model.metadata.takes_seeds and not model.metadata.runs_once:
+        early_look.warn_near_chance(data, n, lambda some: model.logits(some.images, 1, seed), _log.warning)
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     own_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}

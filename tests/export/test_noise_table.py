@@ -1,11 +1,14 @@
 """The noise table and its hash: the graph equals the reference, and the noise is white."""
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
 
 from uce_edge_export.graph.builder import Builder
+from uce_edge_export.graph.node_evaluator import evaluate
 from uce_edge_export.noise import noise_table
 from uce_edge_export.noise.perturbations.bernoulli import threshold
 
@@ -117,3 +120,56 @@ def test_sums_over_a_large_layer_have_the_tails_of_a_normal() -> None:
     assert abs((z**4).mean() / (z**2).mean() ** 2 - 3) < 0.06  # at a quadratic index, rows come back mirrored: 0.30
     assert abs((np.abs(z) > 3).mean() - 0.0027) < 0.0006  # 0.0048
     assert abs((z**2).mean() - 1) < 0.02
+
+
+def half(value: np.ndarray) -> np.ndarray:
+    """What an engine computes with that lowers float32 to half precision."""
+    return value.astype(np.float16).astype(np.float32) if value.dtype == np.float32 else value
+
+
+def walk(g: Builder, given: dict[ir.Value, np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> dict:
+    """The values of a graph, node by node; `change` is what an engine makes of each."""
+    values = dict(given)
+    for number, node in enumerate(g.nodes):
+        for value in node.inputs:
+            if value is not None and value not in values:
+                assert value.const_value is not None
+                values[value] = change(value.const_value.numpy())
+        for value in node.outputs:
+            value.name = value.name or f"value.{number}"
+        computed = evaluate(node, [None if value is None else values[value] for value in node.inputs])
+        values |= {value: change(np.asarray(one)) for value, one in zip(node.outputs, computed, strict=True)}
+    return values
+
+
+def rows_by_fractions(seeds: np.ndarray, plan: noise_table.Plan, kind: type) -> np.ndarray:
+    """The rows as files up to version 0.3 compute them, in float32."""
+    rows, key = kind(noise_table.ROWS), (noise_table.keys(plan.networks) / noise_table.ROWS).astype(kind)
+    with np.errstate(all="ignore"):
+        seed = (seeds.astype(kind) / rows)[:, None]
+        left, right = np.floor(seed) / rows, seed - np.floor(seed)
+        for r in range(noise_table.ROUNDS):
+            mixed = left + np.floor(right * right * kind(2**18)) / rows + key[r : r + 1]
+            left, right = right, mixed - np.floor(mixed)
+        index = left[..., None] + np.arange(noise_table.STEPS, dtype=kind) * right[..., None]
+        index = ((index - np.floor(index)) * rows).astype(np.float64)
+    return index.reshape(len(seeds), -1)[:, : sum(plan.blocks)]
+
+
+def test_rows_survive_an_engine_of_half_precision() -> None:
+    seeds, plan = np.array([0, 1, 4095, 4096, 2**24 - 1]), noise_table.Plan((700, 64 * 300))
+    expected = noise_table.rows(seeds, plan)
+    assert np.array_equal(rows_by_fractions(seeds, plan, np.float32), expected)
+    assert (rows_by_fractions(seeds, plan, np.float16) != expected).mean() > 0.9  # why fractions had to go
+    g, value = Builder(), ir.val("seeds", ir.DataType.INT32, ("samples",))
+    index = noise_table._emit_rows(g, value, plan)
+    assert np.array_equal(walk(g, {value: seeds.astype(np.int32)}, half)[index], expected)
+
+
+def test_no_value_of_the_hash_needs_more_than_24_bits() -> None:
+    g, value = Builder(), ir.val("seeds", ir.DataType.INT32, ("samples",))
+    noise_table._emit_rows(g, value, noise_table.Plan((64 * 4000,)))
+    values = walk(g, {value: np.arange(2**24 - 64, 2**24, dtype=np.int32)}, lambda one: one)
+    largest = max(int(np.abs(one).max()) for one in values.values())
+    assert largest <= 2**24, "a runtime that divides integers as float32 would round"
+    assert min(int(one.min()) for one in values.values()) >= -1  # -1 is a shape; runtimes divide negatives differently

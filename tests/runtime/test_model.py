@@ -348,6 +348,43 @@ def test_bound_inputs_give_the_same_answer(digits, answer):
         )
 
 
+def test_captured_calls_keep_their_memory_and_give_the_same_answer(digits, answer):
+    """How CUDA graphs are fed: every shape has its own inputs and outputs, which later calls fill again."""
+    metadata = Model(digits.model, "cpu").metadata
+    session = providers.open_session(str(digits.model), Device.CPU)
+    plain, captured = Runner(session), Runner(session, "cpu", captures=True)
+    calls = [Calls(runner, metadata, "digits.onnx") for runner in (plain, captured)]
+    for images, samples in (
+        (answer.images[:1], 5),
+        (answer.images[1:2], 5),
+        (answer.images[:3], 5),
+        (answer.images[:1], 7),
+    ):
+        seeds = np.array(contract.pass_seeds(samples, 0), np.int32)
+        one, other = (each.run(images, seeds) for each in calls)
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert len(captured._graphs) == 3
+    for samples in range(8, 20):  # more shapes than are captured
+        seeds = np.array(contract.pass_seeds(samples, 0), np.int32)
+        one, other = (each.run(answer.images[:1], seeds) for each in calls)
+        assert np.array_equal(one[contract.PROBABILITIES], other[contract.PROBABILITIES])
+    assert len(captured._graphs) == 8
+
+
+def test_an_accelerator_is_also_tested_with_the_stored_passes(digits, monkeypatch):
+    """A card that is right for the two passes of a probe and wrong for larger calls."""
+    monkeypatch.setattr(Model, "provider", "CUDAExecutionProvider")
+    real = Calls.passes
+
+    def wrong(self, name, batch, seeds):
+        return real(self, name, batch, seeds) + (0.1 if len(seeds) > 2 else 0)
+
+    assert Model(digits.model, "cpu").self_test().passed
+    monkeypatch.setattr(Calls, "passes", wrong)
+    with raises("device.untrusted"):
+        Model(digits.model, "cpu")
+
+
 def test_a_budget_of_memory_splits_the_work_and_keeps_the_answer(digits, answer, monkeypatch):
     free = Model(digits.model, "cpu")
     each = free.metadata.costs.bytes_per_pass / 2**20
@@ -387,12 +424,12 @@ def test_an_uncertainty_that_is_not_a_number_is_rejected(tmp_path, answer):
 
 def silent_fallback(real, *arguments, providers, **options):
     """The GPU wheel without CUDA libraries: asks for CUDA, gets the CPU, says nothing."""
-    return real(*arguments, providers=[name for name in providers if name != CUDA], **options)
+    return real(*arguments, providers=[name for name in providers if name[0] != CUDA], **options)
 
 
 def refused_start(real, *arguments, providers, **options):
     """The GPU wheel without a device: the session itself fails."""
-    if CUDA in providers:
+    if CUDA in [name[0] for name in providers]:
         raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected")
     return real(*arguments, providers=providers, **options)
 

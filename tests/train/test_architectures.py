@@ -1,5 +1,7 @@
 """The networks are the published ones."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -72,6 +74,24 @@ def own(classes: int, channels: int) -> nn.Module:
 
 def broken(classes: int, channels: int) -> str:
     return "no module"
+
+
+def test_a_users_own_network_is_looked_for_in_the_current_folder(tmp_path, monkeypatch, call) -> None:
+    (tmp_path / "mynet_here.py").write_text(
+        "import torch\n\n\ndef small(classes, channels):\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    with raises("argument.arch", UsageError):  # a run.json may name code that lies here, and nobody asked for it
+        architectures.build("mynet_here:small", 3, 1)
+    assert architectures.check("mynet_here:small", tmp_path)
+    assert isinstance(architectures.build("mynet_here:small", 3, 1), torch.nn.Sequential)
+    assert sys.path == before
+    # The images do not exist, and the network is checked first.
+    refused = call("train", "--data", "no-such-folder", "--arch", "mynet_there:small", "--out", tmp_path / "run")
+    assert (refused.code, refused.error) == (2, "argument.arch")
+    assert "Put the folder of mynet_there.py on PYTHONPATH" in refused.err
 
 
 def test_a_users_own_network_is_found_by_its_import_path() -> None:

@@ -1,6 +1,7 @@
 """Networks with Bernoulli dropout, their own or ours: trained, calibrated and exported with the same kind of masks."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,18 @@ def test_a_run_without_dropout_has_no_passes(runs: dict[str, Path], few: Dataset
     assert run.calibration.samples == 1
     done = export_run(runs["none"], tmp_path / "m.onnx", few, Inference.DETERMINISTIC)
     assert done.metadata.calibration.temperature == pytest.approx(run.calibration.temperature, rel=1e-3)
+
+
+def test_the_command_that_calibrate_prints_for_a_run_without_dropout_works(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained = call("train", "--data", "digits", "--epochs", 1, "--dropout", "none", "--out", "plain")
+    assert trained.code == 0
+    calibrated = call("calibrate", "plain", "--no-novelty")
+    (following,) = (line for line in calibrated.err.splitlines() if line.startswith("Next: uce-edge "))
+    assert call(*shlex.split(following.removeprefix("Next: uce-edge "))).code == 0
+    assert (tmp_path / "plain.onnx").exists()
 
 
 def test_dropout_of_ones_own_is_calibrated_where_it_is_kept(

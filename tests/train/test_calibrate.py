@@ -16,6 +16,7 @@ from uce_edge.calibration.logits import StoredLogits
 from uce_edge.calibration.maps import probabilities
 from uce_edge.contract import Method
 from uce_edge.datasets import overlap, splits
+from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metrics import normalized_entropy
 from uce_edge.rejection import guarantee
@@ -208,8 +209,12 @@ def test_many_training_images_are_remembered_by_a_sample(rng: np.random.Generato
     assert trained_on.one_in == 5
     assert len(trained_on.to_json()) < 30_000
     unseen = rng.integers(0, 256, (1000, 4, 4, 1), np.uint8)
-    overlap.refuse_overlap(trained_on, unseen, "them")
-    overlap.refuse_overlap(None, seen, "a model that nothing is known of")
+
+    def split(images: np.ndarray) -> Split:
+        return Split(images, np.zeros(len(images), np.int64))
+
+    assert len(overlap.without_seen(trained_on, split(unseen), "them")) == 1000
+    assert len(overlap.without_seen(None, split(seen), "a model that nothing is known of")) == 9000
     with pytest.raises(UsageError, match=r"(\d+) of the 1000") as refusal:
-        overlap.refuse_overlap(trained_on, np.concatenate([seen[:500], unseen[:500]]), "them")
+        overlap.without_seen(trained_on, split(np.concatenate([seen[:500], unseen[:500]])), "them")
     assert 300 < int(re.search(r"(\d+) of the 1000", str(refusal.value))[1]) < 700

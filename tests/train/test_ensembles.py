@@ -12,7 +12,7 @@ from uce_edge.contract import Inference
 from uce_edge.errors import UsageError
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import FileKind
-from uce_edge_train.ensemble_export import export_ensemble
+from uce_edge_train.ensemble_export import export_ensemble, plan_of
 from uce_edge_train.runs import WEIGHTS, Run, load_model, members_of, newest, save_weights
 
 
@@ -54,7 +54,10 @@ def test_runs_that_do_not_belong_together_are_refused(two: Path, tmp_path: Path)
         export_ensemble(folders, tmp_path / "e.onnx", FileKind(Inference.DETERMINISTIC))
     replace(run, calibration=replace(run.calibration, samples=7)).save(folders[1])
     with raises("ensemble.calibration", UsageError):
-        export_ensemble(folders, tmp_path / "e.onnx", FileKind(Inference.DETERMINISTIC))
+        export_ensemble(folders, tmp_path / "e.onnx", FileKind(Inference.MC))
+    # Without passes their number does not matter, and the ensemble gets a map of its own.
+    runs = [Run.load(folder) for folder in folders]
+    assert plan_of(runs, folders, Inference.DETERMINISTIC) == plan_of(runs[:1], folders[:1], Inference.DETERMINISTIC)
     assert not (tmp_path / "e.onnx").exists()
 
 

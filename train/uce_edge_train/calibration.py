@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge._util.progress import progress
+from uce_edge.calibration import early_look
 from uce_edge.calibration.laplace_posterior import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
@@ -96,7 +97,7 @@ def calibrate(
                 "split.changed",
             )
     else:
-        overlap.refuse_overlap(run.trained_on, data.images, "the calibration set")
+        data = overlap.without_seen(run.trained_on, data, "the calibration set")
     held_out = None
     if promise is not None and own is not None:
         held_out = own.splits["guarantee"].one_per_group()
@@ -152,6 +153,9 @@ def _fitted(run: Run, folder: str | Path, data: Split, settings: Settings) -> Ru
     """The run with a map, and better rates if found."""
     method, samples, seed = settings.method, settings.samples, settings.seed
     model, image, data = before_noise(load_model(run, folder), run.image, data, folder)
+    early_look.warn_near_chance(
+        data, samples, lambda some: mc_logits(model, some, image, 1, seed, keep_dropout=run.masks), _log.warning
+    )
     calibration = fit(model, image, data, method, samples, seed, keep_dropout=run.masks)
     if settings.tune is not Rates.FIXED:
         tune_rates(model, image, data, settings.tune, method, seed)

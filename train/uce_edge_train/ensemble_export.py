@@ -56,7 +56,7 @@ def export_ensemble(
     """
     out = check_name(out)
     runs = [Run.load(folder) for folder in folders]
-    plan = plan_of(runs, folders)
+    plan = plan_of(runs, folders, wanted.inference)
     dataset = shared_dataset(runs, folders)
     data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"].one_per_group()
     promise = promise or plan.promise
@@ -84,10 +84,14 @@ def export_ensemble(
     return ExportedEnsemble(members, combined, fitted)
 
 
-def plan_of(runs: Sequence[Run], folders: Sequence[Path]) -> Plan:
-    """The calibration that all calibrated runs share."""
+def plan_of(runs: Sequence[Run], folders: Sequence[Path], inference: Inference = Inference.MC) -> Plan:
+    """The calibration that all calibrated runs share.
+
+    The ensemble gets a map of its own, so those of the runs need not agree; their number of passes counts for mc only.
+    """
+    counts = inference is Inference.MC
     plans = {
-        folder: Plan(run.calibration.method, run.calibration.samples, run.promise, run.novelty)
+        folder: Plan(run.calibration.method, run.calibration.samples if counts else None, run.promise, run.novelty)
         for run, folder in zip(runs, folders, strict=True)
         if run.calibration.samples is not None
     }

@@ -158,8 +158,7 @@ def export_run(
     run = Run.load(folder)
     if run.masks and run.laplace is None and inference is not Inference.DETERMINISTIC:
         options = replace(options, dropout=(KEEP,))
-    silent = run.recipe.dropout is Dropout.NONE and run.laplace is None and not options.keeps_dropout
-    if silent and inference is not Inference.DETERMINISTIC:
+    if run.silent and not options.keeps_dropout and inference is not Inference.DETERMINISTIC:
         raise UsageError(
             f"{folder} was trained without dropout, so its passes would all be the same. Export it with --inference "
             "deterministic, keep dropout that is in the network (--dropout keep), or give it a posterior first: "

@@ -17,6 +17,7 @@ from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge_train.choices import Dropout
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
 from uce_edge_train.networks import tensor_files
 from uce_edge_train.networks.tensor_files import TensorFileError
@@ -74,6 +75,11 @@ class Run(Record):
     def masks(self) -> bool:
         """Whether its passes keep the masks of torch's dropout."""
         return self.recipe.family.masks
+
+    @property
+    def silent(self) -> bool:
+        """Whether all its passes would be the same."""
+        return self.recipe.dropout is Dropout.NONE and self.laplace is None and not self.masks
 
     def build(self) -> nn.Module:
         """Build the network with its rates and random weights."""

@@ -1,29 +1,82 @@
-"""Progress on stderr: stdout is data."""
+"""Progress on stderr: stdout is data.
 
+A terminal gets a bar. Elsewhere, a program gets a line now and then, if it asks for lines.
+"""
+
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+EVERY = 10.0
+"""Seconds between two lines, at least."""
+
+_AT_ONCE = 0.01  # seconds
 _is_hidden = False
+_print_line: Callable[[str], None] | None = None
+_last_line = time.monotonic()
 
 
 def hide(hidden: bool) -> None:
-    """Choose whether bars are drawn from now on."""
+    """Choose whether progress is shown from now on."""
     global _is_hidden  # noqa: PLW0603 - a program has one stderr
     _is_hidden = hidden
 
 
+def print_lines(by: Callable[[str], None] | None) -> None:
+    """Choose what prints lines where there is no terminal; None for no lines, as in a library."""
+    global _print_line, _last_line
+    _print_line, _last_line = by, time.monotonic()
+
+
 @contextmanager
-def progress(task: str, total: int, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Draw a progress bar on stderr, on a terminal.
+def progress(task: str, total: int, shown: bool = True, unit: str = "") -> Iterator[Callable[[int], None]]:
+    """Show progress on stderr, with the time that is left.
 
     Yields the function that advances it.
+
+    Args:
+        task: The work, as in "calibrating".
+        total: The number of steps.
+        shown: Whether to show anything.
+        unit: The name of a step in the plural, for lines.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    drawn = shown and not _is_hidden and console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not drawn) as bar:
-        identifier = bar.add_task(task, total=total)
-        yield lambda steps: bar.advance(identifier, steps)
+    if not shown or _is_hidden:
+        yield lambda steps: None
+    elif not console.is_terminal:
+        yield _Lines(task, total, unit)
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            identifier = bar.add_task(task, total=total)
+            yield lambda steps: bar.advance(identifier, steps)
+
+
+class _Lines:
+    """Prints a line where the last one is long ago."""
+
+    def __init__(self, task: str, total: int, unit: str) -> None:
+        self._task, self._total, self._unit = task, total, unit
+        self._done, self._first, self._started = 0, 0, time.monotonic()
+
+    def __call__(self, steps: int) -> None:
+        global _last_line  # noqa: PLW0603 - all tasks share one stderr
+        self._done += steps
+        now = time.monotonic()
+        if now - self._started < _AT_ONCE:  # steps of an earlier process, which a resumed task skips
+            self._first = self._done
+        if _print_line is None or not self._first < self._done < self._total or now - _last_line < EVERY:
+            return
+        _last_line = now
+        left = (now - self._started) / (self._done - self._first) * (self._total - self._done)
+        unit = self._unit and f" {self._unit}"
+        _print_line(f"{self._task}: {self._done:,} of {self._total:,}{unit}, about {_duration(left)} left")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

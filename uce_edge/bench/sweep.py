@@ -71,7 +71,7 @@ def sweep(
             for n, batch in product(samples, batches):
                 runs = {_MODEL: _Run(OWN_WORKER, replace(job, samples=n, batch=batch, device=device))}
                 if baseline is not None:
-                    images = batch if metadata.costs and metadata.costs.runs_once else n * batch
+                    images = batch if metadata.runs_once else n * batch
                     runs[_BASELINE] = _Run(OWN_WORKER, replace(job, path=str(baseline), batch=images, device=device))
                 if batch == 1:
                     runs |= {name: _Run(run.worker, replace(run.job, samples=n)) for name, run in others.items()}

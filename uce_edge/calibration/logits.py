@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge._util.progress import progress
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metrics.argument_checks import array
 
+_AT_ONCE = 32  # images between two steps of a progress bar
 _BLOCK = 2**22  # numbers in a block: 16 MB in float32
 
 Block = npt.NDArray[Any]
@@ -106,8 +108,16 @@ class Drawing(Protocol):
 def logits_of(model: Drawing, images: npt.NDArray[Any], samples: int, seed: int, members: int = 1) -> StoredLogits:
     """Compute the logits of a model, or of an ensemble of so many members."""
     step = images_per_block(len(images), samples * members, len(model.classes))
-    starts = range(0, len(images), step)
-    return StoredLogits(model.logits(images[start : start + step], samples, seed) for start in starts)
+    with progress("calibrating", len(images), unit="images") as advance:
+
+        def block(some: npt.NDArray[Any]) -> Block:
+            parts = []
+            for start in range(0, len(some), _AT_ONCE):
+                parts.append(model.logits(some[start : start + _AT_ONCE], samples, seed))
+                advance(parts[-1].shape[1])
+            return np.concatenate(parts, axis=1)
+
+        return StoredLogits(block(images[start : start + step]) for start in range(0, len(images), step))
 
 
 def images_per_block(images: int, samples: int, classes: int) -> int:

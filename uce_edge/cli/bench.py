@@ -22,7 +22,8 @@ from uce_edge.cli.shared_options import (
 from uce_edge.contract import Inference, pass_seeds
 from uce_edge.errors import UsageError, expected
 from uce_edge.output.destinations import check_apart
-from uce_edge.runtime.providers import Device, check_threads
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import check_threads
 
 if TYPE_CHECKING:
     from uce_edge.bench.engine import Engine
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
 
 _MADE = Path("made here")
+_SAMPLES = "1,5,10,25,50,100"
 
 
 class BenchCommand(Command):
@@ -48,8 +50,12 @@ class BenchCommand(Command):
 def bench(
     model: ModelOption = None,
     samples: Annotated[
-        str, typer.Option(help="The numbers of passes N to measure, separated by commas.")
-    ] = "1,5,10,25,50,100",
+        str | None,
+        typer.Option(
+            help=f"The numbers of passes N to measure, separated by commas. Default: {_SAMPLES}, or the number of a "
+            "file that cannot draw more."
+        ),
+    ] = None,
     batch: Annotated[
         str, typer.Option(help="The numbers of images per request to measure, separated by commas.")
     ] = "1",
@@ -75,7 +81,7 @@ def bench(
 
     Example: uce-edge bench --model m.onnx --baseline --compare pytorch,naive --threads 2 --plot latency.png
     """
-    counts = _counts(samples)
+    counts = _counts(samples or _SAMPLES)
     batches = _whole("batch", batch, "1,8,32")
     check_threads(threads)
     model = choose_model(model, inference)
@@ -92,7 +98,9 @@ def bench(
         check_apart("plot", plot, [model])
     # Errors of the file are reported here rather than in a worker process.
     metadata = Model(model, device).metadata
-    if not metadata.takes_seeds and counts != [metadata.samples]:
+    if samples is None and not metadata.takes_seeds:
+        counts = [metadata.samples]
+    elif not metadata.takes_seeds and counts != [metadata.samples]:
         rule = f"{metadata.samples} for a model with a fixed number of passes"
         raise UsageError(expected("`samples`", rule, samples, f"Use: --samples {metadata.samples}"))
     if baseline not in (None, _MADE) and Model(baseline, device).metadata.inference is not Inference.DETERMINISTIC:

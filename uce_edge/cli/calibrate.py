@@ -298,6 +298,8 @@ def _calibrate_run(
     if run.novelty is not None:
         say("`export` will also fit the novelty gate on the calibration images, and show what its levels cost.")
     following = f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
+    if run.silent:
+        following += " --inference deterministic"
     return Done(run.calibration, following, refused)
 
 
@@ -326,11 +328,12 @@ def _calibrate_file(
     from uce_edge_export.graph import laplace_draws
     from uce_edge_export.recalibration import recalibrate
 
-    source = Model(model, "cpu")
+    source = Model(model, "cpu", spin=False)
     metadata = source.metadata
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     own = labelled.Own(metadata.hashes.splits, metadata.group)
     images = labelled.load(data, metadata.image, metadata.classes, own, group)
+    show_log("uce_edge_export")
     if posterior is not None:
         drawn, images, fit = laplace_draws.give(source, images, promise, samples or DRAWS)
         tell_posterior(fit)

@@ -6,9 +6,11 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperOption
 
+from uce_edge._util.heap import keep_freed_memory
 from uce_edge.cli import messages
 from uce_edge.cli.messages import Talk
 from uce_edge.errors import UceEdgeError
+from uce_edge.runtime import device_choice
 
 _PANEL = "Messages"
 _GOES_ON = {
@@ -17,6 +19,11 @@ _GOES_ON = {
     "score": "The same command continues where it stopped.",
 }
 """How to continue after Ctrl-C, for commands that can."""
+_COMPUTES = {"calibrate", "compare", "evaluate", "export", "predict", "rank", "reproduce", "score", "train"}
+"""Commands that run networks over many images. A server shares its machine, and `bench` measures what others get."""
+_TRAINS = {"train", "reproduce"}
+"""Commands whose device is one of torch."""
+_OPTIONS = "uce_edge.provider_options"
 
 
 class Stopped(UceEdgeError):
@@ -31,6 +38,8 @@ class Command(TyperCommand):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        if self.name not in _TRAINS and any(param.name == "device" for param in self.params):
+            self.params.append(_provider_options())
         self.params += [
             _switch(
                 "--quiet", Talk.QUIET, "Print only errors and alarms on stderr. Results are still printed on stdout."
@@ -46,6 +55,10 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         started = time.monotonic()
+        if self.name not in _TRAINS and "device" in ctx.params:  # a wrong one is refused before anything is loaded
+            ctx.params["device"] = device_choice.with_options(ctx.params["device"], ctx.meta.get(_OPTIONS) or ())
+        if self.name in _COMPUTES:
+            keep_freed_memory()
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -54,6 +67,16 @@ class Command(TyperCommand):
             raise Stopped(f"Stopped. {_GOES_ON.get(str(self.name), '').format(line=line)}".strip()) from None
         finally:
             messages.detail(f"{self.name} took {time.monotonic() - started:.2f} s.")
+
+
+def _provider_options() -> TyperOption:
+    def chosen(ctx: Any, _: Any, given: tuple[str, ...]) -> None:
+        ctx.meta[_OPTIONS] = given
+
+    return TyperOption(
+        param_decls=["--provider-option"], multiple=True, type=str, metavar="KEY=VALUE", expose_value=False,
+        callback=chosen, help="An option of the execution provider of --device. Can be repeated.",
+    )  # fmt: skip
 
 
 def _switch(name: str, talk: Talk, text: str) -> TyperOption:

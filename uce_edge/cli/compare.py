@@ -19,7 +19,7 @@ from uce_edge.cli.shared_options import (
     TestGroupOption,
     ThreadsOption,
 )
-from uce_edge.runtime.providers import Device
+from uce_edge.runtime.device_choice import Device
 
 
 def compare(
@@ -46,7 +46,8 @@ def compare(
 
     Every file uses its own number of passes. It is compared with the first deterministic file, or with the first file
     if none is deterministic. Each difference has a paired 95 % interval. One that contains 0 is a tie. The winner
-    is the cheapest file that no other beats in accuracy, NLL or AURC; a note reports if it is not calibrated.
+    is the cheapest file that no other beats in accuracy, NLL or AURC. A file cannot win if its calibration error is
+    larger than that of the reference beyond chance and its labels are no better.
 
     Example: uce-edge compare det.onnx mc.onnx moments.onnx --data photos/ --report compare.html
 

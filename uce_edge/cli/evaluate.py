@@ -25,7 +25,8 @@ from uce_edge.cli.shared_options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.runtime.providers import Device, check_threads
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import check_threads
 
 if TYPE_CHECKING:
     from uce_edge.evaluation import Evaluation

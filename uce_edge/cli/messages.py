@@ -46,6 +46,7 @@ def set_talk(talk: Talk) -> None:
     global _talk  # noqa: PLW0603 - a program has one stderr
     _talk = talk
     progress.hide(talk is Talk.QUIET)
+    progress.print_lines(say)
     if talk is Talk.VERBOSE:
         show_log("uce_edge")
     else:

@@ -30,7 +30,8 @@ from uce_edge.cli.shared_options import (
 )
 from uce_edge.errors import UsageError, expected
 from uce_edge.output.destinations import Destinations
-from uce_edge.runtime.providers import Device, check_threads
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import check_threads
 
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer

@@ -19,8 +19,8 @@ from uce_edge.cli.shared_options import (
     check_request,
 )
 from uce_edge.runtime import image_ranking
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.image_ranking import Score
-from uce_edge.runtime.providers import Device
 
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer

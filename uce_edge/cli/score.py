@@ -18,7 +18,7 @@ from uce_edge.cli.shared_options import (
     check_request,
     parse_threshold,
 )
-from uce_edge.runtime.providers import Device
+from uce_edge.runtime.device_choice import Device
 
 _MACHINES = "Machines"
 

@@ -18,7 +18,8 @@ from uce_edge.cli.shared_options import (
     variable,
 )
 from uce_edge.errors import UsageError, expected
-from uce_edge.runtime.providers import Device, check_threads
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import check_threads
 
 _LIMITS = "Limits"
 _ACCESS = "Access"

@@ -10,7 +10,7 @@ from uce_edge._util.field_rules import RecordError
 from uce_edge.contract import Inference
 from uce_edge.datasets.named import names
 from uce_edge.errors import UsageError, expected
-from uce_edge.runtime.providers import Device
+from uce_edge.runtime.device_choice import Device
 
 if TYPE_CHECKING:
     from uce_edge.images.gray_range import Choice
@@ -69,10 +69,11 @@ SeedOption = Annotated[
     typer.Option(help="Seed of the passes (0 to 4095). The same seed gives the same answer.", envvar=variable("seed")),
 ]
 DeviceOption = Annotated[
-    Device,
+    str,
     typer.Option(
+        metavar="|".join(Device),
         help="Where the model runs. auto: CUDA if it works, else the CPU. Any other device: an error if it does not "
-        "work.",
+        "work. cuda:1 is the second card.",
         envvar=variable("device"),
     ),
 ]

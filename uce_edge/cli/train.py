@@ -309,7 +309,8 @@ def train(
     out = out or Path("runs") / Path(data).resolve().stem
     following = f"Next: uce-edge calibrate {quote(out)} --method temperature"
     if members > 1:
-        following = f"Next: uce-edge export {quote(out)}"
+        silent = " --inference deterministic" if dropout is Dropout.NONE else ""
+        following = f"Next: uce-edge export {quote(out)}{silent}"
     folders = _folders(out, members)
     finished = [_is_finished(folder, resume, overwrite) for folder in folders]
     if all(finished):
@@ -321,7 +322,7 @@ def train(
     from uce_edge.datasets import splits as datasets
     from uce_edge.images.resize import STRETCH
     from uce_edge_train.loop import training
-    from uce_edge_train.networks import backbones, pretrained
+    from uce_edge_train.networks import architectures, backbones, pretrained
     from uce_edge_train.recipe import Recipe
 
     settings: dict[str, Any] = dict(
@@ -345,6 +346,8 @@ def train(
     recipe = Recipe(**settings)
     seconds = train_settings.seconds_of(budget)
     leads = os.environ.get("RANK", "0") == "0"
+    if architectures.check(arch, Path.cwd()):  # before the images are read
+        following = following.replace("uce-edge", "PYTHONPATH=. uce-edge", 1)
     if leads:
         show_log()
     how = parse_resize(resize) or STRETCH

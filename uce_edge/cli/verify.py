@@ -9,7 +9,7 @@ import typer
 
 from uce_edge.cli.messages import echo
 from uce_edge.cli.shared_options import DeviceOption, InferenceOption, JsonOption, ModelArgument, choose_model
-from uce_edge.runtime.providers import Device
+from uce_edge.runtime.device_choice import Device
 
 if TYPE_CHECKING:
     from uce_edge.integrity.model_check import Verified

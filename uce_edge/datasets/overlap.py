@@ -15,11 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.datasets import near_duplicates
+from uce_edge.datasets.image_files import LOG
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 from uce_edge.metadata import Sketch
 
 KEPT = 2048
+FEW = 0.05
+"""The largest share of training images that is left out; more are refused."""
+_NAMED = 5  # images that a message names
 _PAIRS = 1_000_000_000  # the most pairs of images to compare for a split: some 8 seconds
 
 
@@ -55,21 +59,45 @@ def seen(trained_on: Sketch | None, images: npt.NDArray[Any]) -> int:
     """
     if trained_on is None:
         return 0
+    return min(int(_known(trained_on, images).sum()) * trained_on.one_in, len(images))
+
+
+def _known(trained_on: Sketch, images: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which images have a fingerprint of the sketch."""
     kept = np.frombuffer(trained_on.content, "<u8").astype(np.uint64)
-    hits = int(np.isin(fingerprints(images), kept).sum())
-    return min(hits * trained_on.one_in, len(images))
+    return np.isin(fingerprints(images), kept)
 
 
-def refuse_overlap(trained_on: Sketch | None, images: npt.NDArray[Any], what: str) -> None:
-    """Refuse training images, on which a network is overconfident. `what` is their name."""
-    if trained_on is not None and (hits := seen(trained_on, images)):
-        about = "" if trained_on.one_in == 1 else "about "
+def without_seen(trained_on: Sketch | None, data: Split, what: str) -> Split:
+    """Leave out training images, on which a network is overconfident.
+
+    A few are duplicates, and a warning names one. Many are the wrong images.
+
+    Args:
+        trained_on: The sketch of the training images; None for an unknown training.
+        data: The images to calibrate on.
+        what: Their name.
+
+    Raises:
+        UsageError: More than `FEW` of the images were trained on.
+    """
+    if trained_on is None or not (known := _known(trained_on, data.images)).any():
+        return data
+    places = np.flatnonzero(known)
+    hits = min(len(places) * trained_on.one_in, len(data))
+    about = "" if trained_on.one_in == 1 else "about "
+    named = ", ".join(_name({"": data}, "", int(place)) for place in places[:_NAMED])
+    fact = (
+        f"{about}{hits} of the {len(data)} images of {what} {'was' if hits == 1 else 'were'} used to train this network"
+    )
+    if hits > FEW * len(data):
         raise UsageError(
-            f"{about}{hits} of the {len(images)} images of {what} were used to train this network, which is "
-            "overconfident on them. Calibrate on other images.",
+            f"{fact}, which is overconfident on them, such as {named}. Calibrate on other images.",
             "dataset.seen-in-training",
             images=hits,
         )
+    LOG.warning("%s, and %d left out: %s.", fact, len(places), named)
+    return data.take(np.flatnonzero(~known))
 
 
 @dataclass(frozen=True)

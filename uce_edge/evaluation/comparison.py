@@ -20,8 +20,8 @@ from uce_edge.metrics import Interval, intervals
 COMPARED = ("accuracy", "nll", "ece", "debiased_ece", "tuce", "debiased_tuce", "uce", "aurc")
 """The compared metrics, as in `score_intervals.METRICS`."""
 JUDGED = ("accuracy", "nll", "aurc")
-"""The metrics that decide: labels, probabilities, and the order of rejection. Calibration errors do not decide, because
-a constant prediction can have none. The verdict names them beside the winner."""
+"""The metrics that decide: labels, probabilities, and the order of rejection. Calibration errors decide only between
+files with equally good labels, because a constant prediction can have none. The verdict names them."""
 CALIBRATION = ("debiased_ece", "debiased_tuce")
 """The calibration errors that the verdict names."""
 OOD_SCORES = ("uncertainty", "novelty", "both")
@@ -297,9 +297,19 @@ def holds_zero(difference: Interval) -> bool:
     return difference.low <= 0 <= difference.high
 
 
+def lost_calibration(one: Compared) -> bool:
+    """Whether a file is worse calibrated than the reference, and has no better labels for it."""
+    labels = one.differences.get("accuracy")
+    if labels is not None and labels.low > 0:
+        return False
+    return any(gap.low > 0 for metric in CALIBRATION if (gap := one.differences.get(metric)) is not None)
+
+
 def _winner(files: Sequence[Compared], standings: Sequence[Standing]) -> str | None:
     judged = [one for one in standings if one.what in JUDGED]
-    unbeaten = [one for one in files if all(one.name in standing.tied for standing in judged)]
+    unbeaten = [
+        one for one in files if all(one.name in standing.tied for standing in judged) and not lost_calibration(one)
+    ]
     # An unknown price is the highest; of equal prices the first file wins.
     prices = [float("inf") if one.ratio is None else one.ratio for one in unbeaten]
     return unbeaten[int(np.argmin(prices))].name if unbeaten else None

@@ -11,8 +11,9 @@ from uce_edge.evaluation import comparison
 from uce_edge.evaluation.comparison import Comparison, Price
 from uce_edge.evaluation.evaluation_data import EvaluationData
 from uce_edge.metadata import Metadata
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device, check_threads
+from uce_edge.runtime.providers import check_threads
 
 MOST = 12
 """The largest number of files: a chart cannot distinguish more lines."""
@@ -40,7 +41,7 @@ def compare_files(
     root: Path | None = None,
     images: int | None = None,
     seed: int = 0,
-    device: Device = Device.AUTO,
+    device: str = Device.AUTO,
     threads: int | None = None,
     max_memory: int | None = None,
     latency: bool = True,
@@ -81,7 +82,7 @@ def compare_files(
 
 
 def _prices(
-    files: dict[str, Path], described: dict[str, Metadata], device: Device, threads: int | None, latency: bool
+    files: dict[str, Path], described: dict[str, Metadata], device: str, threads: int | None, latency: bool
 ) -> dict[str, Price]:
     reference = comparison.reference_of(described)
     measured = side_by_side(files, reference, device=str(device), threads=threads) if latency else {}

@@ -8,8 +8,8 @@ from uce_edge.errors import IntegrityError, UceEdgeError
 from uce_edge.integrity import signing, verification
 from uce_edge.integrity.digests import Digests
 from uce_edge.integrity.self_test import SelfTest
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Verified:
     """The files that the signature covers; None without a key."""
 
 
-def verify_model(path: Path, key: Path | None = None, device: Device = Device.CPU) -> Verified:
+def verify_model(path: Path, key: Path | None = None, device: str = Device.CPU) -> Verified:
     """Compare a model file with its digests, its description and its probe answers.
 
     Args:

@@ -14,8 +14,8 @@ from uce_edge.contract import Inference
 from uce_edge.errors import ModelFileError, UsageError, argument, expected
 
 if TYPE_CHECKING:
+    from uce_edge.runtime.device_choice import Device
     from uce_edge.runtime.model import Model
-    from uce_edge.runtime.providers import Device
 
 __all__ = ["BUNDLED", "DEFAULT", "DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
 

@@ -9,8 +9,9 @@ from importlib import metadata
 from uce_edge import __version__, models
 from uce_edge.errors import UceEdgeError
 from uce_edge.runtime import telemetry
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device, onnxruntime
+from uce_edge.runtime.providers import onnxruntime
 
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino")
 _PACKAGES = ("numpy", "pillow", "typer", "torch", "onnx", "matplotlib", "scikit-learn")

@@ -223,6 +223,22 @@ class Prediction:
         return cards(self)
 
 
+def joined(parts: Sequence[Prediction]) -> Prediction:
+    """The predictions of several batches, by one request, as one."""
+
+    def whole(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else np.concatenate(values)
+
+    def listed(name: str) -> Any:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else [one for value in values for one in value]
+
+    arrays = ("class_ids", "probabilities", "drawn", *contract.NUMBERS)
+    lists = ("labels", "decisions", "reasons", "sources")
+    return replace(parts[0], **{name: whole(name) for name in arrays}, **{name: listed(name) for name in lists})
+
+
 def _short(value: np.float32) -> float:
     """The shortest decimal of a float32: 0.3, not 0.30000001192092896."""
     return float(str(value))

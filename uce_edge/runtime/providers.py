@@ -1,8 +1,8 @@
 """Open ONNX Runtime sessions on a device."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -13,30 +13,18 @@ from uce_edge.errors import (
     MissingPartError,
     ModelFileError,
     UceEdgeError,
-    UsageError,
     argument,
-    expected,
 )
-from uce_edge.runtime import telemetry
+from uce_edge.runtime import device_choice, telemetry
+from uce_edge.runtime.device_choice import Device
 
 CPU = "CPUExecutionProvider"
+CARDS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
+"""The providers that run on a graphics card."""
+CARD_MEMORY = 4096
+"""Default megabytes for the values of one call on a card, which has no small cache and likes all passes at once."""
 _Threads = Annotated[int, between(1, 1024)] | None
 _log_is_silent = False
-
-
-class Device(StrEnum):
-    """Where a model runs."""
-
-    AUTO = "auto"
-    """CUDA when it really works, otherwise the CPU; warns if CUDA was offered and failed."""
-    CPU = "cpu"
-    """The CPU."""
-    CUDA = "cuda"
-    """CUDA or an error, never a silent fallback."""
-    TENSORRT = "tensorrt"
-    """TensorRT or an error; what it does not take runs on CUDA."""
-    OPENVINO = "openvino"
-    """OpenVINO's provider or an error."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +102,7 @@ def open_session(
 
     Args:
         model: The content of a file, or its path.
-        device: Where to run it.
+        device: Where to run it, as `device_choice.parse` reads it: `cuda:1`, or `cuda,gpu_mem_limit=2000000000`.
         threads: Intra-op threads; None leaves the choice to ONNX Runtime.
         spin: Whether these threads keep their cores busy while they wait for each other.
         name: The name of a content in messages.
@@ -122,12 +110,9 @@ def open_session(
     Returns:
         An `onnxruntime.InferenceSession`; `get_providers()` names the device that it really has.
     """
-    if device not in list(Device):
-        raise UsageError(
-            expected("`device`", f"one of {', '.join(Device)}", device, f"Use: {argument('device', 'auto')}")
-        )
+    choice = device_choice.parse(device)
     check_threads(threads)
-    ort, device = onnxruntime(), Device(device)
+    ort, device = onnxruntime(), choice.device
     options = _options(ort, threads, spin)
     name = model if isinstance(model, str) else name
     if device is Device.CPU:
@@ -143,16 +128,18 @@ def open_session(
             "device.missing",
         )
     try:
-        session = _load(ort, model, name, [*accelerator.providers, CPU], options)
+        placed = [(provider, choice.of_provider(provider)) for provider in accelerator.providers]
+        session = _load(ort, model, name, [*placed, CPU], options)
     except ModelFileError:
         session = _load(ort, model, name, [CPU], options)  # fails again unless the accelerator failed
     if accelerator.providers[0] in session.get_providers():
         return session
     # A GPU wheel always lists its providers and falls back silently; only the session knows.
     if device is not Device.AUTO:
+        no_card = f", or there is no card {choice.card}" if choice.card else ""
         raise UceEdgeError(
             f"{argument('device', device)} is not usable: ONNX Runtime could not start {accelerator.name} "
-            f"({accelerator.missing}). Run with {argument('device', 'cpu')}, or {accelerator.libraries}",
+            f"({accelerator.missing}{no_card}). Run with {argument('device', 'cpu')}, or {accelerator.libraries}",
             "device.unusable",
         )
     warnings.warn(f"{accelerator.name} is not usable here; running on the CPU", DeviceWarning, stacklevel=3)
@@ -169,7 +156,9 @@ def _options(ort: ModuleType, threads: int | None, spin: bool) -> Any:
     return options
 
 
-def _load(ort: ModuleType, model: str | bytes, name: str, providers: list[str], options: Any) -> Any:
+def _load(
+    ort: ModuleType, model: str | bytes, name: str, providers: Sequence[str | tuple[str, dict[str, str]]], options: Any
+) -> Any:
     if _log_is_silent:
         # The process-wide log reports a failed CUDA start in a dozen lines.
         ort.set_default_logger_severity(4)

@@ -17,8 +17,9 @@ from uce_edge.errors import ImageError, UceEdgeError, UsageError, expected
 from uce_edge.images import loader
 from uce_edge.images.gray_survey import Notes
 from uce_edge.runtime.answers import AHEAD, CHUNK, Opened, Request, answered
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device, onnxruntime
+from uce_edge.runtime.providers import onnxruntime
 from uce_edge.scale import cluster  # before Ray: sets its environment variables
 from uce_edge.scale.inputs import Block, Entry, blocks, fingerprint, read, sources
 from uce_edge.scale.parquet_parts import MODEL, Counts, Folder, Manifest

@@ -14,7 +14,7 @@ from ray import serve
 from starlette.applications import Starlette
 
 from uce_edge.errors import UsageError, expected
-from uce_edge.runtime.providers import Device
+from uce_edge.runtime.device_choice import Device
 from uce_edge.serve import access
 from uce_edge.serve.app import Service
 from uce_edge.serve.model_host import Limits, Named, parse_reject

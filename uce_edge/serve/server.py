@@ -24,8 +24,8 @@ from h11 import LocalProtocolError
 
 from uce_edge.audit.decision_log import Audit
 from uce_edge.errors import UceEdgeError, UceEdgeWarning, naming_options
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device
 from uce_edge.serve import stderr
 from uce_edge.serve.access import HostNames
 from uce_edge.serve.app import Service
@@ -110,7 +110,7 @@ def load(
     models: list[Named],
     limits: Limits,
     gauges: Gauges,
-    device: Device = Device.AUTO,
+    device: str = Device.AUTO,
     threads: int | None = None,
     reject: float | Literal["auto"] | None = None,
 ) -> Hosts:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge._util.progress import progress
 from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.monitor import reference
 from uce_edge.rejection import fitting, guarantee
@@ -14,8 +15,10 @@ from uce_edge.rejection.fitting import Circumstances
 from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import HeldOut, Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge.runtime.prediction import Prediction
+from uce_edge.runtime.prediction import Prediction, joined
 from uce_edge_export.publish.draft import Draft
+
+_AT_ONCE = 16  # images between two steps of a progress bar
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,17 @@ class Known:
     @classmethod
     def of(cls, draft: Draft, data: Split) -> "Known":
         """Run the draft."""
-        return cls(draft.model.predict(data.images), data.labels)
+        return cls(predicted(draft, data.images, "predicting calibration images"), data.labels)
+
+
+def predicted(draft: Draft, images: npt.NDArray[Any], task: str, samples: int | None = None) -> Prediction:
+    """Predict images with the draft, and show progress."""
+    with progress(task, len(images), unit="images") as advance:
+        parts = []
+        for start in range(0, len(images), _AT_ONCE):
+            parts.append(draft.model.predict(images[start : start + _AT_ONCE], samples))
+            advance(len(parts[-1]))
+    return joined(parts)
 
 
 def measure(
@@ -50,7 +63,7 @@ def measure(
         The rule that was stored, why there is none, or None when nothing was to be decided.
     """
     data = data.one_per_group()
-    prediction = draft.model.predict(data.images)
+    prediction = predicted(draft, data.images, "counting on held-out images")
     how = circumstances(prediction, data)
     counts: dict[str, Any] = guarantee.count(prediction.uncertainty, prediction.class_ids != data.labels).to_document()
     metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts | vars(how)))

@@ -4,9 +4,13 @@ Only calibration images and the far images of `CHOICE` are looked at. The guaran
 chosen by this table is fixed before the threshold is searched on them, so that their promise stays valid.
 """
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from uce_edge.calibration import novelty
 from uce_edge.datasets import synthetic_ood
@@ -14,7 +18,8 @@ from uce_edge.datasets.splits import Split
 from uce_edge.rejection import fitting
 from uce_edge.rejection.promises import Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
-from uce_edge_export.check.held_out_rejection import Known, circumstances
+from uce_edge.runtime.request import SamplesWarning
+from uce_edge_export.check.held_out_rejection import Known, circumstances, predicted
 from uce_edge_export.graph.novelty_score import parts
 from uce_edge_export.publish.draft import Draft
 
@@ -62,11 +67,11 @@ def compare(draft: Draft, data: Split, known: Known, promise: Promise | None, us
         used: The rule with the cutoff of the file.
     """
     assert used.gate is not None
-    model, reference = draft.model, parts(data)[1]
+    reference = parts(data)[1]
     # The same division of the numbers of the images.
     prediction = known.prediction[parts(replace(data, images=np.arange(len(data))))[1].images]
-    made = synthetic_ood.far(model.metadata.image, synthetic_ood.CHOICE, each=EACH)
-    ood, kinds = model.predict(made.images), np.array(made.kinds)
+    made = synthetic_ood.far(draft.metadata.image, synthetic_ood.CHOICE, each=EACH)
+    kinds = np.array(made.kinds)
     wrong = prediction.class_ids != reference.labels
     if promise is not None and promise.score is RejectBy.AUTO:
         promise = replace(promise, score=fitting.choose_score(prediction.probabilities, reference.labels))
@@ -82,9 +87,10 @@ def compare(draft: Draft, data: Split, known: Known, promise: Promise | None, us
     rules = [rule for rule in found if isinstance(rule, RejectRule)]
     if len(rules) < len(found):
         promise, rules = None, gates
+    accepted = _accepted(draft, made.images, rules)
     rows = []
-    for level, applied in zip(levels, rules, strict=True):
-        own, far = (applied.accept(one.uncertainty, one.probabilities, one.novelty) for one in (prediction, ood))
+    for level, applied, far in zip(levels, rules, accepted, strict=True):
+        own = applied.accept(prediction.uncertainty, prediction.probabilities, prediction.novelty)
         rows.append(
             Cost(
                 level=level,
@@ -95,3 +101,22 @@ def compare(draft: Draft, data: Split, known: Known, promise: Promise | None, us
             )
         )
     return Costs(tuple(rows), None if promise is None else promise.target_error, len(reference))
+
+
+def _accepted(draft: Draft, images: npt.NDArray[Any], rules: Sequence[RejectRule]) -> list[npt.NDArray[np.bool_]]:
+    """Which images each rule accepts.
+
+    Novelty has no noise, so one pass finds the images that every gate rejects. Only the others need all passes.
+    """
+    samples = 1 if draft.metadata.takes_seeds and not draft.metadata.runs_once else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplesWarning)  # the first pass shows novelty alone
+        ood = predicted(draft, images, "predicting images made by rule", samples)
+    assert ood.novelty is not None
+    undecided = np.flatnonzero(ood.novelty >= min(rule.cutoff or 0 for rule in rules))
+    if samples is None or not any(rule.limits for rule in rules) or not len(undecided):
+        return [rule.accept(ood.uncertainty, ood.probabilities, ood.novelty) for rule in rules]
+    full = predicted(draft, images[undecided], "predicting images made by rule")
+    uncertainty, probabilities = ood.uncertainty.copy(), ood.probabilities.copy()
+    uncertainty[undecided], probabilities[undecided] = full.uncertainty, full.probabilities
+    return [rule.accept(uncertainty, probabilities, ood.novelty) for rule in rules]

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract
+from uce_edge._util.progress import progress
 from uce_edge.contract import Inference, NoiseKind, Posterior
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device, open_session
+from uce_edge.runtime.providers import open_session
 from uce_edge.runtime.scheduler import MAX_MEMORY
 from uce_edge_export.noise import noise_table
 from uce_edge_export.publish.draft import Draft
@@ -136,7 +138,12 @@ def _check(
         """Logits of many passes on two images, split by memory."""
         each = 1 if metadata.costs is None else metadata.costs.bytes_per_pass or 1
         step = max(1, MAX_MEMORY * 2**20 // (2 * each))
-        return np.concatenate([call(passes[start : start + step]) for start in range(0, len(passes), step)])
+        parts = []
+        with progress("checking parity", len(passes), unit="passes") as advance:
+            for start in range(0, len(passes), step):
+                parts.append(call(passes[start : start + step]))
+                advance(len(parts[-1]))
+        return np.concatenate(parts)
 
     rng = np.random.default_rng(1)
 

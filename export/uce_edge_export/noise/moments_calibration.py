@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from uce_edge._util.progress import progress
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Inference, Method
@@ -25,8 +26,9 @@ from uce_edge_export.graph import assembly
 from uce_edge_export.noise.sites import Site
 
 SAMPLES = 100  # drawing one more costs a small matrix product, not a pass
-_IMAGES, _PASSES = 500, 25  # exact passes that the spread is compared with
-_AT_ONCE = 10  # images
+_IMAGES, _PASSES = 200, 8  # exact passes that the spread is compared with
+_AT_ONCE = 4  # images that share noise, which is dear to draw
+_PIXELS = 2**18  # of one call of the reference, at most
 _SCALES = (1.0, 4.0)  # two points of a straight line
 _RANGE = (0.1, 100.0)
 
@@ -58,7 +60,7 @@ def fit(
             described = replace(metadata, calibration=unfitted, inference=Inference.MOMENTS)
             path = Path(folder) / f"{scale}.onnx"
             ir.save(assembly.contract_model(classifier, sites, described, sample_from=sample_from)[0], path)
-            return Model(path, "cpu")
+            return Model(path, "cpu", spin=False)
 
         few = data.at_most(_IMAGES).images
         low, high = (_spread(built(scale).logits(few, SAMPLES, 0)) for scale in _SCALES)
@@ -76,10 +78,17 @@ def stochastic_logits(
 ) -> npt.NDArray[np.float32]:
     """Exact logits [passes, images, classes] under noise in some layers."""
     rng = np.random.default_rng(0)
+    step = max(1, _PIXELS // (_AT_ONCE * images.shape[1] * images.shape[2]))
     parts = []
-    for start in range(0, len(images), _AT_ONCE):
-        noises = [rng.standard_normal((passes, site.size), np.float32) for site in sites]
-        parts.append(reference(images[start : start + _AT_ONCE], noises))
+    with progress("exact passes", passes * len(images), unit="images") as advance:
+        for start in range(0, len(images), _AT_ONCE):
+            some, drawn = images[start : start + _AT_ONCE], []
+            for first in range(0, passes, step):
+                count = min(step, passes - first)
+                noises = [rng.standard_normal((count, site.size), np.float32) for site in sites]
+                drawn.append(reference(some, noises))
+                advance(count * len(some))
+            parts.append(np.concatenate(drawn))
     return np.concatenate(parts, axis=1)
 
 

@@ -17,8 +17,9 @@ from uce_edge.integrity.digests import of_model
 from uce_edge.integrity.protobuf import fields, with_properties
 from uce_edge.integrity.self_test import PASSES, Pattern, Probe
 from uce_edge.metadata import Metadata
+from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
-from uce_edge.runtime.providers import Device, open_session
+from uce_edge.runtime.providers import open_session
 from uce_edge_export.graph import decision
 
 
@@ -65,7 +66,7 @@ class Draft:
     def model(self) -> Model:
         """The loaded file; its stored rule may be outdated."""
         if self._model is None:
-            self._model = Model(self.content(), "cpu")
+            self._model = Model(self.content(), "cpu", spin=False)  # waiting threads would burn CPU time of others
         return self._model
 
     @property

@@ -9,7 +9,8 @@ from uce_edge.contract import Method, ResizeFilter, ResizeMode
 from uce_edge.datasets.splits import Split
 from uce_edge.images.resize import STRETCH, Resize
 from uce_edge.metadata import CalibrationReport, ImageSpec, Metadata
-from uce_edge.runtime.providers import Device, open_session
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import open_session
 from uce_edge_export.options import ChannelOrder
 from uce_edge_export.source.third_party import ThirdParty, take_bgr
 from uce_edge_export.source.trials import Fit, Preprocessing, Round, Trials, Way, choose, run

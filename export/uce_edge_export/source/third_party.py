@@ -18,7 +18,8 @@ from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
 from uce_edge.integrity.digests import of_file
 from uce_edge.integrity.verification import read
 from uce_edge.metadata import Hashes, ImageSpec, Metadata
-from uce_edge.runtime.providers import Device, open_session
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import open_session
 from uce_edge_export.check.graph_reference import normalised
 from uce_edge_export.check.parity_gate import TOLERANCE, ParityError, Reference
 from uce_edge_export.graph.assembly import IR_VERSION, Classifier

@@ -15,7 +15,8 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import ImageError
 from uce_edge.images.resize import STRETCH, Resize
 from uce_edge.metadata import ImageSpec
-from uce_edge.runtime.providers import Device, open_session
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import open_session
 from uce_edge_export.check.graph_reference import normalised
 from uce_edge_export.graph.assembly import Classifier
 from uce_edge_export.options import ChannelOrder

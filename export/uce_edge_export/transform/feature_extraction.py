@@ -8,7 +8,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge import contract
-from uce_edge.runtime.providers import Device, open_session
+from uce_edge._util.progress import progress
+from uce_edge.runtime.device_choice import Device
+from uce_edge.runtime.providers import open_session
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
@@ -62,12 +64,16 @@ def feature_session(
         graph.inputs.remove(value)
     from uce_edge_export.graph.assembly import checked  # which imports this module for the decision
 
-    session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU)
+    session = open_session(ir.to_proto(checked(copy)).SerializeToString(), Device.CPU, spin=False)
 
     def run(images: npt.NDArray[Any]) -> list[FloatArray]:
         step = max(1, min(_AT_ONCE, _PIXELS // (images.shape[1] * images.shape[2])))
-        blocks = (images[start : start + step] for start in range(0, len(images), step))
-        parts = zip(*[session.run(None, {contract.IMAGE: block}) for block in blocks], strict=True)
+        found = []
+        with progress("reading features", len(images), unit="images") as advance:
+            for start in range(0, len(images), step):
+                found.append(session.run(None, {contract.IMAGE: images[start : start + step]}))
+                advance(min(step, len(images) - start))
+        parts = zip(*found, strict=True)
         return [np.concatenate(values, axis=int(number >= len(results))) for number, values in enumerate(parts)]
 
     return run

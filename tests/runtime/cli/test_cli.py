@@ -307,6 +307,26 @@ def test_bench_table(digits, call, monkeypatch):
     assert row.split()[0] == "1"
 
 
+def test_bench_measures_what_a_file_without_passes_can_do(digits, call, monkeypatch):
+    monkeypatch.setattr(sweep, "ROUNDS", 1)
+    done = call("bench", "--model", digits.deterministic, "--threads", 1)
+    assert [line.split()[0] for line in done.out.splitlines()] == ["N", "1"]
+    refused = call("bench", "--model", digits.deterministic, "--samples", "1,5")
+    assert (refused.code, refused.error) == (2, "argument.samples")
+
+
+def test_options_of_a_provider_are_checked_before_the_model_is_loaded(call):
+    for arguments, code in (
+        (("--device", "cuda:one"), "argument.device"),
+        (("--device", "cpu:1"), "argument.device"),
+        (("--provider-option", "use_tf32=1"), "argument.provider_option"),
+        (("--device", "cuda", "--provider-option", "use_tf23=1"), "argument.provider_option"),
+        (("--device", "cuda", "--provider-option", "gpu_mem_limit=2GB"), "argument.provider_option"),
+    ):
+        refused = call("predict", "no.png", "--model", "digits", *arguments)
+        assert (refused.code, refused.error) == (2, code)
+
+
 def test_a_price_that_cannot_be_measured_is_not_a_number() -> None:
     report = Report("m", None, "CPU", 2, 3, [], -0.05, (-0.17, 0.07), {})
     assert report.price() == "One more pass costs too little to be measured"

@@ -243,6 +243,23 @@ def test_a_winner_that_is_overconfident_or_lost_calibration_is_not_praised_alone
     assert "not calibrated" not in verdict.sentence(dataclasses.replace(won, winner="honest"))
 
 
+def test_a_file_that_only_gains_a_little_nll_and_loses_its_calibration_does_not_win(made, hard):
+    table = sure(hard, 0.8, 0.8)
+    plain = made({"plain": table, "loud": table}, {"plain": 10, "loud": 10})
+    better, worse, tie = (
+        metrics.Interval(*values) for values in ((-0.008, -0.01, -0.006), (0.054, 0.04, 0.07), (0, -1, 1))
+    )
+
+    def winner(**differences):
+        files = [dataclasses.replace(one, differences=differences) for one in plain.files if one.name == "loud"]
+        return comparison._winner(files, plain.standings)
+
+    assert winner(accuracy=tie, nll=better, debiased_ece=tie) == "loud"
+    assert winner(accuracy=tie, nll=better, debiased_ece=worse) is None
+    labels = metrics.Interval(0.05, 0.02, 0.08)
+    assert winner(accuracy=labels, nll=better, debiased_ece=worse) == "loud", "a constant prediction has no error"
+
+
 def test_time_is_told_before_multiply_accumulates(evaluations):
     prices = {"mc": price(100, 1.0), "moments": price(20, 0.4), "novelty": price(110, 1.2)}
     timed = comparison.compare(evaluations, prices, threads=2)

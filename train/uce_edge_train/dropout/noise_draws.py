@@ -31,10 +31,21 @@ class PassNoise:
 
     def __init__(self, device: torch.device, seed: int, index: int) -> None:
         self._generator = generator(device, seed, index)
+        self._drawn: dict[str, list[Tensor]] = {}
+        self._calls: dict[str, int] = {}
+
+    def rewind(self) -> "PassNoise":
+        """Start the same pass again, for other images."""
+        self._calls.clear()
+        return self
 
     def __call__(self, layer: str, mean: Tensor) -> Tensor:
-        """Noise for a layer's mean output."""
-        return standard_normal(mean[:1], self._generator).expand_as(mean)
+        """Noise for a layer's mean output; drawn once."""
+        drawn, call = self._drawn.setdefault(layer, []), self._calls.get(layer, 0)
+        self._calls[layer] = call + 1
+        if call == len(drawn):
+            drawn.append(standard_normal(mean[:1], self._generator))
+        return drawn[call].expand_as(mean)
 
 
 class NoisePool:

@@ -7,8 +7,10 @@ own, and one stem.
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -242,6 +244,23 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
                 "architecture.not-a-module",
             )
         return model
+    check(name)
+    return ARCHITECTURES[Architecture(name)](classes=classes, stem=stem, channels=channels)
+
+
+def check(name: str, folder: Path | None = None) -> bool:
+    """Reject a name that means no network.
+
+    Args:
+        name: As in `build`.
+        folder: Where to look for the user's own module, too, after all installed ones; for a name that the user typed.
+            A run that names code must not have it imported from wherever it lies.
+
+    Returns:
+        Whether the module was found in the folder alone.
+    """
+    if ":" in name:
+        return _imported(name, folder)
     if name not in ARCHITECTURES:
         raise UsageError(
             expected(
@@ -251,7 +270,22 @@ def build(name: str, classes: int, channels: int, stem: str = "cifar") -> nn.Mod
                 "As in --arch resnet20",
             )
         )
-    return ARCHITECTURES[Architecture(name)](classes=classes, stem=stem, channels=channels)
+    return False
+
+
+def _imported(name: str, folder: Path | None) -> bool:
+    """Import a user's module, if need be from a folder; whether it was needed."""
+    known = set(sys.modules)
+    place = [] if folder is None else [str(folder)]
+    sys.path += place
+    try:
+        _own(name)
+    finally:
+        for one in place:
+            sys.path.remove(one)
+    module = name.partition(":")[0].partition(".")[0]
+    found = getattr(sys.modules[module], "__file__", None) or ""
+    return folder is not None and module not in known and Path(found).is_relative_to(folder)
 
 
 def _own(name: str) -> Callable[..., object]:
@@ -259,7 +293,6 @@ def _own(name: str) -> Callable[..., object]:
     try:
         network: Callable[..., object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
-            expected("`arch`", "an importable package.module:function", name, f"{error}. Is it on PYTHONPATH?")
-        ) from None
+        remedy = f"{error}. Put the folder of {module.partition('.')[0]}.py on PYTHONPATH"
+        raise UsageError(expected("`arch`", "an importable package.module:function", name, remedy)) from None
     return network

@@ -1,0 +1,55 @@
+"""What a calibration notices before its passes: a model that guesses, and images that were trained on."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from tests.helpers.errors import raises
+from uce_edge.calibration import early_look
+from uce_edge.datasets import overlap
+from uce_edge.datasets.splits import Split
+
+
+@pytest.fixture
+def data(rng: np.random.Generator) -> Split:
+    images = rng.integers(0, 256, (400, 8, 8, 1)).astype(np.uint8)
+    names = np.array([f"{number}.png" for number in range(400)], object)
+    return Split(images, rng.integers(0, 4, 400), names=names)
+
+
+def test_a_model_that_guesses_is_reported_before_a_long_calibration(data: Split, rng: np.random.Generator) -> None:
+    said: list[str] = []
+    asked: list[int] = []
+
+    def guess(some: Split) -> np.ndarray:
+        asked.append(len(some))
+        return rng.normal(size=(1, len(some), 4)).astype(np.float32)
+
+    early_look.warn_near_chance(data, 1000, guess, said.append)
+    assert asked == [early_look.IMAGES]
+    assert "hardly better than chance" in said[0]
+    early_look.warn_near_chance(
+        data, 1000, lambda some: 5 * np.eye(4, dtype=np.float32)[some.labels][None], said.append
+    )
+    assert len(said) == 1
+    early_look.warn_near_chance(data, 2, guess, said.append)
+    assert len(asked) == 1, "a short calibration says so at its end"
+
+
+def test_a_few_training_images_are_named_and_left_out(data: Split, caplog: pytest.LogCaptureFixture) -> None:
+    trained_on = overlap.sketch(data.images[[7, 300]])
+    with caplog.at_level(logging.WARNING):
+        rest = overlap.without_seen(trained_on, data, "the calibration set")
+    assert len(rest) == 398
+    assert set(data.names) - set(rest.names) == {"7.png", "300.png"}
+    assert "2 of the 400 images of the calibration set were used to train this network" in caplog.text
+    assert "7.png, 300.png" in caplog.text
+
+
+def test_many_training_images_are_refused_with_examples(data: Split) -> None:
+    trained_on = overlap.sketch(data.images[:21])
+    with raises("dataset.seen-in-training") as caught:
+        overlap.without_seen(trained_on, data, "the calibration set")
+    assert "such as 0.png, 1.png" in str(caught.value)
+    assert caught.value.fields["images"] == 21
