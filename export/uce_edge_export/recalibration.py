@@ -10,6 +10,7 @@ from uce_edge import contract
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
+from uce_edge.calibration.novelty_features import FeatureChoice
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -18,7 +19,7 @@ from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
-from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
 from uce_edge_export.check import novelty_levels
@@ -30,7 +31,8 @@ from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import add as add_novelty
 from uce_edge_export.graph.novelty_score import detach
 from uce_edge_export.publish.draft import check_name, graph_of, publish
-from uce_edge_export.transform.noise_free import raw_logits
+from uce_edge_export.transform.noise_free import layer_names, raw_logits
+from uce_edge_export.transform.simplification import infer_shapes
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def recalibrate(
     novelty: NoveltyPromise | None = None,
     held_out: Split | None = None,
     monitor: bool = False,
+    training: Split | None = None,
 ) -> Recalibrated:
     """Recalibrate a file on labelled images, as a new file.
 
@@ -78,6 +81,8 @@ def recalibrate(
             `data` if something is promised; that half is then not used for the map.
         monitor: Fit on half of the images without a promise too, and store the monitor's reference from the rest.
             With a promise, or with `held_out`, this is always done.
+        training: Training images of the network, which fit the novelty gate if nothing that it looks at was trained on
+            them. None where there are none.
     """
     out = check_name(out)
     model = source if isinstance(source, Model) else Model(source, "cpu")
@@ -93,27 +98,32 @@ def recalibrate(
         promise.targets(model.classes)  # refuses classes that do not exist
     if counted is not None and promise is not None:
         guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
+    network, looked_at = graph_of(model), model.metadata.novelty_layers
+    if novelty is not None and novelty.features != AUTO_FEATURES:
+        names = layer_names(infer_shapes(network).graph)
+        looked_at = FeatureChoice(novelty.features).layers(names, looked_at)
     members = model.metadata.members
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     own_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | own_parameters)
-    network, described = detach(graph_of(model), model.metadata)
+    network, described = detach(network, model.metadata)
     metadata = replace(
         described.without_promises(),  # they hold for the old map
         outputs=(),
         calibration=calibration,
         samples=n,
+        novelty_layers=looked_at,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
     )
     measured = None
     with publish(replace_head(network, metadata), metadata, out) as draft:
         _check_logits(draft.model, model, data, n, seed)
-        added = RejectRule() if novelty is None else add_novelty(draft, data, novelty)
+        added = RejectRule() if novelty is None else add_novelty(draft, data, novelty, training)
         gate = added if isinstance(added, RejectRule) else RejectRule()
         known = Known.of(draft, data)  # one run of the file for all that follows
         file_nll = _check_likelihood(draft.model, known, data, n, seed, calibration.outcome.nll_after)
-        costs = novelty_levels.compare(draft, data, known, promise, gate) if gate.decides else None
+        costs = novelty_levels.compare(draft, data, known, promise, gate, training) if gate.decides else None
         if counted is not None:
             measured = measure(draft, counted, promise, gate, known)
         elif gate.decides:

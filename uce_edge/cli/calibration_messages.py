@@ -41,6 +41,8 @@ def tell_levels(costs: "Costs | None") -> None:
         return
     from uce_edge.output.wording import at_most, percent
 
+    fitted = "training" if costs.training else "half of the calibration"
+    say(f"The novelty gate looks at the input of {', '.join(costs.layers)}; {fitted} images fit it.")
     rule = "the gate alone" if costs.target_error is None else f"error at most {at_most(costs.target_error)}"
     say(f"What each novelty level accepts ({rule}; {costs.images:,} calibration images, and images made by rule):")
     kinds = costs.rows[0].far

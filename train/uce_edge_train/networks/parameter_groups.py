@@ -108,6 +108,18 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+def frozen_weights(model: nn.Module) -> frozenset[str]:
+    """Weights of the layers before the first one that is trained."""
+    frozen: list[str] = []
+    for name, parameter in model.named_parameters():
+        is_weight = parameter.ndim > 1
+        if parameter.requires_grad:
+            return frozenset(frozen if is_weight else frozen[:-1])  # a bias or norm belongs to the layer before it
+        if is_weight:
+            frozen.append(name)
+    return frozenset(frozen)
+
+
 def _weight_layers(model: nn.Module) -> dict[str, nn.Module]:
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _WEIGHT_LAYERS)}
     if not layers:

