@@ -207,53 +207,40 @@ def steel_like(images: int) -> Bytes:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A task: its images in the order of its splits."""
+    """A task, by the names of its splits."""
 
     name: str
-    labels: npt.NDArray[np.int64]
-    rows: dict[str, slice]
-    """Of every split."""
-    own: Seen
+    labels: dict[str, npt.NDArray[np.int64]]
+    images: Callable[[str], Seen]
+    """Runs the pretrained network on a split, or reads what is kept."""
 
 
 def load(data: Path, work: Path, name: str) -> Task:
-    """Read a task and run the trunk on it."""
+    """Read a task."""
     source = data / name / "labels.csv"
     group = "group" if source.exists() else None
     source = source if source.exists() else data / name
     dataset = splits.load(str(source), size=(SIZE, SIZE), group=group, resize=parse("crop:256:bicubic"))
     parts = dataset.splits | {"train": dataset.splits["train"].at_most(MOST[name])}
-    rows, start = {}, 0
-    for key, split in parts.items():
-        rows[key] = slice(start, start + len(split))
-        start += len(split)
 
-    def images(part: Sequence[splits.Split]) -> Bytes:
-        pixels = np.concatenate([split.images for split in part])
-        return np.repeat(pixels, 3 // pixels.shape[3], axis=3)
+    def images(key: str) -> Seen:
+        pixels = parts[key].images
+        return seen(work, f"{name}-{key}", lambda: np.repeat(pixels, 3 // pixels.shape[3], axis=3))
 
-    every = list(parts.values())
-    labels = np.concatenate([split.labels for split in every])
-    return Task(name, labels, rows, seen(work, name, lambda: images(every)))
+    return Task(name, {key: split.labels for key, split in parts.items()}, images)
 
 
 def taps() -> dict[str, list[list[str]]]:
-    """Names of pools: joined inside of one distance, which are summed."""
-    trunk = TRUNK - 1
-    found = {f"block {index}": [[f"block {index}"]] for index in (4, 7, 8, trunk)}
-    found["mean and deviation of block 10"] = [["block 10", "block 10 std"]]
+    """Names of pools: joined inside of one distance, and distances that are summed."""
+    found = {f"block {index}": [[f"block {index}"]] for index in (4, 7, 10)}
+    found["block 10, mean and deviation"] = [["block 10", "block 10 std"]]
+    found["block 10, wide values"] = [["block 10 wide"]]
     found["blocks 4, 7, 10 joined"] = [["block 4", "block 7", "block 10"]]
-    found["blocks 4, 7, 10, distances summed"] = [["block 4"], ["block 7"], ["block 10"]]
-    found["mean and deviation of blocks 4, 7, 10, summed"] = [
-        [f"block {index}", f"block {index} std"] for index in (4, 7, trunk)
-    ]
-    found |= {f"wide values of block {index}": [[f"block {index} wide"]] for index in (7, 8, 9, trunk)}
-    found["wide values of blocks 8, 9, 10, summed"] = [[f"block {index} wide"] for index in (8, 9, trunk)]
-    found["pretrained copy: block 15"] = [["block 15"]]
-    found["pretrained copy: wide values of block 11"] = [["block 11 wide"]]
-    found["pretrained copy: wide values of block 15"] = [["block 15 wide"]]
-    found["pretrained copy: last features"] = [["pretrained last"]]
-    found["the last two, summed"] = [["block 10 wide"], ["pretrained last"]]
+    found["blocks 2 to 10, distances summed"] = [[f"block {index}"] for index in range(2, TRUNK)]
+    found["copy of block 11"] = [["block 11"]]
+    found["copy of blocks 11 to 13"] = [["block 13"]]
+    found["copy of all blocks and head"] = [["pretrained last"]]
+    found["the same and block 10, summed"] = [["pretrained last"], ["block 10"]]
     return found
 
 
@@ -272,31 +259,27 @@ class Row:
 
 def judge(
     parts: Sequence[Sequence[str]],
-    own: Features,
+    fitting: Features,
     labels: npt.NDArray[np.int64],
-    fitting: npt.NDArray[np.int64],
-    judging: npt.NDArray[np.int64],
+    judging: Features,
     others: dict[str, Features],
 ) -> Row:
     """Fit the distances, and compare own images with the others."""
 
-    def joined(pools: Features, names: Sequence[str]) -> Floats:
+    def values(pools: Features, names: Sequence[str]) -> Floats:
         return np.concatenate([pools[name] for name in names], axis=1)
 
-    distances = [novelty.fit(joined(own, names)[fitting], labels[fitting]) for names in parts]
+    distances = [novelty.fit(values(fitting, names), labels) for names in parts]
 
     def score(pools: Features) -> npt.NDArray[np.float64]:
-        each = [distance(joined(pools, names)) for distance, names in zip(distances, parts, strict=True)]
+        each = [distance(values(pools, names)) for distance, names in zip(distances, parts, strict=True)]
         return np.sum(each, axis=0)
 
-    inside = score({name: pool[judging] for name, pool in own.items()})
-    outside = {name: score(pools) for name, pools in others.items()}
+    inside, outside = score(judging), {name: score(pools) for name, pools in others.items()}
+    limits = {level: np.quantile(inside, 1 - level) for level in LEVELS}
     return Row(
         {name: metrics.ood_auroc(inside, values) for name, values in outside.items()},
-        {
-            name: {level: float((values <= np.quantile(inside, 1 - level)).mean()) for level in LEVELS}
-            for name, values in outside.items()
-        },
+        {name: {key: float((values <= limits[key]).mean()) for key in LEVELS} for name, values in outside.items()},
     )
 
 
@@ -321,26 +304,32 @@ def part_of(whole: Seen, rows: slice) -> Seen:
 
 def measure(task: Task, work: Path, others: dict[str, Seen], epochs: int) -> tuple[float, dict[str, Row]]:
     """The accuracy of the trained tail, and every tap."""
-    numbers = {key: np.arange(len(task.labels))[rows] for key, rows in task.rows.items()}
-    train, calibration = numbers["train"], numbers["calibration"]
-    judging = np.concatenate([numbers["guarantee"], numbers["test"]])
-    tail = trained(work, task.name, task.own.maps[train], task.labels[train], epochs)
-    features, logits = tail_features(tail, task.own.maps)
-    own = task.own.pools | {LAST: features}
+    parts = {key: task.images(key) for key in splits.SPLITS}
+    tail = trained(work, task.name, parts["train"].maps, task.labels["train"], epochs)
+    last = {key: tail_features(tail, one.maps) for key, one in parts.items()}
+    pools = {key: one.pools | {LAST: last[key][0]} for key, one in parts.items()}
     foreign = {name: images.pools | {LAST: tail_features(tail, images.maps)[0]} for name, images in others.items()}
-
-    def row(parts: Sequence[Sequence[str]], fitting: npt.NDArray[np.int64]) -> Row:
-        return judge(parts, own, task.labels, fitting, judging, foreign)
-
-    both = np.concatenate([train, calibration])
+    judging = joined([pools["guarantee"], pools["test"]])
+    labels = np.concatenate([task.labels["train"], task.labels["calibration"]])
+    both, train = joined([pools["train"], pools["calibration"]]), len(task.labels["train"])
     rows = {
-        "trained last layer, calibration images": row([[LAST]], calibration),
-        "trained last layer": row([[LAST]], both),
+        "trained last layer, calibration images": judge(
+            [[LAST]], pools["calibration"], task.labels["calibration"], judging, foreign
+        ),
+        "trained last layer": judge([[LAST]], both, labels, judging, foreign),
     }
-    rows |= {name: row(parts, both) for name, parts in taps().items()}
+    rows |= {name: judge(parts, both, labels, judging, foreign) for name, parts in taps().items()}
     for count in (100, 300):
-        rows[f"block 10, {count} images"] = row([["block 10"]], np.random.default_rng(0).permutation(train)[:count])
-    return float((logits[judging].argmax(1) == task.labels[judging]).mean()), rows
+        some = np.random.default_rng(0).permutation(train)[:count]
+        few = {name: pool[some] for name, pool in both.items()}
+        rows[f"block 10, {count} images"] = judge([["block 10"]], few, labels[some], judging, foreign)
+    right = [last[key][1].argmax(1) == task.labels[key] for key in ("guarantee", "test")]
+    return float(np.concatenate(right).mean()), rows
+
+
+def joined(parts: Sequence[Features]) -> Features:
+    """All images of several sets."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def tables(task: Task, accuracy: float, rows: dict[str, Row]) -> list[str]:
@@ -353,7 +342,7 @@ def tables(task: Task, accuracy: float, rows: dict[str, Row]) -> list[str]:
         every = [*(values[name] for name in shown), float(np.mean([values[name] for name in rest]))]
         return " | ".join(f"{100 * value:.1f}" for value in every)
 
-    sizes = {key: part.stop - part.start for key, part in task.rows.items()}
+    sizes = {key: len(labels) for key, labels in task.labels.items()}
     head = f"| features | {' | '.join((*shown, 'other kinds'))} |"
     rule = "|" + " --- |" * (2 + len(shown))
     lines = [
@@ -391,7 +380,7 @@ def main() -> None:
     sets, lines = far(arguments.work, arguments.data), []
     for name, task in tasks.items():
         if arguments.only in (None, name):
-            tests = {TASKS[other]: part_of(one.own, one.rows["test"]) for other, one in tasks.items() if other != name}
+            tests = {TASKS[other]: one.images("test") for other, one in tasks.items() if other != name}
             lines += tables(task, *measure(task, arguments.work, sets | tests, arguments.epochs))
     print("\n".join(lines))
     if arguments.only is None:

@@ -33,7 +33,7 @@ from uce_edge_export.publish.draft import Draft, destination
 from uce_edge_export.source import third_party
 from uce_edge_export.transform import precision
 from uce_edge_export.transform.baked_seeds import bake_seeds
-from uce_edge_export.transform.noise_free import layer_names
+from uce_edge_export.transform.noise_free import noise_free_layers
 from uce_edge_export.transform.simplification import infer_shapes
 
 
@@ -165,7 +165,7 @@ def build(
         )
 
     model, metadata = graph(sites)
-    names = layer_names(infer_shapes(model).graph)  # a lower precision may change them
+    names = noise_free_layers(infer_shapes(model).graph)  # a lower precision may change them
     draft = Draft.of(model, replace(metadata, novelty_layers=features.layers(names)))
     metadata = draft.metadata
     images = random_pixels(metadata.image) if images is None else images[:3]

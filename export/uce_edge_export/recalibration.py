@@ -22,16 +22,16 @@ from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
-from uce_edge_export.check import novelty_levels
+from uce_edge_export.check import novelty_choice, novelty_levels
 from uce_edge_export.check.held_out_rejection import Known, measure
 from uce_edge_export.check.parity_gate import ParityError
 from uce_edge_export.graph import decision, head
 from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import add as add_novelty
-from uce_edge_export.graph.novelty_score import detach
+from uce_edge_export.graph.novelty_score import detach, parts
 from uce_edge_export.publish.draft import check_name, graph_of, publish
-from uce_edge_export.transform.noise_free import layer_names, raw_logits
+from uce_edge_export.transform.noise_free import noise_free_layers, raw_logits
 from uce_edge_export.transform.simplification import infer_shapes
 
 
@@ -49,6 +49,8 @@ class Recalibrated:
     """Why the file has no requested novelty output."""
     costs: novelty_levels.Costs | None = None
     """The costs of other levels of the gate; None without one."""
+    features: novelty_choice.Chosen | None = None
+    """Why the gate looks at these layers, where that was chosen."""
 
 
 def recalibrate(
@@ -63,6 +65,7 @@ def recalibrate(
     held_out: Split | None = None,
     monitor: bool = False,
     training: Split | None = None,
+    choose_features: bool = False,
 ) -> Recalibrated:
     """Recalibrate a file on labelled images, as a new file.
 
@@ -83,6 +86,7 @@ def recalibrate(
             With a promise, or with `held_out`, this is always done.
         training: Training images of the network, which fit the novelty gate if nothing that it looks at was trained on
             them. None where there are none.
+        choose_features: Whether `auto` chooses what the gate looks at, instead of keeping it.
     """
     out = check_name(out)
     model = source if isinstance(source, Model) else Model(source, "cpu")
@@ -100,8 +104,12 @@ def recalibrate(
         guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
     network, looked_at = graph_of(model), model.metadata.novelty_layers
     if novelty is not None and novelty.features != AUTO_FEATURES:
-        names = layer_names(infer_shapes(network).graph)
+        names = noise_free_layers(infer_shapes(network).graph)
         looked_at = FeatureChoice(novelty.features).layers(names, looked_at)
+    chosen = None
+    if novelty is not None and novelty.features == AUTO_FEATURES and choose_features and model.metadata.members == 1:
+        chosen = novelty_choice.choose(network, parts(data, training)[0], model.metadata.image)
+        looked_at = looked_at if chosen is None else chosen.layers
     members = model.metadata.members
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
@@ -130,7 +138,7 @@ def recalibrate(
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
     unfit = added if isinstance(added, NoveltyError) else None
-    return Recalibrated(out, draft.metadata, file_nll, refused, unfit, costs)
+    return Recalibrated(out, draft.metadata, file_nll, refused, unfit, costs, chosen)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:

@@ -53,13 +53,14 @@ def test_training_images_fit_the_gate_and_all_calibration_images_judge(
     inference: Inference, runs: tuple[Path, Path], digits: Dataset, tmp_path: Path
 ) -> None:
     done = export_run(runs[0], tmp_path / "m.onnx", digits, inference)
-    file, (layer,) = Model(done.path, "cpu"), done.metadata.novelty_layers
+    file, layers = Model(done.path, "cpu"), done.metadata.novelty_layers
     assert verify_model(done.path).self_test is not None
-    assert done.costs.layers[0].startswith("blocks.1.")
+    assert len(layers) > 1
+    assert [name.startswith("blocks.1.") for name in done.costs.layers] == [False] * (len(layers) - 1) + [True]
     assert done.metadata.rule.gate.images == len(digits.splits["calibration"])
     images, train = digits.splits["test"].images[:20], digits.splits["train"]
-    ours, theirs = (probe(ir.load(done.path), x, emit_all_features, layers=(layer,))[0] for x in (images, train.images))
-    exact = novelty.fit(theirs, train.labels)(ours)
+    ours, theirs = (probe(ir.load(done.path), x, emit_all_features, layers=layers) for x in (images, train.images))
+    exact = sum(novelty.fit(known, train.labels)(new) for known, new in zip(theirs, ours, strict=True))
     np.testing.assert_allclose(file.predict(images).novelty_score, exact, rtol=1e-4)
 
 

@@ -16,6 +16,7 @@ from uce_edge.calibration.laplace_posterior import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.novelty import cutoff_for
+from uce_edge.calibration.novelty_features import Layer
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
@@ -131,10 +132,10 @@ def calibrate(
 def _check_gate(run: Run, data: Split, novelty: NoveltyPromise) -> None:
     """Reject features that do not exist, and a level that so few images cannot keep."""
     features = run.features(novelty)
-    names = [name for name, value in run.build().named_parameters() if value.ndim > 1]
-    features.layers(names)
+    layers = [Layer(name, 0) for name, value in run.build().named_parameters() if value.ndim > 1]
+    features.layers(layers)
     if novelty.level is not None:
-        reference = data if features.are_untrained(names) else data.halves()[1]  # training images then fit the gate
+        reference = data if features.are_untrained(layers) else data.halves()[1]  # training images then fit the gate
         cutoff_for(len(reference.one_per_group()), novelty)
 
 

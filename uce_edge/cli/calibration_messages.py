@@ -18,6 +18,14 @@ def tell_rule(done: "Recalibrated") -> str | None:
     """Print and return the rule of a file."""
     if done.unfit is not None:
         say(f"Note: the file has no gate against out-of-distribution images. {done.unfit}")
+    if done.features is not None and done.features.layers:
+        from uce_edge.output.wording import percent
+
+        say(
+            f"The novelty gate looks at {len(done.features.layers)} layers: it then accepts "
+            f"{percent(done.features.accepted)} of images made by rule, and {percent(done.features.accepted_by_last)} "
+            "with the last layer alone, if 5 % of the own images are rejected."
+        )
     tell_levels(done.costs)
     return tell_auto(done.metadata)
 

@@ -118,11 +118,11 @@ NoveltyLevelOption = Annotated[
 NoveltyFeaturesOption = Annotated[
     str | None,
     typer.Option(
-        metavar="auto|last|trunk|LAYER",
-        help="What the novelty gate looks at: the input of the last weight layer, of the first one behind the frozen "
-        "trunk of a pretrained network, or of LAYER, which is a number (from 0), a name or a pattern; several are "
-        "separated by commas. Default: auto, which is trunk if a run has one, or else what the file looks at already, "
-        "or else last.",
+        metavar="auto|last|trunk|spread|LAYER",
+        help="What the novelty gate looks at: the input of the last weight layer (last), inputs of the frozen trunk's "
+        "layers in a pretrained network (trunk), of layers of the whole network (spread), or of LAYER: a number (from "
+        "0), a name or a pattern; several are separated by commas. Default: auto, which is trunk for a run that has "
+        "one; last or spread for --from, by images made by rule; what a model file looks at already; or else last.",
     ),
 ]
 OodOption = Annotated[

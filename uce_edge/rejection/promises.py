@@ -206,7 +206,7 @@ class NoveltyGuarantee(Record):
     REMEDY: ClassVar[str] = "Fit it again: uce-edge calibrate"
 
 
-AUTO_FEATURES, LAST_FEATURES, TRUNK_FEATURES = "auto", "last", "trunk"
+AUTO_FEATURES, LAST_FEATURES, TRUNK_FEATURES, SPREAD_FEATURES = "auto", "last", "trunk", "spread"
 """What the novelty gate looks at, besides layers by name."""
 
 
@@ -219,7 +219,7 @@ class NoveltyPromise(Record):
     confidence: Annotated[float, strictly_between(0.5, 1)] = 0.95
     """The probability of keeping it, over the draw of the reference images."""
     features: Annotated[str, OPTIONAL] = AUTO_FEATURES
-    """What the gate looks at: auto, last, trunk, or numbers and patterns of weight layers, separated by commas."""
+    """What it looks at: auto, last, trunk, spread, or numbers and patterns of weight layers, separated by commas."""
 
     REMEDY: ClassVar[str] = "For example: a level of 0.03 with confidence 0.95"
 

@@ -17,7 +17,7 @@ from uce_edge.rejection.rule import RejectRule
 from uce_edge_export.check.held_out_rejection import Known, circumstances
 from uce_edge_export.graph.novelty_score import parts
 from uce_edge_export.publish.draft import Draft
-from uce_edge_export.transform.noise_free import layer_names
+from uce_edge_export.transform.noise_free import noise_free_layers
 from uce_edge_export.transform.simplification import infer_shapes
 
 SHOWN = (0.01, 0.02, 0.03, 0.05)
@@ -109,6 +109,6 @@ def compare(
             )
         )
     target = None if promise is None else promise.target_error
-    names = layer_names(infer_shapes(draft.graph()).graph)
-    looked_at = tuple(names[number] for number in draft.metadata.novelty_layers or (-1,))
+    names = noise_free_layers(infer_shapes(draft.graph()).graph)
+    looked_at = tuple(names[number].name for number in draft.metadata.novelty_layers or (-1,))
     return Costs(tuple(rows), target, len(reference), looked_at, training is not None)

@@ -32,8 +32,7 @@ from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
 OUTPUTS = (NOVELTY, NOVELTY_SCORE)
-MOST = 4096
-"""Features, at most: the fit takes memory and time that grow with their square and cube."""
+MOST = novelty.MOST_FEATURES
 _MOST_FITTED = 5000  # training images: more hardly change the covariance, and their features take time
 _TINY = np.float32(1e-12)
 _TOLERANCE = 1e-4  # relative, of a score to the same in double precision

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from uce_edge import contract
+from uce_edge.calibration.novelty_features import Layer
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import multiplications, per_image_shape
@@ -59,7 +60,7 @@ def find_features(graph: ir.Graph, layers: Sequence[int] = ()) -> list[Features]
 
     Args:
         graph: The graph, with shapes and types inferred.
-        layers: The numbers of the weight layers whose inputs they are, as in `layer_names`; none for the last layer.
+        layers: The numbers of the weight layers whose inputs they are, as in `noise_free_layers`; none for the last.
 
     Returns:
         One for a single network and a single layer. What members share is there once.
@@ -71,12 +72,25 @@ def find_features(graph: ir.Graph, layers: Sequence[int] = ()) -> list[Features]
     return list(found.values())
 
 
-def layer_names(graph: ir.Graph) -> list[str]:
-    """Weight names of the noise-free network's layers, in order.
+def noise_free_layers(graph: ir.Graph) -> list[Layer]:
+    """The weight layers of the noise-free network, in order.
 
-    Those of an ensemble are of its first member.
+    Those of an ensemble are of its first member. Shapes and types are inferred.
     """
-    return [_weight_name(layer, position) for layer, position in _Walk(graph, _member_logits(graph)[0]).layers()]
+    found: list[Layer] = []
+    taken: set[ir.Value | None] = set()
+    for node, position in _Walk(graph, _member_logits(graph)[0]).layers():
+        value = node.inputs[position]
+        shape = None if value is None or value in taken else value.shape
+        size = None if shape is None else shape[-1 if _is_last(node, position) else 1]
+        taken.add(value)
+        found.append(Layer(_weight_name(node, position), size if isinstance(size, int) else 0))
+    return found
+
+
+def _is_last(layer: ir.Node, position: int) -> bool:
+    """Whether the last dimension of a layer's input is the features."""
+    return layer.op_type != "Conv" and position == 0
 
 
 def _member_logits(graph: ir.Graph) -> list[ir.Value]:
@@ -102,9 +116,7 @@ def _features(graph: ir.Graph, logits: ir.Value, numbers: Sequence[int]) -> list
         graph.extend(fresh)
         added.update(fresh)
         per_image_shape(value, "the weight layer's operand")  # refuses what is not known
-        found.append(
-            Features(value, layer.op_type != "Conv" and position == 0, sum(map(multiplications, fresh)), layer)
-        )
+        found.append(Features(value, _is_last(layer, position), sum(map(multiplications, fresh)), layer))
     return found
 
 
