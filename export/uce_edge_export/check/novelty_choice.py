@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge.calibration import novelty
+from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.calibration.novelty_features import FeatureChoice
 from uce_edge.datasets import synthetic_ood
 from uce_edge.datasets.splits import Split
@@ -44,12 +45,12 @@ def choose(model: ir.Model, fitting: Split, spec: ImageSpec) -> Chosen | None:
         spec: The image that it takes.
 
     Returns:
-        None if the images are too few to choose by.
+        None if the images do not allow a choice.
     """
     graph = infer_shapes(model).graph
     layers = FeatureChoice(SPREAD_FEATURES).layers(noise_free_layers(graph))
     fit_on, own = fitting.halves()
-    if not layers or len(fit_on) < novelty.FEWEST + len(np.unique(fit_on.labels)):
+    if not layers or len(fit_on) <= novelty.FEWEST:
         return None
     if max(features.size for features in find_features(graph, layers)) > novelty.MOST_FEATURES:
         return None
@@ -58,7 +59,10 @@ def choose(model: ir.Model, fitting: Split, spec: ImageSpec) -> Chosen | None:
     values = [run(images) for images in (fit_on.images, own.images, far.images)]
     own_scores, far_scores = [], []
     for known, inside, outside in zip(*values, strict=True):
-        distance = novelty.fit(known, fit_on.labels)
+        try:
+            distance = novelty.fit(known, fit_on.labels)
+        except NoveltyError:  # too few images, or features that do not vary
+            return None
         own_scores.append(distance(inside))
         far_scores.append(distance(outside))
     last = _accepted(own_scores[-1:], far_scores[-1:])
