@@ -81,7 +81,8 @@ class Run(Record):
         model = self.build()
         parameter_groups.freeze(model, self.recipe.freeze)
         wanted = AUTO_FEATURES if novelty is None else novelty.features
-        return FeatureChoice(wanted, parameter_groups.frozen_weights(model))
+        frozen: frozenset[str] = frozenset() if self.recipe.init is None else parameter_groups.frozen_weights(model)
+        return FeatureChoice(wanted, frozen)
 
     def build(self) -> nn.Module:
         """Build the network with its rates and random weights."""
