@@ -319,6 +319,8 @@ class Metadata(Record):
     calibration: Calibration = field(default_factory=Calibration)
     rule: Annotated[RejectRule | None, OPTIONAL] = None
     """The rule of `--reject auto` and of the output `decision`; None if the file stores none."""
+    novelty_layers: Annotated[tuple[Count, ...], OPTIONAL] = ()
+    """The weight layers of the network, from 0, whose inputs the novelty gate looks at; none for the last layer."""
     held_out: HeldOut | None = None
     """The effect of thresholds on held-out images."""
     monitor: Annotated[StoredReference | None, OPTIONAL] = None

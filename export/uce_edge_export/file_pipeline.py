@@ -294,7 +294,10 @@ def _publish(prepared: _Prepared, built: Built, out: Path, add: Callable[[Step],
         samples, bake = kind.samples or DRAWS, kind.options.bake
         draft, images, fit = laplace_draws.give(draft.model, images, promise, samples, kind.noise, bake=bake)
         add(fit)
-    done = recalibrate(draft.model, out, images, Method.TEMPERATURE, promise=promise, novelty=request.novelty)
+    novelty, third_party = request.novelty, bool(prepared.networks)
+    done = recalibrate(
+        draft.model, out, images, Method.TEMPERATURE, promise=promise, novelty=novelty, choose_features=third_party
+    )
     add(done)
     if request.alone and built.metadata.inference is not Inference.DETERMINISTIC:
         network, _ = prepared.networks[request.sources[0]]

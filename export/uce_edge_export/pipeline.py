@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge.calibration.novelty import NoveltyError
+from uce_edge.calibration.novelty_features import FeatureChoice
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
@@ -32,6 +33,8 @@ from uce_edge_export.publish.draft import Draft, destination
 from uce_edge_export.source import third_party
 from uce_edge_export.transform import precision
 from uce_edge_export.transform.baked_seeds import bake_seeds
+from uce_edge_export.transform.noise_free import noise_free_layers
+from uce_edge_export.transform.simplification import infer_shapes
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Labelled:
     """The promised error, if any."""
     novelty: NoveltyPromise | None = None
     """The promise of the novelty gate, if there is one."""
+    training: Split | None = None
+    """The training images, which fit the gate if nothing that it looks at was trained on them."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Built:
     """The costs of cheaper forms, by name, where they could be measured."""
     notes: tuple[str, ...] = ()
     """Changes to the network, for the user: sentences without their full stops."""
+    untrained_features: bool = False
+    """Whether nothing that the novelty gate looks at was trained."""
 
     @property
     def metadata(self) -> Metadata:
@@ -82,6 +89,8 @@ class Exported:
     """The costs of other levels of the novelty gate; None without one."""
     notes: tuple[str, ...] = ()
     """Changes to the network, for the user: sentences without their full stops."""
+    untrained_features: bool = False
+    """Whether nothing that the novelty gate looks at was trained."""
 
 
 def refuse(metadata: Metadata, options: Options, labelled: bool = False) -> None:
@@ -124,6 +133,7 @@ def build(
     judged: Split | None = None,
     judge_sigma: bool = False,
     tolerance: float = parity_gate.TOLERANCE,
+    features: FeatureChoice = FeatureChoice(),
 ) -> Built:
     """Build a contract file in memory, and check its parity.
 
@@ -139,6 +149,7 @@ def build(
         judged: Labelled images that measure the quality of a lower precision; None where there are none.
         judge_sigma: Whether they also measure that of another sigma.
         tolerance: The difference that the gate allows.
+        features: What the novelty gate will look at.
     """
     metadata = replace(
         metadata,
@@ -153,7 +164,9 @@ def build(
             classifier, layers, metadata, expand_early=early, sample_from=options.sample_from
         )
 
-    draft = Draft.of(*graph(sites))
+    model, metadata = graph(sites)
+    names = noise_free_layers(infer_shapes(model).graph)  # a lower precision may change them
+    draft = Draft.of(model, replace(metadata, novelty_layers=features.layers(names)))
     metadata = draft.metadata
     images = random_pixels(metadata.image) if images is None else images[:3]
     errors = {} if trained is None else sigma_error.layer_errors(classifier, metadata.image, trained, sites, images)
@@ -171,7 +184,8 @@ def build(
         parity = laplace_draws.add(draft, drawn, images)
     if options.bake:
         bake_seeds(draft)
-    return Built(draft, parity, judgements, (sigma_error.describe(errors, metadata.sigma),) if changed else ())
+    notes = (sigma_error.describe(errors, metadata.sigma),) if changed else ()
+    return Built(draft, parity, judgements, notes, features.are_untrained(names))
 
 
 def write(
@@ -185,6 +199,7 @@ def write(
     labelled: Labelled | None = None,
     trained: list[Site] | None = None,
     drawn: laplace_draws.Drawn | None = None,
+    features: FeatureChoice = FeatureChoice(),
 ) -> Exported:
     """Build, measure and publish a contract file.
 
@@ -199,27 +214,51 @@ def write(
         labelled: Images that measure quality and fit the reject rule; None where there are none.
         trained: The noisy layers as they were trained.
         drawn: The posterior.
+        features: What the novelty gate looks at.
     """
     file_nll, measured, costs = math.nan, None, None
     judged = None if labelled is None else labelled.calibration
     with destination(out) as save:
-        built = build(classifier, sites, metadata, images, reference, options, trained, drawn, judged, judge_sigma=True)
+        built = build(
+            classifier,
+            sites,
+            metadata,
+            images,
+            reference,
+            options,
+            trained,
+            drawn,
+            judged,
+            judge_sigma=True,
+            features=features,
+        )
         draft, notes = built.draft, built.notes
         if labelled and labelled.held_out:
             gate: RejectRule | NoveltyError = RejectRule()
+            training = labelled.training if built.untrained_features else None
             if labelled.novelty:
-                gate = novelty_score.add(draft, labelled.calibration, labelled.novelty)
+                gate = novelty_score.add(draft, labelled.calibration, labelled.novelty, training)
             if isinstance(gate, NoveltyError):
                 why = str(gate).removesuffix(".")
                 notes, gate = (*notes, f"the file has no gate against out-of-distribution images. {why}"), RejectRule()
             known = Known.of(draft, labelled.calibration)
             if gate.decides:
-                costs = novelty_levels.compare(draft, labelled.calibration, known, labelled.promise, gate)
+                costs = novelty_levels.compare(draft, labelled.calibration, known, labelled.promise, gate, training)
             file_nll = nll(known.prediction.probabilities, known.labels)
             measured = measure(draft, labelled.held_out, labelled.promise, gate, known)
         save(draft)
     refused = measured if isinstance(measured, NoGuaranteeError) else None
-    return Exported(Path(out), draft.metadata, built.parity, built.judgements, file_nll, refused, costs, notes)
+    return Exported(
+        Path(out),
+        draft.metadata,
+        built.parity,
+        built.judgements,
+        file_nll,
+        refused,
+        costs,
+        notes,
+        built.untrained_features,
+    )
 
 
 def _with_noise_inputs(classifier: assembly.Classifier, sites: list[Site], metadata: Metadata) -> bytes | None:

@@ -12,6 +12,7 @@ from uce_edge.calibration import early_look
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
+from uce_edge.calibration.novelty_features import FeatureChoice
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
@@ -20,19 +21,20 @@ from uce_edge.metadata import Metadata
 from uce_edge.metrics import nll
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.guarantee import NoGuaranteeError
-from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
-from uce_edge_export.check import novelty_levels
+from uce_edge_export.check import novelty_choice, novelty_levels
 from uce_edge_export.check.held_out_rejection import Known, measure
 from uce_edge_export.check.parity_gate import ParityError
 from uce_edge_export.graph import decision, head
 from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import add as add_novelty
-from uce_edge_export.graph.novelty_score import detach
+from uce_edge_export.graph.novelty_score import detach, parts
 from uce_edge_export.publish.draft import check_name, graph_of, publish
-from uce_edge_export.transform.noise_free import raw_logits
+from uce_edge_export.transform.noise_free import noise_free_layers, raw_logits
+from uce_edge_export.transform.simplification import infer_shapes
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ class Recalibrated:
     """Why the file has no requested novelty output."""
     costs: novelty_levels.Costs | None = None
     """The costs of other levels of the gate; None without one."""
+    features: novelty_choice.Chosen | None = None
+    """Why the gate looks at these layers, where that was chosen."""
 
 
 def recalibrate(
@@ -64,6 +68,8 @@ def recalibrate(
     novelty: NoveltyPromise | None = None,
     held_out: Split | None = None,
     monitor: bool = False,
+    training: Split | None = None,
+    choose_features: bool = False,
 ) -> Recalibrated:
     """Recalibrate a file on labelled images, as a new file.
 
@@ -82,6 +88,9 @@ def recalibrate(
             `data` if something is promised; that half is then not used for the map.
         monitor: Fit on half of the images without a promise too, and store the monitor's reference from the rest.
             With a promise, or with `held_out`, this is always done.
+        training: Training images of the network, which fit the novelty gate if nothing that it looks at was trained on
+            them. None where there are none.
+        choose_features: Whether `auto` chooses what the gate looks at, instead of keeping it.
     """
     out = check_name(out)
     model = source if isinstance(source, Model) else Model(source, "cpu", spin=False)
@@ -97,6 +106,14 @@ def recalibrate(
         promise.targets(model.classes)  # refuses classes that do not exist
     if counted is not None and promise is not None:
         guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
+    network, looked_at = graph_of(model), model.metadata.novelty_layers
+    if novelty is not None and novelty.features != AUTO_FEATURES:
+        names = noise_free_layers(infer_shapes(network).graph)
+        looked_at = FeatureChoice(novelty.features).layers(names, looked_at)
+    chosen = None
+    if novelty is not None and novelty.features == AUTO_FEATURES and choose_features and model.metadata.members == 1:
+        chosen = novelty_choice.choose(network, parts(data, training)[0], model.metadata.image)
+        looked_at = looked_at if chosen is None else chosen.layers
     members = model.metadata.members
     if model.metadata.takes_seeds and not model.metadata.runs_once:
         early_look.warn_near_chance(data, n, lambda some: model.logits(some.images, 1, seed), _log.warning)
@@ -104,29 +121,30 @@ def recalibrate(
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     own_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | own_parameters)
-    network, described = detach(graph_of(model), model.metadata)
+    network, described = detach(network, model.metadata)
     metadata = replace(
         described.without_promises(),  # they hold for the old map
         outputs=(),
         calibration=calibration,
         samples=n,
+        novelty_layers=looked_at,
         hashes=replace(model.metadata.hashes, calibration_data=data.sha256()),
     )
     measured = None
     with publish(replace_head(network, metadata), metadata, out) as draft:
         _check_logits(draft.model, model, data, n, seed)
-        added = RejectRule() if novelty is None else add_novelty(draft, data, novelty)
+        added = RejectRule() if novelty is None else add_novelty(draft, data, novelty, training)
         gate = added if isinstance(added, RejectRule) else RejectRule()
         known = Known.of(draft, data)  # one run of the file for all that follows
         file_nll = _check_likelihood(draft.model, known, data, n, seed, calibration.outcome.nll_after)
-        costs = novelty_levels.compare(draft, data, known, promise, gate) if gate.decides else None
+        costs = novelty_levels.compare(draft, data, known, promise, gate, training) if gate.decides else None
         if counted is not None:
             measured = measure(draft, counted, promise, gate, known)
         elif gate.decides:
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
     unfit = added if isinstance(added, NoveltyError) else None
-    return Recalibrated(out, draft.metadata, file_nll, refused, unfit, costs)
+    return Recalibrated(out, draft.metadata, file_nll, refused, unfit, costs, chosen)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:

@@ -18,16 +18,19 @@ from onnx import helper
 from uce_edge import contract
 from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import NoveltyError
-from uce_edge.contract import Inference, NoiseKind, Sigma
+from uce_edge.contract import Inference, Method, NoiseKind, Sigma
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
+from uce_edge.errors import UsageError
+from uce_edge.integrity.model_check import verify_model
 from uce_edge.metadata import Metadata
-from uce_edge.rejection.promises import NoveltyGuarantee
+from uce_edge.rejection.promises import NoveltyGuarantee, NoveltyPromise
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
 from uce_edge_export.graph import decision, novelty_score
 from uce_edge_export.options import Expand, Options
 from uce_edge_export.publish.draft import Draft
+from uce_edge_export.recalibration import recalibrate
 from uce_edge_export.transform.feature_extraction import emit_all_features, probe
 
 FILES = [GOLDEN / f"digits-{kind}.onnx" for kind in ("minor-0", "moments")]
@@ -249,3 +252,68 @@ def test_too_many_features_are_refused_with_the_size_they_would_take(
 def test_the_description_has_the_outputs(gated: tuple) -> None:
     document = json.loads(Model(gated[2], "cpu").metadata.to_json())
     assert document["outputs"] == ["novelty", "novelty_score"]
+
+
+def early(net: Net) -> tuple[onnx.ModelProto, str, Callable[[np.ndarray], np.ndarray]]:
+    x = net.stem()
+    y = net.Relu(net.conv(net.Relu(net.conv(x, 6, 6)), 6, 8))
+    return net.model(net.Gemm(net.pool(y), net.weight(8, 4), net.weight(4))), x, lambda f: f.mean(axis=(2, 3))
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_features_of_an_earlier_layer_are_its_input_without_noise(
+    how: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    proto, name, mean = early(Net(opset=18))
+    given, options = HOW[how]
+    _, done = export(proto, tmp_path, options=options, **given)
+    images = rng.integers(0, 256, (5, 8, 8, 3)).astype(np.uint8)
+    original = onnx.ModelProto()
+    original.CopyFrom(proto)
+    original.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(original.SerializeToString(), providers=["CPUExecutionProvider"])
+    pixels = ((images / 255 - np.array(MEAN)) / np.array(STD)).transpose(0, 3, 1, 2).astype(np.float32)
+    wanted = mean(session.run([name], {"image": pixels})[0])
+    first, last = probe(ir.load(done.path), images, emit_all_features, layers=(1, 3))
+    np.testing.assert_allclose(first, wanted, rtol=1e-4, atol=1e-5 * float(np.abs(wanted).max()))
+    np.testing.assert_array_equal(last, probe(ir.load(done.path), images, emit_all_features)[0])
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_a_recalibrated_file_keeps_the_layers_that_it_looks_at(
+    file: Path, calibration: Split, test_images: np.ndarray, tmp_path: Path
+) -> None:
+    def calibrated(source: Path, name: str, features: str) -> Model:
+        promise = NoveltyPromise(features=features)
+        recalibrate(source, tmp_path / name, calibration, Method.TEMPERATURE, 3, novelty=promise)
+        assert verify_model(tmp_path / name).self_test is not None
+        return Model(tmp_path / name, "cpu")
+
+    early = calibrated(file, "early.onnx", "2")
+    assert early.metadata.novelty_layers == (2,)
+    distance = novelty_score.fit(ir.load(file), calibration, (2,)).distances[0]
+    exact = distance(probe(ir.load(file), test_images, emit_all_features, layers=(2,))[0])
+    np.testing.assert_allclose(early.predict(test_images).novelty_score, exact, rtol=1e-4)
+    again, last, plain = (
+        calibrated(source, name, features)
+        for source, name, features in (
+            (tmp_path / "early.onnx", "again.onnx", "auto"),
+            (tmp_path / "early.onnx", "last.onnx", "last"),
+            (file, "plain.onnx", "auto"),
+        )
+    )
+    assert (again.metadata.novelty_layers, last.metadata.novelty_layers) == ((2,), ())
+    assert again.metadata.costs == early.metadata.costs
+    assert last.metadata.costs == plain.metadata.costs
+    for ours, theirs in ((again, early), (last, plain)):
+        expected = theirs.predict(test_images).novelty_score
+        np.testing.assert_array_equal(ours.predict(test_images).novelty_score, expected)
+
+
+@pytest.mark.parametrize("features", ["trunk", "absent.weight", "99", "2,absent"])
+def test_layers_that_do_not_exist_are_refused(features: str, calibration: Split, tmp_path: Path) -> None:
+    promise = NoveltyPromise(features=features)
+    with raises("argument.novelty_features", UsageError) as caught:
+        recalibrate(FILES[0], tmp_path / "new.onnx", calibration, Method.TEMPERATURE, novelty=promise)
+    assert "--novelty-features last" in str(caught.value)
+    assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ from uce_edge.calibration.laplace_posterior import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
 from uce_edge.calibration.novelty import cutoff_for
+from uce_edge.calibration.novelty_features import Layer
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import ONE_EACH, Dataset, Split
@@ -102,8 +103,8 @@ def calibrate(
     if promise is not None and own is not None:
         held_out = own.splits["guarantee"].one_per_group()
         guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
-    if novelty is not None and novelty.level is not None:
-        cutoff_for(len(data.halves()[1].one_per_group()), novelty)  # rejects a level that so few images cannot keep
+    if novelty is not None:
+        _check_gate(run, data, novelty)
     samples = _samples(run, folder, samples, tune, posterior)
     settings = Settings(method, samples, seed, tune, posterior, prior)
     cache = Cache.of(folder, run, settings, data, own)
@@ -129,6 +130,16 @@ def calibrate(
         return _predictions(run, logits, images)
 
     return finish(run, predict)
+
+
+def _check_gate(run: Run, data: Split, novelty: NoveltyPromise) -> None:
+    """Reject features that do not exist, and a level that so few images cannot keep."""
+    features = run.features(novelty)
+    layers = [Layer(name, 0) for name, value in run.build().named_parameters() if value.ndim > 1]
+    features.layers(layers)
+    if novelty.level is not None:
+        reference = data if features.are_untrained(layers) else data.halves()[1]  # training images then fit the gate
+        cutoff_for(len(reference.one_per_group()), novelty)
 
 
 def _samples(run: Run, folder: str | Path, samples: int | None, tune: Rates, posterior: PostHoc | None) -> int:

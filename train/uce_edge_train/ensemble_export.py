@@ -9,7 +9,7 @@ from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UsageError
 from uce_edge.rejection import guarantee
-from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
 from uce_edge_export.graph import ensemble
 from uce_edge_export.options import FileKind
 from uce_edge_export.pipeline import Exported, default_samples
@@ -80,7 +80,10 @@ def export_ensemble(
         whole = Path(folder) / out.name
         combined = ensemble.combine(files, whole, data.images, samples=samples, baked=options.bake)
         counted = held_out if promise else held_out.at_most(COUNTED)
-        fitted = recalibrate(whole, out, data, plan.method, None, 0, promise, plan.novelty, counted)
+        alike = len({member.metadata.novelty_layers for member in members}) == 1
+        training = dataset.splits["train"] if alike and all(member.untrained_features for member in members) else None
+        gate = None if plan.novelty is None else replace(plan.novelty, features=AUTO_FEATURES)  # the members have them
+        fitted = recalibrate(whole, out, data, plan.method, None, 0, promise, gate, counted, training=training)
     return ExportedEnsemble(members, combined, fitted)
 
 

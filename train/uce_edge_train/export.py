@@ -207,7 +207,18 @@ def export_run(
         _check_baked(folder, calibration, samples, options)
         metadata = replace(metadata, calibration=calibration, samples=calibration.samples or 1)
         labelled = None if noise is NoiseKind.INPUT else _labelled(run, dataset, member=member)
-        done = write(classifier, sites, metadata, out, data.images, reference, options, labelled, trained)
+        done = write(
+            classifier,
+            sites,
+            metadata,
+            out,
+            data.images,
+            reference,
+            options,
+            labelled,
+            trained,
+            features=run.features(run.novelty),
+        )
     exact = run.calibration if inference is Inference.MOMENTS else calibration
     torch_nll = None if exact.report is None else exact.report.nll_after
     done = replace(done, notes=(*_notes(model, options), *_scale_notes(scale), *done.notes))
@@ -244,6 +255,7 @@ def _export_laplace(
         options,
         None if noise is NoiseKind.INPUT else _labelled(run, dataset),
         drawn=drawn,
+        features=run.features(run.novelty),
     )
     notes = done.notes
     if run.recipe.dropout is not Dropout.NONE:
@@ -270,7 +282,8 @@ def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
     """The labelled images that a file is evaluated on."""
     held_out = dataset.splits["guarantee"].one_per_group()
     counted = held_out if run.promise else held_out.at_most(COUNTED)
-    return Labelled(dataset.splits["calibration"], None if member else counted, run.promise, run.novelty)
+    splits = dataset.splits
+    return Labelled(splits["calibration"], None if member else counted, run.promise, run.novelty, splits["train"])
 
 
 def _noise_scale(

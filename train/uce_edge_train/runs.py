@@ -12,14 +12,15 @@ from torch import nn
 from uce_edge._util.atomic_files import replacing
 from uce_edge._util.field_rules import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Share
 from uce_edge._util.records import DocumentError, Record, parse
+from uce_edge.calibration.novelty_features import FeatureChoice
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
-from uce_edge.rejection.promises import NoveltyPromise, Promise
+from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
 from uce_edge_train.choices import Dropout
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
-from uce_edge_train.networks import tensor_files
+from uce_edge_train.networks import parameter_groups, tensor_files
 from uce_edge_train.networks.tensor_files import TensorFileError
 from uce_edge_train.recipe import Recipe
 
@@ -80,6 +81,14 @@ class Run(Record):
     def silent(self) -> bool:
         """Whether all its passes would be the same."""
         return self.recipe.dropout is Dropout.NONE and self.laplace is None and not self.masks
+
+    def features(self, novelty: NoveltyPromise | None) -> FeatureChoice:
+        """What a novelty gate looks at."""
+        model = self.build()
+        parameter_groups.freeze(model, self.recipe.freeze)
+        wanted = AUTO_FEATURES if novelty is None else novelty.features
+        frozen: frozenset[str] = frozenset() if self.recipe.init is None else parameter_groups.frozen_weights(model)
+        return FeatureChoice(wanted, frozen)
 
     def build(self) -> nn.Module:
         """Build the network with its rates and random weights."""

@@ -30,6 +30,8 @@ Integers = npt.NDArray[np.int64]
 FEWEST = 50
 """The smallest number of images for means and covariance."""
 _PER_CLASS = 10  # images, on average: with fewer, one mean for all classes is better; measured in docs/novelty.md
+MOST_FEATURES = 4096
+"""The fit takes memory and time that grow with their square and cube."""
 RANK = 512
 """Directions with a variance of their own, at most."""
 _EXACT, _SPREAD = 500, 500  # stored reference scores: the largest ones, and so many of the others

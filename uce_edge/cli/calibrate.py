@@ -14,6 +14,7 @@ from uce_edge.cli.shared_options import (
     TARGETS,
     GroupOption,
     JsonOption,
+    NoveltyFeaturesOption,
     NoveltyLevelOption,
     parse_novelty,
     parse_promise,
@@ -113,6 +114,7 @@ def calibrate(
         typer.Option(help="Also fit a gate against out-of-distribution images, which --reject auto then applies."),
     ] = True,
     novelty_level: NoveltyLevelOption = None,
+    novelty_features: NoveltyFeaturesOption = None,
     monitor: Annotated[
         bool,
         typer.Option(
@@ -154,10 +156,12 @@ def calibrate(
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
 
     Example: uce-edge calibrate runs/digits --posterior laplace
+
+    Example: uce-edge calibrate model.onnx --data labelled/ --novelty-features 'blocks.10.*'
     """
     show_log()
     promise = _promise(target_error, confidence if novelty_level is None or target_error is not None else None, score)
-    gate = _novelty(novelty, novelty_level, confidence)
+    gate = _novelty(novelty, novelty_level, confidence, novelty_features)
     if prior is not None and posterior is None:
         raise UsageError("--prior needs a posterior: add --posterior laplace", "calibrate.needs-posterior")
     if target.suffix == ".ort":
@@ -224,16 +228,19 @@ def _promise(target_error: str | None, confidence: float | None, score: RejectBy
     return parse_promise(target_error, 0.95 if confidence is None else confidence, score)
 
 
-def _novelty(novelty: bool, level: float | None, confidence: float | None) -> "NoveltyPromise | None":
+def _novelty(
+    novelty: bool, level: float | None, confidence: float | None, features: str | None
+) -> "NoveltyPromise | None":
     """The promise of the novelty gate."""
     if not novelty:
-        if level is not None:
-            raise UsageError(
-                "--novelty-level and --no-novelty exclude each other: leave one of them out.",
-                "calibrate.novelty-contradiction",
-            )
+        for option, value in (("--novelty-level", level), ("--novelty-features", features)):
+            if value is not None:
+                raise UsageError(
+                    f"{option} and --no-novelty exclude each other: leave one of them out.",
+                    "calibrate.novelty-contradiction",
+                )
         return None
-    return parse_novelty(level, confidence)
+    return parse_novelty(level, confidence, features)
 
 
 def _calibrate_run(
@@ -262,13 +269,18 @@ def _calibrate_run(
     run = Run.load(folder)
     if data is not None and novelty is not None:
         # The export has only the images that the run set aside.
-        if novelty.level is not None:
-            raise UsageError(
-                "--novelty-level with --data needs a model file: the gate of a run is fitted on the images that it set "
-                "aside. Leave --data out, or export the run and calibrate the file: "
-                f"uce-edge calibrate MODEL.onnx --data {data} --novelty-level {novelty.level:g}",
-                "calibrate.needs-file",
-            )
+        asked = {
+            "--novelty-level": None if novelty.level is None else f"{novelty.level:g}",
+            "--novelty-features": None if novelty.features == "auto" else novelty.features,
+        }
+        for option, value in asked.items():
+            if value is not None:
+                raise UsageError(
+                    f"{option} with --data needs a model file: the gate of a run is fitted on the images that it set "
+                    "aside. Leave --data out, or export the run and calibrate the file: "
+                    f"uce-edge calibrate MODEL.onnx --data {data} {option} {value}",
+                    "calibrate.needs-file",
+                )
         novelty = None
     if data is None and group is not None:
         raise UsageError(

@@ -18,6 +18,14 @@ def tell_rule(done: "Recalibrated") -> str | None:
     """Print and return the rule of a file."""
     if done.unfit is not None:
         say(f"Note: the file has no gate against out-of-distribution images. {done.unfit}")
+    if done.features is not None and done.features.layers:
+        from uce_edge.output.wording import percent
+
+        say(
+            f"The novelty gate looks at {len(done.features.layers)} layers: it then accepts "
+            f"{percent(done.features.accepted)} of images made by rule, and {percent(done.features.accepted_by_last)} "
+            "with the last layer alone, if 5 % of the own images are rejected."
+        )
     tell_levels(done.costs)
     return tell_auto(done.metadata)
 
@@ -41,6 +49,8 @@ def tell_levels(costs: "Costs | None") -> None:
         return
     from uce_edge.output.wording import at_most, percent
 
+    fitted = "training" if costs.training else "half of the calibration"
+    say(f"The novelty gate looks at the input of {', '.join(costs.layers)}; {fitted} images fit it.")
     rule = "the gate alone" if costs.target_error is None else f"error at most {at_most(costs.target_error)}"
     say(f"What each novelty level accepts ({rule}; {costs.images:,} calibration images, and images made by rule):")
     kinds = costs.rows[0].far

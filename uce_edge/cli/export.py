@@ -13,6 +13,7 @@ from uce_edge.cli.shared_options import (
     RANGE,
     TARGETS,
     GroupOption,
+    NoveltyFeaturesOption,
     NoveltyLevelOption,
     SourceResizeOption,
     noisy_option,
@@ -33,7 +34,7 @@ _THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
 _FROM_ONLY = (
     "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output", "output_is",
-    "preprocessor", "data", "group", "novelty_level",
+    "preprocessor", "data", "group", "novelty_level", "novelty_features",
 )  # fmt: skip
 
 
@@ -210,6 +211,7 @@ def export(
         ),
     ] = None,
     novelty_level: NoveltyLevelOption = None,
+    novelty_features: NoveltyFeaturesOption = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -309,7 +311,7 @@ def export(
             data=data,
             group=group,
             promise=None if target_error is None else parse_promise(target_error),
-            novelty=parse_novelty(novelty_level),
+            novelty=parse_novelty(novelty_level, features=novelty_features),
             inference=inference,
             posterior=posterior,
             samples=passes,
@@ -342,8 +344,8 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
             "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, "
-            "--output-is, --preprocessor, --data, --group and --novelty-level need --from. --target-error needs --from "
-            "or several runs.",
+            "--output-is, --preprocessor, --data, --group, --novelty-level and --novelty-features need --from. "
+            "--target-error needs --from or several runs.",
             "export.needs-from",
         )
     if rates:

@@ -128,6 +128,16 @@ NoveltyLevelOption = Annotated[
         "0.03, or up to 0.05 if the images cannot prove less.",
     ),
 ]
+NoveltyFeaturesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|last|trunk|spread|LAYER",
+        help="What the novelty gate looks at: the input of the last weight layer (last), inputs of the frozen trunk's "
+        "layers in a pretrained network (trunk), of layers of the whole network (spread), or of LAYER: a number (from "
+        "0), a name or a pattern; several are separated by commas. Default: auto, which is trunk for a run that has "
+        "one; last or spread for --from, by images made by rule; what a model file looks at already; or else last.",
+    ),
+]
 OodOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -270,12 +280,14 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
         raise UsageError(expected(f"`{error.key}`", error.rule, error.value, example)) from None
 
 
-def parse_novelty(level: float | None, confidence: float | None = None) -> "NoveltyPromise":
-    """Parse --novelty-level and its confidence."""
-    from uce_edge.rejection.promises import NoveltyPromise
+def parse_novelty(
+    level: float | None, confidence: float | None = None, features: str | None = None
+) -> "NoveltyPromise":
+    """Parse --novelty-level, its confidence, and --novelty-features."""
+    from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise
 
     try:
-        return NoveltyPromise(level) if confidence is None else NoveltyPromise(level, confidence)
+        return NoveltyPromise(level, 0.95 if confidence is None else confidence, features or AUTO_FEATURES)
     except RecordError as error:
         if error.key != "level":
             raise

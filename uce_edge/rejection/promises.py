@@ -206,6 +206,10 @@ class NoveltyGuarantee(Record):
     REMEDY: ClassVar[str] = "Fit it again: uce-edge calibrate"
 
 
+AUTO_FEATURES, LAST_FEATURES, TRUNK_FEATURES, SPREAD_FEATURES = "auto", "last", "trunk", "spread"
+"""What the novelty gate looks at, besides layers by name."""
+
+
 @dataclass(frozen=True)
 class NoveltyPromise(Record):
     """The requested share of rejected in-distribution images, and its confidence."""
@@ -214,6 +218,8 @@ class NoveltyPromise(Record):
     """The largest share; None for 3 %, or the smallest share that the images allow, up to 5 %."""
     confidence: Annotated[float, strictly_between(0.5, 1)] = 0.95
     """The probability of keeping it, over the draw of the reference images."""
+    features: Annotated[str, OPTIONAL] = AUTO_FEATURES
+    """What it looks at: auto, last, trunk, spread, or numbers and patterns of weight layers, separated by commas."""
 
     REMEDY: ClassVar[str] = "For example: a level of 0.03 with confidence 0.95"
 

@@ -22,6 +22,8 @@ from uce_edge.runtime.request import SamplesWarning
 from uce_edge_export.check.held_out_rejection import Known, circumstances, predicted
 from uce_edge_export.graph.novelty_score import parts
 from uce_edge_export.publish.draft import Draft
+from uce_edge_export.transform.noise_free import noise_free_layers
+from uce_edge_export.transform.simplification import infer_shapes
 
 SHOWN = (0.01, 0.02, 0.03, 0.05)
 """The levels that are compared, besides the one in use."""
@@ -53,9 +55,20 @@ class Costs:
     """The error that the thresholds of all rows keep; None where the gate acts alone."""
     images: int
     """Reference images."""
+    layers: tuple[str, ...]
+    """The weights of the layers whose inputs the gate looks at."""
+    training: bool
+    """Whether training images fitted it."""
 
 
-def compare(draft: Draft, data: Split, known: Known, promise: Promise | None, used: RejectRule) -> Costs:
+def compare(
+    draft: Draft,
+    data: Split,
+    known: Known,
+    promise: Promise | None,
+    used: RejectRule,
+    training: Split | None = None,
+) -> Costs:
     """Compute what a file accepts at each level.
 
     Args:
@@ -65,11 +78,12 @@ def compare(draft: Draft, data: Split, known: Known, promise: Promise | None, us
         promise: The promise of the limits. Each level gets its own limits, found on the reference images. If they
             cannot prove the error, the gate alone is shown.
         used: The rule with the cutoff of the file.
+        training: As `novelty.add` took them.
     """
     assert used.gate is not None
-    reference = parts(data)[1]
+    reference = parts(data, training)[1]
     # The same division of the numbers of the images.
-    prediction = known.prediction[parts(replace(data, images=np.arange(len(data))))[1].images]
+    prediction = known.prediction[parts(replace(data, images=np.arange(len(data))), training)[1].images]
     made = synthetic_ood.far(draft.metadata.image, synthetic_ood.CHOICE, each=EACH)
     kinds = np.array(made.kinds)
     wrong = prediction.class_ids != reference.labels
@@ -100,7 +114,10 @@ def compare(draft: Draft, data: Split, known: Known, promise: Promise | None, us
                 far={kind: float(far[kinds == kind].mean()) for kind in synthetic_ood.CHOICE},
             )
         )
-    return Costs(tuple(rows), None if promise is None else promise.target_error, len(reference))
+    target = None if promise is None else promise.target_error
+    names = noise_free_layers(infer_shapes(draft.graph()).graph)
+    looked_at = tuple(names[number].name for number in draft.metadata.novelty_layers or (-1,))
+    return Costs(tuple(rows), target, len(reference), looked_at, training is not None)
 
 
 def _accepted(draft: Draft, images: npt.NDArray[Any], rules: Sequence[RejectRule]) -> list[npt.NDArray[np.bool_]]:

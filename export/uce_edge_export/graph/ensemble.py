@@ -141,6 +141,7 @@ def described_together(members: Sequence[Metadata], names: Sequence[str]) -> Met
             for layer in member.layers
         ),
         calibration=Calibration(),
+        novelty_layers=first.novelty_layers if len({member.novelty_layers for member in members}) == 1 else (),
         costs=_costs([member.costs for member in members]),
         card={},
         trained_on=overlap.union([member.trained_on for member in members]),

@@ -32,8 +32,8 @@ from uce_edge_export.transform.noise_free import Features, find_features
 from uce_edge_export.transform.simplification import infer_shapes
 
 OUTPUTS = (NOVELTY, NOVELTY_SCORE)
-MOST = 4096
-"""Features, at most: the fit takes memory and time that grow with their square and cube."""
+MOST = novelty.MOST_FEATURES
+_MOST_FITTED = 5000  # training images: more hardly change the covariance, and their features take time
 _TINY = np.float32(1e-12)
 _TOLERANCE = 1e-4  # relative, of a score to the same in double precision
 
@@ -49,24 +49,26 @@ class Fitted:
     """Of a score in the graph to the same in double precision, relative."""
 
 
-def fit(model: ir.Model, data: Split) -> Fitted:
-    """Fit the distance on one half, score the other half.
+def fit(model: ir.Model, data: Split, layers: Sequence[int] = (), training: Split | None = None) -> Fitted:
+    """Fit the distance on some images, score others.
 
     Args:
         model: A contract model as it ships; it is left as it is.
         data: Labelled images, of which none may serve a promise about the error.
+        layers: The layers whose inputs are the features, as in `find_features`.
+        training: As in `parts`.
     """
-    fitting, scoring = parts(data)
-    _check_size(model)
+    fitting, scoring = parts(data, training)
+    _check_size(model, layers)
     # Block by block, each part as if alone: rounding may depend on the size of a block.
-    run = feature_session(model, emit_all_features)
+    run = feature_session(model, emit_all_features, layers=layers)
     distances = tuple(novelty.fit(values, fitting.labels) for values in run(fitting.images))
 
     def emit(g: Builder, operands: list[Features]) -> list[ir.Value]:
         score = g.Unsqueeze(_emit_sum(g, operands, distances), g.constant(np.array([1])))
         return [score, *emit_all_features(g, operands)]
 
-    scored, *features = probe(model, scoring.images, emit)
+    scored, *features = probe(model, scoring.images, emit, layers=layers)
     scores = scored[:, 0]
     each = zip(distances, features, strict=True)
     exact = np.sum([distance(values) for distance, values in each], axis=0)
@@ -80,19 +82,26 @@ def fit(model: ir.Model, data: Split) -> Fitted:
     return Fitted(distances, Reference.of(scores), difference)
 
 
-def parts(data: Split) -> tuple[Split, Split]:
-    """Images that fit the distance, and reference images by group."""
-    fitting, scoring = data.halves()
+def parts(data: Split, training: Split | None = None) -> tuple[Split, Split]:
+    """Images that fit the distance, and reference images by group.
+
+    Args:
+        data: Labelled images that nothing was trained on.
+        training: Images that the network was trained on after the layers of the features were frozen. They fit the
+            distance, and all of `data` is the reference. Without them, halves of `data` are both.
+    """
+    fitting, scoring = data.halves() if training is None else (training.at_most(_MOST_FITTED), data)
     return fitting, scoring.one_per_group()
 
 
-def add(draft: Draft, data: Split, promise: NoveltyPromise) -> RejectRule | NoveltyError:
+def add(draft: Draft, data: Split, promise: NoveltyPromise, training: Split | None = None) -> RejectRule | NoveltyError:
     """Add novelty to a draft, and find its cutoff.
 
     Args:
-        draft: The file as it ships.
+        draft: The file as it ships; its metadata names the layers of the features.
         data: Labelled images, of which none may serve a promise about the error.
         promise: The promise that the cutoff keeps.
+        training: As in `parts`.
 
     Returns:
         A rule with the cutoff alone; or the reason for none, if no level was requested: the draft is unchanged.
@@ -100,12 +109,10 @@ def add(draft: Draft, data: Split, promise: NoveltyPromise) -> RejectRule | Nove
     Raises:
         UceEdgeError: The images do not allow the requested level, or the network has no features.
     """
-    model = draft.graph()
+    model, reference = draft.graph(), parts(data, training)[1]
     try:
-        cutoff = novelty.cutoff_for(
-            len(parts(data)[1]), promise, grouped=data.groups is not None
-        )  # before any slow work
-        fitted = fit(model, data)
+        cutoff = novelty.cutoff_for(len(reference), promise, grouped=data.groups is not None)  # before any slow work
+        fitted = fit(model, data, draft.metadata.novelty_layers, training)
     except UceEdgeError as error:
         if promise.level is not None:
             raise
@@ -113,7 +120,7 @@ def add(draft: Draft, data: Split, promise: NoveltyPromise) -> RejectRule | Nove
     draft.rewrite(*attach(model, draft.metadata, fitted))
     parity_gate.check_again(draft, data.images[:3])
     guarantee = NoveltyGuarantee(
-        cutoff.level, cutoff.confidence, cutoff.images, parts(data)[1].sha256(), data.groups is not None
+        cutoff.level, cutoff.confidence, cutoff.images, reference.sha256(), data.groups is not None
     )
     return RejectRule(cutoff=cutoff.cutoff, gate=guarantee)
 
@@ -123,7 +130,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
 
     Args:
         model: A contract model; it is left as it is.
-        metadata: Its metadata.
+        metadata: Its metadata, with the layers of the features.
         fitted: The distance and its reference.
 
     Returns:
@@ -132,7 +139,7 @@ def attach(model: ir.Model, metadata: Metadata, fitted: Fitted) -> tuple[ir.Mode
     model, metadata = detach(model, metadata)
     model = infer_shapes(model)
     graph = model.graph
-    operands = find_features(graph)
+    operands = find_features(graph, metadata.novelty_layers)
     g = Builder(taken=graph.initializers)
     score = _emit_sum(g, operands, fitted.distances)
     outputs = {NOVELTY: _emit_p(g, score, fitted.reference), NOVELTY_SCORE: score}
@@ -169,7 +176,8 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     if others == metadata.outputs:
         return copy, metadata
     price = sum(times * constant.size for constant, times in constants if constant is not None)
-    price += sum(operand.multiplications for operand in find_features(infer_shapes(copy).graph))
+    operands = find_features(infer_shapes(copy).graph, metadata.novelty_layers)
+    price += sum(operand.multiplications for operand in operands)
     return copy, _dearer(replace(metadata.without_promises(), outputs=others), -price)
 
 
@@ -178,12 +186,12 @@ def _dearer(metadata: Metadata, price: int) -> Metadata:
     return metadata if costs is None else replace(metadata, costs=replace(costs, macs_once=costs.macs_once + price))
 
 
-def _check_size(model: ir.Model) -> None:
-    size = max(operand.size for operand in find_features(infer_shapes(model).graph))
+def _check_size(model: ir.Model, layers: Sequence[int]) -> None:
+    size = max(operand.size for operand in find_features(infer_shapes(model).graph, layers))
     if size > MOST:
         raise NoveltyError(
-            f"The last weight layer takes {size} features, and novelty can use {MOST} at most. Calibrate with "
-            "--no-novelty.",
+            f"The novelty gate's layer takes {size} features, and novelty can use {MOST} at most. Choose another one "
+            "by --novelty-features, or calibrate with --no-novelty.",
             "novelty.features",
         )
 

@@ -25,10 +25,16 @@ _ROWS: Shape = ("batch", None)
 
 
 def probe(
-    model: ir.Model, images: npt.NDArray[Any], emit: Emit, shape: Shape = _ROWS, *, logits: bool = False
+    model: ir.Model,
+    images: npt.NDArray[Any],
+    emit: Emit,
+    shape: Shape = _ROWS,
+    *,
+    layers: Sequence[int] = (),
+    logits: bool = False,
 ) -> list[FloatArray]:
     """Compute results from features once; see `feature_session`."""
-    return feature_session(model, emit, shape, logits=logits)(images)
+    return feature_session(model, emit, shape, layers=layers, logits=logits)(images)
 
 
 def feature_session(
@@ -36,6 +42,7 @@ def feature_session(
     emit: Emit,
     shape: Shape = _ROWS,
     *,
+    layers: Sequence[int] = (),
     logits: bool = False,
 ) -> Callable[[npt.NDArray[Any]], list[FloatArray]]:
     """Open the part of a contract model that computes features.
@@ -44,6 +51,7 @@ def feature_session(
         model: The model; it is left as it is.
         emit: Computes the results from the features of every member, with one entry per image.
         shape: The shape of each result.
+        layers: The layers whose inputs are the features, as in `find_features`.
         logits: Whether the logits [1, images, classes] follow the results, for a model that takes an image alone.
 
     Returns:
@@ -51,7 +59,7 @@ def feature_session(
     """
     copy = infer_shapes(model)
     graph = copy.graph
-    operands = find_features(graph)
+    operands = find_features(graph, layers)
     for name in [name for name in graph.initializers if name.startswith("novelty.")]:
         graph.initializers[name].name = f"{name}.old"
     g = Builder(taken=graph.initializers)

@@ -7,11 +7,13 @@ in order, and only what depends on noise is written again: nothing of a determin
 file has already, one plain pass of an mc file. It runs once per image, however many passes are requested.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from uce_edge import contract
+from uce_edge.calibration.novelty_features import Layer
 from uce_edge.errors import UceEdgeError
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import multiplications, per_image_shape
@@ -26,7 +28,7 @@ _LAYERS = ("Conv", "Gemm", "MatMul")
 
 @dataclass(frozen=True)
 class Features:
-    """The noise-free input of the last weight layer."""
+    """The noise-free input of a weight layer."""
 
     value: ir.Value
     """[batch, ...], its shape and type known."""
@@ -35,12 +37,12 @@ class Features:
     multiplications: int
     """Multiply-accumulates for one image that computing it adds to the graph."""
     layer: ir.Node
-    """The last weight layer."""
+    """The weight layer."""
 
     @property
     def size(self) -> int:
         """The number of features."""
-        return per_image_shape(self.value, "the last weight layer's operand")[-1 if self.last else 0]
+        return per_image_shape(self.value, "the weight layer's operand")[-1 if self.last else 0]
 
 
 def raw_logits(graph: ir.Graph) -> ir.Value:
@@ -53,30 +55,77 @@ def raw_logits(graph: ir.Graph) -> ir.Value:
     return logits
 
 
-def find_features(graph: ir.Graph) -> list[Features]:
+def find_features(graph: ir.Graph, layers: Sequence[int] = ()) -> list[Features]:
     """Find the features of every member; may add nodes.
 
     Args:
         graph: The graph, with shapes and types inferred.
+        layers: The numbers of the weight layers whose inputs they are, as in `noise_free_layers`; none for the last.
 
     Returns:
-        One for a single network.
+        One for a single network and a single layer. What members share is there once.
     """
+    found: dict[ir.Value, Features] = {}
+    for logits in _member_logits(graph):
+        for features in _features(graph, logits, layers):
+            found.setdefault(features.value, features)
+    return list(found.values())
+
+
+def noise_free_layers(graph: ir.Graph) -> list[Layer]:
+    """The weight layers of the noise-free network, in order.
+
+    Those of an ensemble are of its first member. Shapes and types are inferred.
+    """
+    found: list[Layer] = []
+    taken: set[ir.Value | None] = set()
+    for node, position in _Walk(graph, _member_logits(graph)[0]).layers():
+        value = node.inputs[position]
+        shape = None if value is None or value in taken else value.shape
+        size = None if shape is None else shape[-1 if _is_last(node, position) else 1]
+        taken.add(value)
+        found.append(Layer(_weight_name(node, position), size if isinstance(size, int) else 0))
+    return found
+
+
+def _is_last(layer: ir.Node, position: int) -> bool:
+    """Whether the last dimension of a layer's input is the features."""
+    return layer.op_type != "Conv" and position == 0
+
+
+def _member_logits(graph: ir.Graph) -> list[ir.Value]:
     joined = [node for node in graph if node.outputs[0].name == MEMBERS]
-    logits = [value for value in joined[0].inputs if value is not None] if joined else [raw_logits(graph)]
-    return [_features(graph, value) for value in logits]
+    return [value for value in joined[0].inputs if value is not None] if joined else [raw_logits(graph)]
 
 
-def _features(graph: ir.Graph, logits: ir.Value) -> Features:
+def _features(graph: ir.Graph, logits: ir.Value, numbers: Sequence[int]) -> list[Features]:
     walk = _Walk(graph, logits)
-    layer, position = walk.last_layer()
-    value = layer.inputs[position]
-    assert value is not None
-    needed = ancestors(value)
-    fresh = [node for node in walk.g.nodes if node in needed]
-    graph.extend(fresh)
-    per_image_shape(value, "the last weight layer's operand")  # refuses what is not known
-    return Features(value, layer.op_type != "Conv" and position == 0, sum(map(multiplications, fresh)), layer)
+    layers = walk.layers()
+    if max(numbers, default=0) >= len(layers):
+        raise UceEdgeError(
+            f"The novelty gate looks at layer {max(numbers)}, but the network has {len(layers)} weight layers. Fit it "
+            "again: uce-edge calibrate --novelty-features last",
+            "graph.features-missing",
+        )
+    found, added = [], set(graph)
+    for layer, position in [layers[number] for number in numbers] or layers[-1:]:
+        value = layer.inputs[position]
+        assert value is not None
+        needed = ancestors(value)
+        fresh = [node for node in walk.g.nodes if node in needed and node not in added]
+        graph.extend(fresh)
+        added.update(fresh)
+        per_image_shape(value, "the weight layer's operand")  # refuses what is not known
+        found.append(Features(value, _is_last(layer, position), sum(map(multiplications, fresh)), layer))
+    return found
+
+
+def _weight_name(layer: ir.Node, position: int) -> str:
+    """The name of the constant that a layer's weights come from."""
+    value = layer.inputs[1 - position]
+    while value is not None and value.const_value is None and (made := value.producer()) is not None:
+        value = made.inputs[0]
+    return (value.name if value is not None else None) or layer.name or layer.op_type
 
 
 class _Walk:
@@ -103,8 +152,8 @@ class _Walk:
             if node in needed:
                 self._visit(node)
 
-    def last_layer(self) -> tuple[ir.Node, int]:
-        """The last noise-free weight layer, and its image input's index."""
+    def layers(self) -> list[tuple[ir.Node, int]]:
+        """The noise-free weight layers, and the index of their image input."""
         mean = ancestors(self._plain.get(self._logits, self._logits))  # variances have weight layers of their own
         layers = [(node, position) for node, position in self._layers if node in mean]
         if not layers:
@@ -112,7 +161,7 @@ class _Walk:
                 "The network has no Conv, Gemm or MatMul with constant weights: it has no features.",
                 "graph.features-missing",
             )
-        return layers[-1]
+        return layers
 
     def _visit(self, node: ir.Node) -> None:
         given = [value for value in node.inputs if value is not None]

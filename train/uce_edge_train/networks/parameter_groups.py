@@ -71,6 +71,18 @@ def groups_of(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     return [{"params": parameters, "factor": decay**stage} for stage, parameters in sorted(groups.items())]
 
 
+def frozen_weights(model: nn.Module) -> frozenset[str]:
+    """Weights of the layers before the first one that is trained."""
+    frozen: list[str] = []
+    for name, parameter in model.named_parameters():
+        is_weight = parameter.ndim > 1
+        if parameter.requires_grad:
+            return frozenset(frozen if is_weight else frozen[:-1])  # a bias or norm belongs to the layer before it
+        if is_weight:
+            frozen.append(name)
+    return frozenset(frozen)
+
+
 def freeze(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
     """Freeze the weights that match patterns.
 
