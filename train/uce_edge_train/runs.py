@@ -21,6 +21,7 @@ from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
 from uce_edge_train.choices import Dropout
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
 from uce_edge_train.networks import parameter_groups, tensor_files
+from uce_edge_train.networks import seam as seams
 from uce_edge_train.networks.tensor_files import TensorFileError
 from uce_edge_train.recipe import Recipe
 
@@ -85,6 +86,9 @@ class Run(Record):
     def features(self, novelty: NoveltyPromise | None) -> FeatureChoice:
         """What a novelty gate looks at."""
         model = self.build()
+        if self.recipe.unfreeze is not None:
+            tail = seams.weights_behind(model, self.recipe.seam)
+            parameter_groups.thaw(model, tail, self.recipe.unfreeze)
         parameter_groups.freeze(model, self.recipe.freeze)
         wanted = AUTO_FEATURES if novelty is None else novelty.features
         frozen: frozenset[str] = frozenset() if self.recipe.init is None else parameter_groups.frozen_weights(model)
