@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
 from uce_edge.datasets.splits import Split
@@ -46,6 +47,8 @@ class Labelled:
     """The promised error, if any."""
     novelty: NoveltyPromise | None = None
     """The promise of the novelty gate, if there is one."""
+    sets: SetPromise | None = None
+    """The promise of the prediction sets, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +218,7 @@ def write(
             if gate.decides:
                 costs = novelty_levels.compare(draft, labelled.calibration, known, labelled.promise, gate)
             file_nll = nll(known.prediction.probabilities, known.labels)
-            measured = measure(draft, labelled.held_out, labelled.promise, gate, known)
+            measured = measure(draft, labelled.held_out, labelled.promise, gate, known, labelled.sets)
         save(draft)
     refused = measured if isinstance(measured, NoGuaranteeError) else None
     return Exported(Path(out), draft.metadata, built.parity, built.judgements, file_nll, refused, costs, notes)

@@ -7,6 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge import contract
+from uce_edge.calibration import conformal
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
@@ -60,6 +62,7 @@ def recalibrate(
     novelty: NoveltyPromise | None = None,
     held_out: Split | None = None,
     monitor: bool = False,
+    sets: SetPromise | None = None,
 ) -> Recalibrated:
     """Recalibrate a file on labelled images, as a new file.
 
@@ -78,6 +81,7 @@ def recalibrate(
             `data` if something is promised; that half is then not used for the map.
         monitor: Fit on half of the images without a promise too, and store the monitor's reference from the rest.
             With a promise, or with `held_out`, this is always done.
+        sets: The promise of the prediction sets, which `held_out` fits. None writes a file without sets.
     """
     out = check_name(out)
     model = source if isinstance(source, Model) else Model(source, "cpu")
@@ -87,12 +91,14 @@ def recalibrate(
     overlap.refuse_overlap(model.metadata.trained_on, data.images, "the calibration set")
     counted = held_out
     given = len(data) if held_out is None else None
-    if counted is None and (promise is not None or monitor):
+    if counted is None and (promise is not None or sets is not None or monitor):
         data, counted = data.halves()
     if promise is not None:
         promise.targets(model.classes)  # refuses classes that do not exist
     if counted is not None and promise is not None:
         guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
+    if counted is not None and sets is not None:
+        conformal.check_possible(counted.one_per_group().labels, sets, model.classes, halved=held_out is None)
     members = model.metadata.members
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
@@ -115,7 +121,7 @@ def recalibrate(
         file_nll = _check_likelihood(draft.model, known, data, n, seed, calibration.outcome.nll_after)
         costs = novelty_levels.compare(draft, data, known, promise, gate) if gate.decides else None
         if counted is not None:
-            measured = measure(draft, counted, promise, gate, known)
+            measured = measure(draft, counted, promise, gate, known, sets)
         elif gate.decides:
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
@@ -146,7 +152,8 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
 
 def _is_head(initializer: str) -> bool:
     """Whether an initializer belongs to the replaced head."""
-    return initializer.startswith(("calibration.", decision.PREFIX)) and initializer != contract.VARIANCE_SCALE
+    prefixes = ("calibration.", decision.PREFIX, f"{contract.IN_SET}.")
+    return initializer.startswith(prefixes) and initializer != contract.VARIANCE_SCALE
 
 
 def _check_logits(fresh: Model, old: Model, data: Split, samples: int, seed: int) -> None:

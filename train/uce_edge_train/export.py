@@ -268,8 +268,8 @@ def _check_baked(folder: str | Path, calibration: Calibration, samples: int | No
 def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
     """The labelled images that a file is evaluated on."""
     held_out = dataset.splits["guarantee"].one_per_group()
-    counted = held_out if run.promise else held_out.at_most(COUNTED)
-    return Labelled(dataset.splits["calibration"], None if member else counted, run.promise, run.novelty)
+    counted = held_out if run.promise or run.sets else held_out.at_most(COUNTED)
+    return Labelled(dataset.splits["calibration"], None if member else counted, run.promise, run.novelty, run.sets)
 
 
 def _noise_scale(

@@ -14,6 +14,9 @@ from uce_edge.cli.shared_options import (
     TARGETS,
     GroupOption,
     NoveltyLevelOption,
+    SetsByOption,
+    SetsOption,
+    SetsScoreOption,
     SourceResizeOption,
     parse_names,
     parse_novelty,
@@ -21,6 +24,7 @@ from uce_edge.cli.shared_options import (
     parse_promise,
     parse_range,
     parse_resize,
+    parse_sets,
     parse_size,
 )
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -32,7 +36,7 @@ _THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
 _FROM_ONLY = (
     "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output", "output_is",
-    "preprocessor", "data", "group", "novelty_level",
+    "preprocessor", "data", "group", "novelty_level", "sets", "sets_score", "sets_by",
 )  # fmt: skip
 
 
@@ -212,6 +216,9 @@ def export(
         ),
     ] = None,
     novelty_level: NoveltyLevelOption = None,
+    sets: SetsOption = None,
+    sets_score: SetsScoreOption = None,
+    sets_by: SetsByOption = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -312,6 +319,7 @@ def export(
             group=group,
             promise=None if target_error is None else parse_promise(target_error),
             novelty=parse_novelty(novelty_level),
+            sets=parse_sets(sets, sets_score, sets_by),
             inference=inference,
             posterior=posterior,
             samples=passes,
@@ -344,8 +352,8 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
             "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, "
-            "--output-is, --preprocessor, --data, --group and --novelty-level need --from. --target-error needs --from "
-            "or several runs.",
+            "--output-is, --preprocessor, --data, --group, --novelty-level, --sets, --sets-score and --sets-by need "
+            "--from (a run gets its sets when it is calibrated). --target-error needs --from or several runs.",
             "export.needs-from",
         )
     if rates:
