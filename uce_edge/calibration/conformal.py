@@ -15,7 +15,7 @@ import numpy.typing as npt
 from uce_edge._util.printable import shown
 from uce_edge.calibration.label_sets import RANKED, LabelSets, SetPromise, scores
 from uce_edge.contract import SetScore
-from uce_edge.errors import UceEdgeError, UsageError, argument, expected
+from uce_edge.errors import UceEdgeError, UsageError, argument
 
 if TYPE_CHECKING:
     from uce_edge.rejection.fitting import Circumstances
@@ -53,19 +53,27 @@ def check_possible(
         halved: Whether the images are half of what the user gave.
     """
     needed = images_needed(promise.alpha)
-    half = " in the half of --data that fits nothing else" if halved else ""
+    option, half = (
+        argument("sets", promise.alpha),
+        " in the half of the images that fits nothing else" if halved else "",
+    )
     if not promise.by_class:
         if len(labels) < needed:
-            rule = f"possible: {needed:,} images or more fit a limit{half}, and there are {len(labels):,}"
-            raise UsageError(expected("`sets`", rule, promise.alpha, "Give more images, or a larger share"), "sets.few")
+            raise UsageError(
+                f"{option} needs {needed:,} images{half}, and there are {len(labels):,}. Give more images, or a larger "
+                "share.",
+                "sets.few",
+            )
         return
     counts = np.bincount(labels, minlength=len(classes))
-    few = [f"{shown(name)} {count}" for name, count in zip(classes, counts.tolist(), strict=True) if count < needed]
+    few = [f"{shown(name)} ({count})" for name, count in zip(classes, counts.tolist(), strict=True) if count < needed]
     if few:
         listed = ", ".join(few[:_NAMED]) + (f" and {len(few) - _NAMED:,} more" if len(few) > _NAMED else "")
-        rule = f"possible for every class: {needed:,} images or more of each{half}, and there are too few of {listed}"
-        remedy = f"Give more images, or a larger share, or leave {argument('sets_by')} out for one limit"
-        raise UsageError(expected("`sets`", rule, promise.alpha, remedy), "sets.few")
+        raise UsageError(
+            f"{option} for every class needs {needed:,} images of each{half}, and there are too few of these: {listed}. "
+            f"Give more images or a larger share, or leave {argument('sets_by')} out for one limit.",
+            "sets.few",
+        )
 
 
 def limit_of(own: npt.NDArray[np.float32], alpha: float) -> np.float32:

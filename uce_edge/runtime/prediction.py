@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract
+from uce_edge.calibration import label_sets
 from uce_edge.rejection import description
 from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
@@ -76,6 +77,11 @@ class ImagePrediction:
         if self.decision is None:
             return ""
         return description.why(self.rule, self.class_id, self.label, self.reason)
+
+    @property
+    def says(self) -> str:
+        """The labels in words: "cat or dog" for a set of two, else the label."""
+        return label_sets.in_words(self.label_set) if self.label_set and len(self.label_set) > 1 else self.label
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
