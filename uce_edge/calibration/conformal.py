@@ -70,8 +70,8 @@ def check_possible(
     if few:
         listed = ", ".join(few[:_NAMED]) + (f" and {len(few) - _NAMED:,} more" if len(few) > _NAMED else "")
         raise UsageError(
-            f"{option} for every class needs {needed:,} images of each{half}, and there are too few of these: {listed}. "
-            f"Give more images or a larger share, or leave {argument('sets_by')} out for one limit.",
+            f"{option} for every class needs {needed:,} images of each{half}, and there are too few of these: "
+            f"{listed}. Give more images or a larger share, or leave {argument('sets_by')} out for one limit.",
             "sets.few",
         )
 
