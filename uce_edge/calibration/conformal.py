@@ -107,6 +107,7 @@ def fit(
     probabilities: Table,
     labels: Labels,
     promise: SetPromise,
+    classes: Sequence[str],
     circumstances: "Circumstances",
     penalty: Penalty = Penalty(),
 ) -> LabelSets:
@@ -116,12 +117,14 @@ def fit(
         probabilities: Those of the final file [images, classes], for images that nothing was fitted on.
         labels: The true classes.
         promise: The requested sets.
+        classes: The names of all classes.
         circumstances: The passes, seed and data of the probabilities.
         penalty: That of RAPS, chosen on other images.
 
     Raises:
-        UceEdgeError: The numbers of too many images are not finite.
+        UceEdgeError: There are too few images, or the numbers of too many are not finite.
     """
+    check_possible(labels, promise, classes)
     limits = _limits(probabilities, labels, promise, penalty)
     if not np.isfinite(limits).all():
         bad = int(np.isnan(probabilities).any(-1).sum())

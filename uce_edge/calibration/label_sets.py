@@ -131,11 +131,15 @@ def scores(
     order = np.argsort(-coarse, axis=-1, kind="stable")
     ranked = np.take_along_axis(coarse, order, -1)
     place = np.arange(table.shape[-1])
-    starts = np.concatenate([np.full((len(table), 1), True), ranked[:, 1:] != ranked[:, :-1]], axis=1)
-    above = np.minimum(np.maximum.accumulate(np.where(starts, place, 0), axis=-1), RANKED)  # labels that are likelier
+    edges, differs = np.full((len(table), 1), True), ranked[:, 1:] != ranked[:, :-1]
+    starts, ends = np.concatenate([edges, differs], axis=1), np.concatenate([differs, edges], axis=1)
+    # Of each label, how many are likelier, and how many are at least as likely: equal ones have the worst rank.
+    above = np.minimum(np.maximum.accumulate(np.where(starts, place, 0), axis=-1), RANKED)
+    last = np.minimum.accumulate(np.where(ends, place, len(place))[:, ::-1], axis=-1)[:, ::-1]
+    rank = np.minimum(last + 1, RANKED)
     sums = np.concatenate([np.zeros((len(table), 1)), np.cumsum(ranked[:, :RANKED], axis=-1)], axis=1)
     values = np.take_along_axis(sums, above, -1)
-    values += np.minimum(penalty * np.maximum(above + 1 - free, 0), MOST_PENALTY)
+    values += np.minimum(penalty * np.maximum(rank - free, 0), MOST_PENALTY)
     found = np.empty(table.shape, np.float32)
     np.put_along_axis(found, order, values.astype(np.float32), -1)
     found[np.isnan(table).any(-1)] = np.nan

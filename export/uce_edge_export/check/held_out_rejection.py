@@ -80,7 +80,7 @@ def measure(
         penalty = conformal.Penalty()
         if known is not None:
             penalty = conformal.choose_penalty(known.prediction.probabilities, known.labels, sets)
-        found = conformal.fit(prediction.probabilities, data.labels, sets, how, penalty)
+        found = conformal.fit(prediction.probabilities, data.labels, sets, prediction.classes, how, penalty)
         prediction_sets.add(draft, found, data)
     return fitted
 

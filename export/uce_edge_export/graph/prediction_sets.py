@@ -7,7 +7,6 @@ exact in any order, and compare values only, so that runtimes which order equal 
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge import contract
@@ -56,16 +55,15 @@ def attach(model: ir.Model, metadata: Metadata, sets: LabelSets) -> tuple[ir.Mod
 
 
 def _emit(g: Builder, p: ir.Value, sets: LabelSets, classes: int) -> ir.Value:
-    stored = sets.initializers(classes)
-    limits = g.constant(stored[contract.SET_LIMITS], contract.SET_LIMITS)
-    score = g.Sub(g.constant(np.float32(1)), p) if sets.score is SetScore.LAC else _emit_sums(g, p, stored, classes)
+    limits = g.constant(sets.initializers(classes)[contract.SET_LIMITS], contract.SET_LIMITS)
+    score = g.Sub(g.constant(np.float32(1)), p) if sets.score is SetScore.LAC else _emit_sums(g, p, sets, classes)
     is_number = g.Unsqueeze(decision.is_number(g, p), g.constant(np.array([1])))
     return g.And(g.LessOrEqual(score, limits), is_number)
 
 
-def _emit_sums(g: Builder, p: ir.Value, stored: dict[str, npt.NDArray[np.generic]], classes: int) -> ir.Value:
+def _emit_sums(g: Builder, p: ir.Value, sets: LabelSets, classes: int) -> ir.Value:
     """The sum of the larger probabilities, with a penalty by rank."""
-    one, last = g.constant(np.float32(1)), g.constant(np.array([2]))
+    last = g.constant(np.array([2]))
     grains = g.Floor(g.Mul(p, g.constant(np.float32(GRAINS))))
     coarse = g.Mul(grains, g.constant(np.float32(1 / GRAINS)))
     likely = coarse
@@ -73,9 +71,13 @@ def _emit_sums(g: Builder, p: ir.Value, stored: dict[str, npt.NDArray[np.generic
         top = ir.node("TopK", [coarse, g.constant(np.array([RANKED]))], {"axis": -1}, num_outputs=2)
         likely = g.append(top)[0]
     row = g.Unsqueeze(likely, g.constant(np.array([1])))
-    above = g.Cast(g.Less(g.Unsqueeze(coarse, last), row), to=ir.DataType.FLOAT)
+    column = g.Unsqueeze(coarse, last)
+    above = g.Cast(g.Less(column, row), to=ir.DataType.FLOAT)
     total = g.ReduceSum(g.Mul(above, row), last, keepdims=0)
-    rank = g.Add(g.ReduceSum(above, last, keepdims=0), one)
+    if sets.score is SetScore.APS:
+        return total
+    rank = g.ReduceSum(g.Cast(g.LessOrEqual(column, row), to=ir.DataType.FLOAT), last, keepdims=0)
+    stored = sets.initializers(classes)
     penalty, free = (g.constant(stored[name], name) for name in (contract.SET_PENALTY, contract.SET_FREE))
     behind = g.Max(g.Sub(rank, free), g.constant(np.float32(0)))
     return g.Add(total, g.Min(g.Mul(behind, penalty), g.constant(np.float32(MOST_PENALTY))))
