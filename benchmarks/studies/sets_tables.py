@@ -24,7 +24,6 @@ from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method
 from uce_edge.models import bundled
-from uce_edge_train.networks import pretrained
 from uce_edge_train.networks.architectures import ARCHITECTURES
 
 _SIZE, _SHORTER, _BATCH = 224, 256, 50
@@ -84,7 +83,9 @@ def bundled_pneumonia(path: Path) -> Table:
 def lite0(weights: Path) -> nn.Module:
     """EfficientNet-Lite0 with its weights."""
     network = ARCHITECTURES["efficientnet-lite0"](1000, "", 3)
-    pretrained.begin(network, pretrained.start_from(weights), "efficientnet-lite0")
+    own, stored = network.state_dict(), torch.load(weights, weights_only=True)
+    # The layers have other names, and the same order.
+    network.load_state_dict(dict(zip(own, stored.values(), strict=True)))
     return network.eval()
 
 

@@ -673,7 +673,9 @@ class Model {
       for (const char* name : m.optional) {
         if (name != in_set) optional(answer, name, numbers[next++][i]);
       }
-      if (inside != nullptr) labels(answer, {inside + i * classes, inside + (i + 1) * classes});
+      if (inside != nullptr) {
+        labels(answer, std::vector<bool>(inside + i * classes, inside + (i + 1) * classes));
+      }
       if (!named(answer, ids[i]) || decisions[i] < 0 || decisions[i] > int(Decision::both)) return broken();
       answer.decision = Decision(decisions[i]);
       answers.push_back(std::move(answer));

@@ -58,6 +58,8 @@ def test_every_golden_is_answered_as_python_does(
         wanted = {name: output["values"] for name, output in case["outputs"].items()}
         check_numbers(said, wanted)
         check_novelty(said, wanted)
+        inside = wanted.get(contract.IN_SET)  # the labels in the order of the classes
+        assert said["set"] == (None if inside is None else [str(i) for i, contained in enumerate(inside) if contained])
         assert (said["label"], said["decision"], said["reason"]) == (case["label"], decision_of(case), case["reason"])
 
 

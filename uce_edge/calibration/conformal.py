@@ -20,7 +20,7 @@ from uce_edge.errors import UceEdgeError, UsageError, argument
 if TYPE_CHECKING:
     from uce_edge.rejection.fitting import Circumstances
 
-__all__ = ["Penalty", "check_possible", "choose_penalty", "fit", "images_needed", "limit_of"]
+__all__ = ["Penalty", "check_possible", "choose_penalty", "fit", "images_needed", "limit_of", "limits"]
 
 _PENALTIES = (2**-10, 2**-7, 2**-5, 2**-3, 2**-1)
 _NAMED = 5
@@ -125,19 +125,19 @@ def fit(
         UceEdgeError: There are too few images, or the numbers of too many are not finite.
     """
     check_possible(labels, promise, classes)
-    limits = _limits(probabilities, labels, promise, penalty)
-    if not np.isfinite(limits).all():
+    found = limits(probabilities, labels, promise, penalty)
+    if not np.isfinite(found).all():
         bad = int(np.isnan(probabilities).any(-1).sum())
         raise UceEdgeError(
             f"No finite limit keeps the promise of the prediction sets: {bad:,} of {len(labels):,} held-out images "
             "have probabilities that are not numbers. Export the model again with --precision fp32.",
             "sets.not-finite",
         )
-    inside = scores(probabilities, promise.score, *penalty) <= limits
+    inside = scores(probabilities, promise.score, *penalty) <= found
     return LabelSets(
         alpha=promise.alpha,
         score=promise.score,
-        limits=tuple(float(str(limit)) for limit in limits),
+        limits=tuple(float(str(limit)) for limit in found),
         images=len(labels),
         coverage=float(np.take_along_axis(inside, labels[:, None], -1).mean()),
         size=round(float(inside.sum(-1).mean()), 6),
@@ -147,7 +147,8 @@ def fit(
     )
 
 
-def _limits(probabilities: Table, labels: Labels, promise: SetPromise, penalty: Penalty) -> npt.NDArray[np.float32]:
+def limits(probabilities: Table, labels: Labels, promise: SetPromise, penalty: Penalty) -> npt.NDArray[np.float32]:
+    """One limit for all labels, or one for each; infinite where there are too few images."""
     scored = scores(probabilities, promise.score, *penalty)
     own = np.take_along_axis(scored, labels[:, None], -1)[:, 0]
     if not promise.by_class:
@@ -156,8 +157,8 @@ def _limits(probabilities: Table, labels: Labels, promise: SetPromise, penalty: 
 
 
 def _contained(probabilities: Table, labels: Labels, promise: SetPromise, penalty: Penalty) -> npt.NDArray[np.bool_]:
-    limits = _limits(probabilities, labels, promise, penalty)
-    return np.asarray(scores(probabilities, promise.score, *penalty) <= limits)
+    found = limits(probabilities, labels, promise, penalty)
+    return np.asarray(scores(probabilities, promise.score, *penalty) <= found)
 
 
 def _exact(alpha: float) -> Fraction:
