@@ -1,11 +1,11 @@
 """Do prediction sets keep their promise, and how large are they? Writes its parts of docs/sets.md.
 
     python benchmarks/studies/sets_tables.py --root DATA --weights efficientnet_lite0.pth --out study/sets
-    python benchmarks/studies/sets_study.py --tables study/sets --mapie MAPIE_ENV/bin/python --torchcp ENV/bin/python
+    python benchmarks/studies/sets_study.py --tables study/sets --mapie MAPIE_ENV/bin/python
 
 The first part simulates images whose true probabilities are known: many draws of guarantee images, and of one new image
-for each. The second part halves real probabilities many times, fits on one half and counts on the other. MAPIE and
-TorchCP get the same halves, each in an environment of its own; without one, its column is left out.
+for each. The second part halves real probabilities many times, fits on one half and counts on the other. MAPIE gets the
+same halves, in an environment of its own; without one, its column is left out.
 """
 
 import argparse
@@ -121,8 +121,8 @@ def _of_class(rng: np.random.Generator, label: int, classes: int) -> Table:
 # Real probabilities
 
 
-def compare(folder: Path, rivals: dict[str, str]) -> Iterator[list[str]]:
-    """One row per dataset, score and alpha: coverage and mean size of ours, and the size of each rival."""
+def compare(folder: Path, mapie: str | None) -> Iterator[list[str]]:
+    """One row per dataset, score and alpha: coverage and mean size of ours, and those of MAPIE."""
     stored = {name: dict(np.load(folder / f"{name}.npz")) for name in NAMES if (folder / f"{name}.npz").exists()}
     halves = {name: list(_halves(table)) for name, table in stored.items()}
     tasks = [
@@ -132,7 +132,7 @@ def compare(folder: Path, rivals: dict[str, str]) -> Iterator[list[str]]:
         for score in SetScore
         for repeat in range(HALVES)
     ]
-    found = {rival: _run(rival, python, tasks, stored, halves) for rival, python in rivals.items()}
+    answers = None if mapie is None else _run(mapie, tasks, stored, halves)
     for name, table in stored.items():
         probabilities, labels = table["probabilities"].astype(np.float32), table["labels"].astype(np.int64)
         for alpha in ALPHAS:
@@ -146,10 +146,10 @@ def compare(folder: Path, rivals: dict[str, str]) -> Iterator[list[str]]:
                 covered, size = np.mean(ours, axis=0)
                 row = [NAMES[name], f"{alpha:g}", score.value, f"{100 * covered:.1f} %", f"{size:.2f}"]
                 mine = [index for index, task in enumerate(tasks) if task[:3] == (name, score, alpha)]
-                for answers in found.values():
+                if answers is not None:
                     theirs = [answers[index] for index in mine if index in answers]
-                    right, many = (np.mean([one[key] for one in theirs]) for key in ("covered", "size"))
-                    row.append(f"{many:.2f} ({100 * right:.1f} %)" if theirs else "–")
+                    means = [float(np.mean([one[key] for one in theirs])) for key in ("covered", "size") if theirs]
+                    row += [f"{100 * means[0]:.1f} %", f"{means[1]:.2f}"] if means else ["–", "–"]
                 yield row
 
 
@@ -171,13 +171,12 @@ def _one_each(groups: npt.NDArray[np.generic], part: npt.NDArray[np.generic], or
 
 
 def _run(
-    rival: str,
     python: str,
     tasks: list[tuple[str, SetScore, float, int]],
     stored: dict[str, dict[str, npt.NDArray[np.generic]]],
     halves: dict[str, list[tuple[Labels, Labels, Labels]]],
 ) -> dict[int, dict[str, float]]:
-    """The answers of a package in its own environment, by task."""
+    """The answers of MAPIE in its own environment, by task."""
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "kinds": np.array([f"{name} {score.value} {alpha} {repeat}" for name, score, alpha, repeat in tasks])
     }
@@ -188,7 +187,7 @@ def _run(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tasks.npz"
         np.savez(path, **arrays)  # type: ignore[arg-type]
-        command = [python, str(Path(__file__).with_name("sets_rivals.py")), rival, str(path)]
+        command = [python, str(Path(__file__).with_name("sets_mapie.py")), str(path)]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     answers = [json.loads(line) for line in lines if line.startswith("{")]
     return {answer["task"]: answer for answer in answers}
@@ -209,7 +208,6 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2000)
     parser.add_argument("--tables", type=Path)
     parser.add_argument("--mapie")
-    parser.add_argument("--torchcp")
     arguments = parser.parse_args()
     if arguments.tables is None:
         rows = []
@@ -218,13 +216,11 @@ def main() -> None:
             print(" | ".join(row), flush=True)
         write("simulation", ["guarantee images", *(f"{score.value}" for score in SetScore)], rows)
         return
-    rivals = {name: python for name in ("mapie", "torchcp") if (python := getattr(arguments, name))}
-    titles = {"mapie": "MAPIE", "torchcp": "TorchCP"}
-    rows = list(compare(arguments.tables, rivals))
+    rows = list(compare(arguments.tables, arguments.mapie))
     for row in rows:
         print(" | ".join(row), flush=True)
     head = ["probabilities", "alpha", "score", "with the true label", "mean size"]
-    write("sizes", [*head, *(f"{titles[name]}: mean size (with the true label)" for name in rivals)], rows)
+    write("sizes", head + ["MAPIE: with the true label", "MAPIE: mean size"] * (arguments.mapie is not None), rows)
 
 
 if __name__ == "__main__":
