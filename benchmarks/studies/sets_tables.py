@@ -43,8 +43,8 @@ def main() -> None:
     made: dict[str, tuple[str, Callable[[Path], Table]]] = {
         "pneumonia": ("pneumoniamnist.npz", bundled_pneumonia),
         "densenet": ("logits/densenet40_c10_logits_valtest.npz", densenet),
-        "cifar10": ("cifar10.npz", bundled_cifar10),
         "imagenet": ("imagenet_val_2k", lambda path: imagenet(network, path)),
+        "cifar10": ("cifar10.npz", bundled_cifar10),
         "trashnet": ("trashnet", lambda path: probe(network, *folders(path))),
         "chest": ("chest_xray", lambda path: probe(network, *listed(path, "group"))),
     }
