@@ -60,10 +60,10 @@ def drawn(rng: np.random.Generator, images: int, classes: int, kind: str) -> tup
 
 
 def in_groups(rng: np.random.Generator, groups: int, classes: int, one_each: bool) -> tuple[Table, Labels]:
-    """As `drawn`, in groups of nearly the same images: one of a hard group, and ten of an easy one."""
+    """As `drawn`, in groups of 20 images that are nearly the same."""
     tables, labels = drawn(rng, groups, classes, "plain")
-    each = np.ones(groups, np.int64) if one_each else np.where(tables.max(-1) > 0.9, 10, 1)
-    copies = np.repeat(tables, each, axis=0) * rng.uniform(0.98, 1.02, (each.sum(), classes)).astype(np.float32)
+    each = 1 if one_each else 20
+    copies = np.repeat(tables, each, axis=0) * rng.uniform(0.98, 1.02, (groups * each, classes)).astype(np.float32)
     return copies / copies.sum(-1, keepdims=True), np.repeat(labels, each)
 
 
@@ -76,8 +76,8 @@ CASES = {
     "2 classes": (100, 2, "plain", False),
     "1,000 classes": (200, 1000, "plain", False),
     "every class of 5": (250, 5, "plain", True),
-    "100 groups, one image of each": (100, 10, "groups", False),
-    "100 groups, all images (not what is done)": (100, 10, "all of groups", False),
+    "30 groups, one image of each": (30, 10, "groups", False),
+    "30 groups, all 20 images of each (not what is done)": (30, 10, "all of groups", False),
 }
 """Guarantee images, classes, what they are like, and whether the limits are by class; at alpha 0.05."""
 
