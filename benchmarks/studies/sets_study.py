@@ -147,9 +147,12 @@ def compare(folder: Path, mapie: str | None) -> Iterator[list[str]]:
                 row = [NAMES[name], f"{alpha:g}", score.value, f"{100 * covered:.1f} %", f"{size:.2f}"]
                 mine = [index for index, task in enumerate(tasks) if task[:3] == (name, score, alpha)]
                 if answers is not None:
-                    theirs = [answers[index] for index in mine if index in answers]
-                    means = [float(np.mean([one[key] for one in theirs])) for key in ("covered", "size") if theirs]
-                    row += [f"{100 * means[0]:.1f} %", f"{means[1]:.2f}"] if means else ["–", "–"]
+                    theirs = [answers[index] for index in mine if index in answers] or [{"size": [], "covered": []}]
+                    size, covered = (np.mean([one[key] for one in theirs], axis=0) for key in ("size", "covered"))
+                    shown = [
+                        f"{many:.2f} ({right:.1%})".replace("%", " %") for many, right in np.transpose([size, covered])
+                    ]
+                    row += [*shown, "–", "–"][:2]
                 yield row
 
 
@@ -175,7 +178,7 @@ def _run(
     tasks: list[tuple[str, SetScore, float, int]],
     stored: dict[str, dict[str, npt.NDArray[np.generic]]],
     halves: dict[str, list[tuple[Labels, Labels, Labels]]],
-) -> dict[int, dict[str, float]]:
+) -> dict[int, dict[str, list[float]]]:
     """The answers of MAPIE in its own environment, by task."""
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "kinds": np.array([f"{name} {score.value} {alpha} {repeat}" for name, score, alpha, repeat in tasks])
@@ -220,7 +223,8 @@ def main() -> None:
     for row in rows:
         print(" | ".join(row), flush=True)
     head = ["probabilities", "alpha", "score", "with the true label", "mean size"]
-    write("sizes", head + ["MAPIE: with the true label", "MAPIE: mean size"] * (arguments.mapie is not None), rows)
+    theirs = [f"{name}: mean size (with the true label)" for name in ("MAPIE", "MAPIE, randomized")]
+    write("sizes", [*head, *(theirs if arguments.mapie else [])], rows)
 
 
 if __name__ == "__main__":
