@@ -30,6 +30,7 @@ LOGITS = "logits"
 NOVELTY = "novelty"
 NOVELTY_SCORE = "novelty_score"
 DECISION = "decision"
+IN_SET = "in_set"
 
 LIMITS = "decision.limits"
 """The initializer [classes] that the score is compared with."""
@@ -37,6 +38,12 @@ CUTOFF = "decision.cutoff"
 """The initializer [] that the novelty is compared with."""
 BY_CONFIDENCE = "decision.by_confidence"
 """The initializer [] that is true where the score is 1 - confidence."""
+SET_LIMITS = "in_set.limits"
+"""The initializer [classes] that the scores of the labels are compared with."""
+SET_PENALTY = "in_set.penalty"
+"""The initializer [] that every rank behind the free ones adds to a score."""
+SET_FREE = "in_set.free"
+"""The initializer [] that counts the ranks without a penalty."""
 
 
 class Per(StrEnum):
@@ -103,6 +110,7 @@ OUTPUTS = (
     Output(DECISION, Per.IMAGE, Merge.COMPUTED, dtype="int32", since=2),
     Output(NOVELTY, Per.IMAGE, Merge.SAME, required=False),
     Output(NOVELTY_SCORE, Per.IMAGE, Merge.SAME, required=False, probed=True),
+    Output(IN_SET, Per.IMAGE, Merge.COMPUTED, dtype="bool", by_class=True, required=False, since=2),
 )
 """All outputs, in the order of the graph. JSON keys, columns and the self-test follow this table."""
 
@@ -267,6 +275,17 @@ class RuleScore(StrEnum):
     """The output of that name."""
     CONFIDENCE = "confidence"
     """1 - the largest of the probabilities."""
+
+
+class SetScore(StrEnum):
+    """The score of a label that prediction sets compare."""
+
+    LAC = "lac"
+    """1 - its probability: the smallest sets on average."""
+    APS = "aps"
+    """The sum of the larger probabilities: larger sets for harder images."""
+    RAPS = "raps"
+    """The same with a penalty for unlikely ranks, for many classes."""
 
 
 class Method(StrEnum):

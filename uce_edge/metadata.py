@@ -22,7 +22,9 @@ from uce_edge._util.field_rules import (
     strictly_between,
 )
 from uce_edge._util.records import DocumentError, Record, parse
+from uce_edge.calibration.label_sets import LabelSets
 from uce_edge.contract import (
+    IN_SET,
     KEY,
     MAX_SAMPLES,
     NOVELTY,
@@ -321,6 +323,8 @@ class Metadata(Record):
     """The rule of `--reject auto` and of the output `decision`; None if the file stores none."""
     novelty_layers: Annotated[tuple[Count, ...], OPTIONAL] = ()
     """The weight layers of the network, from 0, whose inputs the novelty gate looks at; none for the last layer."""
+    sets: Annotated[LabelSets | None, OPTIONAL] = None
+    """The prediction sets of the output `in_set`; None for a file without it."""
     held_out: HeldOut | None = None
     """The effect of thresholds on held-out images."""
     monitor: Annotated[StoredReference | None, OPTIONAL] = None
@@ -355,6 +359,10 @@ class Metadata(Record):
             raise self.wrong("outputs", f"a list with {NOVELTY}, which the rule compares")
         if stored is not None and not stored.fits(len(self.classes)):
             raise self.wrong("rule", f"an object with one limit, or {len(self.classes)}, one for every class")
+        if (self.sets is not None) != (IN_SET in self.outputs):
+            raise self.wrong("outputs", f"a list with {IN_SET} exactly when there are prediction sets")
+        if self.sets is not None and not self.sets.fits(len(self.classes)):
+            raise self.wrong("sets", f"an object with one limit, or {len(self.classes)}, one for every label")
 
     @property
     def runs_once(self) -> bool:
@@ -374,7 +382,8 @@ class Metadata(Record):
 
     def without_promises(self) -> "Metadata":
         """Drop everything measured on outputs that have changed."""
-        return replace(self, rule=None, held_out=None, monitor=None, metrics={}, probe=())
+        outputs = tuple(name for name in self.outputs if name != IN_SET)
+        return replace(self, rule=None, sets=None, outputs=outputs, held_out=None, monitor=None, metrics={}, probe=())
 
     def to_properties(self) -> dict[str, str]:
         """The key/value pairs of the ONNX file.

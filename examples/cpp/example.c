@@ -38,6 +38,22 @@ static void print_number(const char *name, float value) {
   }
 }
 
+/* The labels of the prediction set in the order of the classes, or null. */
+static void print_set(const uce_edge_model *model, const float *probabilities, int classes) {
+  unsigned char *in_set = calloc((size_t)classes, 1);
+  int i, shown = 0;
+  if (in_set == NULL || uce_edge_in_set(model, probabilities, in_set) < 0) {
+    printf(", \"set\": null");
+  } else {
+    printf(", \"set\": [");
+    for (i = 0; i < classes; ++i) {
+      if (in_set[i]) printf("%s\"%s\"", shown++ > 0 ? ", " : "", uce_edge_class_name(model, i));
+    }
+    printf("]");
+  }
+  free(in_set);
+}
+
 static void print_answer(const uce_edge_model *model, const uce_edge_answer *answer, const float *probabilities,
                          int classes) {
   static const char *const reasons[] = {"null", "\"uncertain\"", "\"out-of-distribution\"", "\"both\""};
@@ -55,6 +71,7 @@ static void print_answer(const uce_edge_model *model, const uce_edge_answer *ans
   print_number("novelty_score", answer->novelty_score);
   printf(", \"decision\": \"%s\", \"reason\": %s", answer->decision == UCE_EDGE_ACCEPT ? "accept" : "reject",
          reasons[answer->decision]);
+  print_set(model, probabilities, classes);
   printf("}\n");
 }
 

@@ -96,6 +96,16 @@ std::string number(std::optional<float> value) {
   return out.str();
 }
 
+// The names of the prediction set, or null.
+std::string labels(const uce_edge::Metadata& metadata, const uce_edge::Prediction& answer) {
+  if (!answer.set) return "null";
+  std::string names;
+  for (const std::int32_t id : *answer.set) {
+    names += (names.empty() ? "" : ", ") + quoted(metadata.classes[std::size_t(id)]);
+  }
+  return "[" + names + "]";
+}
+
 void self_test(const std::string& path) {
   const auto found = uce_edge::Model(path).self_test();
   if (!found) throw uce_edge::Error(path + " has no probe images: it was published before there were any.");
@@ -150,6 +160,10 @@ void run(const std::vector<std::string>& arguments) {
       std::cerr << "warning: the promise about the error holds for other passes than these.\n";
     }
   }
+  const auto& sets = metadata.sets;
+  if (sets && (sets->samples != passes || sets->seed != seed)) {
+    std::cerr << "warning: the promise of the prediction sets holds for other passes than these.\n";
+  }
   if (metadata.calibrated_at.value_or(passes) != passes) {
     std::cerr << "warning: this model was calibrated at " << *metadata.calibrated_at << " samples and runs with "
               << passes << ": its probabilities are a little off.\n";
@@ -172,7 +186,7 @@ void run(const std::vector<std::string>& arguments) {
             << ", \"novelty\": " << number(answer.novelty) << ", \"novelty_score\": " << number(answer.novelty_score)
             << ", \"decision\": " << (!decides ? "null" : decision == 0 ? "\"accept\"" : "\"reject\"")
             << ", \"reason\": " << (decision == 0 ? "null" : quoted(uce_edge::reasons[decision]))
-            << ", \"samples\": " << passes
+            << ", \"set\": " << labels(metadata, answer) << ", \"samples\": " << passes
             << ", \"seed\": " << seed << "}\n";
 }
 

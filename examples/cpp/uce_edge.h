@@ -113,6 +113,14 @@ int uce_edge_predict(const uce_edge_model *model, const uce_edge_image *images, 
                      const uce_edge_passes *passes, uce_edge_answer *answers, float *probabilities,
                      uce_edge_error *error);
 
+/* Which labels are in the prediction set of an image.
+ *
+ * probabilities  of one image, from `uce_edge_predict`
+ * in_set         room for a byte per class: 1 in the set, 0 outside; NULL where only the number is wanted
+ *
+ * Gives the number of labels, or -1 for a file without prediction sets. */
+int32_t uce_edge_in_set(const uce_edge_model *model, const float *probabilities, unsigned char *in_set);
+
 /* Answer `count` images of no meaning, `runs` times, so that the first real ones find memory and caches ready. */
 int uce_edge_warm_up(const uce_edge_model *model, size_t count, const uce_edge_passes *passes, int32_t runs,
                      uce_edge_error *error);

@@ -41,7 +41,7 @@ inline constexpr const char* outputs[] = {"probabilities",     "class_id",      
                                           "model_uncertainty", "standard_error", "error_probability",
                                           "decision"};
 // What a file is asked for when its metadata lists it.
-inline constexpr const char* optional_outputs[] = {"novelty", "novelty_score"};
+inline constexpr const char* optional_outputs[] = {"novelty", "novelty_score", "in_set"};
 // By `Decision`, as in JSON.
 inline constexpr const char* reasons[] = {"", "uncertain", "out-of-distribution", "both"};
 
@@ -102,6 +102,7 @@ struct Metadata {
   std::vector<const char*> optional;  // those of `optional_outputs` that the file has
   std::optional<Rule> rule;  // that the output `decision` applies; without one, only NaN is rejected
   std::optional<Promise> promise;
+  std::optional<Sets> sets;  // that the output `in_set` applies
   std::vector<Probe> probes;
   bool exact = true;  // the network computes in float32
 
@@ -188,6 +189,11 @@ struct Metadata {
         result.promise = Promise{samples, promise.whole("seed", 0, max_seed)};
       }
     }
+    if (document.has("sets") != result.has_output("in_set")) {
+      document.damaged("its sets and its outputs contradict each other");
+    } else if (document.has("sets")) {
+      result.sets = stored_sets(document.at("sets", Kind::object), result.classes.size());
+    }
     if (document.has("precision")) result.exact = document.at("precision", Kind::string).text == "fp32";
     if (document.has("probe")) {
       for (const detail::Json& stored : document.at("probe", Kind::array).items) result.probes.push_back(probe(stored));
@@ -258,6 +264,25 @@ struct Metadata {
     return std::find(optional.begin(), optional.end(), name) != optional.end();
   }
 
+  static Sets stored_sets(const detail::Json& stored, std::size_t classes) {
+    using Kind = detail::Json::Kind;
+    Sets sets;
+    const std::string score = stored.at("score", Kind::string).text;
+    sets.cumulative = score == "aps" || score == "raps";
+    if (!sets.cumulative && score != "lac") stored.damaged("its sets compare " + score);
+    for (const detail::Json& limit : stored.at("limits", Kind::array).items) {
+      if (limit.kind != Kind::number) stored.damaged("a limit of its sets is no number");
+      sets.limits.push_back(float(limit.number));
+    }
+    if (sets.limits.size() == 1) sets.limits.resize(classes, sets.limits[0]);
+    if (sets.limits.size() != classes) stored.damaged("its sets have not one limit for every label");
+    if (stored.has("penalty")) sets.penalty = stored.at("penalty", Kind::number).number;
+    if (stored.has("free")) sets.free = stored.at("free", Kind::number).number;
+    sets.samples = stored.whole("samples", 1, max_samples);
+    sets.seed = stored.whole("seed", 0, max_seed);
+    return sets;
+  }
+
   static Rule stored_rule(const detail::Json& stored, std::size_t classes) {
     using Kind = detail::Json::Kind;
     Rule rule;
@@ -284,6 +309,7 @@ struct Prediction {
   float uncertainty = 0, model_uncertainty = 0, standard_error = 0, error_probability = 0;
   Decision decision = Decision::accept;         // by the rule of the file; without one, only NaN is rejected
   std::optional<float> novelty, novelty_score;  // of a file that detects out-of-distribution images
+  std::optional<std::vector<std::int32_t>> set;  // the labels of the prediction set, the likeliest first; of a file with sets
 
   // Whether the uncertainty is above a threshold of your own, or NaN.
   bool is_uncertain(float threshold) const { return !(uncertainty <= threshold); }
@@ -509,6 +535,7 @@ class Model {
   using Values = std::vector<detail::Session::Value>;
   static constexpr const char* inputs[] = {"image", "seeds"};
   static constexpr const char* pass_probabilities = "pass_probabilities";
+  static inline const std::string in_set = "in_set";
 
   Model() = default;
 
@@ -622,8 +649,15 @@ class Model {
     const auto* decisions = static_cast<const std::int32_t*>(
         session_.numbers(values[required - 1], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, count));
     std::vector<const float*> numbers;  // the others, one for each image
+    const bool* inside = nullptr;
     for (std::size_t i = 2; i < asked.size(); ++i) {
-      if (i != required - 1) numbers.push_back(floats(values, i, count));
+      if (asked[i] == in_set) {
+        const auto type = ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
+        inside = static_cast<const bool*>(session_.numbers(values[i], type, count * classes));
+        if (inside == nullptr) return broken();
+      } else if (i != required - 1) {
+        numbers.push_back(floats(values, i, count));
+      }
     }
     const bool kept = probabilities != nullptr && ids != nullptr && decisions != nullptr &&
                       std::find(numbers.begin(), numbers.end(), nullptr) == numbers.end();
@@ -635,7 +669,13 @@ class Model {
       answer.model_uncertainty = numbers[1][i];
       answer.standard_error = numbers[2][i];
       answer.error_probability = numbers[3][i];
-      for (std::size_t o = 0; o < m.optional.size(); ++o) optional(answer, m.optional[o], numbers[required - 3 + o][i]);
+      std::size_t next = required - 3;
+      for (const char* name : m.optional) {
+        if (name != in_set) optional(answer, name, numbers[next++][i]);
+      }
+      if (inside != nullptr) {
+        labels(answer, std::vector<bool>(inside + i * classes, inside + (i + 1) * classes));
+      }
       if (!named(answer, ids[i]) || decisions[i] < 0 || decisions[i] > int(Decision::both)) return broken();
       answer.decision = Decision(decisions[i]);
       answers.push_back(std::move(answer));
@@ -652,7 +692,8 @@ class Model {
     std::vector<float> passes;
     passes.reserve(seeds.size() * members * classes);
     std::vector<const char*> asked(1, pass_probabilities);
-    asked.insert(asked.end(), m.optional.begin(), m.optional.end());
+    const auto is_number = [](const std::string& name) { return name != in_set; };  // the set follows from all passes
+    std::copy_if(m.optional.begin(), m.optional.end(), std::back_inserter(asked), is_number);
     for (std::size_t first = 0; first < seeds.size(); first += calls_.passes()) {
       const std::size_t count = std::min(calls_.passes(), seeds.size() - first);
       Values values;
@@ -676,8 +717,20 @@ class Model {
     answer.error_probability = summary.error_probability;
     if (!named(answer, std::int32_t(summary.class_id))) return broken();
     answer.decision = detail::decide(m.rule.value_or(Rule{}), summary, answer.novelty.value_or(0));
+    if (m.sets) labels(answer, detail::contained(*m.sets, answer.probabilities));
     answers.push_back(std::move(answer));
     return {};
+  }
+
+  static void labels(Prediction& answer, const std::vector<bool>& inside) {
+    answer.set.emplace();
+    for (std::size_t i = 0; i < inside.size(); ++i) {
+      if (inside[i]) answer.set->push_back(std::int32_t(i));
+    }
+    const auto likelier = [&](std::int32_t a, std::int32_t b) {
+      return answer.probabilities[std::size_t(a)] > answer.probabilities[std::size_t(b)];
+    };
+    std::stable_sort(answer.set->begin(), answer.set->end(), likelier);
   }
 
   static void optional(Prediction& answer, const std::string& name, float value) {

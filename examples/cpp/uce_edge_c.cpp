@@ -160,6 +160,15 @@ int uce_edge_predict(const uce_edge_model* model, const uce_edge_image* images, 
   });
 }
 
+int32_t uce_edge_in_set(const uce_edge_model* model, const float* probabilities, unsigned char* in_set) {
+  const uce_edge::Metadata& m = model->model.metadata();
+  if (!m.sets) return -1;
+  const std::vector<bool> inside =
+      uce_edge::detail::contained(*m.sets, {probabilities, probabilities + m.classes.size()});
+  if (in_set != nullptr) std::copy(inside.begin(), inside.end(), in_set);
+  return std::int32_t(std::count(inside.begin(), inside.end(), true));
+}
+
 int uce_edge_warm_up(const uce_edge_model* model, size_t count, const uce_edge_passes* passes, int32_t runs,
                      uce_edge_error* error) {
   return guarded(error, [&] {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,15 @@ struct Rule {
   bool by_confidence = false;   // the score is 1 - confidence instead of the uncertainty
   std::vector<float> limits;    // of the score, one for every class; empty accepts every score
   std::optional<float> cutoff;  // of the novelty
+};
+
+// What the output `in_set` compares: needed where passes are split over several calls.
+struct Sets {
+  bool cumulative = false;    // the score is the sum of the larger probabilities instead of 1 - the probability
+  std::vector<float> limits;  // one for every label
+  double penalty = 0;         // of every rank behind the free ones
+  double free = 0;
+  std::int64_t samples = 0, seed = 0;  // the passes that the promise holds for
 };
 
 namespace detail {
@@ -108,6 +118,38 @@ inline Decision decide(const Rule& rule, const Summary& answer, float novelty) {
   const bool certain = rule.limits.empty() ? !std::isnan(score) : score <= rule.limits[answer.class_id];
   const bool familiar = !rule.cutoff || novelty > *rule.cutoff;
   return Decision((certain ? 0 : int(Decision::uncertain)) + (familiar ? 0 : int(Decision::out_of_distribution)));
+}
+
+// The output `in_set` for all passes together. Sums of multiples of 2^-22 are exact; NaN has an empty set.
+inline std::vector<bool> contained(const Sets& sets, const std::vector<float>& probabilities) {
+  constexpr double grains = 1 << 22, most_penalty = 2;
+  constexpr std::size_t ranked = 128;
+  const std::size_t classes = probabilities.size();
+  std::vector<bool> inside(classes);
+  for (const float p : probabilities) {
+    if (std::isnan(p)) return inside;
+  }
+  std::vector<double> coarse, likely;
+  if (sets.cumulative) {
+    for (const float p : probabilities) coarse.push_back(std::floor(double(p) * grains) / grains);
+    likely = coarse;
+    std::sort(likely.begin(), likely.end(), std::greater<double>());
+    likely.resize(std::min(classes, ranked));
+  }
+  for (std::size_t i = 0; i < classes; ++i) {
+    double score = 1 - probabilities[i];  // in float
+    if (sets.cumulative) {
+      double rank = 0;  // equal ones have the worst
+      score = 0;
+      for (const double p : likely) {
+        if (p > coarse[i]) score += p;
+        if (p >= coarse[i]) rank += 1;
+      }
+      score += std::min(sets.penalty * std::max(rank - sets.free, 0.0), most_penalty);
+    }
+    inside[i] = float(score) <= sets.limits[i];
+  }
+  return inside;
 }
 
 }  // namespace detail

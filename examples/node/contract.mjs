@@ -2,6 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { checkDigests } from './integrity.mjs';
 import { wrongResize } from './resize.mjs';
+import { wrongSets } from './sets.mjs';
 
 export const CONTRACT = 2;
 export const MAX_SAMPLES = 4096;
@@ -10,7 +11,7 @@ export const NUMBERS = ['uncertainty', 'model_uncertainty', 'standard_error', 'e
 /** What every file is asked for. A file may have more outputs, and its description more keys: they are ignored. */
 export const OUTPUTS = ['probabilities', 'class_id', ...NUMBERS, 'decision'];
 /** What a file is asked for when its description lists it. */
-export const OPTIONAL = ['novelty', 'novelty_score'];
+export const OPTIONAL = ['novelty', 'novelty_score', 'in_set'];
 export const INFERENCE = ['mc', 'moments', 'deterministic'];
 /** Why an image is rejected, by the output `decision`; null where it is accepted. */
 export const REASONS = [null, 'uncertain', 'out-of-distribution', 'both'];
@@ -69,7 +70,7 @@ export function describe(model) {
   if (!INFERENCE.includes(about.inference)) damaged(`its inference is ${about.inference}`);
   const { range } = about.image ?? {};
   if (range != null && !(Number.isFinite(range.low) && Number.isFinite(range.high) && range.low < range.high)) damaged('its range ends before it starts');
-  const wrong = wrongResize(about.image ?? {}) ?? wrongRule(about);
+  const wrong = wrongResize(about.image ?? {}) ?? wrongRule(about) ?? wrongSets(about);
   if (wrong) damaged(wrong);
   checkDigests(model, path, text, about);
   return about;

@@ -64,6 +64,10 @@ async function main(words) {
       console.error('warning: the promise about the error holds for other passes than these.');
     }
   }
+  const { sets } = model.about;
+  if (sets && (sets.samples !== samples || sets.seed !== seed)) {
+    console.error('warning: the promise of the prediction sets holds for other passes than these.');
+  }
   const fitted = model.about.calibration?.samples ?? samples;
   if (fitted !== samples) {
     const now = `this model was calibrated at ${fitted} samples and runs with ${samples}`;

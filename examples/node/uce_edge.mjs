@@ -4,6 +4,7 @@ import * as ort from 'onnxruntime-node';
 import { describe, MAX_SAMPLES, NUMBERS, OPTIONAL, OUTPUTS, passSeeds, refuse } from './contract.mjs';
 import { callSize, decide, summarise } from './merge.mjs';
 import { prepare } from './prepare.mjs';
+import { inSet, labelSet } from './sets.mjs';
 import { allowedDifference, differenceFrom, probeImage } from './probe.mjs';
 
 export * from './contract.mjs';
@@ -76,7 +77,8 @@ export class Model {
    *
    * A call of ONNX Runtime holds 32 passes at most, or as many as the file's costs allow, and what is split is merged:
    * memory stays flat. `decision` is that of the rule in the file: an index of `REASONS`, 0 for an accepted image.
-   * `novelty` and `novelty_score` are null for a file that does not have them.
+   * `novelty` and `novelty_score` are null for a file that does not have them, and so is `set`: the labels of the
+   * prediction set, the likeliest first.
    */
   async predict(bytes, seeds) {
     const { height, width, channels, dtype } = this.about.image;
@@ -99,18 +101,19 @@ export class Model {
   /** All passes in one call. */
   async #whole(image, seeds) {
     const values = await this.#run(image, seeds, this.outputs);
-    const numbers = [...NUMBERS, 'decision', ...OPTIONAL].map((name) => [name, values[name]?.data[0] ?? null]);
-    return this.#answer(Array.from(values.probabilities.data), values.class_id.data[0], Object.fromEntries(numbers));
+    const numbers = [...NUMBERS, 'decision', ...NOVELTY].map((name) => [name, values[name]?.data[0] ?? null]);
+    const inside = values.in_set?.data ?? null;
+    return this.#answer(Array.from(values.probabilities.data), values.class_id.data[0], Object.fromEntries(numbers), inside);
   }
 
   async #split(image, seeds) {
     const each = this.about.classes.length * (this.about.members ?? 1);
     const passes = new Float32Array(seeds.length * each);
-    const optional = Object.fromEntries(OPTIONAL.map((name) => [name, null]));
+    const optional = Object.fromEntries(NOVELTY.map((name) => [name, null]));
     for (let first = 0; first < seeds.length; first += this.passesPerCall) {
       const some = seeds.slice(first, first + this.passesPerCall);
       // Every call gives the same novelty.
-      const asked = first === 0 ? this.optional : [];
+      const asked = first === 0 ? NOVELTY.filter((name) => this.optional.includes(name)) : [];
       const values = await this.#run(image, some, [PASSES, ...asked]);
       if (values[PASSES].data.length !== some.length * each) this.#breaks();
       passes.set(values[PASSES].data, first * each);
@@ -118,15 +121,18 @@ export class Model {
     }
     const { probabilities, class_id, ...numbers } = summarise(passes, this.about);
     const decision = decide(this.about.rule ?? {}, { probabilities, class_id, ...numbers, ...optional });
-    return this.#answer(probabilities, class_id, { ...numbers, decision, ...optional });
+    const inside = this.about.sets ? inSet(this.about.sets, probabilities) : null;
+    return this.#answer(probabilities, class_id, { ...numbers, decision, ...optional }, inside);
   }
 
-  #answer(probabilities, class_id, numbers) {
+  #answer(probabilities, class_id, numbers, inside) {
     const label = this.about.classes[class_id];
     if (probabilities.length !== this.about.classes.length || label === undefined) this.#breaks();
-    return { label, class_id, probabilities, ...numbers };
+    if (inside && inside.length !== probabilities.length) this.#breaks();
+    return { label, class_id, probabilities, ...numbers, set: labelSet(inside, probabilities, this.about.classes) };
   }
 }
 
 const PASSES = 'pass_probabilities';
+const NOVELTY = ['novelty', 'novelty_score'];
 const firstLine = (text) => String(text).split('\n')[0];

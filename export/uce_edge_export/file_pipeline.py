@@ -6,6 +6,8 @@ from pathlib import Path
 
 import onnx
 
+from uce_edge.calibration import conformal
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.laplace_posterior import DRAWS
 from uce_edge.contract import KEY, Inference, Method, NoiseKind, Precision
 from uce_edge.datasets import labelled, range_choice
@@ -44,6 +46,7 @@ def export_file(
     group: str | None = None,
     promise: Promise | None = None,
     novelty: NoveltyPromise = NoveltyPromise(),
+    sets: SetPromise | None = None,
     inference: Inference | None = None,
     posterior: PostHoc | None = None,
     samples: int | None = None,
@@ -66,6 +69,7 @@ def export_file(
         group: The column or pattern that groups the images of one patient, scene or device.
         promise: The error that the stored threshold must keep. Half of the images prove it, and fit nothing.
         novelty: The share of familiar images that the novelty gate may reject.
+        sets: The prediction sets. Half of the images fit their limits, and nothing else but `promise`.
         inference: The kind of graph; None for no noise with labelled images, or else exact passes.
         posterior: Fit a posterior over the last layer on the images.
         samples: The default number of passes; None for that of the kind of graph.
@@ -98,7 +102,7 @@ def export_file(
     samples = None if inference is Inference.DETERMINISTIC else samples
     kind = FileKind(inference, noise, samples, precision, options, posterior)
     text = None if data is None else str(data)
-    request = _Request(tuple(sources), kind, default, tuple(p), spec, text, group, promise, novelty)
+    request = _Request(tuple(sources), kind, default, tuple(p), spec, text, group, promise, novelty, sets)
     _check(request)
     out = check_name(out or (f"{sources[0].stem}-uce{kind.suffix}.onnx" if request.alone else "ensemble.onnx"))
     steps: list[Step] = []
@@ -129,6 +133,12 @@ class _Request:
     group: str | None
     promise: Promise | None
     novelty: NoveltyPromise
+    sets: SetPromise | None
+
+    @property
+    def promised(self) -> bool:
+        """Whether some images must fit nothing."""
+        return self.promise is not None or self.sets is not None
 
     @property
     def alone(self) -> bool:
@@ -186,6 +196,7 @@ def _check(request: _Request) -> None:
     needs = {
         "--target-error is proved on": request.promise,
         "--novelty-level is proved on": request.novelty.level,
+        "--sets is fitted on": request.sets,
         "--posterior is fitted on": kind.posterior,
         "--group needs": request.group,
     }
@@ -221,7 +232,10 @@ def _prepare(request: _Request, add: Callable[[Step], None]) -> _Prepared:
     if request.promise is not None and images is not None:
         request.promise.targets(classes)  # rejects unknown classes
         _check_possible(images, request.promise, request.kind.posterior)
-    chosen_on = None if images is None else _chosen_on(images, request.promise, request.kind.posterior)
+    if request.sets is not None and images is not None:
+        counted = _left(images, request.kind.posterior).halves()[1].one_per_group()
+        conformal.check_possible(counted.labels, request.sets, classes, halved=True)
+    chosen_on = None if images is None else _chosen_on(images, request)
     return _Prepared(request, finished, networks, images, chosen_on)
 
 
@@ -278,7 +292,7 @@ def _resized(prepared: _Prepared, image: ImageSpec) -> _Prepared:
     if prepared.images is None or image.resize == STRETCH:
         return prepared
     images = labelled.resized(prepared.images, image)
-    chosen_on = _chosen_on(images, prepared.request.promise, prepared.request.kind.posterior)
+    chosen_on = _chosen_on(images, prepared.request)
     return replace(prepared, images=images, chosen_on=chosen_on)
 
 
@@ -289,14 +303,21 @@ def _publish(prepared: _Prepared, built: Built, out: Path, add: Callable[[Step],
         with destination(out) as save:
             save(draft)
         return draft.metadata
-    promise, kind = request.promise, request.kind
+    promise, kind, sets = request.promise, request.kind, request.sets
     if kind.posterior is not None:
         samples, bake = kind.samples or DRAWS, kind.options.bake
-        draft, images, fit = laplace_draws.give(draft.model, images, promise, samples, kind.noise, bake=bake)
+        draft, images, fit = laplace_draws.give(draft.model, images, promise, samples, kind.noise, bake=bake, sets=sets)
         add(fit)
     novelty, third_party = request.novelty, bool(prepared.networks)
     done = recalibrate(
-        draft.model, out, images, Method.TEMPERATURE, promise=promise, novelty=novelty, choose_features=third_party
+        draft.model,
+        out,
+        images,
+        Method.TEMPERATURE,
+        promise=promise,
+        novelty=novelty,
+        choose_features=third_party,
+        sets=sets,
     )
     add(done)
     if request.alone and built.metadata.inference is not Inference.DETERMINISTIC:
@@ -390,15 +411,19 @@ def _labelled_images(request: _Request, first: Metadata, finished: bool) -> tupl
 
 def _check_possible(images: Split, promise: Promise, posterior: PostHoc | None) -> None:
     """Reject a promise that so few images cannot prove."""
-    rest = images if posterior is None else laplace_draws.parts(images, promise)[2]
-    counted = len(rest.one_per_group()) // 2
+    counted = len(_left(images, posterior).one_per_group()) // 2
     guarantee.check_possible(counted, promise, len(images), grouped=images.groups is not None)
 
 
-def _chosen_on(images: Split, promise: Promise | None, posterior: PostHoc | None) -> Split:
-    if posterior is not None:
-        return laplace_draws.parts(images, promise)[0]
-    return images if promise is None else images.halves()[0]
+def _left(images: Split, posterior: PostHoc | None) -> Split:
+    """The images that `recalibrate` gets."""
+    return images if posterior is None else laplace_draws.parts(images, promised=True)[2]
+
+
+def _chosen_on(images: Split, request: _Request) -> Split:
+    if request.kind.posterior is not None:
+        return laplace_draws.parts(images, promised=request.promised)[0]
+    return images.halves()[0] if request.promised else images
 
 
 def _matched(source: Path, metadata: Metadata, first: Metadata, *, sized: bool) -> Metadata:

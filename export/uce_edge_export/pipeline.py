@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.calibration.novelty_features import FeatureChoice
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -51,6 +52,8 @@ class Labelled:
     """The promise of the novelty gate, if there is one."""
     training: Split | None = None
     """The training images, which fit the gate if nothing that it looks at was trained on them."""
+    sets: SetPromise | None = None
+    """The promise of the prediction sets, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +248,7 @@ def write(
             if gate.decides:
                 costs = novelty_levels.compare(draft, labelled.calibration, known, labelled.promise, gate, training)
             file_nll = nll(known.prediction.probabilities, known.labels)
-            measured = measure(draft, labelled.held_out, labelled.promise, gate, known)
+            measured = measure(draft, labelled.held_out, labelled.promise, gate, known, labelled.sets)
         save(draft)
     refused = measured if isinstance(measured, NoGuaranteeError) else None
     return Exported(

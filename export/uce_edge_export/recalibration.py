@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge import contract
-from uce_edge.calibration import early_look
+from uce_edge.calibration import conformal, early_look
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
@@ -70,6 +71,7 @@ def recalibrate(
     monitor: bool = False,
     training: Split | None = None,
     choose_features: bool = False,
+    sets: SetPromise | None = None,
 ) -> Recalibrated:
     """Recalibrate a file on labelled images, as a new file.
 
@@ -91,6 +93,7 @@ def recalibrate(
         training: Training images of the network, which fit the novelty gate if nothing that it looks at was trained on
             them. None where there are none.
         choose_features: Whether `auto` chooses what the gate looks at, instead of keeping it.
+        sets: The promise of the prediction sets, which `held_out` fits. None writes a file without sets.
     """
     out = check_name(out)
     model = source if isinstance(source, Model) else Model(source, "cpu", spin=False)
@@ -100,12 +103,14 @@ def recalibrate(
     data = overlap.without_seen(model.metadata.trained_on, data, "the calibration set")
     counted = held_out
     given = len(data) if held_out is None else None
-    if counted is None and (promise is not None or monitor):
+    if counted is None and (promise is not None or sets is not None or monitor):
         data, counted = data.halves()
     if promise is not None:
         promise.targets(model.classes)  # refuses classes that do not exist
     if counted is not None and promise is not None:
         guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
+    if counted is not None and sets is not None:
+        conformal.check_possible(counted.one_per_group().labels, sets, model.classes, halved=held_out is None)
     network, looked_at = graph_of(model), model.metadata.novelty_layers
     if novelty is not None and novelty.features != AUTO_FEATURES:
         names = noise_free_layers(infer_shapes(network).graph)
@@ -139,7 +144,7 @@ def recalibrate(
         file_nll = _check_likelihood(draft.model, known, data, n, seed, calibration.outcome.nll_after)
         costs = novelty_levels.compare(draft, data, known, promise, gate, training) if gate.decides else None
         if counted is not None:
-            measured = measure(draft, counted, promise, gate, known)
+            measured = measure(draft, counted, promise, gate, known, sets)
         elif gate.decides:
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
@@ -170,7 +175,8 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
 
 def _is_head(initializer: str) -> bool:
     """Whether an initializer belongs to the replaced head."""
-    return initializer.startswith(("calibration.", decision.PREFIX)) and initializer != contract.VARIANCE_SCALE
+    prefixes = ("calibration.", decision.PREFIX, f"{contract.IN_SET}.")
+    return initializer.startswith(prefixes) and initializer != contract.VARIANCE_SCALE
 
 
 def _check_logits(fresh: Model, old: Model, data: Split, samples: int, seed: int) -> None:

@@ -7,6 +7,7 @@
     python tests/golden/make.py LAPLACE_RUN digits-laplace
     python tests/golden/make.py novelty
     python tests/golden/make.py rules PLAIN_RUN
+    python tests/golden/make.py sets
     python tests/golden/make.py cases
     python tests/golden/make.py ensemble MEMBERS
     python tests/golden/make.py monitor
@@ -15,7 +16,8 @@
 The first writes contract.json alone, which every reader's test compares its names, limits and rules with. The
 others write the named files and their cases, and leave those of other files alone. `novelty` writes digits-novelty:
 digits-mc with novelty and otherwise its answers. `rules` writes digits-rule-KIND: one network without noise and every
-kind of reject rule. `cases` asks all files again, for an output that was added to them. `ensemble` writes
+kind of reject rule. `sets` writes digits-sets-SCORE, with prediction sets.
+`cases` asks all files again, for an output that was added to them. `ensemble` writes
 digits-ensemble, with novelty and a promise. `range` writes range.json: 16-bit gray values and the bytes that a range
 makes of them, absent ranges included. `monitor` writes monitor.json: made scores, of which those from 120 on are
 larger, and the
@@ -48,7 +50,7 @@ from typing import Any
 import numpy as np
 
 from uce_edge import Model, contract
-from uce_edge.contract import Inference, RuleScore, pass_seeds
+from uce_edge.contract import Inference, RuleScore, SetScore, pass_seeds
 from uce_edge.datasets.splits import Dataset, load
 from uce_edge.metadata import Metadata
 from uce_edge.rejection.promises import NoveltyPromise
@@ -56,6 +58,7 @@ from uce_edge.rejection.rule import REASONS, Code, RejectRule, within
 from uce_edge.runtime.providers import onnxruntime
 
 HERE = Path(__file__).resolve().parent
+_SHOWN = {"bool": "int32"}
 SEEDS = {"default": (0, None), "other": (7, None), "one": (0, 1), "few": (4095, 3)}
 """Name: the seed, and the number of passes (None for the file's own)."""
 
@@ -225,6 +228,43 @@ def write_rules(folder: Path) -> None:
         write(f"digits-rule-{kind}", export, shown)
 
 
+def write_sets() -> None:
+    """Write digits-sets-SCORE: every score, one limit per label for lac, and passes for raps."""
+    import onnx_ir as ir
+
+    from uce_edge.calibration import conformal
+    from uce_edge.calibration.label_sets import SetPromise
+    from uce_edge_export.check.held_out_rejection import circumstances
+    from uce_edge_export.graph import prediction_sets
+    from uce_edge_export.publish.draft import publish
+
+    dataset = load("digits")
+    data = dataset.splits["guarantee"]
+    kinds = {
+        "digits-sets-lac": ("digits-rule-none", SetPromise(0.1, SetScore.LAC, by_class=True)),
+        "digits-sets-aps": ("digits-rule-none", SetPromise(0.02, SetScore.APS)),
+        "digits-sets-raps": ("digits-mc", SetPromise(0.01, SetScore.RAPS)),
+    }
+    for name, (plain, promise) in kinds.items():
+        source = HERE / f"{plain}.onnx"
+
+        def export(file: Path, source: Path = source, promise: SetPromise = promise) -> None:
+            with publish(ir.load(source), Model(source, "cpu").metadata, file) as draft:
+                other = dataset.splits["calibration"]
+                penalty = conformal.choose_penalty(
+                    draft.model.predict(other.images).probabilities, other.labels, promise
+                )
+                answers = draft.model.predict(data.images)
+                how = circumstances(answers, data)
+                prediction_sets.add(
+                    draft,
+                    conformal.fit(answers.probabilities, data.labels, promise, answers.classes, how, penalty),
+                    data,
+                )
+
+        write(name, export, images(dataset) | {"stripes": stripes(dataset)})
+
+
 def write_ensemble(folder: Path) -> None:
     """Write digits-ensemble."""
     from uce_edge.rejection.promises import Promise
@@ -278,6 +318,8 @@ def case_of(file: Path, image: str, pixels: np.ndarray, seed: int, count: int | 
     compared = (values[contract.UNCERTAINTY], values[contract.PROBABILITIES], values.get(contract.NOVELTY))
     (code,) = rule.decide(*compared)
     assert contract.DECISION not in values or values[contract.DECISION][0] == code
+    sets = model.metadata.sets
+    assert sets is None or np.array_equal(values[contract.IN_SET], sets.contains(values[contract.PROBABILITIES]))
     return {
         "model": file.name,
         "image": image,
@@ -288,7 +330,10 @@ def case_of(file: Path, image: str, pixels: np.ndarray, seed: int, count: int | 
         "decision": int(code),
         "reason": REASONS[code],
         "outputs": {
-            name: {"shape": list(value.shape), "values": [float(str(x)) for x in value.ravel()]}
+            name: {
+                "shape": list(value.shape),
+                "values": [float(str(x)) for x in value.astype(_SHOWN.get(value.dtype.name, value.dtype)).ravel()],
+            }
             for name, value in values.items()
             if name not in (contract.PASS_PROBABILITIES, contract.LOGITS) or len(seeds) <= 3
         },
@@ -341,6 +386,8 @@ if __name__ == "__main__":
             write_contract()
         case ["cases"]:
             write_cases()
+        case ["sets"]:
+            write_sets()
         case ["rules", folder]:
             write_rules(Path(folder))
         case ["novelty"]:

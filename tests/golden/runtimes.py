@@ -2,8 +2,8 @@
 
 Needs numpy and that runtime alone, so that it runs in an empty environment. Prints, per file, the largest difference of
 an output that a caller would read: a share of itself for `novelty_score`, of the reference images for `novelty`. Exits
-with 1 when one is above 1e-5, when `novelty` is off by more than one reference image, or when `decision` differs or
-accepts NaN.
+with 1 when one is above 1e-5, when `novelty` is off by more than one reference image, when `decision` or `in_set`
+differs, or when `decision` accepts NaN.
 """
 
 import json
@@ -88,6 +88,7 @@ def with_uce_edge(path: Path, samples: int) -> Run:
         answer = model.predict(image, passes, int(seeds[0]) // contract.MAX_SAMPLES if passes else 0, reject=reject)
         reasons = list(CONTRACT["decisions"].values())
         computed = {"class_id": answer.class_ids, "decision": [reasons.index(reason) for reason in answer.reasons]}
+        computed |= {"in_set": answer.in_set}
         return [computed[name] if name in computed else getattr(answer, name) for name in names]
 
     return run

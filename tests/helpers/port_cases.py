@@ -26,6 +26,9 @@ OLD = GOLDEN / "digits-minor-0.onnx"
 GATED = GOLDEN / "digits-novelty.onnx"
 """A file that rejects out-of-distribution images."""
 REFERENCE_IMAGES = json.loads(GATED.with_suffix(".json").read_text())["rule"]["gate"]["images"]
+SETS = json.loads((GOLDEN / "digits-sets-raps.json").read_text())["sets"]
+RULELESS = ("digits-rule-none.onnx", "digits-sets-lac.onnx", "digits-sets-aps.onnx")
+"""Files without a stored rule."""
 PER_IMAGE = [output.name for output in contract.outputs_of(()) if output.per is Per.IMAGE]
 NUMBERS = [output.name for output in contract.outputs_of(()) if output.is_number]
 
@@ -150,6 +153,16 @@ def check_novelty(said: dict[str, Any], wanted: dict[str, Any]) -> None:
         assert said[contract.NOVELTY_SCORE] == pytest.approx(wanted[contract.NOVELTY_SCORE][0], rel=1e-5)
 
 
+def check_set(said: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """The labels of the set, the likeliest first; nothing for a file without sets."""
+    if contract.IN_SET not in wanted:
+        assert said["set"] is None
+        return
+    chances = wanted[contract.PROBABILITIES]
+    inside = [label for label, contained in enumerate(wanted[contract.IN_SET]) if contained]
+    assert said["set"] == [str(label) for label in sorted(inside, key=lambda label: -chances[label])]
+
+
 def check_contract(said: dict[str, Any]) -> None:
     """What a port spells must be what Python spells; it may leave the outputs of single passes alone."""
     assert said["contract"] == CONTRACT["contract"]
@@ -181,7 +194,7 @@ class PortTests:
     def test_every_golden_is_answered_as_python_does(self, port: Port, case: dict[str, Any]) -> None:
         files = GOLDEN / case["model"], GOLDEN / case["image"]
         seed, samples = (case["seeds"][0] // contract.MAX_SAMPLES, len(case["seeds"])) if case["seeds"] else (0, 1)
-        has_rule = case["model"] != "digits-rule-none.onnx"
+        has_rule = case["model"] not in RULELESS
         passes = ("--seed", seed, "--samples", samples)
         said = answer(port, *files, *passes, *(("--reject", "auto") if has_rule else ()))
         assert (said["label"], said["decision"]) == (case["label"], decision_of(case) if has_rule else None)
@@ -189,6 +202,7 @@ class PortTests:
         wanted = {name: output["values"] for name, output in case["outputs"].items()}
         check_numbers(said, wanted)
         check_novelty(said, wanted)
+        check_set(said, wanted)
 
     def test_the_file_itself_says_how_many_passes_and_which_threshold(self, port: Port) -> None:
         plain, stored = port(MODEL, IMAGE), port(MODEL, IMAGE, "--reject", "auto")
@@ -281,7 +295,9 @@ class PortTests:
             assert said.stdout.startswith("Usage: ")
             assert "--samples N" in said.stdout
 
-    @pytest.mark.parametrize("model", ["digits-mc", "digits-novelty", "digits-ensemble", "digits-moments"])
+    @pytest.mark.parametrize(
+        "model", ["digits-mc", "digits-novelty", "digits-ensemble", "digits-moments", "digits-sets-raps"]
+    )
     def test_many_passes_are_split_and_merged_as_in_python(self, port: Port, model: str) -> None:
         file, image = GOLDEN / f"{model}.onnx", GOLDEN / "noise.raw"
         said = answer(port, file, image, "--samples", 101, "--seed", 3)
@@ -293,6 +309,23 @@ class PortTests:
             np.testing.assert_allclose(said[name], getattr(wanted, name)[0], rtol=0, atol=1e-6)
         if wanted.novelty_score is not None:
             assert said["novelty_score"] == pytest.approx(float(wanted.novelty_score[0]), rel=1e-5)
+        assert said["set"] == (None if wanted.in_set is None else list(wanted[0].label_set or ()))
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"sets": None}, "its sets and its outputs contradict each other"),
+            ({"sets": SETS | {"score": "dreams"}}, "its sets compare dreams"),
+            ({"sets": SETS | {"limits": [0.5, 0.5]}}, "its sets have not one limit for every label"),
+        ],
+    )
+    def test_damaged_sets_are_refused(self, port: Port, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+        file = variant(tmp_path, lambda document: document.update(change), source=GOLDEN / "digits-sets-raps.onnx")
+        assert refusal(port, file, IMAGE).endswith(f"has damaged metadata: {reason}.")
+
+    def test_numbers_that_are_not_numbers_have_an_empty_set(self, port: Port, tmp_path: Path) -> None:
+        file = variant(tmp_path, graph=not_a_number, source=GOLDEN / "digits-sets-raps.onnx")
+        assert [answer(port, file, IMAGE, "--samples", samples)["set"] for samples in (25, 101)] == [[], []]
 
     @pytest.mark.parametrize(
         ("error", "of_confidence"), [(None, [0.3, 0.8]), ([0.1, 1.2, 0.4], [0.3, 0.8]), ([0.1, 1.2, 0.4], None)]

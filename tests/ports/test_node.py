@@ -132,3 +132,8 @@ def test_digests_are_compared_by_the_rule_of_the_contract(tmp_path: Path, change
     words = ["node", "--input-type=module", "-e", program, str(model), str(description)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) == (change == "nothing"), done.stderr
+
+
+def test_the_page_and_the_module_have_the_same_sets() -> None:
+    page = ROOT / "examples" / "web" / "uce_edge_web" / "sets.js"
+    assert page.read_bytes() == (FOLDER / "sets.mjs").read_bytes()

@@ -19,7 +19,16 @@ import pytest
 from conftest import GOLDEN, ROOT
 from helpers import port_frame_cases as frames
 from helpers.pictures import no_photos
-from helpers.port_cases import GATED, case_id, check_novelty, decision_of, from_the_future, not_a_number, variant
+from helpers.port_cases import (
+    GATED,
+    case_id,
+    check_novelty,
+    check_set,
+    decision_of,
+    from_the_future,
+    not_a_number,
+    variant,
+)
 from PIL import Image
 
 from uce_edge import Model
@@ -136,6 +145,7 @@ def test_every_golden_is_answered_as_python_does(models: dict[str, Model], case:
     np.testing.assert_allclose(scores, wanted["probabilities"], rtol=0, atol=1e-6)
     assert said.uncertainty == pytest.approx(wanted["uncertainty"][0], rel=0, abs=1e-6)
     check_novelty(vars(said), wanted)
+    check_set({"set": None if said.label_set is None else list(said.label_set)}, wanted)
 
 
 def test_a_colour_image_of_any_size_is_fitted_to_the_model(models: dict[str, Model]) -> None:
@@ -333,6 +343,15 @@ def test_the_node_says_why_an_image_is_rejected(node: ModuleType) -> None:
     for topic in ("novelty", "novelty_score"):
         published = [said.data for said in running.topics[f"~/{topic}"].said]
         assert published == pytest.approx([wanted[f"{name}.raw"][topic]["values"][0] for name in names], rel=1e-5)
+
+
+def test_the_node_publishes_the_set_of_a_file_that_has_sets(node: ModuleType) -> None:
+    assert "~/set" not in node.UceEdgeNode().topics
+    FakeNode.given["model"] = str(GOLDEN / "digits-sets-raps.onnx")
+    running = node.UceEdgeNode()
+    for name in ("digit-0", "two-digits"):
+        running.on_image(message(golden(f"{name}.raw"), "mono8"))
+    assert [said.data for said in running.topics["~/set"].said] == ['["3"]', '["8", "9"]']
 
 
 def test_a_file_without_novelty_has_no_topic_for_it(node: ModuleType) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge._util.progress import progress
-from uce_edge.calibration import early_look
+from uce_edge.calibration import conformal, early_look
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.laplace_posterior import DRAWS
 from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import apply_map, fit_map, initial, probabilities
@@ -54,6 +55,7 @@ def calibrate(
     novelty: NoveltyPromise | None = None,
     posterior: PostHoc | None = None,
     prior: PriorFrom = PriorFrom.MARGINAL_LIKELIHOOD,
+    sets: SetPromise | None = None,
 ) -> Run:
     """Fit a calibration map and store it in the run.
 
@@ -74,6 +76,7 @@ def calibrate(
         posterior: A posterior that replaces the run's own noise. It is fitted on the training images and kept in the
             run. None keeps the noise.
         prior: What chooses the precision of the posterior's prior: the training images, or those of the map.
+        sets: The prediction sets, which the export fits on the guarantee images. None for no sets.
 
     Returns:
         The run's description with its calibration, as saved.
@@ -87,7 +90,7 @@ def calibrate(
     run = replace(before, tuned_rates=None, laplace=None)
     if promise is not None:
         promise.targets(run.class_names)  # rejects unknown classes
-    own = None if data is not None and promise is None and posterior is None else run.dataset()
+    own = None if data is not None and not (promise or posterior or sets) else run.dataset()
     if data is None:
         assert own is not None
         data = own.splits["calibration"]
@@ -103,12 +106,14 @@ def calibrate(
     if promise is not None and own is not None:
         held_out = own.splits["guarantee"].one_per_group()
         guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
+    if sets is not None and own is not None:
+        conformal.check_possible(own.splits["guarantee"].one_per_group().labels, sets, run.class_names)
     if novelty is not None:
         _check_gate(run, data, novelty)
     samples = _samples(run, folder, samples, tune, posterior)
     settings = Settings(method, samples, seed, tune, posterior, prior)
     cache = Cache.of(folder, run, settings, data, own)
-    finish = partial(_stored, cache, promise, novelty, held_out)
+    finish = partial(_stored, cache, promise, novelty, sets, held_out)
     known = None if held_out is None else cache.predictions(before, held_out)
     has_map = cache.has_map(before)
     if has_map and (promise is None or known is not None):
@@ -231,6 +236,7 @@ def _stored(
     cache: Cache,
     promise: Promise | None,
     novelty: NoveltyPromise | None,
+    sets: SetPromise | None,
     held_out: Split | None,
     run: Run,
     predict: _Predict,
@@ -239,7 +245,7 @@ def _stored(
 
     The map is kept even if the promise fails.
     """
-    run = replace(run, promise=None, novelty=novelty)
+    run = replace(run, promise=None, novelty=novelty, sets=sets)
     run.save(cache.folder)
     if not cache.has_map(run):
         cache.store(run)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from uce_edge.calibration import conformal
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.contract import Inference, Method, NoiseKind
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UsageError
@@ -30,6 +32,7 @@ class Plan:
     """Seeds; None for those of the kind of graph."""
     promise: Promise | None = None
     novelty: NoveltyPromise | None = _USUAL
+    sets: SetPromise | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def export_ensemble(
     if promise is not None:
         promise.targets(runs[0].class_names)
         guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
+    if plan.sets is not None:
+        conformal.check_possible(held_out.labels, plan.sets, runs[0].class_names)
     if wanted.noise is NoiseKind.INPUT:
         raise UsageError(
             "Noise as graph inputs goes with one network: export the runs one by one.", "ensemble.noise-input"
@@ -79,11 +84,13 @@ def export_ensemble(
         )
         whole = Path(folder) / out.name
         combined = ensemble.combine(files, whole, data.images, samples=samples, baked=options.bake)
-        counted = held_out if promise else held_out.at_most(COUNTED)
+        counted = held_out if promise or plan.sets else held_out.at_most(COUNTED)
         alike = len({member.metadata.novelty_layers for member in members}) == 1
         training = dataset.splits["train"] if alike and all(member.untrained_features for member in members) else None
         gate = None if plan.novelty is None else replace(plan.novelty, features=AUTO_FEATURES)  # the members have them
-        fitted = recalibrate(whole, out, data, plan.method, None, 0, promise, gate, counted, training=training)
+        fitted = recalibrate(
+            whole, out, data, plan.method, None, 0, promise, gate, counted, training=training, sets=plan.sets
+        )
     return ExportedEnsemble(members, combined, fitted)
 
 
@@ -94,7 +101,9 @@ def plan_of(runs: Sequence[Run], folders: Sequence[Path], inference: Inference =
     """
     counts = inference is Inference.MC
     plans = {
-        folder: Plan(run.calibration.method, run.calibration.samples if counts else None, run.promise, run.novelty)
+        folder: Plan(
+            run.calibration.method, run.calibration.samples if counts else None, run.promise, run.novelty, run.sets
+        )
         for run, folder in zip(runs, folders, strict=True)
         if run.calibration.samples is not None
     }

@@ -281,9 +281,11 @@ def _check_baked(folder: str | Path, calibration: Calibration, samples: int | No
 def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
     """The labelled images that a file is evaluated on."""
     held_out = dataset.splits["guarantee"].one_per_group()
-    counted = held_out if run.promise else held_out.at_most(COUNTED)
+    counted = held_out if run.promise or run.sets else held_out.at_most(COUNTED)
     splits = dataset.splits
-    return Labelled(splits["calibration"], None if member else counted, run.promise, run.novelty, splits["train"])
+    return Labelled(
+        splits["calibration"], None if member else counted, run.promise, run.novelty, splits["train"], run.sets
+    )
 
 
 def _noise_scale(

@@ -12,6 +12,7 @@ from torch import nn
 from uce_edge._util.atomic_files import replacing
 from uce_edge._util.field_rules import NONE_AS_EMPTY, OPTIONAL, Positive, RecordError, Share
 from uce_edge._util.records import DocumentError, Record, parse
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.novelty_features import FeatureChoice
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset
@@ -67,6 +68,8 @@ class Run(Record):
     """What the threshold of an export must keep."""
     novelty: Annotated[NoveltyPromise | None, OPTIONAL] = None
     """What the out-of-distribution gate of an export must keep."""
+    sets: Annotated[SetPromise | None, OPTIONAL] = None
+    """What the prediction sets of an export must keep."""
     laplace: Annotated[LaplaceFit | None, OPTIONAL] = None
     """How the posterior of the last layer was fitted, if it has one; `laplace.safetensors` holds it."""
     group: Annotated[str | None, OPTIONAL] = None

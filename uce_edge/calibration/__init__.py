@@ -6,6 +6,7 @@ from uce_edge._util import lazy_exports
 
 if TYPE_CHECKING:
     from uce_edge.calibration.error_map import ErrorMap
+    from uce_edge.calibration.label_sets import LabelSets, SetPromise
     from uce_edge.calibration.logits import ArrayLogits, Logits, StoredLogits
     from uce_edge.calibration.maps import apply_map, fit_map
     from uce_edge.calibration.novelty import NoveltyError
@@ -30,6 +31,7 @@ __all__ = [
     "ErrorPromise",
     "Guarantee",
     "HeldOut",
+    "LabelSets",
     "Logits",
     "NoGuaranteeError",
     "NoveltyError",
@@ -37,6 +39,7 @@ __all__ = [
     "NoveltyPromise",
     "Promise",
     "RejectRule",
+    "SetPromise",
     "StoredLogits",
     "apply_map",
     "fit_map",
@@ -48,6 +51,7 @@ __getattr__, __dir__ = lazy_exports.names(
     {
         "uce_edge.calibration.error_map": ("ErrorMap",),
         "uce_edge.rejection.guarantee": ("NoGuaranteeError", "images_needed"),
+        "uce_edge.calibration.label_sets": ("LabelSets", "SetPromise"),
         "uce_edge.calibration.logits": ("ArrayLogits", "Logits", "StoredLogits"),
         "uce_edge.calibration.maps": ("apply_map", "fit_map"),
         "uce_edge.calibration.novelty": ("NoveltyError",),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from uce_edge.calibration.label_sets import in_words
 from uce_edge.cli.messages import echo, pad, styled, width
 from uce_edge.output.wording import MISSING, odds, spread, wrong_about
 
@@ -31,6 +32,8 @@ def card(answer: "Answer") -> None:
         echo(f"  {pad(label, widest)}  ", drawn, f" {probability:>6.1%}")
     prediction = answer.prediction
     echo(f"  uncertainty {spread(prediction)}, {wrong_about(prediction)}")
+    if prediction.label_set is not None:
+        echo(f"  set: {in_words(prediction.label_set)}")
     if answer.decision is not None:
         echo(f"  {answer.decision}: {answer.why}", fg=colour)
 
@@ -53,7 +56,7 @@ def row(answer: "Answer") -> None:
         echo(f"{answer.path}  {answer.error}", fg=typer.colors.RED)
     else:
         decision = styled("" if answer.decision is None else _decision(answer), fg=_colour(answer))
-        certainty = f"{prediction.label}  {prediction.confidence:.1%}  {spread(prediction)}"
+        certainty = f"{prediction.says}  {prediction.confidence:.1%}  {spread(prediction)}"
         echo(f"{answer.path}  {certainty}  {wrong_about(prediction)}  ", decision)
     sys.stdout.flush()
 
@@ -61,7 +64,7 @@ def row(answer: "Answer") -> None:
 def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "ImagePrediction"], str]]) -> None:
     """Print a table with the common columns and further ones."""
     widest = max([width(answer.path) for answer in answers] + [5])
-    names = max([width(answer.prediction.label) for answer in answers if answer.prediction is not None] + [5])
+    names = max([width(answer.prediction.says) for answer in answers if answer.prediction is not None] + [5])
     head = f"{'image':<{widest}}  {'label':<{names}}  confidence  uncertainty    wrong about  {'  '.join(columns)}"
     echo(head, bold=True)
     for answer in answers:
@@ -69,7 +72,7 @@ def _table(answers: Sequence["Answer"], columns: dict[str, Callable[["Answer", "
         if prediction is None:
             echo(f"{pad(answer.path, widest)}  {answer.error}", fg=typer.colors.RED)
             continue
-        line = f"{pad(answer.path, widest)}  {pad(prediction.label, names)}  {prediction.confidence:>10.1%}"
+        line = f"{pad(answer.path, widest)}  {pad(prediction.says, names)}  {prediction.confidence:>10.1%}"
         wrong = MISSING if prediction.out_of_distribution else odds(prediction.error_probability)
         line += f"  {spread(prediction):<13}  {wrong:<11}"
         cells = [text(answer, prediction) for text in columns.values()]

@@ -16,8 +16,12 @@ from uce_edge.cli.shared_options import (
     JsonOption,
     NoveltyFeaturesOption,
     NoveltyLevelOption,
+    SetsByOption,
+    SetsOption,
+    SetsScoreOption,
     parse_novelty,
     parse_promise,
+    parse_sets,
 )
 from uce_edge.contract import Method, PriorFrom
 from uce_edge.errors import UsageError
@@ -26,6 +30,7 @@ from uce_edge_export.options import PostHoc
 from uce_edge_train.choices import Rates
 
 if TYPE_CHECKING:
+    from uce_edge.calibration.label_sets import SetPromise
     from uce_edge.metadata import Calibration
     from uce_edge.rejection.guarantee import NoGuaranteeError
     from uce_edge.rejection.promises import NoveltyPromise, Promise
@@ -115,6 +120,9 @@ def calibrate(
     ] = True,
     novelty_level: NoveltyLevelOption = None,
     novelty_features: NoveltyFeaturesOption = None,
+    sets: SetsOption = None,
+    sets_score: SetsScoreOption = None,
+    sets_by: SetsByOption = None,
     monitor: Annotated[
         bool,
         typer.Option(
@@ -147,6 +155,9 @@ def calibrate(
     the network. The other half shows how far from these a familiar image may be. --reject auto rejects images farther
     away. A table shows what the levels 1, 2, 3 and 5 % cost in own images and reject of images made by rule.
 
+    --sets gives every image a set of labels that contains the true label with probability 1 - sets, for images like
+    those of the calibration. Its limits are fitted on the images that nothing else is fitted on.
+
     Example: uce-edge calibrate runs/digits --method temperature
 
     Example: uce-edge calibrate runs/digits --target-error 0.02 --confidence 0.95
@@ -155,6 +166,8 @@ def calibrate(
 
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
 
+    Example: uce-edge calibrate model.onnx --data labelled/ --sets 0.05
+
     Example: uce-edge calibrate runs/digits --posterior laplace
 
     Example: uce-edge calibrate model.onnx --data labelled/ --novelty-features 'blocks.10.*'
@@ -162,6 +175,7 @@ def calibrate(
     show_log()
     promise = _promise(target_error, confidence if novelty_level is None or target_error is not None else None, score)
     gate = _novelty(novelty, novelty_level, confidence, novelty_features)
+    wanted = parse_sets(sets, sets_score, sets_by)
     if prior is not None and posterior is None:
         raise UsageError("--prior needs a posterior: add --posterior laplace", "calibrate.needs-posterior")
     if target.suffix == ".ort":
@@ -181,7 +195,9 @@ def calibrate(
                 "images of --data. Leave --prior out.",
                 "calibrate.needs-run",
             )
-        done = _calibrate_file(target, method, samples, seed, data, group, out, promise, gate, posterior, monitor)
+        done = _calibrate_file(
+            target, method, samples, seed, data, group, out, promise, gate, wanted, posterior, monitor
+        )
     elif out is not None:
         raise UsageError(
             "--out needs a model file: the calibration of a run is stored in the run. Leave --out out.",
@@ -193,7 +209,9 @@ def calibrate(
             "calibrate.needs-file",
         )
     else:
-        done = _calibrate_run(target, method, samples, seed, rates, data, group, promise, gate, posterior, prior)
+        done = _calibrate_run(
+            target, method, samples, seed, rates, data, group, promise, gate, wanted, posterior, prior
+        )
     fitted = done.calibration
     if as_json:
         document: dict[str, object] = {
@@ -253,6 +271,7 @@ def _calibrate_run(
     group: str | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
+    sets: "SetPromise | None",
     posterior: PostHoc | None,
     prior: PriorFrom | None,
 ) -> Done:
@@ -293,7 +312,7 @@ def _calibrate_run(
     show_log("uce_edge_train")
     try:
         run = calibration.calibrate(
-            folder, images, method, samples, seed, rates, promise, novelty, posterior, prior or likeliest
+            folder, images, method, samples, seed, rates, promise, novelty, posterior, prior or likeliest, sets
         )
     except NoGuaranteeError as error:
         run, refused = Run.load(folder), error  # the map is kept
@@ -309,9 +328,10 @@ def _calibrate_run(
         say(f"The guarantee images can prove {what}. `export` will find and store what fits the exported file.")
     if run.novelty is not None:
         say("`export` will also fit the novelty gate on the calibration images, and show what its levels cost.")
+    if run.sets is not None:
+        say("`export` will also fit the prediction sets on the guarantee images.")
     following = f"export {quote(folder)} --out {quote(folder.resolve().name)}.onnx"
-    if run.silent:
-        following += " --inference deterministic"
+    following += " --inference deterministic" if run.silent else ""
     return Done(run.calibration, following, refused)
 
 
@@ -325,6 +345,7 @@ def _calibrate_file(
     out: Path | None,
     promise: "Promise | None",
     novelty: "NoveltyPromise | None",
+    sets: "SetPromise | None",
     posterior: PostHoc | None,
     monitor: bool,
 ) -> Done:
@@ -347,10 +368,10 @@ def _calibrate_file(
     images = labelled.load(data, metadata.image, metadata.classes, own, group)
     show_log("uce_edge_export")
     if posterior is not None:
-        drawn, images, fit = laplace_draws.give(source, images, promise, samples or DRAWS)
+        drawn, images, fit = laplace_draws.give(source, images, promise, samples or DRAWS, sets=sets)
         tell_posterior(fit)
         source, samples = drawn.model, None
-    done = recalibrate(source, out, images, method, samples, seed, promise, novelty, monitor=monitor)
+    done = recalibrate(source, out, images, method, samples, seed, promise, novelty, monitor=monitor, sets=sets)
     tell_rule(done)
     say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if done.refused is None else ', without a threshold.'}")
     return Done(done.metadata.calibration, next_command(out, done.metadata), done.refused, done.costs)

@@ -35,6 +35,10 @@ def tell_auto(metadata: "Metadata") -> str | None:
     auto = describe_auto(metadata)
     if auto is not None:
         say(*auto.split("\n"))
+    if metadata.sets is not None:
+        from uce_edge.calibration import label_sets
+
+        say(label_sets.describe(metadata.sets, metadata.classes))
     return auto
 
 

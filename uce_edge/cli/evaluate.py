@@ -155,6 +155,12 @@ def _print(result: "Evaluation") -> None:
     )
     if result.kept_classes:
         table(wording.LIMITS, wording.limits(result.kept_classes))
+    if result.sets is not None:
+        table(wording.SETS, wording.sets(result.sets, [one.name for one in result.classes.shown]))
+        say(
+            "A set contains the true label with the promised probability over all images like those that fitted it. "
+            "Nothing is promised for sets of one size."
+        )
     _print_classes(result.classes)
     reasons = {wording.METRICS[name].title: score.why for name, score in result.metrics.items()}
     if result.gated is not None:

@@ -15,6 +15,9 @@ from uce_edge.cli.shared_options import (
     GroupOption,
     NoveltyFeaturesOption,
     NoveltyLevelOption,
+    SetsByOption,
+    SetsOption,
+    SetsScoreOption,
     SourceResizeOption,
     noisy_option,
     parse_names,
@@ -23,6 +26,7 @@ from uce_edge.cli.shared_options import (
     parse_promise,
     parse_range,
     parse_resize,
+    parse_sets,
     parse_size,
 )
 from uce_edge.contract import Inference, NoiseKind, Precision, Sigma
@@ -34,7 +38,7 @@ _THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
 _FROM_ONLY = (
     "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output", "output_is",
-    "preprocessor", "data", "group", "novelty_level", "novelty_features",
+    "preprocessor", "data", "group", "novelty_level", "novelty_features", "sets", "sets_score", "sets_by",
 )  # fmt: skip
 
 
@@ -212,6 +216,9 @@ def export(
     ] = None,
     novelty_level: NoveltyLevelOption = None,
     novelty_features: NoveltyFeaturesOption = None,
+    sets: SetsOption = None,
+    sets_score: SetsScoreOption = None,
+    sets_by: SetsByOption = None,
     output: Annotated[
         str | None,
         typer.Option(
@@ -312,6 +319,7 @@ def export(
             group=group,
             promise=None if target_error is None else parse_promise(target_error),
             novelty=parse_novelty(novelty_level, features=novelty_features),
+            sets=parse_sets(sets, sets_score, sets_by),
             inference=inference,
             posterior=posterior,
             samples=passes,
@@ -344,8 +352,9 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
             "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, "
-            "--output-is, --preprocessor, --data, --group, --novelty-level and --novelty-features need --from. "
-            "--target-error needs --from or several runs.",
+            "--output-is, --preprocessor, --data, --group, --novelty-level, --novelty-features, --sets, --sets-score "
+            "and --sets-by need --from (a run gets its sets when it is calibrated). --target-error needs --from or "
+            "several runs.",
             "export.needs-from",
         )
     if rates:

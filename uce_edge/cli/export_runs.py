@@ -92,6 +92,9 @@ def _promising(folder: Path, run: "Run", target_error: float) -> str:
         parts += f" --rates {Rates.MODEL if len(set(run.tuned_rates.values())) == 1 else Rates.LAYER}"
     if run.promise is not None:
         parts += f" --confidence {run.promise.confidence:g} --score {run.promise.score}"
+    if run.sets is not None:
+        by = " --sets-by class" if run.sets.by_class else ""
+        parts += f" --sets {run.sets.alpha:g} --sets-score {run.sets.score}{by}"
     return f"{parts} --target-error {target_error:g}   and export it again"
 
 

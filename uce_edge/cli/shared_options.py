@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -7,15 +8,23 @@ import typer
 
 from uce_edge import contract, models
 from uce_edge._util.field_rules import RecordError
-from uce_edge.contract import Inference
+from uce_edge.contract import Inference, SetScore
 from uce_edge.datasets.named import names
 from uce_edge.errors import UsageError, expected
 from uce_edge.runtime.device_choice import Device
 
 if TYPE_CHECKING:
+    from uce_edge.calibration.label_sets import SetPromise
     from uce_edge.images.gray_range import Choice
     from uce_edge.images.resize import Resize
     from uce_edge.rejection.promises import NoveltyPromise, Promise, RejectBy
+
+
+class SetsBy(StrEnum):
+    """Whom the promise of --sets is about."""
+
+    CLASS = "class"
+    """The images of every class."""
 
 
 def variable(option: str) -> str:
@@ -136,6 +145,26 @@ NoveltyFeaturesOption = Annotated[
         "layers in a pretrained network (trunk), of layers of the whole network (spread), or of LAYER: a number (from "
         "0), a name or a pattern; several are separated by commas. Default: auto, which is trunk for a run that has "
         "one; last or spread for --from, by images made by rule; what a model file looks at already; or else last.",
+    ),
+]
+SetsOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Also give every image a set of labels, such as `cat or dog`. This is the largest share of the sets that "
+        "may lack the true label (0 to 1).",
+    ),
+]
+SetsScoreOption = Annotated[
+    SetScore | None,
+    typer.Option(
+        help="How --sets ranks labels. lac: by probability, the smallest sets. aps: by the sum of the larger "
+        "probabilities, which adapts to hard images. raps: aps with a penalty, for many classes. Default: lac."
+    ),
+]
+SetsByOption = Annotated[
+    SetsBy | None,
+    typer.Option(
+        help="class: the promise of --sets holds for the images of every class. Default: for all images together."
     ),
 ]
 OodOption = Annotated[
@@ -278,6 +307,21 @@ def parse_promise(text: str, confidence: float = 0.95, score: "RejectBy | None" 
         return Promise.of_classes(errors, confidence)
     except RecordError as error:
         raise UsageError(expected(f"`{error.key}`", error.rule, error.value, example)) from None
+
+
+def parse_sets(alpha: float | None, score: SetScore | None, by: SetsBy | None) -> "SetPromise | None":
+    """The prediction sets that --sets, --sets-score and --sets-by mean."""
+    from uce_edge.calibration.label_sets import SetPromise
+
+    if alpha is None:
+        if score is not None or by is not None:
+            name = "--sets-by" if score is None else "--sets-score"
+            raise UsageError(f"{name} needs prediction sets: add --sets 0.05", "usage.needs-sets")
+        return None
+    try:
+        return SetPromise(alpha, score or SetScore.LAC, by is SetsBy.CLASS)
+    except RecordError as error:
+        raise UsageError(expected("`sets`", error.rule, error.value, "For example: --sets 0.05")) from None
 
 
 def parse_novelty(

@@ -307,10 +307,7 @@ def train(
     Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
     """
     out = out or Path("runs") / Path(data).resolve().stem
-    following = f"Next: uce-edge calibrate {quote(out)} --method temperature"
-    if members > 1:
-        silent = " --inference deterministic" if dropout is Dropout.NONE else ""
-        following = f"Next: uce-edge export {quote(out)}{silent}"
+    following = _following(out, members, dropout)
     folders = _folders(out, members)
     finished = [_is_finished(folder, resume, overwrite) for folder in folders]
     if all(finished):
@@ -357,9 +354,8 @@ def train(
         tell_dataset(dataset)
     if seconds is not None:
         recipe = train_settings.planned(recipe, dataset, seconds / members, given, out, resume=resume)
-    if members > 1:
-        for folder in folders:  # all at once, because an incomplete ensemble is not finished
-            writable_folder(folder)
+    for folder in folders if members > 1 else ():  # all at once, because an incomplete ensemble is not finished
+        writable_folder(folder)
     for number, folder in enumerate(folders):
         if finished[number]:
             continue
@@ -373,6 +369,13 @@ def train(
             )
     if leads:
         say(following)
+
+
+def _following(out: Path, members: int, dropout: Dropout) -> str:
+    """The command to try next."""
+    if members == 1:
+        return f"Next: uce-edge calibrate {quote(out)} --method temperature"
+    return f"Next: uce-edge export {quote(out)}{' --inference deterministic' if dropout is Dropout.NONE else ''}"
 
 
 def _folders(out: Path, members: int) -> list[Path]:

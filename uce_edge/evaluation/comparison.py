@@ -14,6 +14,7 @@ from uce_edge.errors import UsageError, expected
 from uce_edge.evaluation.ood import Ranked, auroc_difference
 from uce_edge.evaluation.rejection_results import Kept
 from uce_edge.evaluation.results import Evaluation, plain
+from uce_edge.evaluation.set_results import Sets
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import Interval, intervals
 
@@ -57,6 +58,8 @@ class Compared:
     """By metric, where both have it; empty for the reference."""
     coverage: Interval | None
     """The difference of the stored rules' coverage, where both promise the same error."""
+    set_size: Interval | None
+    """The difference of the mean size of the prediction sets, where both make the same promise."""
     ood: dict[str, dict[str, Interval]] = field(metadata={"json": "foreign"})
     """The difference of the AUROC, by the name of the out-of-distribution images and by score."""
 
@@ -183,6 +186,7 @@ def compare(
                     kept=one.kept,
                     differences={} if same else _differences(one, base),
                     coverage=None if same else _coverage(one.kept, base.kept),
+                    set_size=None if same else _set_size(one.sets, base.sets),
                     ood={} if same else _ood_differences(one, base),
                 )
             )
@@ -224,6 +228,12 @@ def _coverage(one: Kept | None, other: Kept | None) -> Interval | None:
     if one is None or other is None or one.target_error != other.target_error:
         return None
     return intervals.share_difference(one.accepted, other.accepted)
+
+
+def _set_size(one: Sets | None, other: Sets | None) -> Interval | None:
+    if one is None or other is None or (one.alpha, one.by_class) != (other.alpha, other.by_class):
+        return None
+    return intervals.mean_difference(one.sizes, other.sizes, len(one.classes))
 
 
 def _ood_differences(one: Evaluation, base: Evaluation) -> dict[str, dict[str, Interval]]:

@@ -11,7 +11,16 @@ import numpy.typing as npt
 from uce_edge import contract, metrics
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import UsageError, expected
-from uce_edge.evaluation import class_results, latency, ood, rejection_results, score_intervals, shift, threshold_curves
+from uce_edge.evaluation import (
+    class_results,
+    latency,
+    ood,
+    rejection_results,
+    score_intervals,
+    set_results,
+    shift,
+    threshold_curves,
+)
 from uce_edge.evaluation.model_outputs import ModelOutputs, predict_all
 from uce_edge.evaluation.results import Evaluation, Example, Reliability
 from uce_edge.metrics.binned import bin_of
@@ -126,6 +135,7 @@ def evaluate(
         gated=rejection_results.gated(answers, wrong, gate),
         kept=kept,
         kept_classes=rejection_results.kept_classes(answers, wrong, model.classes, stored),
+        sets=set_results.measure(model.metadata.sets, answers.probabilities.astype(np.float32), truth, model.classes),
         ood=tuple(detected),
         shift=shifted,
         latency=timing,
@@ -219,6 +229,9 @@ def _notes(model: Model, truth: npt.NDArray[np.int64], passes: int, seed: int) -
     stored = metadata.promise
     if stored is not None and (passes, seed) != (stored.samples, stored.seed):
         notes.append("The stored promise is for another seed or number of passes: it does not hold here.")
+    sets = metadata.sets
+    if sets is not None and (passes, seed) != (sets.samples, sets.seed):
+        notes.append("The prediction sets were fitted for another seed or number of passes: no promise holds here.")
     if metadata.noise is NoiseKind.RANDN and metadata.inference is not Inference.DETERMINISTIC:
         notes.append("The runtime draws the noise of this file: a second evaluation gives slightly other numbers.")
     return notes

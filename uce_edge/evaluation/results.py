@@ -15,6 +15,7 @@ from uce_edge.evaluation.model_outputs import ModelOutputs
 from uce_edge.evaluation.ood import OutOfDistribution
 from uce_edge.evaluation.rejection_results import Gated, Kept, KeptClass
 from uce_edge.evaluation.score_intervals import Score
+from uce_edge.evaluation.set_results import Sets
 from uce_edge.evaluation.shift import Shift
 from uce_edge.evaluation.threshold_curves import Operating, RiskCurve, Thresholds
 from uce_edge.metadata import Metadata
@@ -82,6 +83,8 @@ class Evaluation:
     """The results of the stored rule; None for a file without a promised error."""
     kept_classes: tuple[KeptClass, ...]
     """The same by predicted class, for a file with a limit for each; else empty."""
+    sets: Sets | None
+    """The prediction sets; None for a file without them."""
     ood: tuple[OutOfDistribution, ...]
     """One for every set of out-of-distribution images."""
     shift: Shift | None

@@ -83,16 +83,17 @@ def class_rates(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Cl
     images, predicted, hits = matrix.sum(axis=1), matrix.sum(axis=0), matrix.diagonal()
     others, unnamed = matrix.sum() - images, matrix.sum() - predicted
     columns = [
-        _proportions(hits, images),
-        _proportions(others - predicted + hits, others),
-        _proportions(hits, predicted),
-        _proportions(unnamed - images + hits, unnamed),
+        proportions(hits, images),
+        proportions(others - predicted + hits, others),
+        proportions(hits, predicted),
+        proportions(unnamed - images + hits, unnamed),
     ]
     counted = zip(images.tolist(), predicted.tolist(), *columns, strict=True)
     return tuple(ClassRates(*row) for row in counted)
 
 
-def _proportions(count: Integers, of: Integers) -> list[Proportion]:
+def proportions(count: Integers, of: Integers) -> list[Proportion]:
+    """Shares with their intervals."""
     trials = np.where(of > 0, of, np.nan)
     rate = count / trials
     low, high = wilson(rate, trials)

@@ -101,7 +101,18 @@ def _apart(one: Interval, other: Interval) -> Interval:
 
 def share_difference(ours: npt.ArrayLike, theirs: npt.ArrayLike) -> Interval:
     """The paired difference of two shares, from one flag per image."""
-    return _mean(np.asarray(ours, np.float64), 1.0).less(_mean(np.asarray(theirs, np.float64), 1.0))
+    return mean_difference(ours, theirs, 1.0)
+
+
+def mean(values: npt.ArrayLike, largest: float) -> Interval:
+    """The mean of one number per image, from 0 to `largest`."""
+    found = _mean(np.asarray(values, np.float64), largest).interval()
+    return Interval(found.value, max(found.low, 0.0), min(found.high, largest))
+
+
+def mean_difference(ours: npt.ArrayLike, theirs: npt.ArrayLike, largest: float) -> Interval:
+    """The paired difference of two means, as in `mean`."""
+    return _mean(np.asarray(ours, np.float64), largest).less(_mean(np.asarray(theirs, np.float64), largest))
 
 
 def separation(inside: Floats, outside: Floats) -> Estimate:

@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from uce_edge._util.atomic_files import replacing
 from uce_edge._util.printable import shown
+from uce_edge.calibration.label_sets import in_words
 from uce_edge.errors import ImageError
 from uce_edge.images.loader import STDIN, picture
 from uce_edge.output.fonts import drawable, font_for
@@ -111,9 +112,18 @@ def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str
     word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
     return [
         (f"{label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
+        *_set_line(prediction, points),
         (f"uncertainty {spread(prediction)}", points, _FAINT),
         *([(word, points, COLOURS[prediction.decision])] if word else []),
     ]
+
+
+def _set_line(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
+    """The set of labels, where it is another than the label alone."""
+    if prediction.label_set in (None, (prediction.label,)):
+        return []
+    names = [drawable(shown(name), f"class {prediction.classes.index(name)}") for name in prediction.label_set or ()]
+    return [(in_words(names), points, _INK)]
 
 
 def save_sheet(answers: Iterable[Answer], path: Path) -> None:

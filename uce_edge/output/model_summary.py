@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from uce_edge.calibration import label_sets
 from uce_edge.calibration.error_map import EntropyErrorMap, ErrorMap
 from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
@@ -46,6 +47,8 @@ def summarize(
         searched = metadata.promise is not None and metadata.held_out is not None
         lines = describe(metadata.rule, metadata.classes).split("\n")
         rows["reject auto"] = lines + ([_SEARCHED] if searched and everything else [])
+    if metadata.sets is not None:
+        rows["sets"] = label_sets.describe(metadata.sets, metadata.classes)
     if monitor is not None:
         rows |= _promise(metadata) | {"last checked": _last_checked(model, monitor)}
     if everything:

@@ -4,6 +4,7 @@ import base64
 import io
 from typing import TYPE_CHECKING
 
+from uce_edge.calibration.label_sets import in_words
 from uce_edge.errors import ImageError
 from uce_edge.images.loader import picture
 from uce_edge.output.report.markup import Markup, element, join
@@ -50,11 +51,12 @@ def _card(prediction: ImagePrediction, source: ImageLike | None, top: tuple[Clas
     colour = _BRIGHT[prediction.decision]
     bars = [_bar(likely, colour if number == 0 else "#8c959f") for number, likely in enumerate(top)]
     uncertainty = f"uncertainty {spread(prediction)}, {wrong_about(prediction)}"
+    named = None if prediction.label_set is None else element("div", f"set: {in_words(prediction.label_set)}")
     decided = None
     if prediction.decision is not None:
         word = element("b", f"{prediction.decision}", style=f"color:{colour}")
         decided = element("div", word, f": {prediction.why}")
-    shown, lines = _picture(source, prediction.label), [*bars, element("div", uncertainty), decided]
+    shown, lines = _picture(source, prediction.label), [*bars, element("div", uncertainty), named, decided]
     return _frame(prediction.decision, shown, prediction.path or "", *lines)
 
 

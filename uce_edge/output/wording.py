@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from uce_edge.evaluation.ood import Detection
     from uce_edge.evaluation.rejection_results import KeptClass
+    from uce_edge.evaluation.set_results import Sets
     from uce_edge.metrics import Proportion
     from uce_edge.runtime.prediction import ImagePrediction
 
@@ -212,6 +213,25 @@ def limits(kept: Iterable["KeptClass"]) -> list[list[str]]:
         ]
         for one in kept
     ]
+
+
+SETS = ("prediction sets", "images", "with the true label, %", "mean size")
+"""The columns of `sets`."""
+
+
+def sets(measured: "Sets", shown: Iterable[str]) -> list[list[str]]:
+    """The coverage of prediction sets: of all, by size, and of some classes."""
+    promised = f"at least {100 * (1 - measured.alpha):.4g} {'of every class' if measured.by_class else 'promised'}"
+    size = f"{measured.size.value:.2f} ({measured.size.low:.2f} to {measured.size.high:.2f})"
+    rows = [[f"all ({measured.score}; {promised})", f"{measured.covered.of:,}", proportion(measured.covered), size]]
+    names = set(shown)
+    for what, parts in (("size", measured.by_size), ("class", measured.classes)):
+        rows += [
+            [f"{what} {part.name}", f"{part.images:,}", proportion(part.covered), number(part.size, 2)]
+            for part in parts
+            if what == "size" or part.name in names
+        ]
+    return rows
 
 
 def count(value: int, noun: str) -> str:

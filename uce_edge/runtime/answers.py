@@ -34,7 +34,8 @@ AHEAD = 2 * CHUNK
 """Images that are read while the model runs, which bounds the memory."""
 
 FIELDS = (
-    *("label", "class_id", "confidence", "top"), *contract.NUMBERS, *COLUMNS, *("decision", "reason", "samples", "seed")
+    *("label", "class_id", "confidence", "top"), *contract.NUMBERS, *COLUMNS, *("decision", "reason", "set"),
+    *("samples", "seed"),
 )  # fmt: skip
 """The keys of an answer's JSON between its status and its error."""
 
@@ -92,13 +93,14 @@ class Answer:
     def as_row(self, top: int = 3) -> dict[str, Any]:
         """One flat row, for tables.
 
-        The second likeliest class is `label_2`, `probability_2`, and so on.
+        The second likeliest class is `label_2`, `probability_2`, and so on. The labels of a set are joined with `|`.
 
         Args:
             top: The number of likeliest classes with columns.
         """
         row = self.as_dict()
         del row["top"]
+        row["set"] = None if row["set"] is None else "|".join(row["set"])
         error = row.pop("error")
         for number in range(2, top + 1):
             likely = self.top[number - 1] if number <= len(self.top) else None

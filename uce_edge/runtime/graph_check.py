@@ -7,7 +7,7 @@ from uce_edge.contract import Inference, NoiseKind, Per
 from uce_edge.errors import ModelFileError
 from uce_edge.metadata import Metadata
 
-_TYPES = {"uint8": "tensor(uint8)", "float32": "tensor(float)", "int32": "tensor(int32)"}
+_TYPES = {"uint8": "tensor(uint8)", "float32": "tensor(float)", "int32": "tensor(int32)", "bool": "tensor(bool)"}
 """ONNX Runtime's names."""
 
 

@@ -288,6 +288,7 @@ class Model:
             drawn=drawn,
             seed=int(plan.request.seed),
             reasons=reasons,
+            in_set=values.get(contract.IN_SET),
             rule=applied,
             classes=self.classes,
             sources=images,

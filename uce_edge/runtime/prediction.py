@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract
+from uce_edge.calibration import label_sets
 from uce_edge.rejection import description
 from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
@@ -51,6 +52,8 @@ class ImagePrediction:
     """The distance from the calibration images; None for a file without this output."""
     reason: Reason | None = None
     """Why it is rejected; None if it is not."""
+    label_set: tuple[str, ...] | None = None
+    """The labels of the prediction set, likeliest first; None for a file without sets."""
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decision."""
     classes: Sequence[str] = field(default=(), repr=False)
@@ -75,6 +78,11 @@ class ImagePrediction:
             return ""
         return description.why(self.rule, self.class_id, self.label, self.reason)
 
+    @property
+    def says(self) -> str:
+        """The labels in words: "cat or dog" for a set of two, else the label."""
+        return label_sets.in_words(self.label_set) if self.label_set and len(self.label_set) > 1 else self.label
+
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
         from uce_edge.output.notebook import card
@@ -98,6 +106,7 @@ class ImagePrediction:
             **{name: getattr(self, name) for name in contract.NUMBERS},
             "decision": None if self.decision is None else str(self.decision),
             "reason": None if self.reason is None else str(self.reason),
+            "set": None if self.label_set is None else list(self.label_set),
             "samples": self.passes,
             "seed": self.seed,
         }
@@ -125,6 +134,8 @@ class Prediction:
     novelty_score: FloatArray | None = None
     reasons: list[Reason | None] | None = None
     """Why each image is rejected; None without a rule."""
+    in_set: npt.NDArray[np.bool_] | None = None
+    """Which labels are in the prediction set of each image, [images, classes]; None for a file without sets."""
 
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decisions."""
@@ -184,6 +195,7 @@ class Prediction:
             seed=self.seed,
             probabilities=self.probabilities[index],
             reason=None if self.reasons is None else self.reasons[index],
+            label_set=self._label_set(index),
             rule=self.rule,
             classes=self.classes,
             source=None if self.sources is None else self.sources[index],
@@ -200,9 +212,17 @@ class Prediction:
             decisions=[self.decisions[index] for index in chosen],
             drawn=self.drawn[chosen],
             reasons=None if self.reasons is None else [self.reasons[index] for index in chosen],
+            in_set=None if self.in_set is None else self.in_set[chosen],
             sources=None if self.sources is None else [self.sources[index] for index in chosen],
             **numbers,
         )
+
+    def _label_set(self, index: int) -> tuple[str, ...] | None:
+        if self.in_set is None:
+            return None
+        inside = np.flatnonzero(self.in_set[index])
+        order = np.argsort(-self.probabilities[index, inside], kind="stable")
+        return tuple(self.classes[number] for number in inside[order])
 
     def _numbers(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in contract.NUMBERS]

@@ -120,6 +120,14 @@ def _warn(request: Request, samples: int, metadata: "Metadata") -> None:
             GuaranteeWarning,
             stacklevel=_USER,
         )
+    sets = metadata.sets
+    if sets is not None and (early or (samples, seed) != (sets.samples, sets.seed)):
+        warnings.warn(
+            f"the prediction sets were fitted with {sets.samples} samples and seed {sets.seed}: with {passes} and seed "
+            f"{seed} their promise does not hold",
+            GuaranteeWarning,
+            stacklevel=_USER,
+        )
     if fitted is not None and samples != fitted:
         warnings.warn(
             f"this model was calibrated at {fitted} samples and runs with {passes}: its probabilities are a little off",

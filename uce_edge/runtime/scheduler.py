@@ -173,10 +173,13 @@ class Calls:
         return computed | same, drawn
 
     def _decided(self, values: Values) -> Values:
-        """Add the decision of the file's rule, if missing.
+        """Add the decision and the set of the file, if missing.
 
-        The numpy reference computes it for split passes and for files of contract 1.
+        The numpy reference computes them for split passes, and the decision for files of contract 1.
         """
+        sets = self._metadata.sets
+        if sets is not None and contract.IN_SET not in values:
+            values = values | {contract.IN_SET: sets.contains(values[contract.PROBABILITIES])}
         if contract.DECISION in values:
             return values
         stored = self._metadata.rule or RejectRule()

@@ -42,6 +42,7 @@ SCHEMA = pa.schema(
         *((name, pa.float64()) for name in ("confidence", *contract.NUMBERS, *COLUMNS)),
         ("decision", pa.string()),
         ("reason", pa.string()),
+        ("set", pa.list_(pa.string())),
         ("samples", pa.int32()),
         ("seed", pa.int32()),
         ("top", pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))),

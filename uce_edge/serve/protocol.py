@@ -16,9 +16,9 @@ from uce_edge.serve import numbers
 HEADER = "Inference-Header-Content-Length"
 """The HTTP header with the length of the JSON part; binary tensors follow it."""
 
-DATATYPES = {"uint8": "UINT8", "int32": "INT32", "float32": "FP32"}
+DATATYPES = {"uint8": "UINT8", "int32": "INT32", "float32": "FP32", "bool": "BOOL"}
 """The data types of model files, by the names of the protocol."""
-_DTYPES = {name: np.dtype(dtype).newbyteorder("<") for dtype, name in DATATYPES.items()}
+_DTYPES = {name: np.dtype(dtype).newbyteorder("<") for dtype, name in DATATYPES.items() if dtype != "bool"}
 _LARGEST_RANK = 4
 _LARGEST_OUTLINE = 1 << 16
 """Bytes of JSON apart from tensor data; a typical request has some hundred."""

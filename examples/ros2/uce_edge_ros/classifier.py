@@ -48,6 +48,8 @@ class Answer:
     novelty: float | None = None
     """How like the calibration images it is, and its distance from them; None for a file that cannot tell."""
     novelty_score: float | None = None
+    label_set: tuple[str, ...] | None = None
+    """The labels of the prediction set, the likeliest first; None for a file without sets."""
     hypotheses: tuple[tuple[str, float], ...] = ()
     """Class name and probability, the most probable first."""
     error: str | None = None
@@ -122,5 +124,6 @@ class Classifier:
             uncertainty=prediction.uncertainty,
             novelty=prediction.novelty,
             novelty_score=prediction.novelty_score,
+            label_set=prediction.label_set,
             hypotheses=tuple(ranked),
         )

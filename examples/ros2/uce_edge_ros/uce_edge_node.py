@@ -3,6 +3,7 @@
 ros2 run uce_edge_ros uce_edge_node --ros-args -p model:=digits.onnx -p reject:=0.3 -r image:=/camera/image_raw
 """
 
+import json
 import os
 import sys
 import warnings
@@ -48,6 +49,7 @@ class UceEdgeNode(Node):
         # A file without novelty has no topic that would stay silent.
         names = [name for name in ("novelty", "novelty_score") if name in model.metadata.outputs]
         self._optional = {name: self._publisher(Float32, name) for name in names}
+        self._set = self._publisher(String, "set") if model.metadata.sets is not None else None
         self._reason = self._publisher(String, "reason")
         self._decision = self._publisher(String, "decision")
         # Only the newest image matters, and best effort understands every camera driver.
@@ -66,6 +68,8 @@ class UceEdgeNode(Node):
             self._uncertainty.publish(Float32(data=answer.uncertainty))
             for name, publisher in self._optional.items():
                 publisher.publish(Float32(data=getattr(answer, name)))
+            if self._set is not None:
+                self._set.publish(String(data=json.dumps(answer.label_set)))
             if answer.reason:
                 self.get_logger().info(f"{answer.decision}: {answer.why}", throttle_duration_sec=1.0)
         self._reason.publish(String(data=answer.reason))

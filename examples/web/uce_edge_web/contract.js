@@ -1,6 +1,7 @@
 // The model contract, version 2: what a model file must promise, and which passes may be asked for.
 
 import { wrongResize } from "./resize.js";
+import { wrongSets } from "./sets.js";
 
 export const VERSION = 2;
 export const MAX_SAMPLES = 4096;
@@ -11,7 +12,7 @@ export const OUTPUTS = [
   "pass_probabilities", "logits", "decision",
 ];
 /** What a file is asked for when its description lists it. */
-export const OPTIONAL = ["novelty", "novelty_score"];
+export const OPTIONAL = ["novelty", "novelty_score", "in_set"];
 /** What a stored rule may compare with its limits. */
 export const SCORES = ["uncertainty", "confidence"];
 /** Why an image is rejected, by the output `decision`; null where it is accepted. */
@@ -50,10 +51,10 @@ export function readMetadata(text) {
   if (missing.length) throw new Refusal(`model.json lacks ${missing.join(", ")}. ${AGAIN}`);
   const wrong = firstWrong(document);
   if (wrong) throw new Refusal(`model.json cannot be used: ${wrong}. ${AGAIN}`);
-  return { calibration: {}, costs: {}, outputs: [], rule: null, held_out: null, members: 1, ...document };
+  return { calibration: {}, costs: {}, outputs: [], rule: null, sets: null, held_out: null, members: 1, ...document };
 }
 
-function firstWrong({ classes, image, inference, samples, members = 1, noise, outputs = [], rule }) {
+function firstWrong({ classes, image, inference, samples, members = 1, noise, outputs = [], rule, sets }) {
   if (!Array.isArray(classes) || classes.length < 2) return "it has no list of classes";
   if (!["height", "width"].every((key) => Number.isInteger(image?.[key]) && image[key] > 0)) {
     return "the size of its image is unknown";
@@ -67,7 +68,7 @@ function firstWrong({ classes, image, inference, samples, members = 1, noise, ou
   if (!(Number.isInteger(members) && members >= 1)) return `its members are ${members}`;
   if (noise === "input") return "it takes its noise as inputs, for experiments";
   if (!Array.isArray(outputs)) return "its outputs are no list";
-  return wrongRule(rule, outputs, classes);
+  return wrongRule(rule, outputs, classes) ?? wrongSets({ sets, outputs, classes });
 }
 
 /** What is wrong with the stored rule; null for a good one, and where there is none. */

@@ -85,7 +85,8 @@ class Engine {
   async passes(pixels, seeds) {
     const { height, width, channels } = this.metadata.image;
     const dims = [1, height, width, channels];
-    const optional = optionalOutputs(this.metadata);
+    // The set follows from all passes together.
+    const optional = optionalOutputs(this.metadata).filter((name) => name !== "in_set");
     const answer = await this.call("passes", { pixels, dims, dtype: this.dtype, seeds, optional });
     const { classes, inference, members } = this.metadata;
     const count = (inference === "deterministic" ? 1 : seeds.length) * members * classes.length;

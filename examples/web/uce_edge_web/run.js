@@ -1,6 +1,7 @@
 // Draws the passes of one image, a few at a time, so that they can be watched.
 
 import { passesPerCall } from "./contract.js";
+import { inSet, labelSet } from "./sets.js";
 import { summarise } from "./statistics.js";
 
 /**
@@ -28,7 +29,9 @@ export async function* draw(engine, pixels, seeds, seed) {
     // Every call gives the same novelty.
     const { novelty = null, novelty_score: noveltyScore = null } = numbers;
     const merged = summarise(passes, classes, { calibration: metadata.calibration ?? {}, deterministic, members });
-    const summary = { ...merged, novelty, noveltyScore };
+    const inside = metadata.sets ? inSet(metadata.sets, merged.probabilities) : null;
+    const labels = labelSet(inside, merged.probabilities, metadata.classes);
+    const summary = { ...merged, novelty, noveltyScore, labels };
     const complete = done === samples;
     yield { metadata, seeds, seed, samples, passes, fresh, steps, summary, complete, device: engine.name };
   }

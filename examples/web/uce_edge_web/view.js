@@ -3,7 +3,7 @@
 import { drawGauge, drawLatency, drawPasses, drawRunning, listBars, ranked } from "./charts.js";
 import { decide, limitOf, REASONS } from "./contract.js";
 import { entropy } from "./statistics.js";
-import { count, decimal, explanation, isOutOfDistribution, milliseconds, odds, percent, standardError, verdict } from "./words.js";
+import { aboutSets, count, decimal, explanation, isOutOfDistribution, milliseconds, odds, percent, setInWords, standardError, verdict } from "./words.js";
 
 const MOST_BARS = 10;
 const element = (id) => document.getElementById(id);
@@ -47,6 +47,11 @@ export function showAnswer(answer, rule, earlier) {
   // The map to the error was fitted on familiar images.
   const supposed = isOutOfDistribution(reason) ? " if it were familiar" : "";
   put("error-probability", summary.errorProbability, `${percent(summary.errorProbability)}${supposed}`);
+  element("set-view").hidden = summary.labels === null;
+  if (summary.labels !== null) {
+    element("set").textContent = setInWords(summary.labels);
+    element("set-promise").textContent = aboutSets(metadata.sets, summary.samples, answer.seed);
+  }
   element("novelty-view").hidden = summary.novelty === null;
   if (summary.novelty !== null) {
     put("novelty", summary.novelty, Number.isNaN(summary.novelty) ? "not a number" : percent(summary.novelty));
@@ -130,6 +135,7 @@ export function asDocument({ source, passes, seeds, seed, summary, metadata, ste
     cutoff: rule.cutoff ?? null,
     decision: reason === null ? "accept" : "reject",
     reason,
+    set: summary.labels,
     samples: summary.samples,
     seed,
     seeds: [...seeds],

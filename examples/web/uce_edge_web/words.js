@@ -89,6 +89,19 @@ function shareAsFar(novelty) {
   return `${share} of the images that the model was calibrated on are as far away`;
 }
 
+/** A set of labels: "cat or dog", "cat, dog, frog and 12 more". */
+export function setInWords(labels) {
+  if (labels.length === 0) return "none of the labels";
+  if (labels.length > 3) return `${labels.slice(0, 3).join(", ")} and ${(labels.length - 3).toLocaleString("en")} more`;
+  return labels.length === 1 ? labels[0] : `${labels.slice(0, -1).join(", ")} or ${labels.at(-1)}`;
+}
+
+/** What a prediction set promises. */
+export function aboutSets({ alpha, samples, seed }, drawn, drawnSeed) {
+  if (samples !== drawn || seed !== drawnSeed) return `promised for ${count(samples, "pass")} and seed ${seed} only`;
+  return `right for at least ${percent(1 - alpha)} of images like those of the calibration`;
+}
+
 export const isOutOfDistribution = (reason) => reason === "out-of-distribution" || reason === "both";
 
 /** The score beside its limit; empty where the rule has none. */

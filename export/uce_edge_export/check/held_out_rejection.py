@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge._util.progress import progress
+from uce_edge.calibration import conformal
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.monitor import reference
 from uce_edge.rejection import fitting, guarantee
@@ -16,6 +18,7 @@ from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import HeldOut, Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.prediction import Prediction, joined
+from uce_edge_export.graph import prediction_sets
 from uce_edge_export.publish.draft import Draft
 
 _AT_ONCE = 16  # images between two steps of a progress bar
@@ -45,9 +48,14 @@ def predicted(draft: Draft, images: npt.NDArray[Any], task: str, samples: int | 
 
 
 def measure(
-    draft: Draft, data: Split, promise: Promise | None, gate: RejectRule = RejectRule(), known: Known | None = None
+    draft: Draft,
+    data: Split,
+    promise: Promise | None,
+    gate: RejectRule = RejectRule(),
+    known: Known | None = None,
+    sets: SetPromise | None = None,
 ) -> RejectRule | NoGuaranteeError | None:
-    """Count accepted images, fit and store the reject rule.
+    """Count accepted images, fit and store the reject rule and the prediction sets.
 
     All hold for what the file does by default: its passes, its seeds, its map.
 
@@ -57,7 +65,9 @@ def measure(
         promise: The promise of the rule; None for no promise.
         gate: The rule with the cutoff on novelty, or without any limit.
         known: Other images, which choose the score where that is left open, and set the bins of the monitor; None for
-            neither.
+            neither. They also choose the penalty of RAPS.
+        sets: The promise of the prediction sets; None for no sets. It holds on its own: the rule and the sets are
+            functions of the same images, but neither promise is about what the other selects.
 
     Returns:
         The rule that was stored, why there is none, or None when nothing was to be decided.
@@ -79,6 +89,12 @@ def measure(
         with suppress(reference.DriftReferenceError):  # too few images: the file has no monitor
             metadata = replace(metadata, monitor=reference.of(known.prediction, prediction, data.sha256()))
     draft.describe(replace(metadata, rule=None if isinstance(fitted, NoGuaranteeError) else fitted))
+    if sets is not None:
+        penalty = conformal.Penalty()
+        if known is not None:
+            penalty = conformal.choose_penalty(known.prediction.probabilities, known.labels, sets)
+        found = conformal.fit(prediction.probabilities, data.labels, sets, prediction.classes, how, penalty)
+        prediction_sets.add(draft, found, data)
     return fitted
 
 

@@ -25,10 +25,14 @@ def emit(g: Builder, uncertainty: ir.Value, p: ir.Value, class_id: ir.Value, cla
     by_confidence = g.constant(values[contract.BY_CONFIDENCE], contract.BY_CONFIDENCE)
     score = g.Where(by_confidence, inverse, uncertainty)
     limit = g.Gather(g.constant(values[contract.LIMITS], contract.LIMITS), class_id, axis=0)
-    # A runtime may clip an uncertainty of NaN to 0 or 1; the probabilities stay NaN, and so does their sum.
+    # A runtime may clip an uncertainty of NaN to 0 or 1; the probabilities stay NaN.
+    return _rejected(g, g.And(g.LessOrEqual(score, limit), is_number(g, p)))
+
+
+def is_number(g: Builder, p: ir.Value) -> ir.Value:
+    """Whether no probability of an image is NaN, by their sum."""
     zero, total = g.constant(np.float32(0)), g.ReduceSum(p, g.constant(np.array([-1])), keepdims=0)
-    is_number = g.And(g.Less(zero, total), g.Greater(total, zero))
-    return _rejected(g, g.And(g.LessOrEqual(score, limit), is_number))
+    return g.And(g.Less(zero, total), g.Greater(total, zero))
 
 
 def attach_novelty(graph: ir.Graph, g: Builder, novelty: ir.Value) -> None:
@@ -69,9 +73,12 @@ def upgrade(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     return model, replace(metadata, contract=contract.VERSION, minor=contract.MINOR)
 
 
-def stored(content: bytes, rule: RejectRule | None, classes: int) -> bytes:
-    """Store a rule in the initializers of a file."""
-    model, values = onnx.ModelProto.FromString(content), (rule or RejectRule()).initializers(classes)
+def stored(content: bytes, metadata: Metadata) -> bytes:
+    """Store the rule and the prediction sets in the initializers of a file."""
+    model, classes = onnx.ModelProto.FromString(content), len(metadata.classes)
+    values = (metadata.rule or RejectRule()).initializers(classes)
+    if metadata.sets is not None:
+        values |= metadata.sets.initializers(classes)
     for tensor in model.graph.initializer:
         if tensor.name in values:
             tensor.CopyFrom(numpy_helper.from_array(values[tensor.name], tensor.name))

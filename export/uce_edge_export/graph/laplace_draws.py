@@ -13,7 +13,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge import contract
-from uce_edge.calibration import laplace_posterior
+from uce_edge.calibration import conformal, laplace_posterior
+from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.laplace_posterior import DRAWS, Laplace, LaplaceError
 from uce_edge.contract import Inference, NoiseKind, Posterior, PriorFrom
 from uce_edge.datasets.splits import Split
@@ -126,10 +127,10 @@ def fit(
     return Laplace(curved, tried.precision), described
 
 
-def parts(data: Split, promise: Promise | None) -> tuple[Split, Split, Split]:
+def parts(data: Split, *, promised: bool) -> tuple[Split, Split, Split]:
     """Images for the curvature, for the prior, and for `recalibrate`."""
     curved, rest = data.parted(CURVATURE_SHARE)
-    return curved, rest if promise is None else rest.halves()[0], rest
+    return curved, rest.halves()[0] if promised else rest, rest
 
 
 def give(
@@ -140,6 +141,7 @@ def give(
     noise: NoiseKind = NoiseKind.TABLE,
     *,
     bake: bool = False,
+    sets: SetPromise | None = None,
 ) -> tuple[Draft, Split, LaplaceFit]:
     """Give a deterministic file a posterior, not yet calibrated.
 
@@ -150,6 +152,7 @@ def give(
         samples: Draws.
         noise: The source of the draws.
         bake: Make the seeds a constant.
+        sets: The promise of the prediction sets that some of them will fit, if any.
 
     Returns:
         The new file, the images that are left for `recalibrate`, and the description of the posterior.
@@ -166,7 +169,9 @@ def give(
             f"{name} is an ensemble, but a Laplace posterior needs a single network. Give one member.",
             "laplace.ensemble",
         )
-    curved_on, held_out, rest = parts(data, promise)
+    curved_on, held_out, rest = parts(data, promised=promise is not None or sets is not None)
+    if sets is not None:
+        conformal.check_possible(rest.halves()[1].one_per_group().labels, sets, metadata.classes, halved=True)
     if promise is not None:
         counted = len(rest.one_per_group()) - len(held_out.one_per_group())
         guarantee.check_possible(counted, promise, len(data), grouped=data.groups is not None)

@@ -172,13 +172,14 @@ def detach(model: ir.Model, metadata: Metadata) -> tuple[ir.Model, Metadata]:
     decision.detach_novelty(graph)
     graph.outputs[:] = [value for value in graph.outputs if value.name not in OUTPUTS]
     checked(copy)
-    others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
-    if others == metadata.outputs:
+    if not set(OUTPUTS).intersection(metadata.outputs):
         return copy, metadata
+    metadata = metadata.without_promises()
+    others = tuple(name for name in metadata.outputs if name not in OUTPUTS)
     price = sum(times * constant.size for constant, times in constants if constant is not None)
     operands = find_features(infer_shapes(copy).graph, metadata.novelty_layers)
     price += sum(operand.multiplications for operand in operands)
-    return copy, _dearer(replace(metadata.without_promises(), outputs=others), -price)
+    return copy, _dearer(replace(metadata, outputs=others), -price)
 
 
 def _dearer(metadata: Metadata, price: int) -> Metadata:

@@ -58,7 +58,7 @@ class Draft:
 
     def content(self) -> bytes:
         """The file to publish now; the metadata gets its digests."""
-        content = decision.stored(self._graph, self.metadata.rule, len(self.metadata.classes))
+        content = decision.stored(self._graph, self.metadata)
         content, self.metadata = sealed(content, self.metadata)
         return content
 

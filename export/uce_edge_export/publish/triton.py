@@ -19,7 +19,7 @@ from uce_edge_export.transform.baked_seeds import baked_content
 
 OPTION = "--triton"
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-_TYPES = {"uint8": "TYPE_UINT8", "int32": "TYPE_INT32", "float32": "TYPE_FP32"}
+_TYPES = {"uint8": "TYPE_UINT8", "int32": "TYPE_INT32", "float32": "TYPE_FP32", "bool": "TYPE_BOOL"}
 _LABELS, _WARM_UP = "labels.txt", "probe"
 _LARGEST_BATCH = 32
 _MEMORY = 2**30

@@ -32,7 +32,7 @@ from uce_edge_train.networks.architectures import ARCHITECTURES
 
 FIELDS = [
     "path", "status", "label", "class_id", "confidence", "top", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "doubt", "decision", "reason",
+    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "doubt", "decision", "reason", "set",
     "samples", "seed", "error",
 ]  # fmt: skip
 COMMANDS = sorted(str(command.name) for command in cli.app.registered_commands)

@@ -43,8 +43,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 COLUMNS = [
     "path", "status", "label", "class_id", "confidence", "uncertainty", "model_uncertainty", "standard_error",
-    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "doubt", "decision", "reason", "samples",
-    "seed", "label_2", "probability_2", "label_3", "probability_3", "error",
+    "error_probability", "novelty", "novelty_score", "threshold", "cutoff", "doubt", "decision", "reason", "set",
+    "samples", "seed", "label_2", "probability_2", "label_3", "probability_3", "error",
 ]  # fmt: skip
 
 

@@ -72,6 +72,23 @@ def _kept(one: Compared) -> list[str]:
     ]
 
 
+def set_sizes(comparison: Comparison) -> Table | None:
+    """The prediction sets of every file; None if no file has any."""
+    if not any(one.evaluation.sets for one in comparison.files):
+        return None
+    rows = []
+    for one in comparison.files:
+        sets, gap = one.evaluation.sets, one.set_size
+        if sets is None:
+            rows.append([one.name, *[MISSING] * 4])
+            continue
+        less = MISSING if gap is None else f"{gap.value:+.2f} ({gap.low:+.2f} to {gap.high:+.2f})"
+        promised = f"{100 * (1 - sets.alpha):.4g}{' of every class' if sets.by_class else ''}"
+        rows.append([one.name, promised, wording.proportion(sets.covered), f"{sets.size.value:.2f}", less])
+    less = f"mean size, less {comparison.reference}"
+    return Table(["prediction sets", "promised, %", "with the true label, %", "mean size", less], rows)
+
+
 def detection(comparison: Comparison, at: int) -> Table:
     """The AUROC of every score of every file on an out-of-distribution set."""
     name = comparison.files[0].evaluation.ood[at].name
@@ -116,8 +133,8 @@ def _times(ratio: float | None) -> str:
 def tables(comparison: Comparison) -> list[Table]:
     """All tables in order."""
     detected = [detection(comparison, at) for at in range(len(comparison.files[0].evaluation.ood))]
-    kept = promises(comparison)
-    return [quality(comparison), differences(comparison), *([kept] if kept else []), *detected, prices(comparison)]
+    optional = [table for table in (promises(comparison), set_sizes(comparison)) if table]
+    return [quality(comparison), differences(comparison), *optional, *detected, prices(comparison)]
 
 
 def how_timed(comparison: Comparison) -> str:
@@ -186,6 +203,10 @@ def _sections(comparison: Comparison) -> list[Section]:
             "same promised error is better, as long as the error stays below it."
         )
         parts.append(Section("promise", "At the promised error", lead, _stacked(kept)))
+    sized = set_sizes(comparison)
+    if sized is not None:
+        lead = "Of files that keep the same promise, the one with the smaller sets says more."
+        parts.append(Section("sets", "Prediction sets", lead, _stacked(sized)))
     for at, ood in enumerate(comparison.files[0].evaluation.ood):
         lead = (
             f"{wording.count(ood.images, 'image')} of {ood.name}, which have no right label here. AUROC is the chance "

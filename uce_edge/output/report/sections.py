@@ -7,6 +7,7 @@ from uce_edge.evaluation import Evaluation
 from uce_edge.evaluation.class_results import Classes
 from uce_edge.evaluation.latency import Latency
 from uce_edge.evaluation.ood import OutOfDistribution
+from uce_edge.evaluation.set_results import Sets
 from uce_edge.evaluation.shift import Shift
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.output import wording
@@ -59,6 +60,8 @@ def sections(evaluation: Evaluation) -> list[Section]:
         ),
     ]
     parts.insert(1, _classes(evaluation.classes))
+    if evaluation.sets is not None:
+        parts.append(_sets(evaluation.sets, evaluation.classes))
     parts += [_out_of_distribution(evaluation, ood, number) for number, ood in enumerate(evaluation.ood)]
     if evaluation.shift is not None:
         parts.append(_shift(evaluation.shift, evaluation.metadata.image, gated=evaluation.gated is not None))
@@ -77,6 +80,18 @@ def _classes(classes: Classes) -> Section:
         "Sensitivity and specificity are properties of the model. PPV and NPV also depend on prevalence: they hold "
         "where the classes are as frequent as in these images.",
         join([rate_table(classes), confusion(classes)]),
+    )
+
+
+def _sets(sets: Sets, classes: Classes) -> Section:
+    about = "of every class" if sets.by_class else "together"
+    return Section(
+        "sets",
+        "Prediction sets",
+        f"The labels that an image may have. The promise is about all images {about} that are like those that fitted "
+        "the sets. Nothing is promised for sets of one size, for accepted images alone, or for out-of-distribution "
+        f"images. Intervals: {classes.interval}.",
+        card_table(wording.SETS, wording.sets(sets, [one.name for one in classes.shown])),
     )
 
 
