@@ -238,7 +238,7 @@ class Model:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), plan.samples, np.int32)
         else:
             values, drawn = self._calls.run_until_settled(batch, seeds, applied, plan.request.adaptive)
-        numbers: dict[str, Any] = {name: values.get(name) for name in contract.NUMBERS}
+        numbers: dict[str, Any] = {name: values.get(name) for name in (*contract.NUMBERS, *contract.MAPS)}
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
         if applied.decides:

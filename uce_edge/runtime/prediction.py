@@ -51,6 +51,11 @@ class ImagePrediction:
     """The distance from the calibration images; None for a file without this output."""
     reason: Reason | None = None
     """Why it is rejected; None if it is not."""
+    heatmap: FloatArray | None = field(default=None, repr=False)
+    """[height, width], each place's share of the class's logit. None for a file without this output, or if no pass
+    predicts the class on its own."""
+    heatmap_spread: FloatArray | None = field(default=None, repr=False)
+    """Its standard deviation over the passes; None for a file without this output."""
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decision."""
     classes: Sequence[str] = field(default=(), repr=False)
@@ -125,6 +130,9 @@ class Prediction:
     novelty_score: FloatArray | None = None
     reasons: list[Reason | None] | None = None
     """Why each image is rejected; None without a rule."""
+    heatmap: FloatArray | None = field(default=None, repr=False)
+    """[images, height, width], as in `ImagePrediction`; NaN where that is None."""
+    heatmap_spread: FloatArray | None = field(default=None, repr=False)
 
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decisions."""
@@ -188,6 +196,7 @@ class Prediction:
             classes=self.classes,
             source=None if self.sources is None else self.sources[index],
             **numbers,
+            **{name: None if values is None else _known(values[index]) for name, values in self._maps()},
         )
 
     def _images(self, chosen: npt.NDArray[np.intp]) -> "Prediction":
@@ -202,10 +211,14 @@ class Prediction:
             reasons=None if self.reasons is None else [self.reasons[index] for index in chosen],
             sources=None if self.sources is None else [self.sources[index] for index in chosen],
             **numbers,
+            **{name: None if values is None else values[chosen] for name, values in self._maps()},
         )
 
     def _numbers(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in contract.NUMBERS]
+
+    def _maps(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in contract.MAPS]
 
     def to_pandas(self) -> "DataFrame":
         """A table with one row per image.
@@ -226,6 +239,11 @@ class Prediction:
 def _short(value: np.float32) -> float:
     """The shortest decimal of a float32: 0.3, not 0.30000001192092896."""
     return float(str(value))
+
+
+def _known(values: FloatArray) -> FloatArray | None:
+    """A map; None for NaN."""
+    return None if np.isnan(values).all() else values
 
 
 class Summary(NamedTuple):

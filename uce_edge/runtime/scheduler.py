@@ -17,6 +17,7 @@ from uce_edge.errors import ModelFileError, UsageError, argument, expected
 from uce_edge.metadata import Metadata
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime import early_stopping
+from uce_edge.runtime.pooled_maps import PooledMaps
 from uce_edge.runtime.prediction import seed_averages, summarise
 from uce_edge.runtime.session import Runner
 
@@ -65,6 +66,7 @@ class Calls:
         outputs = contract.outputs_of(metadata.outputs, metadata.contract, table)
         self._per_image = [output for output in outputs if output.per is Per.IMAGE]
         self._same = [output for output in outputs if output.merge is Merge.SAME]
+        self._maps = [output for output in outputs if output.merge is Merge.POOLED]
         self._named = {output.name: output for output in outputs}
         self._axes = {output.name: output.dimensions.index("batch") for output in outputs}
         self._rows = self._affordable_rows(max_memory)
@@ -99,15 +101,15 @@ class Calls:
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
         """An output per pass, [seeds * members, batch, classes]."""
-        return self._passes([self._named[name]], batch, seeds)[name]
+        return self._passes([self._named[name]], batch, seeds)[0][name]
 
     def _run(self, batch: Pixels, seeds: Seeds) -> Values:
         """As `run`, for images that one call takes."""
         if len(seeds) <= self._passes_per_call(1):
             return self._call(self._per_image, batch, seeds)
-        values = self._split([self._named[contract.PASS_PROBABILITIES], *self._same], batch, seeds)
+        values, maps = self._split([self._named[contract.PASS_PROBABILITIES], *self._same], batch, seeds, self._maps)
         passes = values.pop(contract.PASS_PROBABILITIES)
-        return values | self._computed(passes)
+        return values | self._mapped(self._computed(passes), maps, passes, batch, seeds)
 
     def _settled(
         self, batch: Pixels, seeds: Seeds, rule: RejectRule, error: float
@@ -116,10 +118,12 @@ class Calls:
         settled: list[tuple[npt.NDArray[np.intp], Values]] = []
         open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self._metadata.classes)), np.float32)
         same: Values = {}
+        maps: PooledMaps | None = None
         members, taken = self._metadata.members, 0
         for count in early_stopping.looks(len(seeds)):
             outputs = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
-            fresh = self._passes(outputs, batch[open_images], seeds[taken:count])
+            fresh, more_maps = self._passes(outputs, batch[open_images], seeds[taken:count], self._maps)
+            maps = None if more_maps is None else more_maps.plus(maps)
             taken = count
             passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
             same |= fresh
@@ -128,9 +132,12 @@ class Calls:
             if not last:  # members are not draws: their mean varies from seed to seed
                 done = early_stopping.settled(seed_averages(passes, members), rule, error, len(seeds))
             if done.any():
-                settled.append((open_images[done], self._computed(passes[:, done])))
+                own, images = passes[:, done], batch[open_images[done]]
+                shown = None if maps is None else maps.chosen(done)
+                settled.append((open_images[done], self._mapped(self._computed(own), shown, own, images, seeds)))
             drawn[open_images[done]] = count
             open_images, passes = open_images[~done], passes[:, ~done]
+            maps = None if maps is None else maps.chosen(~done)
             if not len(open_images):
                 break
         order = np.argsort(np.concatenate([indices for indices, _ in settled]))
@@ -162,20 +169,62 @@ class Calls:
             contract.ERROR_PROBABILITY: error,
         }
 
-    def _passes(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
+    def _mapped(
+        self,
+        values: Values,
+        maps: PooledMaps | None,
+        passes: npt.NDArray[np.float32],
+        batch: Pixels,
+        seeds: Seeds,
+    ) -> Values:
+        """Add the maps of the predicted class.
+
+        A call that predicts another class shows that one. Then the passes that predict the class on their own run
+        again: any of them predict it together, too.
+        """
+        if maps is None:
+            return values
+        merged = maps.merged()
+        for image in np.flatnonzero(~maps.agree):
+            own = np.flatnonzero(passes[:, image].argmax(-1) == values[contract.CLASS_ID][image])
+            again = self._split([], batch[image : image + 1], seeds[own], self._maps)[1] if len(own) else None
+            for name in merged:
+                merged[name][image] = np.nan if again is None else again.merged()[name][0]
+        return values | merged
+
+    def _passes(
+        self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds, maps: Sequence[Output] = ()
+    ) -> tuple[Values, PooledMaps | None]:
         """As `_split`, for any number of images."""
         step = self._images_per_call(len(seeds))
-        return self._joined([self._split(outputs, batch[i : i + step], seeds) for i in range(0, len(batch), step)])
+        parts = [self._split(outputs, batch[i : i + step], seeds, maps) for i in range(0, len(batch), step)]
+        pooled = [part for _, part in parts if part is not None]
+        return self._joined([values for values, _ in parts]), PooledMaps.side_by_side(pooled) if pooled else None
 
-    def _split(self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds) -> Values:
-        """Run passes split over calls; merge without computing."""
+    def _split(
+        self, outputs: Sequence[Output], batch: Pixels, seeds: Seeds, maps: Sequence[Output] = ()
+    ) -> tuple[Values, PooledMaps | None]:
+        """Run passes split over calls; merge without computing.
+
+        Args:
+            outputs: What to merge.
+            batch: Images that one call takes.
+            seeds: All passes.
+            maps: Heatmaps to pool.
+        """
         step = self._passes_per_call(len(batch))
         chunks = [seeds[start : start + step] for start in range(0, len(seeds), step)]
         placed = self._runner.place(batch)
-        first = self._call(outputs, placed, chunks[0])
+        shown = [self._named[contract.CLASS_ID], *maps] if maps else []
+        first = self._call([*outputs, *shown], placed, chunks[0])
         per_pass = [output for output in outputs if output.merge is Merge.CONCATENATED]
-        calls = [first, *(self._call(per_pass, placed, chunk) for chunk in chunks[1:])]
-        return first | {output.name: np.concatenate([call[output.name] for call in calls]) for output in per_pass}
+        calls = [first, *(self._call([*per_pass, *shown], placed, chunk) for chunk in chunks[1:])]
+        pooled: PooledMaps | None = None
+        for call, chunk in zip(calls, chunks, strict=True) if maps else ():
+            pooled = PooledMaps.of(call, len(chunk)).plus(pooled)
+        merged = {output.name: first[output.name] for output in outputs}
+        merged |= {output.name: np.concatenate([call[output.name] for call in calls]) for output in per_pass}
+        return merged, pooled
 
     def _call(self, outputs: Sequence[Output], batch: Any, seeds: Seeds) -> Values:
         names = [output.name for output in outputs]
