@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from uce_edge.errors import UsageError
@@ -89,6 +90,8 @@ class LinearisedHead:
             self._distribute(node, slope)
         elif node.op_type in ("Mul", "Div"):
             self._scale(node, self._full(y, slope))
+        elif node.op_type == "BatchNormalization":
+            self._add(x, self._times_constant(self._full(y, slope), self._g.constant(_batch_scale(node))))
         elif node.op_type == "LayerNormalization":
             self._normalise(node, x, self._spread(y, slope))
         elif node.op_type in _ACTIVATIONS or (node.op_type == "Clip" and _holds_zero(node)):
@@ -302,6 +305,17 @@ def reduced_axes(node: ir.Node, rank: int) -> list[int]:
     if not axes or axes[0] == 0:
         raise nonlinear(node)
     return axes
+
+
+def _batch_scale(node: ir.Node) -> npt.NDArray[np.float32]:
+    """The factor of every channel, [channels, 1, ...]."""
+    constants = [_given(node.inputs[index]).const_value for index in (1, 4)]
+    if constants[0] is None or constants[1] is None:
+        raise nonlinear(node)
+    gamma, variance = (constant.numpy().astype(np.float64) for constant in constants if constant is not None)
+    epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
+    places = len(per_image_shape(node.outputs[0], node.op_type)) - 1
+    return (gamma / np.sqrt(variance + epsilon)).astype(np.float32).reshape(-1, *(1,) * places)
 
 
 def _is_product(node: ir.Node, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
