@@ -4,6 +4,7 @@ import logging
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -24,6 +25,7 @@ from uce_edge.errors import (
     expected,
 )
 from uce_edge.images import loader
+from uce_edge.images.resize import STRETCH
 from uce_edge.integrity import self_test as probe
 from uce_edge.integrity import verification
 from uce_edge.integrity.digests import of_file
@@ -238,6 +240,7 @@ class Model:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), plan.samples, np.int32)
         else:
             values, drawn = self._calls.run_until_settled(batch, seeds, applied, plan.request.adaptive)
+        spec = self.metadata.image
         numbers: dict[str, Any] = {name: values.get(name) for name in (*contract.NUMBERS, *contract.MAPS)}
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
@@ -259,6 +262,7 @@ class Model:
             rule=applied,
             classes=self.classes,
             sources=images,
+            spec=replace(spec, resize=STRETCH) if isinstance(images, np.ndarray) else spec,
             **numbers,
         )
 

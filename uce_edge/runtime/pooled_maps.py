@@ -41,8 +41,11 @@ class PooledMaps:
     @classmethod
     def side_by_side(cls, parts: "Sequence[PooledMaps]") -> "PooledMaps":
         """The sums of several groups of images."""
-        columns = zip(*(vars(part).values() for part in parts), strict=True)
-        return cls(*(None if column[0] is None else np.concatenate(column) for column in columns))
+        columns: dict[str, Any] = {
+            name: None if first is None else np.concatenate([vars(part)[name] for part in parts])
+            for name, first in vars(parts[0]).items()
+        }
+        return cls(**columns)
 
     def plus(self, other: "PooledMaps | None") -> "PooledMaps":
         """With more passes of the same images."""
@@ -54,7 +57,10 @@ class PooledMaps:
 
     def chosen(self, images: Array) -> "PooledMaps":
         """The sums of some images."""
-        return PooledMaps(*(None if column is None else column[images] for column in vars(self).values()))
+        columns: dict[str, Any] = {
+            name: None if column is None else column[images] for name, column in vars(self).items()
+        }
+        return PooledMaps(**columns)
 
     def merged(self) -> dict[str, npt.NDArray[np.float32]]:
         """The outputs; NaN without passes."""

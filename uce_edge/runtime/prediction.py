@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from uce_edge import contract
+from uce_edge.metadata import ImageSpec
 from uce_edge.rejection import description
 from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
@@ -56,6 +57,8 @@ class ImagePrediction:
     predicts the class on its own."""
     heatmap_spread: FloatArray | None = field(default=None, repr=False)
     """Its standard deviation over the passes; None for a file without this output."""
+    spec: ImageSpec | None = field(default=None, repr=False)
+    """How the image was resized, which the map lies over."""
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decision."""
     classes: Sequence[str] = field(default=(), repr=False)
@@ -79,6 +82,15 @@ class ImagePrediction:
         if self.decision is None:
             return ""
         return description.why(self.rule, self.class_id, self.label, self.reason)
+
+    @property
+    def looked_at(self) -> tuple[float, float] | None:
+        """The place that speaks most for the class: x and y as shares of the resized image's width and height."""
+        if self.heatmap is None or not self.heatmap.max() > 0:
+            return None
+        row, column = np.unravel_index(self.heatmap.argmax(), self.heatmap.shape)
+        height, width = self.heatmap.shape
+        return round((float(column) + 0.5) / width, 4), round((float(row) + 0.5) / height, 4)
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
@@ -133,6 +145,8 @@ class Prediction:
     heatmap: FloatArray | None = field(default=None, repr=False)
     """[images, height, width], as in `ImagePrediction`; NaN where that is None."""
     heatmap_spread: FloatArray | None = field(default=None, repr=False)
+    spec: ImageSpec | None = field(default=None, repr=False)
+    """How the images were resized."""
 
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decisions."""
@@ -183,6 +197,9 @@ class Prediction:
         numbers: dict[str, Any] = {
             name: None if values is None else _short(values[index]) for name, values in self._numbers()
         }
+        maps: dict[str, Any] = {
+            name: None if values is None else _known(values[index]) for name, values in self._maps()
+        }
         return ImagePrediction(
             label=self.labels[index],
             class_id=int(self.class_ids[index]),
@@ -194,13 +211,16 @@ class Prediction:
             reason=None if self.reasons is None else self.reasons[index],
             rule=self.rule,
             classes=self.classes,
+            spec=self.spec,
             source=None if self.sources is None else self.sources[index],
             **numbers,
-            **{name: None if values is None else _known(values[index]) for name, values in self._maps()},
+            **maps,
         )
 
     def _images(self, chosen: npt.NDArray[np.intp]) -> "Prediction":
-        numbers: dict[str, Any] = {name: None if values is None else values[chosen] for name, values in self._numbers()}
+        numbers: dict[str, Any] = {
+            name: None if values is None else values[chosen] for name, values in (*self._numbers(), *self._maps())
+        }
         return replace(
             self,
             class_ids=self.class_ids[chosen],
@@ -211,7 +231,6 @@ class Prediction:
             reasons=None if self.reasons is None else [self.reasons[index] for index in chosen],
             sources=None if self.sources is None else [self.sources[index] for index in chosen],
             **numbers,
-            **{name: None if values is None else values[chosen] for name, values in self._maps()},
         )
 
     def _numbers(self) -> list[tuple[str, Any]]:
