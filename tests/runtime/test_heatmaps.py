@@ -10,6 +10,7 @@ from conftest import GOLDEN, Call
 from PIL import Image
 
 from uce_edge import Model, contract
+from uce_edge.images.loader import picture
 from uce_edge.images.resize import Resize, parse
 from uce_edge.metadata import ImageSpec
 from uce_edge.output.heatmap_overlay import overlaid, panels, placed, scaled
@@ -147,9 +148,9 @@ def test_predict_draws_it_and_its_json_has_the_place(call: Call, tmp_path: Path,
     assert "looked_at" not in json.loads(plain.out)[0]
     x, y = json.loads(shown.out)[0]["looked_at"]
     assert {x, y} <= {0.25, 0.75}  # centres of 2 x 2 places
-    without, with_maps = (Image.open(tmp_path / folder / "digit.png") for folder in ("a", "b"))
-    assert with_maps.width > 2.5 * without.width
-    rows = np.asarray(with_maps, int)[20:300]
+    without, with_maps = (np.asarray(picture(tmp_path / folder / "digit.png", 2000), int) for folder in ("a", "b"))
+    assert with_maps.shape[1] / with_maps.shape[0] > 2 * without.shape[1] / without.shape[0]
+    rows = with_maps[20:300]
     assert (rows.max(-1) - rows.min(-1)).max() > 50  # coloured, unlike the gray digit
 
 

@@ -1,6 +1,7 @@
 // Draws the passes of one image, a few at a time, so that they can be watched.
 
 import { passesPerCall } from "./contract.js";
+import { PooledMaps } from "./heatmap.js";
 import { summarise } from "./statistics.js";
 
 /**
@@ -17,9 +18,10 @@ export async function* draw(engine, pixels, seeds, seed) {
   const samples = deterministic ? 1 : seeds.length;
   const all = new Float32Array(samples * each);
   const steps = [];
+  const pooled = new PooledMaps();
   const size = passesPerCall(metadata, samples);
   for (let done = 0; done < samples; ) {
-    const { values, milliseconds, numbers } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
+    const { values, milliseconds, numbers, maps } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
     all.set(values, done * each);
     const fresh = values.length / classes;
     done += fresh / members;
@@ -28,7 +30,8 @@ export async function* draw(engine, pixels, seeds, seed) {
     // Every call gives the same novelty.
     const { novelty = null, novelty_score: noveltyScore = null } = numbers;
     const merged = summarise(passes, classes, { calibration: metadata.calibration ?? {}, deterministic, members });
-    const summary = { ...merged, novelty, noveltyScore };
+    pooled.add(maps, values, classes);
+    const summary = { ...merged, novelty, noveltyScore, maps: pooled.of(merged.classId) };
     const complete = done === samples;
     yield { metadata, seeds, seed, samples, passes, fresh, steps, summary, complete, device: engine.name };
   }
