@@ -52,7 +52,7 @@ def main() -> None:
     options.add_argument("--photos", type=Path, required=True)
     options.add_argument("--weights", type=Path, required=True)
     options.add_argument("--sheet", type=Path)
-    options.add_argument("--images", type=int, default=300)
+    options.add_argument("--images", type=int, default=200)
     given = options.parse_args()
     with (given.photos / "labels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

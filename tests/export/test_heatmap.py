@@ -13,10 +13,12 @@ from helpers.errors import raises
 from torch import nn
 
 from uce_edge import Model, contract
-from uce_edge.contract import Inference, Method, NoiseKind, Precision
+from uce_edge.contract import Inference, Method, NoiseKind, Precision, PriorFrom
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec, Metadata
+from uce_edge_export.graph import laplace_draws
 from uce_edge_export.options import Options
+from uce_edge_export.publish.draft import Draft, graph_of
 from uce_edge_export.recalibration import recalibrate
 from uce_edge_train import gaussianize
 from uce_edge_train.export import export_module, export_run
@@ -275,3 +277,50 @@ def test_noise_of_any_source_leaves_it_a_map(tmp_path: Path) -> None:
 def test_an_ensemble_is_refused(digits: Digits, call: Call) -> None:
     done = call("export", "--from", str(digits.deterministic), str(digits.model), "--heatmap")
     assert (done.code, done.error) == (2, "heatmap.several-networks")
+
+
+def test_a_posterior_keeps_the_map_of_the_mean_weights(digits: Digits, tmp_path: Path) -> None:
+    export_run(digits.run, tmp_path / "plain.onnx", digits.dataset, Inference.DETERMINISTIC, options=WITH_MAP)
+    plain, splits = Model(tmp_path / "plain.onnx", "cpu"), digits.dataset.splits
+    prior = PriorFrom.HELD_OUT_NLL
+    drawn = laplace_draws.Drawn(*laplace_draws.fit(graph_of(plain), splits["train"], splits["calibration"], prior))
+    draft = Draft.of(graph_of(plain), plain.metadata)
+    laplace_draws.add(draft, drawn, splits["test"].images[:3])
+    before, after = (model.predict(splits["test"].images[:20]) for model in (plain, draft.model))
+    same = before.class_ids == after.class_ids
+    assert same.sum() > 15
+    np.testing.assert_allclose(after.heatmap[same], before.heatmap[same], rtol=1e-5, atol=1e-6)
+    assert after.heatmap_spread is None
+
+
+@pytest.mark.parametrize("inference", ["mc", "deterministic"])
+def test_a_third_party_file_gets_one(inference: str, call: Call, tmp_path: Path) -> None:
+    model = network(HEADS["pooled"]())
+    torch.onnx.export(model, (torch.zeros(1, 3, 16, 16),), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    options = ("--inference", inference, "--heatmap", "--out", tmp_path / "out.onnx")
+    done = call("export", "--from", tmp_path / "net.onnx", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.25,0.3", *options)
+    assert done.code == 0, done.err
+    prediction = Model(tmp_path / "out.onnx", "cpu").predict(pixels())
+    assert (prediction.heatmap_spread is not None) == (inference == "mc")
+    if inference == "deterministic":
+        expected = share(model, pixels(), prediction.class_ids)
+        np.testing.assert_allclose(prediction.heatmap, expected, rtol=1e-3, atol=1e-4)
+
+
+class ClassToken(nn.Module):
+    """Attention between places and a token, which alone leads to the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.token, self.head = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.ones(1, 1, 8)), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = self.stem(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), places], 1)
+        return self.head((torch.softmax(x @ x.transpose(1, 2), -1) @ x)[:, 0])
+
+
+def test_a_class_token_is_refused(tmp_path: Path) -> None:
+    with raises("heatmap.head", UsageError) as caught:
+        export_module(ClassToken().eval(), metadata(), tmp_path / "m.onnx", options=WITH_MAP)
+    assert "class token" in str(caught.value)

@@ -285,10 +285,12 @@ class LinearisedHead:
 def nonlinear(node: ir.Node | None) -> UsageError:
     """The error of a node without factors."""
     assert node is not None
+    reason = f"the operator {node.op_type} ({node.name}) lies between them"
+    if node.op_type in ("Gather", "Slice"):
+        reason = f"{node.op_type} ({node.name}) takes one part of the map, such as a class token"
     return UsageError(
-        f"--heatmap needs a head that can be taken as linear, from the last feature map to the class scores, but the "
-        f"operator {node.op_type} ({node.name}) lies between them. Leave --heatmap out, or export a network that "
-        "averages its last feature map.",
+        "--heatmap needs a head that can be taken as linear, from the last feature map to the class scores, but "
+        f"{reason}. Leave --heatmap out, or export a network that averages its last feature map.",
         "heatmap.head",
         operator=node.op_type,
     )
