@@ -42,7 +42,7 @@ def overlaid(image: Image.Image, values: Map) -> Image.Image:
     """An image with a map from 0 to 1 of its size over it: 0 is clear."""
     positions = np.linspace(0, 1, len(_COLOURS))
     colours = np.stack([np.interp(values, positions, channel) for channel in _COLOURS.T], axis=-1)
-    alpha = _OPAQUE * np.sqrt(values)[..., None]
+    alpha = _OPAQUE * values[..., None]
     gray = np.asarray(image.convert("L").convert("RGB"), np.float32)  # the colours of the map alone
     return Image.fromarray(np.rint(gray * (1 - alpha) + colours * alpha).astype(np.uint8))
 
@@ -54,13 +54,13 @@ def panels(prediction: ImagePrediction, image: Image.Image) -> list[tuple[str, I
         prediction: The prediction.
         image: Its image, in its own proportions.
     """
-    spec, heatmap = prediction.spec, prediction.heatmap
+    spec, heatmap, spread = prediction.spec, prediction.heatmap, prediction.heatmap_spread
     if spec is None or heatmap is None:
         return []
-    largest = float(heatmap.max())
-    maps = {"where it looked": heatmap, "where the passes disagree": prediction.heatmap_spread}
+    maps = {"where it looked": heatmap}
+    if spread is not None and heatmap.max() > 0:
+        maps[f"where the passes disagree: {spread.max() / heatmap.max():.0%}"] = spread
     return [
-        (caption, overlaid(image, placed(scaled(values, largest), image.size, spec)))
+        (caption, overlaid(image, placed(scaled(values, float(values.max())), image.size, spec)))
         for caption, values in maps.items()
-        if values is not None
     ]

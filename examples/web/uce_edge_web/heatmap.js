@@ -58,7 +58,7 @@ export function drawMap(canvas, seen, values, largest, { height, width }) {
       const place = value * (COLOURS.length - 1);
       const first = Math.min(COLOURS.length - 2, Math.floor(place));
       const colour = COLOURS[first].map((low, c) => low + (place - first) * (COLOURS[first + 1][c] - low));
-      layer.data.set([...colour, 255 * OPAQUE * Math.sqrt(value)], 4 * (y * canvas.width + x));
+      layer.data.set([...colour, 255 * OPAQUE * value], 4 * (y * canvas.width + x));
     }
   }
   const over = document.createElement("canvas");

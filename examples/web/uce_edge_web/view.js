@@ -72,7 +72,7 @@ export function showAnswer(answer, rule, earlier) {
 function showMaps(maps) {
   for (const [id, values] of [["heatmap", maps?.heatmap], ["heatmap-spread", maps?.spread]]) {
     element(`${id}-view`).hidden = !values;
-    if (values) drawMap(element(id), element("seen"), values, Math.max(...maps.heatmap), maps);
+    if (values) drawMap(element(id), element("seen"), values, Math.max(...values), maps);
   }
 }
 
