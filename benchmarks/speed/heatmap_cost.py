@@ -2,7 +2,7 @@
 
     python benchmarks/speed/heatmap_cost.py --arch efficientnet-lite0 --inference deterministic --turns 100
 
-Each turn runs both files once, on one thread. The first ratio is that of their fastest runs, the second
+Each turn runs both files once, on one thread. The first ratio is that of the least processor time, the second
 that of the sums of their nodes' fastest times, which other programs disturb less.
 """
 
@@ -42,9 +42,9 @@ def main() -> None:
         best = dict.fromkeys(models, float("inf"))
         for _ in range(given.turns):
             for name, model in models.items():
-                start = time.perf_counter()
+                start = time.process_time()
                 model.predict(image)
-                best[name] = min(best[name], time.perf_counter() - start)
+                best[name] = min(best[name], time.process_time() - start)
         nodes = {name: fastest_nodes(Path(model.path), image, samples, given.turns) for name, model in models.items()}
     ratios = [times["with"] / times["without"] for times in (best, nodes)]
     print(f"{given.arch}, {given.inference}, {samples} passes: whole {ratios[0]:.3f}, nodes {ratios[1]:.3f}")
