@@ -31,6 +31,8 @@ NOVELTY = "novelty"
 NOVELTY_SCORE = "novelty_score"
 DECISION = "decision"
 IN_SET = "in_set"
+HEATMAP = "heatmap"
+HEATMAP_SPREAD = "heatmap_spread"
 
 LIMITS = "decision.limits"
 """The initializer [classes] that the score is compared with."""
@@ -64,6 +66,8 @@ class Merge(StrEnum):
     """One call after the other, along the passes."""
     SAME = "same"
     """Every call gives the same: any one will do."""
+    POOLED = "pooled"
+    """Mean and deviation of all passes whose calls predict the class of the answer."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Output:
     dtype: str = "float32"
     by_class: bool = False
     """Whether its last dimension is the classes."""
+    by_place: bool = False
+    """Whether its last dimensions are the height and the width of a feature map."""
     required: bool = True
     """Whether every file has it; one that a file may lack is listed in its metadata."""
     since: int = 1
@@ -86,7 +92,7 @@ class Output:
     @property
     def is_number(self) -> bool:
         """Whether an answer has it as one floating-point number."""
-        return self.per is Per.IMAGE and not self.by_class and self.dtype == "float32"
+        return self.per is Per.IMAGE and not (self.by_class or self.by_place) and self.dtype == "float32"
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -95,7 +101,8 @@ class Output:
         `samples` counts seeds times members, and members alone without seeds.
         """
         samples = ("samples",) if self.per is Per.PASS else ()
-        return (*samples, "batch", *(("classes",) if self.by_class else ()))
+        places = ("map_height", "map_width") if self.by_place else ()
+        return (*samples, "batch", *(("classes",) if self.by_class else ()), *places)
 
 
 OUTPUTS = (
@@ -111,11 +118,16 @@ OUTPUTS = (
     Output(NOVELTY, Per.IMAGE, Merge.SAME, required=False),
     Output(NOVELTY_SCORE, Per.IMAGE, Merge.SAME, required=False, probed=True),
     Output(IN_SET, Per.IMAGE, Merge.COMPUTED, dtype="bool", by_class=True, required=False, since=2),
+    Output(HEATMAP, Per.IMAGE, Merge.POOLED, by_place=True, required=False, since=2),
+    Output(HEATMAP_SPREAD, Per.IMAGE, Merge.POOLED, by_place=True, required=False, since=2),
 )
 """All outputs, in the order of the graph. JSON keys, columns and the self-test follow this table."""
 
 NUMBERS = tuple(output.name for output in OUTPUTS if output.is_number)
 """The outputs that an answer has as one number, in the order of its keys."""
+
+MAPS = tuple(output.name for output in OUTPUTS if output.by_place)
+"""The outputs with a value for every place."""
 
 
 def outputs_of(

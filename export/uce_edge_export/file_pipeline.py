@@ -24,7 +24,7 @@ from uce_edge.rejection.promises import NoveltyPromise, Promise
 from uce_edge.runtime.model import Model
 from uce_edge_export import layer_choice, pipeline
 from uce_edge_export.export_result import AssumedClasses, ExportedFile, MemberStarted, NoiseCost, NoNoise, Step
-from uce_edge_export.graph import ensemble, laplace_draws
+from uce_edge_export.graph import ensemble, heatmap, laplace_draws
 from uce_edge_export.graph.weight_layers import multiplications
 from uce_edge_export.options import ChannelOrder, FileKind, Options, PostHoc, SourceSpec
 from uce_edge_export.pipeline import Built
@@ -96,7 +96,8 @@ def export_file(
     """
     sources = [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
     spec = image_settings.completed(spec)
-    asks_noise = bool(p or posterior) or samples is not None or noise is not NoiseKind.TABLE or options != Options()
+    asks_noise = bool(p or posterior) or samples is not None or noise is not NoiseKind.TABLE
+    asks_noise = asks_noise or options.bake or options.of_noise != Options()
     default = inference is None and data is not None and not asks_noise
     inference = Inference.DETERMINISTIC if default else inference or Inference.MC
     samples = None if inference is Inference.DETERMINISTIC else samples
@@ -186,6 +187,8 @@ def _check(request: _Request) -> None:
         raise UsageError(
             "--noise none is refused. For a model without noise, use: --inference deterministic", "export.noise-none"
         )
+    if kind.options.heatmap and not request.alone:
+        raise heatmap.several_networks()
     if kind.posterior is not None:
         if not request.alone:
             raise UsageError(
@@ -346,7 +349,7 @@ def _check_finished(request: _Request, finished: int) -> None:
             "A model file already names its classes, and all members must have the same ones: leave --classes out.",
             "export.classes-given",
         )
-    noise_given = request.p or replace(request.kind.options, bake=False) != Options()
+    noise_given = request.p or request.kind.options.of_noise != Options()
     if finished == len(request.sources) and noise_given:
         raise UsageError(
             "The files already have their noise: leave out --p and the other options of noise.", "export.noise-given"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -96,6 +96,8 @@ class Options(Record):
     """How the standard deviation of the noise is computed; None for the way the network was trained with."""
     dropout: tuple[str, ...] = ()
     """"keep" for dropout that is in the network, PATTERN=RATE for masks on named values; nothing to remove dropout."""
+    heatmap: bool = False
+    """Add the outputs `heatmap` and `heatmap_spread`: the places that speak for the predicted class."""
 
     REMEDY: ClassVar[str] = "docs/export.md says what it does."
 
@@ -131,6 +133,11 @@ class Options(Record):
                 "network without noise: leave one of the two out.",
                 "laplace.noise-given",
             )
+
+    @property
+    def of_noise(self) -> "Options":
+        """The options that only a file with noise has."""
+        return replace(self, bake=False, heatmap=False)
 
     @property
     def keeps_dropout(self) -> bool:

@@ -164,7 +164,12 @@ def build(
 
     def graph(layers: list[Site]) -> tuple[ir.Model, Metadata]:
         return assembly.contract_model(
-            classifier, layers, metadata, expand_early=early, sample_from=options.sample_from
+            classifier,
+            layers,
+            metadata,
+            expand_early=early,
+            sample_from=options.sample_from,
+            with_heatmap=options.heatmap,
         )
 
     model, metadata = graph(sites)

@@ -129,7 +129,7 @@ def recalibrate(
     network, described = detach(network, model.metadata)
     metadata = replace(
         described.without_promises(),  # they hold for the old map
-        outputs=(),
+        outputs=tuple(name for name in described.outputs if name in contract.MAPS),
         calibration=calibration,
         samples=n,
         novelty_layers=looked_at,
@@ -164,12 +164,19 @@ def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:
         # Baked seeds are an initializer, which stays.
         seeds = next(value for value in (*graph.inputs, *constants) if value.name == contract.SEEDS)
         samples = g.Shape(seeds, start=0, end=1)
-    for value in graph.outputs:
-        value.name = f"{value.name}.old"
+    former = {str(value.name): value for value in graph.outputs}
+    kept = [value for name, value in former.items() if name in contract.MAPS]
+    for name in former.keys() - set(contract.MAPS):
+        former[name].name = f"{name}.old"
     for name in old:
         graph.initializers[name].name = f"{name}.old"
-    graph.outputs[:] = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration, metadata.members)
+    outputs = head.emit(g, logits, samples, len(metadata.classes), metadata.calibration, metadata.members)
+    fresh = {value.name: value for value in outputs}
     g.append_to(graph)
+    graph.outputs[:] = [*outputs, *kept]
+    if kept:  # of the class that the new head predicts
+        former[contract.CLASS_ID].replace_all_uses_with(fresh[contract.CLASS_ID])
+        graph.sort()
     return checked(model)
 
 

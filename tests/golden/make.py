@@ -5,6 +5,7 @@
     python tests/golden/make.py FACTORED_RUN digits-factored digits-factored-moments
     python tests/golden/make.py BERNOULLI_RUN digits-bernoulli
     python tests/golden/make.py LAPLACE_RUN digits-laplace
+    python tests/golden/make.py RUN digits-heatmap
     python tests/golden/make.py novelty
     python tests/golden/make.py rules PLAIN_RUN
     python tests/golden/make.py sets
@@ -150,11 +151,13 @@ FILES = {
     "digits-factored-moments": Inference.MOMENTS,
     "digits-bernoulli": Inference.MC,
     "digits-laplace": Inference.MC,
+    "digits-heatmap": Inference.MC,
 }
 
 
 def write_exported(folder: Path, wanted: list[str]) -> None:
     """Write the named goldens of a run."""
+    from uce_edge_export.options import Options
     from uce_edge_train.export import export_run
     from uce_edge_train.runs import Run
 
@@ -162,7 +165,7 @@ def write_exported(folder: Path, wanted: list[str]) -> None:
     dataset = Run.load(folder).dataset()
 
     def export(file: Path) -> None:
-        export_run(folder, file, dataset, FILES[file.stem])
+        export_run(folder, file, dataset, FILES[file.stem], options=Options(heatmap=file.stem == "digits-heatmap"))
 
     for name in wanted:
         write(name, export, images(dataset))

@@ -43,6 +43,28 @@ def gray_png(case: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
+def test_the_page_shows_where_the_model_looked(golden_page: Callable[[str], Visit]) -> None:
+    case = next(case for case in CASES if case["model"] == "digits-heatmap.onnx" and case["image"] == "digit-1.raw")
+    page = golden_page(case["model"])
+    page.set("samples", len(case["seeds"]))
+    page.give(case["image"], (GOLDEN / case["image"]).read_bytes())
+    document = page.answer(source=case["image"], samples=len(case["seeds"]), seed=0)
+    for name in ("heatmap", "heatmap_spread"):  # of several calls, which the page makes to show passes as they come
+        np.testing.assert_allclose(document[name], case["outputs"][name]["values"], atol=1e-4)
+    assert page.page.is_visible("#heatmap")
+    assert page.page.is_visible("#heatmap-spread")
+    colours = page.page.evaluate(
+        """() => {
+          const { width, height } = document.getElementById("heatmap");
+          const { data } = document.getElementById("heatmap").getContext("2d").getImageData(0, 0, width, height);
+          let most = 0;
+          for (let i = 0; i < data.length; i += 4) most = Math.max(most, data[i] - data[i + 2]);
+          return most;
+        }"""
+    )
+    assert colours > 50  # yellow, where the digit itself is gray
+
+
 @pytest.mark.parametrize("case", CASES, ids=port_cases.case_id)
 def test_the_page_gives_the_golden_answers(golden_page: Callable[[str], Visit], case: dict[str, Any]) -> None:
     page = golden_page(case["model"])

@@ -12,7 +12,7 @@ from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UsageError
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
-from uce_edge_export.graph import ensemble
+from uce_edge_export.graph import ensemble, heatmap
 from uce_edge_export.options import FileKind
 from uce_edge_export.pipeline import Exported, default_samples
 from uce_edge_export.publish.draft import check_name
@@ -58,6 +58,8 @@ def export_ensemble(
         promise: The error that the threshold must keep; None for that of the runs.
     """
     out = check_name(out)
+    if wanted.options.heatmap:
+        raise heatmap.several_networks()
     runs = [Run.load(folder) for folder in folders]
     plan = plan_of(runs, folders, wanted.inference)
     dataset = shared_dataset(runs, folders)

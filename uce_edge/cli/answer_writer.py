@@ -56,7 +56,7 @@ class Printer:
     def print(self, answer: "Answer") -> None:
         """Print one answer at once."""
         if self._form is Form.JSONL:
-            _print(_json(answer.as_dict()) + "\n")
+            _print(_json(_document(answer)) + "\n")
         else:
             row = answer.as_row(self._top)
             self._head(row)
@@ -66,7 +66,7 @@ class Printer:
     def finish(self, answers: Iterable["Answer"] = ()) -> None:
         """Print further answers, and the header of an empty table."""
         if self._form is Form.JSON:
-            _print(_json([answer.as_dict() for answer in answers], indent=2) + "\n")
+            _print(_json([_document(answer) for answer in answers], indent=2) + "\n")
             return
         for answer in answers:
             self.print(answer)
@@ -79,6 +79,13 @@ class Printer:
         if not self._has_head:
             _print(_csv(self._columns or row))
             self._has_head = True
+
+
+def _document(answer: "Answer") -> dict[str, object]:
+    """An answer, and where the model looked if its file shows that."""
+    prediction = answer.prediction
+    looked = {} if prediction is None or prediction.heatmap is None else {"looked_at": prediction.looked_at}
+    return answer.as_dict() | looked
 
 
 def _json(document: object, indent: int | None = None) -> str:

@@ -95,6 +95,14 @@ def export(
     precision: Annotated[
         Precision, typer.Option(help="Number format of the network. fp16 is for GPUs, int8 for CPUs.")
     ] = Precision.FP32,
+    heatmap: Annotated[
+        bool,
+        typer.Option(
+            "--heatmap",
+            help="Add a map of the places that speak for the predicted class, which predict --save draws. Needs one "
+            "network with a feature map.",
+        ),
+    ] = False,
     ort: Annotated[
         bool, typer.Option("--ort", help="Also write NAME.ort in ONNX Runtime's own format, which loads faster.")
     ] = False,
@@ -262,6 +270,8 @@ def export(
 
     Example: uce-edge export --from a.onnx b.onnx c.onnx --data labelled/ --out ensemble.onnx
 
+    Example: uce-edge export runs/digits --heatmap --out digits.onnx
+
     Example: uce-edge export digits.onnx --triton models/
 
     Example: uce-edge export old.onnx --out new.onnx
@@ -293,7 +303,9 @@ def export(
             "export.noise-input",
         )
     passes = samples if bake_samples is None else bake_samples
-    options = Options(tuple(noisy or ()), expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()))
+    options = Options(
+        tuple(noisy or ()), expand, bake_samples is not None, sample_from, sigma, tuple(dropout or ()), heatmap
+    )
     if sources:
         spec = SourceSpec(
             classes=parse_names("classes", classes),

@@ -26,6 +26,7 @@ from uce_edge.evaluation.results import Evaluation, Example, Reliability
 from uce_edge.metrics.binned import bin_of
 from uce_edge.rejection.rule import RejectRule, check_threshold
 from uce_edge.runtime.model import Model
+from uce_edge.runtime.prediction import ImagePrediction
 
 BINS = 15
 _EXAMPLES = 12
@@ -139,8 +140,8 @@ def evaluate(
         ood=tuple(detected),
         shift=shifted,
         latency=timing,
-        most_uncertain=_examples(model, images, names, answers, truth, unsure),
-        confidently_wrong=_examples(model, images, names, answers, truth, surely[wrong[surely]]),
+        most_uncertain=_examples(model, images, names, answers, truth, unsure, (passes, seed)),
+        confidently_wrong=_examples(model, images, names, answers, truth, surely[wrong[surely]], (passes, seed)),
         notes=(
             *notes,
             *_notes(model, truth, passes, seed),
@@ -198,8 +199,13 @@ def _examples(
     answers: ModelOutputs,
     truth: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
+    passes_and_seed: tuple[int, int],
 ) -> tuple[Example, ...]:
     labels, predicted = model.classes, answers.table.predicted
+    chosen = order[:_EXAMPLES]
+    mapped: list[ImagePrediction | None] = [None] * len(chosen)
+    if contract.HEATMAP in model.metadata.outputs and len(chosen):
+        mapped = list(model.predict(np.array(images[chosen]), *passes_and_seed))
     return tuple(
         Example(
             index=int(index),
@@ -209,8 +215,9 @@ def _examples(
             confidence=float(answers.table.confidence[index]),
             uncertainty=float(answers.uncertainty[index]),
             pixels=np.array(images[index]),
+            mapped=prediction,
         )
-        for index in order[:_EXAMPLES]
+        for index, prediction in zip(chosen, mapped, strict=True)
     )
 
 

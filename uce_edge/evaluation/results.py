@@ -20,6 +20,7 @@ from uce_edge.evaluation.shift import Shift
 from uce_edge.evaluation.threshold_curves import Operating, RiskCurve, Thresholds
 from uce_edge.metadata import Metadata
 from uce_edge.metrics import CalibrationTest, ReliabilityCurve
+from uce_edge.runtime.prediction import ImagePrediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,8 @@ class Example:
     confidence: float
     uncertainty: float
     pixels: npt.NDArray[Any] = dataclasses.field(repr=False, metadata={"json": False})
+    mapped: ImagePrediction | None = dataclasses.field(default=None, repr=False, metadata={"json": False})
+    """Its prediction, if the file shows where it looked."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from uce_edge.calibration.label_sets import in_words
 from uce_edge.errors import ImageError
 from uce_edge.images.loader import STDIN, picture
 from uce_edge.output.fonts import drawable, font_for
+from uce_edge.output.heatmap_overlay import panels
 from uce_edge.output.wording import spread
 from uce_edge.rejection import description
 from uce_edge.rejection.rule import Decision, Reason
@@ -70,7 +71,7 @@ def save_annotated(answer: Answer, folder: Path, names: CopyNames) -> None:
         names: The names of the copies.
     """
     with replacing(folder / f"{names.of(answer.path)}.png", "--save") as path:
-        annotated(answer, 320).save(path)
+        annotated(answer, 320, maps=True).save(path)
 
 
 def _shortened(stem: str, number: str = "") -> str:
@@ -82,13 +83,21 @@ def _shortened(stem: str, number: str = "") -> str:
     return content[: _LONGEST_STEM - len(ending)].decode("utf-8", "ignore") + ending
 
 
-def annotated(answer: Answer, size: int) -> Image.Image:
-    """The image in a frame of the decision's colour, above the answer."""
+def annotated(answer: Answer, size: int, *, maps: bool = False) -> Image.Image:
+    """The image in a frame of the decision's colour, above the answer.
+
+    Args:
+        answer: An answer with a prediction.
+        size: Pixels of the image's longer side.
+        maps: Draw the heatmap and its spread beside the image, where there are some.
+    """
     if answer.prediction is None:
         raise ImageError(str(answer.error), "image.no-prediction", path=answer.path)
     colour = COLOURS[answer.decision]
     image = picture(answer.content or answer.path, size, answer.path, answer.shown)
     text = max(11, size // 18)
+    if maps and (shown_maps := panels(answer.prediction, image)):
+        image = _side_by_side([("", image), *shown_maps], text)
     lines = _lines(answer.prediction, text)
     fonts = [font_for(line, points) or ImageFont.load_default(points) for line, points, _ in lines]
     widest = max(round(font.getlength(line)) for font, (line, _, _) in zip(fonts, lines, strict=True))
@@ -102,6 +111,18 @@ def annotated(answer: Answer, size: int) -> Image.Image:
     for (line, points, ink), font in zip(lines, fonts, strict=True):
         draw.text((_EDGE + 2, y), line, ink, font)
         y += round(1.4 * points)
+    return canvas
+
+
+def _side_by_side(pictures: list[tuple[str, Image.Image]], points: int) -> Image.Image:
+    """Pictures of one size, with captions below."""
+    width, height = pictures[0][1].size
+    font, step = ImageFont.load_default(points), width + _EDGE
+    canvas = Image.new("RGB", (step * len(pictures) - _EDGE, height + round(1.4 * points)), _PAPER)
+    draw = ImageDraw.Draw(canvas)
+    for number, (caption, one) in enumerate(pictures):
+        canvas.paste(one, (number * step, 0))
+        draw.text((number * step, height + 1), caption, _FAINT, font)
     return canvas
 
 

@@ -4,9 +4,12 @@ import base64
 import io
 from typing import TYPE_CHECKING
 
+from PIL import Image
+
 from uce_edge.calibration.label_sets import in_words
 from uce_edge.errors import ImageError
 from uce_edge.images.loader import picture
+from uce_edge.output.heatmap_overlay import panels
 from uce_edge.output.report.markup import Markup, element, join
 from uce_edge.output.wording import spread, wrong_about
 from uce_edge.rejection.rule import Decision
@@ -56,7 +59,7 @@ def _card(prediction: ImagePrediction, source: ImageLike | None, top: tuple[Clas
     if prediction.decision is not None:
         word = element("b", f"{prediction.decision}", style=f"color:{colour}")
         decided = element("div", word, f": {prediction.why}")
-    shown, lines = _picture(source, prediction.label), [*bars, element("div", uncertainty), named, decided]
+    shown, lines = _picture(prediction, source), [*bars, element("div", uncertainty), named, decided]
     return _frame(prediction.decision, shown, prediction.path or "", *lines)
 
 
@@ -84,15 +87,21 @@ def _bar(likely: ClassProbability, colour: str) -> Markup:
     )
 
 
-def _picture(source: ImageLike | None, words: str) -> Markup | None:
-    """A small inline PNG; None for an unknown or unreadable image."""
+def _picture(prediction: ImagePrediction, source: ImageLike | None) -> Markup | None:
+    """A small inline PNG, above its maps; None for an unknown or unreadable image."""
     if source is None:
         return None
     try:
         drawn = picture(source, _SIZE)
     except ImageError:
         return None
+    shown = [(prediction.label, drawn), *panels(prediction, drawn)]
+    images = [_inline(caption, image) for caption, image in shown]
+    return images[0] if len(images) == 1 else element("div", *images, style="flex:none;display:grid;gap:2px")
+
+
+def _inline(caption: str, image: Image.Image) -> Markup:
     buffer = io.BytesIO()
-    drawn.save(buffer, "PNG", optimize=True)
+    image.save(buffer, "PNG", optimize=True)
     uri = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    return element("img", src=uri, alt=words, style="border-radius:3px;flex:none")
+    return element("img", src=uri, alt=caption, title=caption, style="border-radius:3px;flex:none")

@@ -145,7 +145,7 @@ def answered(model: "Model", chunk: Sequence["Opened"], plan: Plan) -> Iterator[
         prediction = model.predict_planned(pixels, plan)
         # Paths instead of pixels, which would fill the memory.
         sources = [None if image.path == STDIN else image.path for image in usable]
-        predictions = iter(replace(prediction, sources=sources))
+        predictions = iter(replace(prediction, sources=sources, spec=model.metadata.image))
     for image in chunk:
         if image.pixels is None:
             answer = refused(image.path, image.error, plan.rule, image.content)

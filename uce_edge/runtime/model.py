@@ -26,6 +26,7 @@ from uce_edge.errors import (
     expected,
 )
 from uce_edge.images import loader
+from uce_edge.images.resize import STRETCH
 from uce_edge.integrity import self_test as probe
 from uce_edge.integrity import verification
 from uce_edge.integrity.digests import of_file
@@ -270,7 +271,8 @@ class Model:
             values, drawn = self._calls.run(batch, seeds), np.full(len(batch), plan.samples, np.int32)
         else:
             values, drawn = self._calls.run_until_settled(batch, seeds, applied, plan.request.adaptive)
-        numbers: dict[str, Any] = {name: values.get(name) for name in contract.NUMBERS}
+        spec = self.metadata.image
+        numbers: dict[str, Any] = {name: values.get(name) for name in (*contract.NUMBERS, *contract.MAPS)}
         decisions: list[Decision | None] = [None] * len(batch)
         reasons = None
         if applied.decides:
@@ -292,6 +294,7 @@ class Model:
             rule=applied,
             classes=self.classes,
             sources=images,
+            spec=replace(spec, resize=STRETCH) if isinstance(images, np.ndarray) else spec,
             **numbers,
         )
 

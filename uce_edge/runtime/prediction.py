@@ -12,6 +12,7 @@ from PIL import Image
 
 from uce_edge import contract
 from uce_edge.calibration import label_sets
+from uce_edge.metadata import ImageSpec
 from uce_edge.rejection import description
 from uce_edge.rejection.rule import Decision, Reason, RejectRule
 
@@ -54,6 +55,13 @@ class ImagePrediction:
     """Why it is rejected; None if it is not."""
     label_set: tuple[str, ...] | None = None
     """The labels of the prediction set, likeliest first; None for a file without sets."""
+    heatmap: FloatArray | None = field(default=None, repr=False)
+    """[height, width], each place's share of the class's logit. None for a file without this output, or if no pass
+    predicts the class on its own."""
+    heatmap_spread: FloatArray | None = field(default=None, repr=False)
+    """Its standard deviation over the passes; None for a file without this output."""
+    spec: ImageSpec | None = field(default=None, repr=False)
+    """How the image was resized, which the map lies over."""
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decision."""
     classes: Sequence[str] = field(default=(), repr=False)
@@ -82,6 +90,15 @@ class ImagePrediction:
     def says(self) -> str:
         """The labels in words: "cat or dog" for a set of two, else the label."""
         return label_sets.in_words(self.label_set) if self.label_set and len(self.label_set) > 1 else self.label
+
+    @property
+    def looked_at(self) -> tuple[float, float] | None:
+        """The place that speaks most for the class: x and y as shares of the resized image's width and height."""
+        if self.heatmap is None or not self.heatmap.max() > 0:
+            return None
+        row, column = np.unravel_index(self.heatmap.argmax(), self.heatmap.shape)
+        height, width = self.heatmap.shape
+        return round((float(column) + 0.5) / width, 4), round((float(row) + 0.5) / height, 4)
 
     def _repr_html_(self) -> str:
         """A card, for notebooks."""
@@ -136,6 +153,11 @@ class Prediction:
     """Why each image is rejected; None without a rule."""
     in_set: npt.NDArray[np.bool_] | None = None
     """Which labels are in the prediction set of each image, [images, classes]; None for a file without sets."""
+    heatmap: FloatArray | None = field(default=None, repr=False)
+    """[images, height, width], as in `ImagePrediction`; NaN where that is None."""
+    heatmap_spread: FloatArray | None = field(default=None, repr=False)
+    spec: ImageSpec | None = field(default=None, repr=False)
+    """How the images were resized."""
 
     rule: RejectRule = field(default=RejectRule(), repr=False)
     """The rule of the decisions."""
@@ -186,6 +208,9 @@ class Prediction:
         numbers: dict[str, Any] = {
             name: None if values is None else _short(values[index]) for name, values in self._numbers()
         }
+        maps: dict[str, Any] = {
+            name: None if values is None else _known(values[index]) for name, values in self._maps()
+        }
         return ImagePrediction(
             label=self.labels[index],
             class_id=int(self.class_ids[index]),
@@ -198,12 +223,16 @@ class Prediction:
             label_set=self._label_set(index),
             rule=self.rule,
             classes=self.classes,
+            spec=self.spec,
             source=None if self.sources is None else self.sources[index],
             **numbers,
+            **maps,
         )
 
     def _images(self, chosen: npt.NDArray[np.intp]) -> "Prediction":
-        numbers: dict[str, Any] = {name: None if values is None else values[chosen] for name, values in self._numbers()}
+        numbers: dict[str, Any] = {
+            name: None if values is None else values[chosen] for name, values in (*self._numbers(), *self._maps())
+        }
         return replace(
             self,
             class_ids=self.class_ids[chosen],
@@ -226,6 +255,9 @@ class Prediction:
 
     def _numbers(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in contract.NUMBERS]
+
+    def _maps(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in contract.MAPS]
 
     def to_pandas(self) -> "DataFrame":
         """A table with one row per image.
@@ -262,6 +294,11 @@ def joined(parts: Sequence[Prediction]) -> Prediction:
 def _short(value: np.float32) -> float:
     """The shortest decimal of a float32: 0.3, not 0.30000001192092896."""
     return float(str(value))
+
+
+def _known(values: FloatArray) -> FloatArray | None:
+    """A map; None for NaN."""
+    return None if np.isnan(values).all() else values
 
 
 class Summary(NamedTuple):

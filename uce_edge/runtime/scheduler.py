@@ -18,6 +18,7 @@ from uce_edge.errors import ModelFileError, UsageError, argument, expected
 from uce_edge.metadata import Metadata
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime import early_stopping
+from uce_edge.runtime.pooled_maps import PooledMaps
 from uce_edge.runtime.prediction import seed_averages, summarise
 from uce_edge.runtime.session import Runner
 from uce_edge.runtime.trunk_split import Halves, Kept
@@ -97,6 +98,7 @@ class Calls:
         outputs = contract.outputs_of(metadata.outputs, metadata.contract, table)
         self._per_image = [output for output in outputs if output.per is Per.IMAGE]
         self._same = [output for output in outputs if output.merge is Merge.SAME]
+        self._maps = [output for output in outputs if output.merge is Merge.POOLED]
         self._named = {output.name: output for output in outputs}
         self._axes = {output.name: output.dimensions.index("batch") for output in outputs}
         self._rows = self._affordable_rows(max_memory)
@@ -131,16 +133,16 @@ class Calls:
 
     def passes(self, name: str, batch: Pixels, seeds: Seeds) -> npt.NDArray[np.float32]:
         """An output per pass, [seeds * members, batch, classes]."""
-        return self._passes([self._named[name]], _Whole(self._runner, batch), len(batch), seeds)[name]
+        return self._passes([self._named[name]], _Whole(self._runner, batch), len(batch), seeds)[0][name]
 
     def _run(self, batch: Pixels, seeds: Seeds) -> Values:
         """As `run`, for images that one call takes."""
         if len(seeds) <= self._passes_per_call(1):
             return self._call(self._per_image, _Whole(self._runner, batch), seeds)
         outputs = [self._named[contract.PASS_PROBABILITIES], *self._same]
-        values = self._split(outputs, _Whole(self._runner, batch), len(batch), seeds)
+        values, maps = self._split(outputs, _Whole(self._runner, batch), len(batch), seeds, self._maps)
         passes = values.pop(contract.PASS_PROBABILITIES)
-        return values | self._computed(passes)
+        return values | self._mapped(self._computed(passes), maps, passes, batch, seeds)
 
     def _settled(
         self, batch: Pixels, seeds: Seeds, rule: RejectRule, error: float
@@ -150,11 +152,14 @@ class Calls:
         open_images, passes = np.arange(len(batch)), np.empty((0, len(batch), len(self._metadata.classes)), np.float32)
         images = self._images(batch, 1)
         same: Values = {}
+        maps: PooledMaps | None = None
         members, taken = self._metadata.members, 0
         for count in early_stopping.looks(len(seeds)):
             outputs = [self._named[contract.PASS_PROBABILITIES], *([] if taken else self._same)]
             self._repeats += taken > 0
-            fresh = self._passes(outputs, images.rows(open_images), len(open_images), seeds[taken:count])
+            chosen = images.rows(open_images)
+            fresh, more_maps = self._passes(outputs, chosen, len(open_images), seeds[taken:count], self._maps)
+            maps = None if more_maps is None else more_maps.plus(maps)
             taken = count
             passes = np.concatenate([passes, fresh.pop(contract.PASS_PROBABILITIES)])
             same |= fresh
@@ -163,9 +168,12 @@ class Calls:
             if not last:  # members are not draws: their mean varies from seed to seed
                 done = early_stopping.settled(seed_averages(passes, members), rule, error, len(seeds))
             if done.any():
-                settled.append((open_images[done], self._computed(passes[:, done])))
+                own, images = passes[:, done], batch[open_images[done]]
+                shown = None if maps is None else maps.chosen(done)
+                settled.append((open_images[done], self._mapped(self._computed(own), shown, own, images, seeds)))
             drawn[open_images[done]] = count
             open_images, passes = open_images[~done], passes[:, ~done]
+            maps = None if maps is None else maps.chosen(~done)
             if not len(open_images):
                 break
         order = np.argsort(np.concatenate([indices for indices, _ in settled]))
@@ -200,23 +208,81 @@ class Calls:
             contract.ERROR_PROBABILITY: error,
         }
 
-    def _passes(self, outputs: Sequence[Output], images: "_Whole | Kept", count: int, seeds: Seeds) -> Values:
+    def _mapped(
+        self,
+        values: Values,
+        maps: PooledMaps | None,
+        passes: npt.NDArray[np.float32],
+        batch: Pixels,
+        seeds: Seeds,
+    ) -> Values:
+        """Add the maps of the predicted class.
+
+        A call that predicts another class shows that one. Then the passes that predict the class on their own run
+        again: any of them predict it together, too.
+        """
+        if maps is None:
+            return values
+        merged = maps.merged()
+        for image in np.flatnonzero(~maps.agree):
+            own = np.flatnonzero(passes[:, image].argmax(-1) == values[contract.CLASS_ID][image])
+            again = self._again(batch[image : image + 1], seeds[own])
+            for name in merged:
+                merged[name][image] = np.nan if again is None else again.merged()[name][0]
+        return values | merged
+
+    def _again(self, image: Pixels, seeds: Seeds) -> PooledMaps | None:
+        """The maps of some passes of one image; None without passes."""
+        return self._split([], _Whole(self._runner, image), 1, seeds, self._maps)[1] if len(seeds) else None
+
+    def _passes(
+        self,
+        outputs: Sequence[Output],
+        images: "_Whole | Kept",
+        count: int,
+        seeds: Seeds,
+        maps: Sequence[Output] = (),
+    ) -> tuple[Values, PooledMaps | None]:
         """As `_split`, for any number of images."""
         step = self._images_per_call(len(seeds))
-        starts = range(0, count, step)
-        parts = [self._split(outputs, images.rows(slice(i, i + step)), min(step, count - i), seeds) for i in starts]
-        return self._joined(parts)
+        parts = [
+            self._split(outputs, images.rows(slice(i, i + step)), min(step, count - i), seeds, maps)
+            for i in range(0, count, step)
+        ]
+        pooled = [part for _, part in parts if part is not None]
+        return self._joined([values for values, _ in parts]), PooledMaps.side_by_side(pooled) if pooled else None
 
-    def _split(self, outputs: Sequence[Output], images: "_Whole | Kept", count: int, seeds: Seeds) -> Values:
-        """Run passes split over calls; merge without computing."""
+    def _split(
+        self,
+        outputs: Sequence[Output],
+        images: "_Whole | Kept",
+        count: int,
+        seeds: Seeds,
+        maps: Sequence[Output] = (),
+    ) -> tuple[Values, PooledMaps | None]:
+        """Run passes split over calls; merge without computing.
+
+        Args:
+            outputs: What to merge.
+            images: Images that one call takes.
+            count: How many they are.
+            seeds: All passes.
+            maps: Heatmaps to pool.
+        """
         step = self._passes_per_call(count)
         chunks = [seeds[start : start + step] for start in range(0, len(seeds), step)]
         if isinstance(images, _Whole):
             images = self._images(images.batch, len(chunks) - 1)
-        first = self._call(outputs, images, chunks[0])
+        shown = [self._named[contract.CLASS_ID], *maps] if maps else []
+        first = self._call([*outputs, *shown], images, chunks[0])
         per_pass = [output for output in outputs if output.merge is Merge.CONCATENATED]
-        calls = [first, *(self._call(per_pass, images, chunk) for chunk in chunks[1:])]
-        return first | {output.name: np.concatenate([call[output.name] for call in calls]) for output in per_pass}
+        calls = [first, *(self._call([*per_pass, *shown], images, chunk) for chunk in chunks[1:])]
+        pooled: PooledMaps | None = None
+        for call, chunk in zip(calls, chunks, strict=True) if maps else ():
+            pooled = PooledMaps.of(call, len(chunk)).plus(pooled)
+        merged = {output.name: first[output.name] for output in outputs}
+        merged |= {output.name: np.concatenate([call[output.name] for call in calls]) for output in per_pass}
+        return merged, pooled
 
     def _images(self, batch: Pixels, repeats: int) -> "_Whole | Kept":
         """Images for several calls; kept results of the trunk if that is known to pay.

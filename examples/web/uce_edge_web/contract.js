@@ -13,6 +13,8 @@ export const OUTPUTS = [
 ];
 /** What a file is asked for when its description lists it. */
 export const OPTIONAL = ["novelty", "novelty_score", "in_set"];
+/** The same, for outputs with a number for every place of the image. */
+export const MAPS = ["heatmap", "heatmap_spread"];
 /** What a stored rule may compare with its limits. */
 export const SCORES = ["uncertainty", "confidence"];
 /** Why an image is rejected, by the output `decision`; null where it is accepted. */
@@ -81,6 +83,7 @@ function wrongRule(rule, outputs, classes) {
 
 /** The optional outputs of a file that are known here. */
 export const optionalOutputs = ({ outputs }) => OPTIONAL.filter((name) => outputs.includes(name));
+export const mapOutputs = ({ outputs }) => MAPS.filter((name) => outputs.includes(name));
 
 /** Whether the graph has the input `seeds`: a deterministic one does not, nor one whose passes are baked in. */
 export function takesSeeds({ inference, baked }) {
@@ -91,7 +94,7 @@ export function takesSeeds({ inference, baked }) {
 export function checkSignature(metadata, graph) {
   const wanted = takesSeeds(metadata) ? ["image", "seeds"] : ["image"];
   const inputs = [...graph.inputs].sort();
-  const absent = [...OUTPUTS, ...optionalOutputs(metadata)].filter((name) => !graph.outputs.includes(name));
+  const absent = [...OUTPUTS, ...optionalOutputs(metadata), ...mapOutputs(metadata)].filter((name) => !graph.outputs.includes(name));
   if (inputs.join() !== wanted.join() || absent.length) {
     throw new Refusal(
       `model.onnx has the inputs ${inputs.join(", ")} and the outputs ${graph.outputs.join(", ")}, which is not ` +

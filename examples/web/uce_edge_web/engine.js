@@ -1,6 +1,6 @@
 // The model on this device: WebGPU where there is one, WebAssembly everywhere else.
 
-import { checkSignature, optionalOutputs, passSeeds, Refusal } from "./contract.js";
+import { checkSignature, mapOutputs, optionalOutputs, passSeeds, Refusal } from "./contract.js";
 
 /** Opens a model on the first device that runs it; `wanted` is auto, webgpu or wasm. */
 export async function openEngine(model, metadata, wanted) {
@@ -81,13 +81,14 @@ class Engine {
     return `the processor (WebAssembly, ${this.threads === 1 ? "1 thread" : `${this.threads} threads`})`;
   }
 
-  /** The probabilities of some passes for one image, the milliseconds they took, and its optional outputs by name. */
+  /** The probabilities of some passes for one image, the milliseconds they took, its optional outputs and maps by name. */
   async passes(pixels, seeds) {
     const { height, width, channels } = this.metadata.image;
     const dims = [1, height, width, channels];
     // The set follows from all passes together.
     const optional = optionalOutputs(this.metadata).filter((name) => name !== "in_set");
-    const answer = await this.call("passes", { pixels, dims, dtype: this.dtype, seeds, optional });
+    const maps = mapOutputs(this.metadata);
+    const answer = await this.call("passes", { pixels, dims, dtype: this.dtype, seeds, optional, maps });
     const { classes, inference, members } = this.metadata;
     const count = (inference === "deterministic" ? 1 : seeds.length) * members * classes.length;
     if (answer.values.length !== count || !answer.values.every(Number.isFinite)) {

@@ -1,6 +1,7 @@
 // Draws the passes of one image, a few at a time, so that they can be watched.
 
 import { passesPerCall } from "./contract.js";
+import { PooledMaps } from "./heatmap.js";
 import { inSet, labelSet } from "./sets.js";
 import { summarise } from "./statistics.js";
 
@@ -18,9 +19,10 @@ export async function* draw(engine, pixels, seeds, seed) {
   const samples = deterministic ? 1 : seeds.length;
   const all = new Float32Array(samples * each);
   const steps = [];
+  const pooled = new PooledMaps();
   const size = passesPerCall(metadata, samples);
   for (let done = 0; done < samples; ) {
-    const { values, milliseconds, numbers } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
+    const { values, milliseconds, numbers, maps } = await engine.passes(pixels, seeds.subarray(done, Math.min(done + size, samples)));
     all.set(values, done * each);
     const fresh = values.length / classes;
     done += fresh / members;
@@ -31,7 +33,8 @@ export async function* draw(engine, pixels, seeds, seed) {
     const merged = summarise(passes, classes, { calibration: metadata.calibration ?? {}, deterministic, members });
     const inside = metadata.sets ? inSet(metadata.sets, merged.probabilities) : null;
     const labels = labelSet(inside, merged.probabilities, metadata.classes);
-    const summary = { ...merged, novelty, noveltyScore, labels };
+    pooled.add(maps, values, classes);
+    const summary = { ...merged, novelty, noveltyScore, labels, maps: pooled.of(merged.classId) };
     const complete = done === samples;
     yield { metadata, seeds, seed, samples, passes, fresh, steps, summary, complete, device: engine.name };
   }

@@ -2,6 +2,7 @@
 
 import { drawGauge, drawLatency, drawPasses, drawRunning, listBars, ranked } from "./charts.js";
 import { decide, limitOf, REASONS } from "./contract.js";
+import { drawMap } from "./heatmap.js";
 import { entropy } from "./statistics.js";
 import { aboutSets, count, decimal, explanation, isOutOfDistribution, milliseconds, odds, percent, setInWords, standardError, verdict } from "./words.js";
 
@@ -58,6 +59,7 @@ export function showAnswer(answer, rule, earlier) {
     put("novelty-score", summary.noveltyScore, `distance ${summary.noveltyScore?.toPrecision(3)}`);
   }
   drawGauge(element("gauge"), summary, threshold, deterministic, reason === null);
+  showMaps(summary.maps);
 
   listBars(element("bars"), summary.probabilities, metadata.classes, MOST_BARS);
   const more = metadata.classes.length - MOST_BARS;
@@ -71,13 +73,21 @@ export function showAnswer(answer, rule, earlier) {
     (earlier.length ? " Rings are earlier runs." : "");
 }
 
+/** Where the model looked, and where its passes disagree, over what it saw. */
+function showMaps(maps) {
+  for (const [id, values] of [["heatmap", maps?.heatmap], ["heatmap-spread", maps?.spread]]) {
+    element(`${id}-view`).hidden = !values;
+    if (values) drawMap(element(id), element("seen"), values, Math.max(...values), maps);
+  }
+}
+
 /** The limit on the uncertainty, for the drawings; null for a rule without one. */
 const drawnLimit = (rule, { classId }) => (rule.score === "uncertainty" ? limitOf(rule, classId) : null);
 
 /** Back to the empty page. */
 export function hideAnswer() {
   element("placeholder").hidden = false;
-  for (const id of ["answered", "charts", "record"]) element(id).hidden = true;
+  for (const id of ["answered", "charts", "record", "heatmap-view", "heatmap-spread-view"]) element(id).hidden = true;
   element("answer").dataset.state = "empty";
 }
 
@@ -141,6 +151,8 @@ export function asDocument({ source, passes, seeds, seed, summary, metadata, ste
     seeds: [...seeds],
     classes: metadata.classes,
     probabilities: [...summary.probabilities],
+    heatmap: summary.maps && [...summary.maps.heatmap],
+    heatmap_spread: summary.maps?.spread ? [...summary.maps.spread] : null,
     pass_probabilities: Array.from({ length: summary.rows }, (_, i) => [...passes.subarray(i * size, (i + 1) * size)]),
     milliseconds: steps.at(-1).ms,
     device,

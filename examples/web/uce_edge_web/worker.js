@@ -33,20 +33,23 @@ const tasks = {
   },
 
   /** The calibrated probabilities of some passes, [samples, classes], the time they took, and other outputs of an image. */
-  async passes({ pixels, dims, dtype, seeds, optional }) {
+  async passes({ pixels, dims, dtype, seeds, optional, maps: named }) {
     const feed = { image: new ort.Tensor(dtype, pixels, dims) };
     if (session.inputNames.includes("seeds")) feed.seeds = new ort.Tensor("int32", seeds, [seeds.length]);
     const started = performance.now();
-    const { pass_probabilities: passes, ...others } = await session.run(feed, ["pass_probabilities", ...optional]);
+    const { pass_probabilities: passes, ...others } = await session.run(feed, ["pass_probabilities", ...optional, ...named]);
     const values = Float32Array.from(await passes.getData());
     const milliseconds = performance.now() - started;
     passes.dispose();
     const numbers = {};
+    const maps = {};
     for (const [name, tensor] of Object.entries(others)) {
-      [numbers[name]] = await tensor.getData();
+      const data = await tensor.getData();
+      if (named.includes(name)) maps[name] = { values: Float32Array.from(data), height: tensor.dims[1], width: tensor.dims[2] };
+      else [numbers[name]] = data;
       tensor.dispose();
     }
-    return { result: { values, milliseconds, numbers }, transfer: [values.buffer] };
+    return { result: { values, milliseconds, numbers, maps }, transfer: [values.buffer] };
   },
 };
 

@@ -11,7 +11,7 @@ from onnx_ir.passes import common
 from uce_edge import contract
 from uce_edge.contract import Inference, NoiseKind, Posterior
 from uce_edge.metadata import ImageSpec, Metadata
-from uce_edge_export.graph import head
+from uce_edge_export.graph import head, heatmap
 from uce_edge_export.graph.builder import OPSET, Builder
 from uce_edge_export.graph.weight_layers import largest_state, layer_number, nodes_from, per_image_shape, weight_layers
 from uce_edge_export.noise import noise_table, sampling
@@ -43,6 +43,7 @@ def contract_model(
     *,
     expand_early: bool = False,
     sample_from: str | None = None,
+    with_heatmap: bool = False,
 ) -> tuple[ir.Model, Metadata]:
     """Build the contract model of a deterministic classifier.
 
@@ -53,6 +54,7 @@ def contract_model(
         expand_early: Repeat the image N times at once, for runtimes that cannot broadcast later.
         sample_from: For moments, the weight layer from which on values are drawn, as in `sites.layer_number`; None for
             the last one.
+        with_heatmap: Add the optional outputs of `heatmap`.
 
     Returns:
         The model, and its metadata with noisy layers and costs filled in.
@@ -67,7 +69,8 @@ def contract_model(
     classes = len(metadata.classes)
     if metadata.inference is Inference.DETERMINISTIC:
         samples = None
-        logits, costs = sampling.Pass(g, classifier.graph, batch, None).run(pixels, [], None)
+        passes = sampling.Pass(g, classifier.graph, batch, None)
+        logits, costs = passes.run(pixels, [], None)
         logits = g.Unsqueeze(logits, g.constant(np.array([0])))
     else:
         seeds = ir.val(contract.SEEDS, ir.DataType.INT32, ("samples",))
@@ -91,15 +94,20 @@ def contract_model(
         logits, costs = passes.run(pixels, evened, source, once, expand_early=expand_early)
         logits = g.Reshape(logits, g.Concat(samples, g.constant(np.array([-1, classes])), axis=0))
     outputs = head.emit(g, logits, samples, classes, metadata.calibration)
+    drawn: list[ir.Value] = []
+    if with_heatmap:
+        (class_id,) = (value for value in outputs if value.name == contract.CLASS_ID)
+        drawn = heatmap.emit(g, classifier.graph, spec, passes, samples, class_id)
     metadata = replace(
         metadata,
+        outputs=tuple(str(value.name) for value in drawn),
         minor=contract.MINOR,
         noise=metadata.noise.written,
         posterior=metadata.posterior or (Posterior.DROPOUT if sites else Posterior.NONE),
         layers=tuple(site.layer for site in sites),
         costs=replace(costs, bytes_per_pass=sampling.COPIES * largest_state(classifier.graph)),
     )
-    return finish(g, inputs, outputs, metadata), metadata
+    return finish(g, inputs, [*outputs, *drawn], metadata), metadata
 
 
 def finish(g: Builder, inputs: list[ir.Value], outputs: list[ir.Value], metadata: Metadata) -> ir.Model:

@@ -14,6 +14,7 @@ they are drawn, element by element, where they meet one of those layers.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,17 @@ class _Kind(Enum):
     SHARED = auto()
     UNCERTAIN = auto()
     SAMPLED = auto()
+
+
+class Written(NamedTuple):
+    """A value of the classifier, as the graph has it."""
+
+    value: ir.Value
+    """The value, or its mean where it is uncertain."""
+    sampled: bool
+    """Whether it has an entry for every pass."""
+    variance: Callable[[], ir.Value] | None = None
+    """Writes the variance of an uncertain value."""
 
 
 RandomParts = list[tuple[ir.Node | ir.Value, tuple[int, ...]]]
@@ -176,6 +188,18 @@ class Pass:
         output = self._graph.outputs[0]
         logits = self._sampled(output) if sites else self._value(output)
         return logits, Costs(self._once, self._per_pass, bytes_per_draw=COPIES * self._widest or None)
+
+    def written(self, value: ir.Value) -> Written:
+        """A value of the classifier, after `run`."""
+        if self._kind(value) is not _Kind.UNCERTAIN:
+            return Written(self._value(value), self._kind(value) is _Kind.SAMPLED)
+        known, scale = self._uncertain[value], self._scale
+        assert scale is not None
+        return Written(known.mean, sampled=False, variance=lambda: self._g.Mul(known.variance, scale))
+
+    def repeated(self, value: ir.Value) -> ir.Value:
+        """[batch, ...] -> [samples * batch, ...], passes outside."""
+        return self._repeated(value)
 
     def _sample(self, site: Site) -> None:
         """Write a node with noise of its own."""

@@ -106,6 +106,8 @@ def _output(output: Output, classes: int) -> str:
     start = f'  {{ name: "{output.name}" data_type: {_TYPES[output.dtype]} dims:'
     if output.by_class:
         return f'{start} [ {classes} ] label_filename: "{_LABELS}" }}'
+    if output.by_place:
+        return f"{start} [ -1, -1 ] }}"
     # One number per image: the graph gives [batch], and Triton wants dims that are not empty.
     return f"{start} [ 1 ] reshape {{ shape: [ ] }} }}"
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from uce_edge.evaluation import Example
 from uce_edge.metadata import ImageSpec
+from uce_edge.output.heatmap_overlay import panels
 from uce_edge.output.report.markup import Markup, element
 from uce_edge.output.wording import number, percent
 
@@ -31,9 +32,17 @@ def strip(pictures: Sequence[npt.NDArray[Any]], spec: ImageSpec, what: str) -> M
 
 def data_uri(pixels: npt.NDArray[Any], spec: ImageSpec) -> str:
     """A PNG of the pixels of a model's image, as a data URI."""
+    return _uri(_image(pixels, spec))
+
+
+def _image(pixels: npt.NDArray[Any], spec: ImageSpec) -> Image.Image:
     values = pixels if spec.dtype == "uint8" else np.clip(pixels / np.float32(spec.scale) * 255, 0, 255)
     image = Image.fromarray(values.astype(np.uint8)[..., 0] if spec.channels == 1 else values.astype(np.uint8))
     image.thumbnail((_LARGEST, _LARGEST))
+    return image
+
+
+def _uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
@@ -53,9 +62,15 @@ def _card(example: Example, spec: ImageSpec) -> Markup:
         f"confidence {percent(example.confidence, 0)}",
         f"image {example.index}" if example.name is None else example.name,
     ]
-    return element("li", picture, verdict, *(element("span", words, class_="quiet") for words in rest))
+    maps = [] if example.mapped is None else panels(example.mapped, _image(example.pixels, spec))
+    drawn = [_shown(_uri(image), spec, caption) for caption, image in maps]
+    return element("li", picture, *drawn, verdict, *(element("span", words, class_="quiet") for words in rest))
 
 
 def _picture(pixels: npt.NDArray[Any], spec: ImageSpec, words: str) -> Markup:
+    return _shown(data_uri(pixels, spec), spec, words)
+
+
+def _shown(uri: str, spec: ImageSpec, words: str) -> Markup:
     small = "pixels" if max(spec.height, spec.width) < _SMALL else None
-    return element("img", src=data_uri(pixels, spec), alt=words, class_=small)
+    return element("img", src=uri, alt=words, class_=small)
