@@ -279,6 +279,7 @@ def test_an_ensemble_is_refused(digits: Digits, call: Call) -> None:
     assert (done.code, done.error) == (2, "heatmap.several-networks")
 
 
+@pytest.mark.filterwarnings("ignore::uce_edge.runtime.request.SamplesWarning")  # the draws are not calibrated here
 def test_a_posterior_keeps_the_map_of_the_mean_weights(digits: Digits, tmp_path: Path) -> None:
     export_run(digits.run, tmp_path / "plain.onnx", digits.dataset, Inference.DETERMINISTIC, options=WITH_MAP)
     plain, splits = Model(tmp_path / "plain.onnx", "cpu"), digits.dataset.splits
