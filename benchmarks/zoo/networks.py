@@ -96,7 +96,7 @@ NETWORKS = {
         _timm("mobilevit_xxs", "MobileViT", {}),
         _timm("fastvit_t8", "FastViT"),
         _timm("efficientformer_l1", "EfficientFormer"),
-        _timm("poolformer_s12", "PoolFormer", {"layers": (1, 1, 1, 1)}),
+        _timm("poolformer_s12", "PoolFormer", {}),
         _timm("mixer_s16_224", "MLP-Mixer"),
         _hub("ViT", "ViT, 192 wide", _TINY),
         _hub("Dinov2", "DINOv2, 192 wide",
