@@ -85,8 +85,14 @@ def test_a_network_that_was_trained_so_is_exported_so(tmp_path: Path) -> None:
     assert document["sigma"] == "factored"
 
 
-@pytest.mark.parametrize("inference", [Inference.MC, Inference.MOMENTS])
-@pytest.mark.parametrize("sigma", Sigma)
+@pytest.mark.parametrize(
+    ("sigma", "inference"),
+    [
+        *((sigma, Inference.MC) for sigma in Sigma),
+        (Sigma.EXACT, Inference.MOMENTS),
+        (Sigma.FACTORED, Inference.MOMENTS),
+    ],
+)
 def test_batch_norm_with_negative_scales_passes_the_check(tmp_path: Path, sigma: Sigma, inference: Inference) -> None:
     """It mirrors the noise of its channels, which has the same distribution."""
     network = branches(sigma)
@@ -116,7 +122,7 @@ def test_a_factored_file_squares_no_weight_and_costs_little_more_than_the_networ
     tmp_path: Path, inference: Inference
 ) -> None:
     files, costs = {}, {}
-    for sigma in Sigma:
+    for sigma in (Sigma.EXACT, Sigma.FACTORED):
         layers = (nn.Conv2d(channels, 16, 3) for channels in (1, 16, 16))
         network = gaussianize(nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 3)), 0.2, sigma=sigma)
         done = export_module(network, replace(METADATA, inference=inference), tmp_path / f"{sigma}.onnx")
