@@ -44,7 +44,7 @@ def measure(name: str, data: str, arguments: argparse.Namespace) -> dict[str, ob
     grouped = ["--group", group] if group else []
     budget = ["--budget", arguments.budget] if arguments.budget else []
     promise = ["--target-error", arguments.target_error]
-    scores = arguments.out / f"{name}.json"
+    scores = arguments.out / f"{name}-scores.json"  # NAME.json is the file's description
     times = {
         "train": timed("train", "--data", folder, *grouped, "--backbone", arguments.backbone, *budget, "--out", run),
         "calibrate": timed("calibrate", run, *promise),
@@ -57,7 +57,7 @@ def measure(name: str, data: str, arguments: argparse.Namespace) -> dict[str, ob
     }  # fmt: skip
     again = {
         AGAIN[0]: timed("calibrate", run, "--samples", 30, *promise),
-        AGAIN[1]: timed("calibrate", run, "--samples", 30, "--target-error", 0.1),
+        AGAIN[1]: timed("calibrate", run, "--samples", 30, "--target-error", 1.5 * float(arguments.target_error)),
         AGAIN[2]: timed("calibrate", run, "--posterior", "laplace"),
     }
     return {"name": name, "times": times, "again": again, "scores": json.loads(scores.read_text())}
@@ -73,7 +73,7 @@ def timed(*words: object, to: Path | None = None) -> tuple[float, float]:
     if to is not None:
         to.write_text(done.stdout)
     if done.returncode:
-        print(f"exit code {done.returncode}", flush=True)
+        raise SystemExit(f"exit code {done.returncode}: the images may be too few for --target-error")
     return time.monotonic() - started, _cpu() - used
 
 
