@@ -19,14 +19,11 @@ from uce_edge_export.noise.uncertain import (
     given,
     in_units,
     refused,
-    scalar,
     scaled,
 )
 
 _HUGE = 1e30  # a bound beyond this is none
 
-_REACH = 1.6  # of three points, how far the outer ones are from the mean, in deviations
-_OUTER = 0.5 / _REACH**2  # their probability, which keeps the variance of what is linear
 _SMOOTH = {"Sigmoid", "Tanh", "Erf", "HardSigmoid", "HardSwish", "Gelu", "Softplus", "Softsign", "Mish", "Elu"}
 
 _CONDITIONS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
@@ -51,7 +48,7 @@ def _width_for(node: ir.Node) -> float:
     if node.op_type == "Clip" and None not in (_bounds(node.inputs[1:]) or (None,)):
         return rectifier_moments.REACH
     if node.op_type in _SMOOTH:
-        return _REACH
+        return rectifier_moments.REACH
     return rectifier_moments.WIDTH if node.op_type in ("Relu", "LeakyRelu", "Clip", "Add", "Sub") else 1.0
 
 
@@ -127,20 +124,9 @@ def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain
 
 
 def integrated(g: Builder, x: Uncertain, function: Emit) -> Uncertain:
-    """Moments of a function of a Gaussian, from three points.
-
-    They are m - t, m and m + t with t = 1.6 deviations. With u and l for the steps of the function to the upper and
-    from the lower one, a = u + l, b = u - l and the probability w of each outer point,
-
-        mean = f(m) + w b;   variance = w / 2 (a^2 + (1 - 2 w) b^2)
-    """
-    t = deviations(g, x, _REACH)
-    low, middle, high = (function(point) for point in (g.Sub(x.mean, t), x.mean, g.Add(x.mean, t)))
-    upper, lower = g.Sub(high, middle), g.Sub(middle, low)
-    a, b = g.Add(upper, lower), g.Sub(upper, lower)
-    mean = g.Add(middle, g.Mul(b, scalar(g, _OUTER)))
-    spread = g.Add(g.Mul(a, a), g.Mul(g.Mul(b, b), scalar(g, 1 - 2 * _OUTER)))
-    return scaled(g, mean, spread, _OUTER / 2)
+    """Moments of a function of a Gaussian, from three points."""
+    t = deviations(g, x, rectifier_moments.REACH)
+    return scaled(g, *rectifier_moments.three_points(g, x.mean, t, function))
 
 
 def _with_constant(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain | None:

@@ -20,7 +20,9 @@ import onnx_ir as ir
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.noise.uncertain import Operand, Uncertain, certain
 
-FINEST = 7
+LARGE = 32
+"""Only behind a map with longer sides is there a grid."""
+SIDE = 14
 """A grid has at least as many positions along each side."""
 
 _PLACES = 2  # axes of a map
@@ -85,7 +87,7 @@ class Gridded(Uncertain):
 
 def step_for(shape: Sequence[int]) -> int:
     """The step of the grid on a map of some height and width."""
-    return 1 << max(int(min(shape) / FINEST), 1).bit_length() - 1
+    return 1 << max(int(min(shape) / SIDE), 1).bit_length() - 1
 
 
 def picked(g: Builder, value: ir.Value, step: int) -> ir.Value:
