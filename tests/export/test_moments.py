@@ -205,12 +205,12 @@ def test_a_relu6_takes_few_nodes() -> None:
     assert len(bench.g.nodes) <= 13
 
 
-def test_a_silu_takes_few_nodes() -> None:
+def test_a_hardswish_takes_few_nodes() -> None:
     bench = Bench((1,))
-    result = activation(bench, "silu")
+    result = activation(bench, "hardswish")
     assert result.scaled_mean
     assert result.scaled
-    assert len(bench.g.nodes) <= 17
+    assert len(bench.g.nodes) <= 13
 
 
 def test_a_relu_takes_few_nodes_and_no_exponential() -> None:
