@@ -123,7 +123,19 @@ def step_rows(folder: Path, reached: dict[str, float]) -> list[str]:
         if noisy == "tail" and not takes("train", "--noisy"):
             continue
         run, more = folder / noisy, ["--noisy", noisy] if noisy == "tail" else []
-        kind = ["--arch", LITE0, "--size", str(SIDE), "--p", "0.01", "--epochs", "1", "--batch-size", "16", *more]
+        kind = [
+            "--arch",
+            LITE0,
+            "--size",
+            f"{SIDE}x{SIDE}",
+            "--p",
+            "0.01",
+            "--epochs",
+            "1",
+            "--batch-size",
+            "16",
+            *more,
+        ]
         step(f"`train`, {noisy}, one epoch of 32 images", "train", "--data", images, *kind, "--out", run)
         fitted = step(f"`calibrate --samples {samples}`, {noisy}", "calibrate", run, "--samples", str(samples))
         written = step(f"`export`, {noisy}", "export", run, "--out", folder / "mc.onnx")

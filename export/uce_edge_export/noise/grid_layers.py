@@ -1,8 +1,4 @@
-"""Convolutions between maps on a grid.
-
-See `grid_moments`: the mean on the output's grid is that of the plain map at its positions, plus what the weights,
-summed over the taps, make of the difference to the mean. The variance comes from squared weights, likewise summed.
-"""
+"""Convolutions between maps on a grid, see `grid_moments`."""
 
 import functools
 import math
@@ -47,11 +43,7 @@ class GridLayer:
         attributes = dict(self.node.attributes)
         attributes["strides"] = ir.AttrInt64s("strides", [self.out_step * stride for stride in _strides(self.node)])
         inputs = [self.plain, weight, *([] if bias is None else [bias])]
-        mean = g.append(ir.Node("", "Conv", inputs, attributes.values()))[0]
-        if self.x is None:
-            return mean
-        sums = g.ReduceSum(weight, g.constant(_PLACES))
-        return g.Add(mean, self._one_tap(picked(g, self.x.difference, self.ratio), sums))
+        return g.append(ir.Node("", "Conv", inputs, attributes.values()))[0]
 
     def variance(self, weight: ir.Value, p: float, factor: float, factors: Factors | None) -> ir.Value:
         """Factor * layer(p m^2 + v, W^2) on the output's grid."""

@@ -1,14 +1,14 @@
 """Variances of large maps at a few positions.
 
-A large map has many positions that say the same about the noise of its channels. So its mean is computed in two parts:
+A large map has many positions that say the same about the noise of its channels. So it is computed twice:
 
     a *plain* map at all positions, by the layers of the network as they are, without regard to the variance
     mean and variance on a *grid* of every n-th position, by the rules of `moments`
 
-A k x k layer takes the plain map, at the grid's positions only, and adds what its weights, summed over the taps, make
-of the difference between mean and plain map. Its variance comes from squared weights, likewise summed. That takes the
-difference and the variance for locally constant. Where a rule needs the whole map, they are spread over the positions
-around (`Gridded`); once maps are small, the grid is the map.
+A 1x1 layer works on the grid alone. The mean of a k x k layer is that of the plain map, at the grid's positions: noise
+on single positions says little about the mean of a window. Its variance comes from squared weights that are summed over
+the taps, as if mean and variance were constant under the window. Where a rule needs the whole map, it gets the plain
+map and the variances of the nearest positions; once maps are small, the grid is the map.
 """
 
 import math
@@ -38,9 +38,7 @@ class Gridded(Uncertain):
         plain: ir.Value,
         step: int,
         shape: tuple[int, int],
-        covered: tuple[int, int] | None = None,
-        inside: ir.Value | None = None,
-        whole: tuple[Callable[[], ir.Value], Callable[[], ir.Value]] | None = None,
+        padded: tuple[tuple[int, int], Callable[[], ir.Value]] | None = None,
     ) -> None:
         """Describe a map.
 
@@ -50,27 +48,12 @@ class Gridded(Uncertain):
             plain: The map at all positions.
             step: Between neighbours of the grid.
             shape: Height and width of the map.
-            covered: Height and width that the grid was made for; None for those of the map.
-            inside: The plain map without padding; None if there is none.
-            whole: Write mean and variance at all positions; None to spread those of the grid.
+            padded: For a map with zeros around it, height and width without them, and what writes its variance.
         """
         self.grid, self.plain, self.step, self.shape = grid, plain, step, shape
-        self.covered = covered or shape
+        self.covered, variance = padded or (shape, lambda: self._spread(grid.variance))
         self._g = g
-        self._difference: ir.Value | None = None
-        self.inside = plain if inside is None else inside
-        mean, variance = whole or (
-            lambda: g.Add(plain, self._spread(self.difference)),
-            lambda: self._spread(grid.variance),
-        )
-        super().__init__(mean, variance, positive=grid.positive)
-
-    @property
-    def difference(self) -> ir.Value:
-        """What is to be added to the plain map on the grid."""
-        if self._difference is None:
-            self._difference = self._g.Sub(self.grid.mean, picked(self._g, self.inside, self.step))
-        return self._difference
+        super().__init__(plain, variance, positive=grid.positive and padded is None)
 
     def _spread(self, value: ir.Value) -> ir.Value:
         """A value of the grid at all positions."""
@@ -149,7 +132,8 @@ def _is_one_place(value: ir.Value, x: Operand) -> bool:
 
 def pooled(g: Builder, node: ir.Node, x: Gridded, rest: Sequence[Operand]) -> Uncertain:
     """The mean over all positions."""
-    mean, more, variance = (g.copy(node, [v, *certain(rest)])[0] for v in (x.plain, x.difference, x.grid.variance))
+    difference = g.Sub(x.grid.mean, picked(g, x.plain, x.step))
+    mean, more, variance = (g.copy(node, [v, *certain(rest)])[0] for v in (x.plain, difference, x.grid.variance))
     share = g.constant(np.float32(1 / math.prod(x.shape)))
     return Uncertain(g.Add(mean, more), g.Mul(variance, share))
 
@@ -164,18 +148,13 @@ def pools_all(node: ir.Node) -> bool:
 
 def padded(g: Builder, node: ir.Node, x: Gridded, rest: Sequence[Operand], rule: Callable[..., Uncertain]) -> Uncertain:
     """Zeros around a map; the grid stays where it is."""
-    whole: list[Uncertain] = []
-
-    def known() -> Uncertain:
-        if not whole:
-            whole.append(rule(g, node, Uncertain(x.mean, x.variance), rest))
-        return whole[0]
-
     plain = g.copy(node, [x.plain, *certain(rest)])[0]
-    return Gridded(
-        g, x.grid, plain, x.step, given_map(node.outputs[0]), x.covered, x.inside,
-        (lambda: known().mean, lambda: known().variance),
-    )  # fmt: skip
+    shape = given_map(node.outputs[0])
+
+    def variance() -> ir.Value:
+        return rule(g, node, Uncertain(x.mean, x.variance), rest).variance
+
+    return Gridded(g, x.grid, plain, x.step, shape, (x.covered, variance))
 
 
 def pads_a_little(node: ir.Node, x: Gridded) -> bool:

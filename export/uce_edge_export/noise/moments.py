@@ -72,7 +72,7 @@ def _on_grid(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertai
     if node.op_type in elementwise_moments.OPERATORS:
         return grid_moments.element_by_element(g, node, operands, elementwise_moments.apply)
     x, *rest = operands
-    if isinstance(x, Gridded) and grid_moments.pools_all(node):
+    if isinstance(x, Gridded) and grid_moments.pools_all(node) and x.covered == x.shape:
         return grid_moments.pooled(g, node, x, rest)
     if isinstance(x, Gridded) and node.op_type == "Pad" and grid_moments.pads_a_little(node, x):
         return grid_moments.padded(g, node, x, rest, _padded)
