@@ -92,7 +92,7 @@ def on_grid(g: Builder, node: ir.Node, x: Operand) -> GridLayer | None:
         return None
     out_step, (stride, *others) = step_for(shape), set(_strides(node))
     automatic = "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() not in ("NOTSET", "VALID")
-    if others or automatic or (min(shape) <= LARGE and not isinstance(x, Gridded)):
+    if others or automatic or ((out_step == 1 or min(shape) <= LARGE) and not isinstance(x, Gridded)):
         return None
     known = x if isinstance(x, Gridded) else None
     if known is None and isinstance(x, Uncertain):
