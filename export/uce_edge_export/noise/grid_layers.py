@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import weight_of
-from uce_edge_export.noise.grid_moments import LARGE, Gridded, given_map, map_of, picked, step_for
+from uce_edge_export.noise.grid_moments import Gridded, given_map, is_large, map_of, picked, step_for
 from uce_edge_export.noise.sigma_factors import Factors, Squares
 from uce_edge_export.noise.uncertain import Operand, Uncertain, power
 
@@ -92,7 +92,7 @@ def on_grid(g: Builder, node: ir.Node, x: Operand) -> GridLayer | None:
         return None
     out_step, (stride, *others) = step_for(shape), set(_strides(node))
     automatic = "auto_pad" in node.attributes and node.attributes["auto_pad"].as_string() not in ("NOTSET", "VALID")
-    if others or automatic or ((out_step == 1 or min(shape) <= LARGE) and not isinstance(x, Gridded)):
+    if others or automatic or (not is_large(shape) and not isinstance(x, Gridded)):
         return None
     known = x if isinstance(x, Gridded) else None
     if known is None and isinstance(x, Uncertain):

@@ -73,6 +73,11 @@ def step_for(shape: Sequence[int]) -> int:
     return 1 << max(int(min(shape) / SIDE), 1).bit_length() - 1
 
 
+def is_large(shape: Sequence[int]) -> bool:
+    """Whether a map gets a grid, wherever it comes from."""
+    return min(shape) > LARGE and step_for(shape) > 1
+
+
 def picked(g: Builder, value: ir.Value, step: int) -> ir.Value:
     """Every n-th position of a map."""
     # As a Slice, it would leave the blocked layout of ONNX Runtime.
