@@ -3,6 +3,7 @@
     python benchmarks/studies/inference_quality.py moments NAME=RUN ...     # the first table
     python benchmarks/studies/inference_quality.py adaptive NAME=RUN        # the second
     python benchmarks/studies/inference_quality.py relu NAME=RUN ...        # the third: what the rule of a ReLU costs
+    python benchmarks/studies/inference_quality.py grid NAME=RUN ...        # the fourth: what grids cost
 
 Every RUN is a calibrated training run. Its exact, moments and deterministic files are made from it, and compared on the
 same test images of its dataset.
@@ -15,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -26,7 +28,7 @@ from uce_edge.rejection.rule import Decision, within
 from uce_edge.runtime.model import Model
 from uce_edge.runtime.prediction import Prediction
 from uce_edge_export.graph.builder import Builder
-from uce_edge_export.noise import rectifier_moments
+from uce_edge_export.noise import grid_moments, rectifier_moments
 from uce_edge_train.export import export_run
 from uce_edge_train.runs import Run
 
@@ -82,14 +84,26 @@ def adaptive(name: str, folder: str, place: Path) -> list[str]:
 
 def relu_rules(name: str, folder: str, place: Path) -> list[str]:
     """Rows of the third table."""
+    present = {name: getattr(rectifier_moments, name) for name in CLOSED_FORMS}
+    return forms(name, folder, place, rectifier_moments, {"closed form": CLOSED_FORMS, "rule": present})
+
+
+def grids(name: str, folder: str, place: Path) -> list[str]:
+    """Rows of the fourth table."""
+    finest = grid_moments.SIDE
+    sides = {f"{side}x{side} positions or more": {"SIDE": side} for side in (finest, finest // 2)}
+    return forms(name, folder, place, grid_moments, {"all positions": {"LARGE": 1 << 20}, **sides})
+
+
+def forms(name: str, folder: str, place: Path, module: object, changes: dict[str, dict[str, Any]]) -> list[str]:
+    """Files that differ in the names of a module; intervals are of the difference to the first."""
     dataset = Run.load(folder).dataset()
     test, few = (dataset.splits["test"].at_most(count) for count in (IMAGES, DISTANCE_IMAGES))
     export_run(folder, place / "mc.onnx", dataset)
     reference = Model(place / "mc.onnx", "cpu").predict(few.images, 100, seed=1).uncertainty
     rows, theirs, their_distances = [], None, None
-    present = {name: getattr(rectifier_moments, name) for name in CLOSED_FORMS}
-    for kind, rules in (("closed form", CLOSED_FORMS), ("rule", present)):
-        with mock.patch.multiple(rectifier_moments, **rules):
+    for kind, change in changes.items():
+        with mock.patch.multiple(module, **change):
             export_run(folder, place / "moments.onnx", dataset, Inference.MOMENTS)
         model = Model(place / "moments.onnx", "cpu")
         ours = model.predict(test.images)
@@ -101,11 +115,12 @@ def relu_rules(name: str, folder: str, place: Path) -> list[str]:
                 text += interval(metric, ours, theirs, test.labels)
             values.append(text)
         values.append(f"{distances.mean():.4f}")
-        if their_distances is not None:
-            change = distances - their_distances
-            error = 1.96 * change.std() / math.sqrt(len(change))
-            values[-1] += f" ({change.mean() - error:+.4f} to {change.mean() + error:+.4f})"
-        theirs, their_distances = ours, distances
+        if their_distances is None:
+            theirs, their_distances = ours, distances
+        else:
+            difference = distances - their_distances
+            error = 1.96 * difference.std() / math.sqrt(len(difference))
+            values[-1] += f" ({difference.mean() - error:+.4f} to {difference.mean() + error:+.4f})"
         rows.append(f"| {name} | {kind} | {' | '.join(values)} |")
         print(rows[-1], flush=True)
     return rows
@@ -247,8 +262,20 @@ network, on {distance_images} of them. Brackets hold the 95 % interval of the di
 {rows}
 """
 
-PARTS = {"moments": one_pass, "adaptive": adaptive, "relu": relu_rules}
-TEXTS = {"moments": MOMENTS, "adaptive": ADAPTIVE, "relu": RELU}
+GRID = """## Large maps on a grid
+
+A moments file computes mean and variance of maps above 32x32 on a grid ([how](science.md#one-pass-moments)). The table
+compares files with grids, and with all positions, on {images} test images at most. "distance" is the mean absolute
+difference of the uncertainty to that of 100 passes of the same network, on {distance_images} of them at most. Brackets
+hold the 95 % interval of the difference to all positions.
+
+| network | grid | accuracy | NLL | AURC | distance |
+| --- | --- | --- | --- | --- | --- |
+{rows}
+"""
+
+PARTS = {"moments": one_pass, "adaptive": adaptive, "relu": relu_rules, "grid": grids}
+TEXTS = {"moments": MOMENTS, "adaptive": ADAPTIVE, "relu": RELU, "grid": GRID}
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -6,14 +6,12 @@ over its root. Values with different roots are taken for independent.
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.noise import rectifier_moments, sign_points
 from uce_edge_export.noise.sigma_factors import Squares
 from uce_edge_export.noise.uncertain import (
-    TINY,
     Emit,
     Operand,
     Uncertain,
@@ -21,14 +19,12 @@ from uce_edge_export.noise.uncertain import (
     given,
     in_units,
     refused,
-    scalar,
     scaled,
 )
 
 _HUGE = 1e30  # a bound beyond this is none
 
-_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_SMOOTH = {"Sigmoid", "Tanh", "Erf", "HardSigmoid", "HardSwish", "Gelu", "Softplus", "Softsign", "Mish", "Elu"}
 
 _CONDITIONS = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
 OPERATORS = _CONDITIONS | {
@@ -41,13 +37,17 @@ OPERATORS = _CONDITIONS | {
 
 def unit_for(value: ir.Value) -> float:
     """The best divisor of a variance for later nodes."""
-    widths = {_width_for(use.node) for use in value.uses()}
+    users = {use.node for use in value.uses()}
+    # In x * sigmoid(x), the product is part of the function.
+    widths = {_width_for(node) for node in users if len(users) == 1 or node.op_type not in ("Mul", "Div")}
     return widths.pop() ** -2 if len(widths) == 1 else 1.0
 
 
 def _width_for(node: ir.Node) -> float:
     """The number of deviations that a node's rule takes."""
     if node.op_type == "Clip" and None not in (_bounds(node.inputs[1:]) or (None,)):
+        return rectifier_moments.REACH
+    if node.op_type in _SMOOTH:
         return rectifier_moments.REACH
     return rectifier_moments.WIDTH if node.op_type in ("Relu", "LeakyRelu", "Clip", "Add", "Sub") else 1.0
 
@@ -65,7 +65,7 @@ def apply(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
     def resolve() -> Uncertain:
         if node.op_type in _CONDITIONS:
             raise refused(node, "a condition that depends on noise has no mean")
-        return (_known(g, node, operands) if len(noisy) == 1 else None) or Uncertain(*integrated(g, root, function))
+        return (_known(g, node, operands) if len(noisy) == 1 else None) or integrated(g, root, function)
 
     keeps = len(noisy) == 1 and noisy[0].positive and node.op_type in ("Add", "Sub")
     return Uncertain(None, None, positive=keeps, root=root, function=function, resolve=resolve)
@@ -123,21 +123,10 @@ def _relu_of_one_map(g: Builder, mean: ir.Value, one_map: ir.Value) -> Uncertain
     return scaled(g, g.Mul(in_units.mean, r), lambda: g.Mul(in_units.square, one_map), in_units.factor, squares=squares)
 
 
-def integrated(g: Builder, x: Uncertain, function: Emit) -> tuple[ir.Value, ir.Value]:
-    """Moments of a function of a Gaussian, by Gauss-Hermite quadrature."""
-    v = x.variance if x.positive else g.Max(x.variance, g.constant(np.float32(TINY)))
-    s = g.Sqrt(v)
-    values = [function(g.Add(x.mean, g.Mul(s, scalar(g, point)))) for point in _POINTS]
-    mean = _weighted(g, values)
-    deviations = [g.Sub(value, mean) for value in values]
-    return mean, _weighted(g, [g.Mul(deviation, deviation) for deviation in deviations])
-
-
-def _weighted(g: Builder, values: list[ir.Value]) -> ir.Value:
-    total = g.Mul(values[0], scalar(g, _WEIGHTS[0]))
-    for value, weight in zip(values[1:], _WEIGHTS[1:], strict=True):
-        total = g.Add(total, g.Mul(value, scalar(g, weight)))
-    return total
+def integrated(g: Builder, x: Uncertain, function: Emit) -> Uncertain:
+    """Moments of a function of a Gaussian, from three points."""
+    t = deviations(g, x, rectifier_moments.REACH)
+    return scaled(g, *rectifier_moments.three_points(g, x.mean, t, function))
 
 
 def _with_constant(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain | None:
@@ -181,7 +170,7 @@ def _independent(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Unce
     assert isinstance(b, Uncertain)
     if node.op_type == "Div":
         denominator = b
-        b = Uncertain(*integrated(g, b.root, lambda value: g.Reciprocal(denominator.function(value))))
+        b = integrated(g, b.root, lambda value: g.Reciprocal(denominator.function(value)))
     if node.op_type in ("Mul", "Div"):
         # v1 m2^2 + v2 (m1^2 + v1)
         first = g.Mul(a.variance, g.square(b.mean))

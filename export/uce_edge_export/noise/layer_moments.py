@@ -8,7 +8,9 @@ import onnx_ir as ir
 
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.weight_layers import product_scale, weight_of
+from uce_edge_export.noise import grid_layers
 from uce_edge_export.noise.elementwise_moments import unit_for
+from uce_edge_export.noise.grid_layers import GridLayer
 from uce_edge_export.noise.rectifier_moments import UNIT
 from uce_edge_export.noise.sigma_factors import Factors, Squares, emit_map, emit_variance, per_output
 from uce_edge_export.noise.uncertain import TINY, Operand, Uncertain, certain, power, scaled
@@ -50,6 +52,9 @@ def moments(
     position = operand_index(node)
     x = operands[position]
     assert x is not None
+    layer = grid_layers.on_grid(g, node, x)
+    if layer is not None:
+        return _on_grid(g, node, layer, operands, p, factors)
     mean, mean_factor = x.scaled_mean if isinstance(x, Uncertain) else (x, 1.0)
     inputs = certain([mean if i == position else operand for i, operand in enumerate(operands)])
     weight = inputs[1 - position]
@@ -62,7 +67,9 @@ def moments(
     result = g.copy(node, inputs)[0]
     if factors is not None and factors.groups == 1:
         parts = x.squares(g, p) if isinstance(x, Uncertain) else Squares(((g.square(x), p),))
-        return _of_one_map(g, node, result, parts, factors, 1 / (unit * (1 - p)), unit)
+        common = _common(factors, 1 / (unit * (1 - p)), unit)
+        one_map = emit_map(g, node, parts, factors, common)
+        return _of_one_map(g, result, one_map, factors, 1 / (unit * (1 - p)), unit)
     squares, factor = power(g, x, p) if isinstance(x, Uncertain) else (g.square(x), p)
     factor /= unit * (1 - p)
     if factors is None:
@@ -72,12 +79,34 @@ def moments(
     return scaled(g, result, _floored(g, variance), unit, positive=True)
 
 
+def _on_grid(
+    g: Builder, node: ir.Node, layer: GridLayer, operands: Sequence[Operand], p: float, factors: Factors | None
+) -> Uncertain:
+    """The same on the positions of a grid."""
+    _, weight, *biases = operands
+    bias = certain(biases)[0] if biases else None
+    assert isinstance(weight, ir.Value)
+    unit = unit_for(node.outputs[0])
+    factor = 1 / (unit * (1 - p))
+    mean = layer.mean(weight, bias)
+    if factors is not None and factors.groups == 1:
+        one_map = layer.map(factors, p, _common(factors, factor, unit))
+        return layer.whole(_of_one_map(g, mean, one_map, factors, factor, unit), weight, bias)
+    variance = layer.variance(weight, p, factor, factors)
+    return layer.whole(scaled(g, mean, _floored(g, variance), unit, positive=True), weight, bias)
+
+
+def _common(factors: Factors, factor: float, unit: float) -> float:
+    """The factor of the map that makes it the variance of all channels, if they are even."""
+    return float(factors.outputs[0]) * factor * unit / UNIT if factors.even else 1.0
+
+
 def _of_one_map(
-    g: Builder, node: ir.Node, mean: ir.Value, squares: Squares, factors: Factors, factor: float, unit: float
+    g: Builder, mean: ir.Value, one_map: ir.Value, factors: Factors, factor: float, unit: float
 ) -> Uncertain:
     """A value with the variance unit * factor * u_o * s."""
-    common = float(factors.outputs[0]) * factor * unit / UNIT if factors.even else 1.0
-    shared = _floored(g, emit_map(g, node, squares, factors, common))
+    common = _common(factors, factor, unit)
+    shared = _floored(g, one_map)
     outputs = np.maximum(factor / common * factors.outputs, TINY)
 
     def times_map(values: npt.NDArray[np.float64], one_map: ir.Value) -> ir.Value:
@@ -86,8 +115,8 @@ def _of_one_map(
     def width(number: float) -> ir.Value:
         return times_map(number * np.sqrt(outputs * unit), g.Sqrt(shared))
 
-    one_map = shared if factors.even else None
-    return scaled(g, mean, lambda: times_map(outputs, shared), unit, positive=True, width=width, one_map=one_map)
+    even = shared if factors.even else None
+    return scaled(g, mean, lambda: times_map(outputs, shared), unit, positive=True, width=width, one_map=even)
 
 
 def _floored(g: Builder, variance: ir.Value) -> ir.Value:

@@ -6,7 +6,7 @@ Every unit is taken for an independent Gaussian. Then a weight layer with rate p
 
 which is exact for the noise of that layer, and loses the correlation of units that share earlier noise. Activations
 with a kink (ReLU, leaky ReLU, clipping) have rules of their own, see `rectifier_moments`. Everything else that works
-element by element, such as SiLU and GELU, however many nodes they are made of, is integrated at five points
+element by element, such as SiLU and GELU, however many nodes they are made of, is computed at three points
 (`elementwise_moments`). Norms and softmax are linearised where their own statistics are expected (`norm_moments`,
 `attention_moments`). The maximum of a pooling window is taken as if its units moved together; sums, means, products and
 concatenations as if they were independent. Whatever else gives floats is computed at a few points (`sign_points`).
@@ -20,7 +20,15 @@ import numpy as np
 import onnx_ir as ir
 
 from uce_edge_export.graph.builder import Builder
-from uce_edge_export.noise import attention_moments, elementwise_moments, norm_moments, pool_moments, sign_points
+from uce_edge_export.noise import (
+    attention_moments,
+    elementwise_moments,
+    grid_moments,
+    norm_moments,
+    pool_moments,
+    sign_points,
+)
+from uce_edge_export.noise.grid_moments import Gridded
 from uce_edge_export.noise.uncertain import Operand, Uncertain, certain
 
 # These only move elements or choose among them: mean and variance go the same way.
@@ -42,6 +50,9 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
         UceEdgeError: An output has no mean and variance.
     """
     kind = node.op_type
+    known = _on_grid(g, node, operands) if any(isinstance(x, Gridded) for x in operands) else None
+    if known is not None:
+        return [known]
     if kind in elementwise_moments.OPERATORS:
         return [elementwise_moments.apply(g, node, operands)]
     if kind in _MOVING or (kind == "Resize" and _mode(node, "nearest") == "nearest"):
@@ -54,6 +65,18 @@ def propagate(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Un
     if rule is None or extra or not alone or not isinstance(first, Uncertain):
         return sign_points.at_points(g, node, operands)
     return [rule(g, node, first, operands[1:])]
+
+
+def _on_grid(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain | None:
+    """A large map, on the positions of its grid; None for all of it."""
+    if node.op_type in elementwise_moments.OPERATORS:
+        return grid_moments.element_by_element(g, node, operands, elementwise_moments.apply)
+    x, *rest = operands
+    if isinstance(x, Gridded) and grid_moments.pools_all(node) and x.covered == x.shape:
+        return grid_moments.pooled(g, node, x, rest)
+    if isinstance(x, Gridded) and node.op_type == "Pad" and grid_moments.pads_a_little(node, x):
+        return grid_moments.padded(g, node, x, rest, _padded)
+    return None
 
 
 def _moved(g: Builder, node: ir.Node, operands: Sequence[Operand]) -> list[Uncertain]:

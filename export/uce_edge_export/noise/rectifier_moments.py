@@ -9,16 +9,18 @@ The mean is that of the uniform distribution, the variance is a fit. WIDTH keeps
 Against the integral over a Gaussian, the mean is off by 0.0261 s at most, at the kink, and the variance by 0.0760 s^2,
 about 1.7 s from it. There is no exponential and no error function, and r q serves both.
 
-Between two bounds, as at a ReLU6, that would take twice the nodes. There the Gaussian is taken for three points, m - t,
-m and m + t with t = REACH * s, of which the outer ones have the probability w = OUTER. With lo, mid and hi for what the
-bounds leave of them,
+Between two bounds, as at a ReLU6, that would take twice the nodes. There, and for every other function f that works
+element by element, such as SiLU and GELU, the Gaussian is taken for three points, m - t, m and m + t, with
+t = REACH * s, of which the outer ones have the probability w = OUTER. With lo, mid and hi for what f makes of them,
 
     mean = w (lo + hi) + (1 - 2 w) mid;   variance = s^2 ((hi - lo) / 2t)^2
 
 At a single kink, this mean is off by 0.0396 s at most, and this variance by 0.1334 s^2, about 1.4 s from it. Where the
-noise is larger than the distance of the bounds, both stay within what the bounds allow.
+noise is larger than the distance of the bounds, both stay within what the bounds allow. A smooth function is off by
+less the smaller s: at a SiLU, by 0.0044 s and 0.027 s^2 at s = 0.5, by 0.0134 s and 0.066 s^2 at s = 1.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -101,9 +103,14 @@ def clip_above(g: Builder, m: ir.Value, r: ir.Value, high: float) -> Bent:
 
 
 def clip(g: Builder, m: ir.Value, t: ir.Value, low: float, high: float) -> Bent:
-    """Moments of min(max(x, low), high) from three points."""
+    """Moments of min(max(x, low), high)."""
     bounds = _scalar(g, low), _scalar(g, high)
-    lo, mid, hi = (g.Clip(point, *bounds) for point in (g.Sub(m, t), m, g.Add(m, t)))
+    return three_points(g, m, t, lambda x: g.Clip(x, *bounds))
+
+
+def three_points(g: Builder, m: ir.Value, t: ir.Value, function: Callable[[ir.Value], ir.Value]) -> Bent:
+    """Moments of a function from three points, t apart."""
+    lo, mid, hi = (function(point) for point in (g.Sub(m, t), m, g.Add(m, t)))
     between = g.Sub(hi, lo)
     mean = g.Add(g.Add(lo, hi), g.Mul(mid, _scalar(g, (1 - 2 * OUTER) / OUTER)))
     return Bent(mean, g.Mul(between, between), (2 * REACH) ** -2, OUTER)
