@@ -16,7 +16,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) --editable ".[cpu,train,export,serve,sign,medical,parquet,dev]"
+	$(PIP) --editable ".[cpu,train,export,serve,sign,medical,parquet,dossier,dev]"
 	touch $@
 
 # The bundled model on the sample images: a table, a picture, and what the passes cost. No PyTorch.

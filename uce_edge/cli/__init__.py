@@ -17,6 +17,7 @@ from uce_edge.cli import (
     compare,
     demo,
     doctor,
+    dossier,
     evaluate,
     export,
     info,
@@ -63,6 +64,7 @@ app.command(name="monitor", cls=Command)(monitor.monitor)
 app.command(name="replay", cls=Command)(replay.replay)
 app.command(name="verify", cls=Command)(verify.verify)
 app.command(name="sign", cls=Command)(sign.sign)
+app.command(name="dossier", cls=Command)(dossier.dossier)
 app.command(name="reproduce", cls=Command)(reproduce.reproduce)
 app.command(name="demo", cls=Command)(demo.demo)
 app.command(name="doctor", cls=Command)(doctor.doctor)

@@ -62,6 +62,24 @@ def files(path: Path) -> list[str]:
     return [image_lists.beside(name, str(path.parent)) for name in names if name.strip()]
 
 
+def column(path: Path, name: str) -> dict[str, str]:
+    """The values of a column by path, as the manifest spells both.
+
+    Raises:
+        UsageError: There is no such column, or a cell is empty.
+    """
+    path = _table(path)
+    rows = _rows(path)
+    columns = list(dict.fromkeys(known for row in rows for known in row.cells))
+    if name not in columns:
+        raise UsageError(
+            expected(f"a column of {path}", f"one of {', '.join(columns)}", name, "Check its name"),
+            "manifest.columns",
+            path=path,
+        )
+    return dict(zip(_filled(rows, PATH, path), _filled(rows, name, path), strict=True))
+
+
 def _table(path: Path) -> Path:
     """The manifest itself, or the one in a folder."""
     return (image_lists.inside(path) or path) if path.is_dir() else path

@@ -1,0 +1,1 @@
+"""Evidence for a device file: one folder about one model file."""

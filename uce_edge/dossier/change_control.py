@@ -1,0 +1,76 @@
+"""Change control: what recalibration may change, and what it must pass."""
+
+from dataclasses import dataclass
+
+from uce_edge.contract import BY_CONFIDENCE, CUTOFF, LIMITS, VARIANCE_SCALE
+from uce_edge.evaluation import Evaluation
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition that a changed file must meet before it is used."""
+
+    name: str
+    condition: str
+    command: str
+
+
+MAY_CHANGE = {
+    "calibration.*": "the parameters of the calibration map",
+    VARIANCE_SCALE: "the scale of the drawn variance, in a moments file",
+    LIMITS: "the largest score that is accepted, by class",
+    CUTOFF: "the novelty at or below which an image is rejected",
+    BY_CONFIDENCE: "whether the score is 1 - confidence",
+    "metadata": "the calibration, the rule with its promises, held-out counts, the monitor reference, probes, digests",
+}
+"""Initializers and metadata that `uce-edge calibrate model.onnx` may change, and what they hold."""
+
+MUST_NOT_CHANGE = (
+    "the weights of the network and the nodes of the graph",
+    "the classes and their order",
+    "the image: size, resize, scaling, gray range",
+    "the noise: its layers, its rates and its table",
+)
+
+
+def checks(evaluation: Evaluation, data: str) -> list[Check]:
+    """The conditions, with numbers of the present file."""
+    metrics = evaluation.metrics
+    accuracy, error = metrics["accuracy"], metrics["tuce"]
+    found = [
+        Check("integrity", "the new file passes all checks", "uce-edge verify NEW.onnx"),
+        Check(
+            "same images",
+            f"evaluated on the {evaluation.images:,} images of this dossier, which took part in no fit",
+            f"uce-edge evaluate NEW.onnx --data {data}",
+        ),
+        Check(
+            "accuracy",
+            f"not below {100 * (accuracy.low or 0):.1f} %, the lower end of the present interval "
+            f"(now {100 * (accuracy.value or 0):.1f} %)",
+            f"uce-edge evaluate NEW.onnx --data {data} --json",
+        ),
+        Check(
+            "calibration",
+            "the two-sided test of the twin-referenced error does not find over- or underconfidence "
+            f"(T-UCE now {100 * (error.value or 0):.2f} %)",
+            f"uce-edge evaluate NEW.onnx --data {data} --json",
+        ),
+        Check(
+            "no worse",
+            "the paired comparison finds no metric worse than that of the present file",
+            f"uce-edge compare OLD.onnx NEW.onnx --data {data}",
+        ),
+    ]
+    if evaluation.kept is not None:
+        found.append(
+            Check(
+                "promise",
+                f"the 95 % bound of the error among accepted images is at most {evaluation.kept.target_error:g}, or "
+                "the images are too few to refute the promise, which is then recorded",
+                f"uce-edge evaluate NEW.onnx --data {data} --json",
+            )
+        )
+    if evaluation.metadata.probe:
+        found.append(Check("replay", "logged decisions of the old file replay as before", "uce-edge replay LOG.jsonl"))
+    return found
