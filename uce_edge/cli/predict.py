@@ -113,6 +113,14 @@ def predict(
             rich_help_panel=_PICTURES,
         ),
     ] = None,
+    dicom_sr: Annotated[
+        Path | None,
+        typer.Option(
+            help="For DICOM files: write the answer as a structured report of the same study to this .dcm file, or for "
+            "several images to this folder.",
+            rich_help_panel=_PICTURES,
+        ),
+    ] = None,
     audit_size: Annotated[
         float | None,
         typer.Option(
@@ -133,6 +141,8 @@ def predict(
 
     Example: uce-edge predict "photos/**/*.png" --csv > answers.csv
 
+    Example: uce-edge predict study.dcm --model xray.onnx --reject auto --dicom-sr report.dcm
+
     Example: uce-edge predict --watch incoming/ --reject 0.3 --audit decisions.jsonl --jsonl
     """
     # Wrong usage is told before anything slow happens.
@@ -142,7 +152,7 @@ def predict(
         raise UsageError("--exit-code needs a threshold: add --reject 0.3", "usage.no-threshold")
     from uce_edge.runtime.request import Request
 
-    keep = save is not None or audit is not None
+    keep = any(place is not None for place in (save, audit, dicom_sr))
     request = Request(samples, seed, parse_threshold(reject), adaptive, top, keep)
     check_threads(threads)
     model = choose_model(model, inference)
@@ -154,7 +164,7 @@ def predict(
     from uce_edge.runtime.model import Model
 
     paths = collect(images or [])
-    destinations = Destinations(save, sheet, audit, monitor, _bytes(audit, audit_size))
+    destinations = Destinations(save, sheet, audit, monitor, dicom_sr, _bytes(audit, audit_size))
     destinations.check(model, paths, watch)
     loaded = Model(model, device, threads=threads, max_memory=max_memory, spin=False, verify=not no_verify)
     plan = loaded.plan(request)  # a missing rule is an error before a log is opened

@@ -39,6 +39,9 @@ class AnswerFiles:
             alarm: Called with the message of a drift alarm.
         """
         self._destinations, self._alarm = destinations, alarm
+        self._model, self._reports = model, 0
+        if destinations.dicom_sr is not None and not destinations.dicom_sr.suffix:
+            writable_folder(destinations.dicom_sr, "--dicom-sr")
         if destinations.save is not None:
             from uce_edge.output.annotate import CopyNames
 
@@ -71,6 +74,11 @@ class AnswerFiles:
 
             save_annotated(answer, self._destinations.save, self._names)
             self._saved += 1
+        if self._destinations.dicom_sr is not None and answer.ok:
+            from uce_edge.output import dicom_report
+
+            dicom_report.write(answer, self._destinations.dicom_sr, Path(self._model.path), self._model.sha256)
+            self._reports += 1
         if self._audit is not None:
             self._audit.add(answer)
         if self._monitor is not None and self._monitor.add(answer):
@@ -84,6 +92,9 @@ class AnswerFiles:
         places, lines = self._destinations, []
         if places.save is not None:
             lines.append(f"Wrote {self._saved} annotated {'image' if self._saved == 1 else 'images'} to {places.save}")
+        if places.dicom_sr is not None:
+            noun = "structured report" if self._reports == 1 else "structured reports"
+            lines.append(f"Wrote {self._reports} {noun} to {places.dicom_sr}")
         if self._monitor is not None:
             lines.append(self._monitor.monitor.report().sentence)
             lines.append(f"Next: uce-edge monitor --state {shlex.quote(str(places.monitor))} --plot evidence.svg")

@@ -14,6 +14,7 @@ _REMEDIES = {
     "sheet": "Use: --sheet answers.png",
     "audit": "Use: --audit decisions.jsonl",
     "monitor": "Use: --monitor state.json",
+    "dicom_sr": "Use: --dicom-sr report.dcm",
 }
 
 
@@ -29,6 +30,8 @@ class Destinations:
     """The log of decisions."""
     monitor: Path | None = None
     """The state file of the monitor."""
+    dicom_sr: Path | None = None
+    """The DICOM structured report of one image, or the folder of several."""
     audit_bytes: int | None = None
     """The size at which the log continues in a new file."""
 
@@ -43,6 +46,10 @@ class Destinations:
         from uce_edge.images.folder_watch import list_images
         from uce_edge.images.loader import STDIN
 
+        if self.dicom_sr is not None:
+            from uce_edge.output import dicom_report
+
+            dicom_report.check_place(self.dicom_sr, len(images), endless=watched is not None)
         files = [Path(path) for path in images if path != STDIN] + (list_images(watched) if watched else [])
         for option, path in self._given().items():
             if same_place(path, model):
@@ -71,6 +78,8 @@ class Destinations:
 
     def _given(self) -> dict[str, Path]:
         options = {"save": self.save, "sheet": self.sheet, "audit": self.audit, "monitor": self.monitor}
+        if self.dicom_sr is not None:
+            options |= {"dicom_sr": self.dicom_sr}
         return {option: path for option, path in options.items() if path is not None}
 
     def _would_arrive(self, written: Path | None, watched: Path) -> bool:

@@ -1,0 +1,89 @@
+"""Structured reports: read back by highdicom's own reader, with the patient and study of the image."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, Call
+
+from tests.helpers.medical_files import dataset, written
+from uce_edge.runtime.model import Model
+
+highdicom = pytest.importorskip("highdicom", reason="highdicom is not installed: pip install uce-edge[medical]")
+MODEL = GOLDEN / "digits-rule-all.onnx"
+HEADER = {
+    "PatientID": "P-17", "PatientBirthDate": "", "PatientSex": "O", "StudyInstanceUID": "1.2.3", "StudyID": "S1",
+    "SeriesInstanceUID": "1.2.3.1", "StudyDate": "20260102", "StudyTime": "101500", "AccessionNumber": "A9",
+    "ReferringPhysicianName": "", "Modality": "OT",
+}  # fmt: skip
+
+
+def digit(**elements: object) -> bytes:
+    pixels = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8)
+    return written(dataset(pixels, bits=8, **HEADER | elements))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    (tmp_path / "study.dcm").write_bytes(digit())
+    return tmp_path / "study.dcm"
+
+
+def test_a_report_has_the_answer_and_the_patient_of_the_image(study: Path, call: Call) -> None:
+    out = study.parent / "report.dcm"
+    made = call("predict", study, "--model", MODEL, "--reject", "auto", "--dicom-sr", out, "--json")
+    assert made.code == 0, made.err
+    report = highdicom.sr.srread(out)
+    assert isinstance(report, highdicom.sr.ComprehensiveSR)
+    for name in ("PatientID", "PatientName", "PatientSex", "StudyInstanceUID", "AccessionNumber", "StudyDate"):
+        assert str(report[name].value) == str(HEADER.get(name, "Invented^Patient"))
+    assert report.VerificationFlag == "UNVERIFIED"
+    model = Model(MODEL, "cpu")
+    expected = model.predict([study], reject="auto")[0]
+    (group,) = report.content.get_image_measurement_groups()
+    measured = {one.name.value: float(one.value) for one in group.get_measurements()}
+    assert measured["UNCERTAINTY"] == pytest.approx(expected.uncertainty, abs=1e-6)
+    assert measured["CONFIDENCE"] == pytest.approx(expected.confidence, abs=1e-6)
+    found = {one.name.value: one.value.meaning for one in group.get_qualitative_evaluations()}
+    assert found["LABEL"] == expected.label
+    assert found["DECISION"].startswith(str(expected.decision))
+    words = out.read_bytes().decode("latin-1")
+    for text in (f"sha256={model.sha256}", "seed=0", f"passes={expected.passes}"):
+        assert text in words
+    (evidence,) = report.CurrentRequestedProcedureEvidenceSequence
+    assert evidence.StudyInstanceUID == "1.2.3"
+
+
+def test_several_images_go_to_a_folder(study: Path, call: Call) -> None:
+    (study.parent / "other.dcm").write_bytes(digit(SOPInstanceUID="1.2.3.9"))
+    folder = study.parent / "reports"
+    made = call("predict", study, study.parent / "other.dcm", "--model", MODEL, "--dicom-sr", folder)
+    assert made.code == 0, made.err
+    assert sorted(path.name for path in folder.iterdir()) == ["other-sr.dcm", "study-sr.dcm"]
+
+
+def test_what_cannot_be_reported_is_refused(study: Path, call: Call) -> None:
+    folder = study.parent
+    for place in ("report.txt", "study.dcm"):
+        assert call("predict", study, "--model", MODEL, "--dicom-sr", folder / place).code == 2
+    before = study.read_bytes()
+    assert call("predict", study, study, "--model", MODEL, "--dicom-sr", folder / "one.dcm").code == 2
+    picture = folder / "picture.png"
+    from PIL import Image
+
+    Image.new("L", (8, 8)).save(picture)
+    plain = call("predict", picture, "--model", MODEL, "--dicom-sr", folder / "out.dcm")
+    assert plain.code == 1
+    assert "no DICOM file" in plain.err
+    nameless = folder / "nameless.dcm"
+    nameless.write_bytes(digit())
+    import pydicom
+
+    data = pydicom.dcmread(nameless)
+    del data.StudyInstanceUID
+    data.save_as(nameless)
+    lacking = call("predict", nameless, "--model", MODEL, "--dicom-sr", folder / "out.dcm")
+    assert lacking.code == 1
+    assert "StudyInstanceUID" in lacking.err
+    assert study.read_bytes() == before
+    assert not (folder / "out.dcm").exists()

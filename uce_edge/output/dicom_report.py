@@ -1,0 +1,187 @@
+"""Answers as DICOM structured reports, for a PACS.
+
+The report is a measurement report (TID 1500) in the study of the image. Patient and study come from the image's own
+header; nothing about the patient is added or changed. Names that DICOM has no code for are coded with a scheme of this
+project, 99UCEEDGE.
+"""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uce_edge import __version__
+from uce_edge._util.atomic_files import replacing
+from uce_edge._util.printable import shown
+from uce_edge.errors import ImageError, MissingPartError, UsageError, expected
+from uce_edge.images.medical import Kind, part_of, sniff
+
+if TYPE_CHECKING:
+    from uce_edge.runtime.answers import Answer
+
+SCHEME = "99UCEEDGE"
+_MAKER = "uce-edge"
+_SERIES = 9_000  # of reports, far from those of a modality
+_PATIENT = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyInstanceUID", "SeriesInstanceUID",
+            "SOPInstanceUID", "SOPClassUID")  # fmt: skip
+_MEASURED = {
+    "confidence": "Probability of the label",
+    "uncertainty": "Normalised predictive entropy",
+    "model_uncertainty": "Mutual information of label and weights",
+    "error_probability": "Estimated probability of a wrong label",
+    "novelty": "Share of calibration images at least as far away",
+}
+
+
+def check_place(place: Path, images: int, *, endless: bool = False) -> None:
+    """Refuse a file for several images, and other names than .dcm.
+
+    Raises:
+        UsageError: With the remedy.
+        MissingPartError: highdicom is not installed.
+    """
+    try:
+        import highdicom  # noqa: F401
+    except ImportError:
+        raise MissingPartError("A structured report", "highdicom", "medical") from None
+    if place.suffix.lower() == ".dcm":
+        if images != 1 or endless:
+            rule = "a folder for several images"
+            raise UsageError(expected("`dicom_sr`", rule, place, "Use: --dicom-sr reports/"), "dicom-sr.several")
+    elif place.suffix:
+        rule = "a file that ends in .dcm, or a folder"
+        raise UsageError(expected("`dicom_sr`", rule, place, "Use: --dicom-sr report.dcm"), "dicom-sr.name")
+
+
+def write(answer: "Answer", place: Path, model: Path, sha256: str) -> Path:
+    """Write the report of one answer.
+
+    Args:
+        answer: Of a DICOM file, with its bytes.
+        place: The file, or the folder for NAME-sr.dcm.
+        model: The model file.
+        sha256: Its digest.
+
+    Returns:
+        The file.
+
+    Raises:
+        ImageError: The image is no DICOM file, or lacks what a report must state.
+    """
+    out = place if place.suffix.lower() == ".dcm" else place / f"{Path(answer.path.partition('#')[0]).stem}-sr.dcm"
+    report = build(answer, model.name, sha256)
+    with replacing(out, "--dicom-sr") as temporary:
+        report.save_as(temporary, enforce_file_format=True)
+    return out
+
+
+def build(answer: "Answer", model: str, sha256: str) -> Any:
+    """The report of one answer, a pydicom dataset."""
+    from highdicom.sr import (
+        AlgorithmIdentification,
+        CodedConcept,
+        ComprehensiveSR,
+        DeviceObserverIdentifyingAttributes,
+        Measurement,
+        MeasurementReport,
+        MeasurementsAndQualitativeEvaluations,
+        ObservationContext,
+        ObserverContext,
+        QualitativeEvaluation,
+        SourceImageForMeasurementGroup,
+        TrackingIdentifier,
+    )
+    from highdicom.uid import UID
+    from pydicom.sr.codedict import codes
+
+    prediction, image = answer.prediction, _header(answer)
+    assert prediction is not None
+    unit = codes.UCUM.NoUnits
+
+    def concept(code: str, meaning: str) -> Any:
+        return CodedConcept(code[:16], SCHEME, shown(meaning)[:64])
+
+    algorithm = AlgorithmIdentification(
+        name=shown(model)[:64],
+        version=sha256[:16],
+        parameters=[f"sha256={sha256}", f"seed={prediction.seed}", f"passes={prediction.passes}",
+                    f"uce-edge={__version__}"],
+    )  # fmt: skip
+    values = {name: getattr(prediction, name) for name in _MEASURED}
+    measurements = [
+        Measurement(concept(name.upper()[:16], _MEASURED[name]), float(value), unit)
+        for name, value in values.items()
+        if value is not None
+    ]
+    decided = "not decided" if prediction.decision is None else f"{prediction.decision}: {prediction.why}"
+    evaluations = [
+        QualitativeEvaluation(
+            concept("LABEL", "Predicted label"), concept(f"C{prediction.class_id}", prediction.label)
+        ),
+        QualitativeEvaluation(
+            concept("DECISION", "Decision of the reject rule"),
+            concept("NONE" if prediction.decision is None else str(prediction.decision).upper(), decided),
+        ),
+        *(
+            QualitativeEvaluation(concept("SET", "Label of the prediction set"), concept(f"S{number}", label))
+            for number, label in enumerate(getattr(prediction, "label_set", None) or ())
+        ),
+    ]
+    frame = None if answer.part is None else part_of(f"file#{answer.part}").frame
+    content = MeasurementReport(
+        observation_context=ObservationContext(
+            observer_device_context=ObserverContext(
+                observer_type=codes.DCM.Device,
+                observer_identifying_attributes=DeviceObserverIdentifyingAttributes(
+                    uid=UID(), name=_MAKER, manufacturer_name=_MAKER, model_name=shown(model)[:64]
+                ),
+            )
+        ),
+        procedure_reported=concept("CLASSIFY", "Image classification with uncertainty"),
+        imaging_measurements=[
+            MeasurementsAndQualitativeEvaluations(
+                tracking_identifier=TrackingIdentifier(uid=UID(), identifier="image"),
+                algorithm_id=algorithm,
+                source_images=[
+                    SourceImageForMeasurementGroup.from_source_image(image, [frame] if frame is not None else None)
+                ],
+                measurements=measurements,
+                qualitative_evaluations=evaluations,
+            )
+        ],
+        title=codes.DCM.ImagingMeasurementReport,
+    )
+    return ComprehensiveSR(
+        evidence=[image],
+        content=content,
+        series_instance_uid=UID(),
+        series_number=_SERIES,
+        sop_instance_uid=UID(),
+        instance_number=1,
+        manufacturer=_MAKER,
+        is_complete=True,
+        is_final=False,
+        is_verified=False,  # a person has not looked at it
+    )
+
+
+def _header(answer: "Answer") -> Any:
+    """The header of the image, checked for what a report must repeat."""
+    import pydicom
+
+    content = answer.content
+    assert content is not None
+    if sniff(io.BytesIO(content)) is not Kind.DICOM:
+        raise ImageError(
+            f"{answer.path} is no DICOM file, so that a structured report has no patient and study. "
+            "Leave --dicom-sr out for it.",
+            "dicom-sr.not-dicom",
+        )
+    image = pydicom.dcmread(io.BytesIO(content), force=True, stop_before_pixels=True)
+    missing = [name for name in _PATIENT if name not in image]
+    if missing:
+        raise ImageError(
+            f"{answer.path} lacks {', '.join(missing)}, which a structured report repeats. They may be empty; add them "
+            "where the file is made.",
+            "dicom-sr.incomplete",
+        )
+    return image
