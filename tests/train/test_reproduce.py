@@ -320,7 +320,8 @@ def test_a_network_that_memorises_is_overconfident_and_intervals_hold_the_spread
 def test_the_paper_aux_overfits_where_ours_stops(rng: np.random.Generator) -> None:
     classes, images = 40, 400
     truth = rng.integers(classes, size=2 * images)
-    logits = rng.normal(size=(3, 2 * images, classes)).astype(np.float32)
+    shared, own = rng.normal(size=(1, 2 * images, classes)), rng.normal(size=(3, 2 * images, classes))
+    logits = (shared + 0.2 * own).astype(np.float32)
     logits[:, np.arange(2 * images), truth] += 1.5
     fitted, unseen = (ArrayLogits(logits[:, part]) for part in (slice(images), slice(images, None)))
     parameters = paper_aux.fit(fitted, truth[:images])
