@@ -99,7 +99,7 @@ class Schedule(StrEnum):
     COSINE = "cosine"
     """Down along a half cosine from the first step on."""
     PLATEAU = "plateau"
-    """A tenth whenever the held-out NLL has not improved for 5 epochs, as in the authors' code."""
+    """A tenth whenever the training NLL has not improved for 10 epochs, as in the authors' code."""
 
 
 class Arithmetic(StrEnum):
