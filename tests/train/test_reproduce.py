@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 
 from tests.helpers.errors import raises
 from uce_edge import metrics
+from uce_edge.calibration.logits import ArrayLogits
+from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.cli import app
-from uce_edge.contract import Inference
+from uce_edge.contract import Inference, Method
 from uce_edge.datasets import labelled, splits
 from uce_edge.datasets.sources import SkippedImagesWarning
 from uce_edge.datasets.splits import Split
@@ -26,10 +28,11 @@ from uce_edge.evaluation import batch_mixture
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDevice
 from uce_edge_train.loop import training
-from uce_edge_train.reproduce import dropout_figure, rejection_curve, scorecard
+from uce_edge_train.reproduce import dropout_figure, paper_aux, rejection_curve, scorecard
 from uce_edge_train.reproduce.experiments import reproduce
-from uce_edge_train.reproduce.settings import setting
-from uce_edge_train.reproduce.trained_networks import Row, Subject
+from uce_edge_train.reproduce.seed_intervals import measure
+from uce_edge_train.reproduce.settings import memorised, setting
+from uce_edge_train.reproduce.trained_networks import Row, Study, Subject
 from uce_edge_train.runs import Run
 
 
@@ -44,7 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(pictures / f"{index}.png")
     call = [
         "reproduce", "all", "--data", "digits", "--ood", str(pictures), "--out", str(folder / "out"),
-        "--epochs", "4", "--samples", "10",
+        "--epochs", "4", "--samples", "10", "--scale", "laptop",
     ]  # fmt: skip
     done = CliRunner().invoke(app, call, catch_exceptions=False)
     assert done.exit_code == 0
@@ -62,6 +65,11 @@ def subject(folder: Path, ood: Split | None = None) -> Subject:
     return Subject(chosen, dataset, ood, folder, TrainDevice.CPU)
 
 
+def study(folder: Path) -> Study:
+    found = subject(folder)
+    return Study(found.setting, [found], folder)
+
+
 def test_every_experiment_writes_its_files(results: Path) -> None:
     for kind in Experiment:
         if kind is not Experiment.ALL:
@@ -77,11 +85,11 @@ def test_every_experiment_writes_its_files(results: Path) -> None:
 
 def test_the_table_is_what_the_metrics_say(results: Path) -> None:
     table = {(row["inference"], row["method"]): row for row in rows(results, "table1")}
-    assert len(table) == 10
+    assert len(table) == 6 + 8, "the deterministic network has no dropout rates to tune"
     again = subject(results)
     labels = again.labels()
     for inference in (Inference.DETERMINISTIC, Inference.MC):
-        for kind in (Row.UNCALIBRATED, Row.PENALTY, Row.VECTOR):
+        for kind in (Row.UNCALIBRATED, Row.PENALTY, Row.VECTOR, Row.PAPER_AUX):
             found, cell = again.probabilities(kind, inference), table[str(inference), str(kind)]
             assert float(cell["cuce"]) == pytest.approx(metrics.classwise_uce(found, labels), rel=1e-5)
             assert float(cell["nll"]) == pytest.approx(metrics.nll(found, labels), rel=1e-5)
@@ -126,13 +134,13 @@ def test_a_second_experiment_trains_and_asks_nothing_again(results: Path, monkey
     before = [row | {"command": ""} for row in rows(results, "table1")]
     monkeypatch.setattr(training, "train", never)
     monkeypatch.setattr("uce_edge_train.reproduce.trained_networks.mc_blocks", never)
-    reproduce(Experiment.TABLE1, "digits", results, epochs=4, samples=10)
+    reproduce(Experiment.TABLE1, "digits", results, Scale.LAPTOP, epochs=4, samples=10)
     assert [row | {"command": ""} for row in rows(results, "table1")] == before
 
 
 def test_networks_of_another_setting_are_refused(results: Path) -> None:
     with raises("run.different", UsageError) as caught:
-        reproduce(Experiment.TABLE1, "digits", results, epochs=7, samples=10)
+        reproduce(Experiment.TABLE1, "digits", results, Scale.LAPTOP, epochs=7, samples=10)
     assert caught.value.fields["differences"] == ["epochs"]
 
 
@@ -192,7 +200,7 @@ def test_the_line_must_be_straighter_with_calibration_than_without(
     monkeypatch.setattr(scorecard, "_straightness", lambda *_: next(straight))
     rising = metrics.RiskCoverage(np.full(9, 0.5), np.linspace(0.01, 0.1, 9), scorecard.STEPS)
     monkeypatch.setattr(metrics, "error_at", lambda *_, **__: rising)
-    assert scorecard._rejection_lowers(subject(results)).verdict == verdict
+    assert scorecard._rejection_lowers(study(results)).verdict == verdict
 
 
 def test_the_scorecard_judges_all_eight_claims(results: Path) -> None:
@@ -218,17 +226,19 @@ def test_thresholds_that_tell_nothing_leave_the_claim_untested(
 
     def changed(*arguments: Any, **options: Any) -> np.ndarray:
         table = original(*arguments, **options)
+        if len(table) != len(labels):
+            return table  # of other images than the test images
         if left is None:  # every label right and every image certain
             return np.where(np.arange(10) == labels[:, None], 0.999, 0.001 / 9)
         return left * table + (1 - left) / 10
 
     monkeypatch.setattr(again, "probabilities", changed)
-    scorecard.run(again)
+    scorecard.run(Study(again.setting, [again], tmp_path))
     claim = rows(tmp_path, "scorecard")[5]
     assert claim["text"].startswith("Lowering H_max")
     assert claim["verdict"] == "not tested"
     assert reason in claim["evidence"]
-    rejection_curve.run(again)
+    rejection_curve.run(Study(again.setting, [again], tmp_path))
     assert (tmp_path / "rejection.png").stat().st_size > 100
 
 
@@ -255,7 +265,7 @@ def test_uce_towards_the_twin_is_judged_by_the_twins_error(rng: np.random.Genera
         made = SimpleNamespace(
             labels=lambda: labels, probabilities=lambda row, _: plain if row is Row.UNCALIBRATED else mapped
         )
-        return scorecard._to_the_twin(made).verdict
+        return scorecard._to_the_twin(SimpleNamespace(subjects=[made], first=made)).verdict  # type: ignore[arg-type]
 
     assert (verdict(sharp, honest), verdict(honest, sharp)) == ("confirmed", "not confirmed")
     assert verdict(honest, honest) == "undecided"
@@ -274,8 +284,52 @@ def test_the_scales_are_those_of_the_paper_and_of_a_laptop() -> None:
     assert (paper.recipe.arch, paper.recipe.schedule, paper.recipe.batch_size) == ("resnet101", Schedule.PLATEAU, 256)
     assert paper.recipe.flip
     assert setting(digits, "svhn", Scale.PAPER).ood == "cifar10"
+    few = setting(digits, "digits", Scale.MEMORISE)
+    assert (few.recipe.arch, few.recipe.epochs, few.recipe.shift, few.seeds) == ("convnet5", 30, 0, 5)
     laptop = setting(digits, "digits", Scale.LAPTOP, arch="resnet20")
     assert (laptop.recipe.arch, laptop.recipe.epochs, laptop.recipe.flip) == ("resnet20", 20, False)
+
+
+def test_a_network_that_memorises_is_overconfident_and_intervals_hold_the_spread_of_seeds(tmp_path: Path) -> None:
+    """As in the paper: two seeds on 100 digits, a third of them with labels that can only be memorised."""
+    splits_of = splits.load("digits").splits.values()
+    pixels, labels = (
+        np.concatenate([getattr(part, name) for part in splits_of])[:500] for name in ("images", "labels")
+    )
+    labels[::3] = np.random.default_rng(0).permutation(labels[::3])
+    np.savez(tmp_path / "few.npz", x_train=pixels[:130], y_train=labels[:130], x_test=pixels[130:], y_test=labels[130:])
+    call = ["reproduce", "scorecard", "--data", str(tmp_path / "few.npz"), "--out", str(tmp_path / "out")]
+    call += ["--epochs", "20", "--samples", "3", "--seeds", "2"]
+    assert CliRunner().invoke(app, call, catch_exceptions=False).exit_code == 0
+    claims = rows(tmp_path / "out", "scorecard")
+    assert [row["cause"] == "" for row in claims] == [row["verdict"] == "confirmed" for row in claims]
+    runs = sorted((tmp_path / "out/work").glob("seed-*/runs/nll/run.json"))
+    assert [Run.load(path.parent).recipe.seed for path in runs] == [0, 1]
+    data = memorised(splits.load(str(tmp_path / "few.npz")))
+    chosen = setting(data, "few", Scale.MEMORISE, epochs=20, samples=3, seeds=2)
+    subjects = [Subject(chosen.with_seed(i), data, None, tmp_path / "out", TrainDevice.CPU) for i in range(2)]
+    cell = (Row.UNCALIBRATED, Inference.MC)
+    widths = {}
+    for used in (subjects[:1], subjects[1:], subjects):
+        found = measure(Study(chosen, used, tmp_path), scorecard._overconfidence, cell)
+        assert found.value > 0.05, "it is wrong more often than it expects"
+        widths[len(used)] = found.high - found.low
+    assert widths[2] > widths[1], "two seeds differ, and Student's t allows for more"
+
+
+def test_the_paper_aux_overfits_where_ours_stops(rng: np.random.Generator) -> None:
+    classes, images = 40, 400
+    truth = rng.integers(classes, size=2 * images)
+    shared, own = rng.normal(size=(1, 2 * images, classes)), rng.normal(size=(3, 2 * images, classes))
+    logits = (shared + 0.2 * own).astype(np.float32)
+    logits[:, np.arange(2 * images), truth] += 1.5
+    fitted, unseen = (ArrayLogits(logits[:, part]) for part in (slice(images), slice(images, None)))
+    parameters = paper_aux.fit(fitted, truth[:images])
+    ours = fit_map(Method.AUX, fitted, truth[:images])
+    seen = metrics.accuracy(paper_aux.probabilities(parameters, fitted), truth[:images])
+    assert seen > 0.98, "two layers of 40 units memorise 400 images"
+    worse = metrics.nll(paper_aux.probabilities(parameters, unseen), truth[images:])
+    assert worse > 1.5 * metrics.nll(probabilities(ours, unseen), truth[images:])
 
 
 def test_foreign_images_come_from_folders_with_and_without_classes(tmp_path: Path) -> None:

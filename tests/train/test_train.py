@@ -363,9 +363,9 @@ def test_schedules_end_where_they_should() -> None:
 
 
 def test_the_learning_rate_falls_on_a_plateau(few: Dataset, tmp_path: Path) -> None:
-    # With a learning rate this small nothing improves by much, and with one this large nothing improves at all.
+    # With a learning rate this large nothing improves.
     recipe = dataclasses.replace(
-        SHORT, epochs=14, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU, learning_rate=3.0, clip=100.0
+        SHORT, epochs=24, optimiser=Optimiser.SGD, schedule=Schedule.PLATEAU, learning_rate=3.0, clip=100.0
     )
     training.train(few, tmp_path, recipe)
     seen = [float(row["learning_rate"]) for row in log(tmp_path)]

@@ -7,20 +7,29 @@ import typer
 
 from uce_edge.cli.extras import need_torch
 from uce_edge.cli.messages import quote, say, show_log
-from uce_edge.cli.shared_options import DataOption, DownloadOption, RootOption
+from uce_edge.cli.shared_options import DownloadOption, RootOption
 from uce_edge_train.choices import Architecture, Experiment, Scale, TrainDevice
 
 
 def reproduce(
     experiment: Annotated[Experiment, typer.Argument(help="The experiment to repeat.", show_default=False)],
-    data: DataOption = "cifar10",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A dataset, as for train. Default: cifar10; with --scale memorise, cifar10 and cifar100 side by side."
+        ),
+    ] = None,
     scale: Annotated[
         Scale,
         typer.Option(
-            help="laptop: a small network, about an hour on 2 cores. paper: the paper's network, about a day on a GPU."
+            help="memorise: a small network that memorises its images, as the paper's do, with five seeds; about an "
+            "hour on 2 cores. laptop: a ResNet-8 on all images. paper: the paper's networks, days on a GPU."
         ),
-    ] = (Scale.LAPTOP),
-    out: Annotated[Path | None, typer.Option(help="The folder of the results. Default: results/DATA-SCALE.")] = None,
+    ] = Scale.MEMORISE,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the results. Default: results/DATA-SCALE, or results/memorise for both."),
+    ] = None,
     ood: Annotated[
         str | None, typer.Option(help="Out-of-distribution images: a dataset's name, a folder or an .npz file.")
     ] = None,
@@ -34,13 +43,21 @@ def reproduce(
         int | None, typer.Option(help="Train for this many epochs instead of those of --scale.", min=1)
     ] = None,
     samples: Annotated[int, typer.Option(help="Monte Carlo passes.", min=2)] = 25,
-    seed: Annotated[int, typer.Option(help="Seed of the training.", min=0, max=2**32 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the first training.", min=0, max=2**32 - 1)] = 0,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Trainings per objective, whose spread enters every interval. Default: 5 for memorise, or 1.", min=1
+        ),
+    ] = None,
     device: Annotated[TrainDevice, typer.Option(help="Where to train.")] = TrainDevice.AUTO,
 ) -> None:
     """Repeat an experiment of the paper. Writes a CSV file, a figure and a Markdown section.
 
-    Two networks are trained, one of them with the confidence penalty. Finished work is kept: a second experiment uses
-    the networks of the first, and an interrupted command continues where it stopped.
+    For every seed two networks are trained, one of them with the confidence penalty. Finished work is kept: a second
+    experiment uses the networks of the first, and an interrupted command continues where it stopped.
+
+    Example: uce-edge reproduce all --root data
 
     Example: uce-edge reproduce table1 --data cifar10 --scale laptop
 
@@ -50,11 +67,18 @@ def reproduce(
     """
     need_torch("Reproducing the paper")
     show_log("uce_edge_train")
+    from uce_edge_train.reproduce import side_by_side
     from uce_edge_train.reproduce.experiments import reproduce as run
 
-    out = out or Path("results") / f"{Path(data).stem}-{scale}"
-    done = run(
-        experiment, data, out, scale, root=root, download=download, ood_images=ood, arch=arch, epochs=epochs,
-        samples=samples, seed=seed, device=device,
-    )  # fmt: skip
+    both = data is None and scale is Scale.MEMORISE and experiment is Experiment.ALL
+    names = ["cifar10", "cifar100"] if both else [data or "cifar10"]
+    out = out or Path("results") / (f"{scale}" if both else f"{Path(names[0]).stem}-{scale}")
+    places = {name: out / name if both else out for name in names}
+    for name, place in places.items():
+        done = run(
+            experiment, name, place, scale, root=root, download=download, ood_images=ood, arch=arch, epochs=epochs,
+            samples=samples, seed=seed, seeds=seeds, device=device,
+        )  # fmt: skip
+    if both:
+        side_by_side.write(out, f"uce-edge reproduce all --scale {scale}", places)
     say(f"Wrote {', '.join(f'{kind}.md' for kind in done)} to {quote(out)}. Read {quote(out / 'README.md')}.")

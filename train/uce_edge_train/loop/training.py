@@ -45,7 +45,7 @@ from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, TrainingScores, save_weights, tool_versions
 
 _log = logging.getLogger(__name__)
-_PLATEAU = 5  # epochs without improvement before the learning rate falls
+_PLATEAU = 10  # epochs without a lower training NLL before the learning rate falls, as in the authors' code
 
 
 def train(
@@ -62,8 +62,8 @@ def train(
     Started by `torchrun`, several processes share every batch.
 
     Args:
-        dataset: The images; only their `train` split is fitted. The `calibration` split is watched for the log, for
-            early stopping and for the plateau schedule; the others are not looked at.
+        dataset: The images; only their `train` split is fitted. The `calibration` split is watched for the log and
+            for early stopping; the others are not looked at.
         out: The run's folder.
         recipe: How the network is trained.
         device: Where it is trained.
@@ -270,10 +270,8 @@ class _Loop:
             state.best_nll, state.best_epoch = held_out[0], state.epoch
             if self.recipe.patience is not None:
                 self.training.best = self.training.copy()
-        elif (
-            self.recipe.schedule is Schedule.PLATEAU
-            and state.epoch - max(state.best_epoch, state.last_reduction) >= _PLATEAU
-        ):
+        lowest = min(state.log, key=lambda row: row["train_nll"])["epoch"]
+        if self.recipe.schedule is Schedule.PLATEAU and state.epoch - max(lowest, state.last_reduction) >= _PLATEAU:
             state.reductions, state.last_reduction = state.reductions + 1, state.epoch
         if self.group.leads and self.journal is not None:
             self.journal.add(state.log)

@@ -100,6 +100,28 @@ class ResNet(nn.Module):
         return self.classifier(torch.flatten(self.pool(self.blocks(self.stem(x))), 1))  # type: ignore[no-any-return]
 
 
+class ConvNet5(nn.Module):
+    """Strided convolutions of 48, 96 and 192 channels, linear layers.
+
+    It has weights enough to memorise some thousand small images in a few minutes of a processor.
+    """
+
+    def __init__(self, classes: int, stem: str = "cifar", channels: int = 3) -> None:
+        super().__init__()
+        if stem != Stem.CIFAR:
+            raise UsageError(expected("`stem`", f"{Stem.CIFAR} for convnet5", stem, "Leave it out"))
+        self.features = nn.Sequential(
+            *_strided(channels, 48, 5), *_strided(48, 96, 3), *_strided(96, 192, 3), nn.AdaptiveAvgPool2d(4)
+        )
+        self.hidden = nn.Sequential(nn.Linear(16 * 192, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU())
+        self.classifier = nn.Linear(256, classes)
+        _initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes] of normalised images [batch, channels, height, width]."""
+        return self.classifier(self.hidden(torch.flatten(self.features(x), 1)))  # type: ignore[no-any-return]
+
+
 class ResNet9(nn.Module):
     """Eight 3x3 convolutions, two shortcuts, one linear layer.
 
@@ -175,6 +197,11 @@ def _stem(stem: str, channels: int, width: int) -> list[nn.Module]:
     raise UsageError(expected("`stem`", f"one of {', '.join(Stem)}", stem, f"Small images want {Stem.CIFAR}"))
 
 
+def _strided(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
+    layer = nn.Conv2d(inputs, outputs, kernel, 2, padding=kernel // 2, bias=False)
+    return [layer, nn.BatchNorm2d(outputs), nn.ReLU()]
+
+
 def _convolution(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
 
@@ -205,6 +232,7 @@ densenet169 = partial(DenseNet, [6, 12, 32, 32])
 
 ARCHITECTURES: dict[Architecture, Callable[..., nn.Module]] = {
     Architecture.RESNET8: resnet8,
+    Architecture.CONVNET5: ConvNet5,
     Architecture.RESNET9: resnet9,
     Architecture.RESNET20: resnet20,
     Architecture.RESNET18: resnet18,

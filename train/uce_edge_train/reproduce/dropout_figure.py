@@ -13,7 +13,7 @@ from uce_edge_train.dropout.bernoulli_layers import bernoullize
 from uce_edge_train.dropout.gaussian_layers import gaussianize
 from uce_edge_train.reproduce.figure_style import GRID, figure
 from uce_edge_train.reproduce.result_files import Cells, markdown_table, write_csv, write_section
-from uce_edge_train.reproduce.trained_networks import Subject
+from uce_edge_train.reproduce.trained_networks import Study, Subject
 
 PASSES = 20_000
 RATES = (0.05, 0.2, 0.5)
@@ -50,8 +50,9 @@ class Outputs:
         return float((first @ second) / math.sqrt((first @ first) * (second @ second)))
 
 
-def run(subject: Subject) -> None:
+def run(study: Study) -> None:
     """Write dropout.csv, dropout.png and the section."""
+    subject = study.first
     found = [draw(channels, rate, subject.setting.recipe.seed) for channels in CHANNELS for rate in RATES]
     lines: list[Cells] = [
         {

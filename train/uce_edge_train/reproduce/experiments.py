@@ -16,12 +16,12 @@ from uce_edge_train.reproduce import (
     scorecard,
     table1,
 )
-from uce_edge_train.reproduce.settings import setting
-from uce_edge_train.reproduce.trained_networks import Subject
+from uce_edge_train.reproduce.settings import memorised, setting
+from uce_edge_train.reproduce.trained_networks import Study, Subject
 
 OOD_IMAGES = 5000  # more change no printed digit
 
-EXPERIMENTS: dict[Experiment, Callable[[Subject], None]] = {
+EXPERIMENTS: dict[Experiment, Callable[[Study], None]] = {
     Experiment.TABLE1: table1.run,
     Experiment.RELIABILITY: reliability_diagrams.run,
     Experiment.REJECTION: rejection_curve.run,
@@ -35,7 +35,7 @@ def reproduce(
     experiment: Experiment,
     name: str,
     out: str | Path,
-    scale: Scale = Scale.LAPTOP,
+    scale: Scale = Scale.MEMORISE,
     *,
     root: str | Path | None = None,
     download: bool = False,
@@ -44,6 +44,7 @@ def reproduce(
     epochs: int | None = None,
     samples: int = 25,
     seed: int = 0,
+    seeds: int | None = None,
     device: TrainDevice = TrainDevice.AUTO,
 ) -> list[Experiment]:
     """Repeat an experiment.
@@ -54,7 +55,9 @@ def reproduce(
         The experiments that ran.
     """
     dataset = splits.load(name, root, download=download)
-    chosen = setting(dataset, name, scale, arch, epochs, samples, ood_images, seed)
+    if scale is Scale.MEMORISE:
+        dataset = memorised(dataset)
+    chosen = setting(dataset, name, scale, arch, epochs, samples, ood_images, seed, seeds)
     requested: list[Experiment] = list(EXPERIMENTS) if experiment is Experiment.ALL else [experiment]
     ood = None
     needs_ood = {Experiment.OOD, Experiment.SCORECARD} & set(requested)
@@ -69,7 +72,7 @@ def reproduce(
         )
     out = Path(out)
     writable_folder(out)
-    subject = Subject(chosen, dataset, ood, out, device)
+    subjects = [Subject(chosen.with_seed(i), dataset, ood, out, device) for i in range(chosen.seeds)]
     for kind in requested:
-        EXPERIMENTS[kind](subject)
+        EXPERIMENTS[kind](Study(chosen, subjects, out))
     return requested

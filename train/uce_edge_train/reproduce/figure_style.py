@@ -14,7 +14,10 @@ COLOURS = {
     Row.PENALTY: "#d97706",
     Row.TEMPERATURE: "#2563eb",
     Row.VECTOR: "#0d9488",
+    Row.PAPER_AUX: "#dc2626",
     Row.AUX: "#9333ea",
+    Row.TUNED_MODEL: "#1e3a8a",
+    Row.TUNED_LAYER: "#38bdf8",
 }
 GRID = {"color": "#e5e7eb", "linewidth": 0.8}
 

@@ -13,7 +13,7 @@ from uce_edge.output.wording import MISSING, percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figure_style import COLOURS, GRID, figure
 from uce_edge_train.reproduce.result_files import Cells, markdown_table, write_csv, write_section
-from uce_edge_train.reproduce.trained_networks import INFERENCES, Row, Subject
+from uce_edge_train.reproduce.trained_networks import DRAWN, INFERENCES, Row, Study, Subject
 
 SCORES = {"uncertainty": "H", "confidence": "max p", "model_uncertainty": "model part"}
 """Detection scores, and the names of their columns."""
@@ -51,12 +51,13 @@ class Detection:
         return line
 
 
-def run(subject: Subject) -> None:
+def run(study: Study) -> None:
     """Write ood.csv with all points, ood-detection.csv, ood.png and the section."""
+    subject = study.first
     lines: list[Cells] = []
     curves = {}
     for inference in INFERENCES:
-        for row in Row:
+        for row in DRAWN:
             inside, outside = (subject.answers(row, inference, split).uncertainty for split in ("test", "ood"))
             mean, spread = mixture(inside, outside, FRACTIONS)
             curves[row, inference] = mean, spread
@@ -69,12 +70,12 @@ def run(subject: Subject) -> None:
                     }
                 )  # fmt: skip
     write_csv(subject.folder, Experiment.OOD, lines)
-    found = [_detection(subject, row, inference) for inference in INFERENCES for row in Row]
+    found = [_detection(subject, row, inference) for inference in INFERENCES for row in DRAWN]
     rows = [{**one.line(), **subject.commands(Experiment.OOD, one.row)} for one in found]
     write_csv(subject.folder, "ood-detection", rows)
     with figure(subject.folder, Experiment.OOD, 1, 2, 9.2, 3.6) as axes:
         for axis, inference, title in zip(axes[0], reversed(INFERENCES), ("Monte Carlo", "Deterministic"), strict=True):
-            for row in Row:
+            for row in DRAWN:
                 mean, spread = curves[row, inference]
                 axis.plot(100 * FRACTIONS, mean, color=COLOURS[row], label=str(row), linewidth=1.4)
                 axis.fill_between(

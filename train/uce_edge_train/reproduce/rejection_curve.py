@@ -7,15 +7,16 @@ from uce_edge.output.wording import percent, percentage
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figure_style import COLOURS, GRID, figure
 from uce_edge_train.reproduce.result_files import Cells, markdown_table, write_csv, write_section
-from uce_edge_train.reproduce.trained_networks import INFERENCES, Row, Subject
+from uce_edge_train.reproduce.trained_networks import DRAWN, INFERENCES, Row, Study, Subject
 
 
-def run(subject: Subject) -> None:
+def run(study: Study) -> None:
     """Write rejection.csv with all points, rejection-areas.csv, rejection.png and the section."""
+    subject = study.first
     labels = subject.labels()
     lines: list[Cells] = []
     for inference in INFERENCES:
-        for row in Row:
+        for row in DRAWN:
             table = subject.probabilities(row, inference)
             for score in ("uncertainty", "confidence"):
                 kept = metrics.error_at(table, labels, thresholds=THRESHOLDS, score=score)
@@ -29,7 +30,7 @@ def run(subject: Subject) -> None:
                     )  # fmt: skip
     write_csv(subject.folder, Experiment.REJECTION, lines)
     areas: list[Cells] = [
-        {"method": str(row), **_areas(subject, row), **subject.commands(Experiment.REJECTION, row)} for row in Row
+        {"method": str(row), **_areas(subject, row), **subject.commands(Experiment.REJECTION, row)} for row in DRAWN
     ]
     write_csv(subject.folder, "rejection-areas", areas)
     _draw(subject)
@@ -40,7 +41,7 @@ def _draw(subject: Subject) -> None:
     labels = subject.labels()
     with figure(subject.folder, Experiment.REJECTION, 1, 2, 9.2, 3.6) as axes:
         left, right = axes[0]
-        for row in Row:
+        for row in DRAWN:
             table = subject.probabilities(row, Inference.MC)
             kept = metrics.error_at(table, labels, thresholds=THRESHOLDS)
             left.plot(THRESHOLDS, 100 * kept.risk, color=COLOURS[row], label=str(row), linewidth=1.4)
@@ -77,7 +78,7 @@ def _draw(subject: Subject) -> None:
 def _section(subject: Subject) -> str:
     labels = subject.labels()
     rows = []
-    for row in Row:
+    for row in DRAWN:
         table = subject.probabilities(row, Inference.MC)
         kept = metrics.error_at(table, labels, thresholds=[0.1, 0.3, 0.5, 1.0])
         cells = [f"{percentage(e)} ({percentage(c, 0)})" for e, c in zip(kept.risk, kept.coverage, strict=True)]

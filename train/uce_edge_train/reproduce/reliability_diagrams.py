@@ -10,7 +10,7 @@ from uce_edge.output.wording import percent
 from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.figure_style import COLOURS, GRID, figure
 from uce_edge_train.reproduce.result_files import Cells, write_csv, write_section
-from uce_edge_train.reproduce.trained_networks import Row, Subject
+from uce_edge_train.reproduce.trained_networks import DRAWN, Row, Study
 
 _COLUMNS: tuple[tuple[Literal["confidence", "uncertainty"], Inference, str], ...] = (
     ("confidence", Inference.DETERMINISTIC, "deterministic confidence"),
@@ -19,12 +19,13 @@ _COLUMNS: tuple[tuple[Literal["confidence", "uncertainty"], Inference, str], ...
 )
 
 
-def run(subject: Subject) -> None:
+def run(study: Study) -> None:
     """Write reliability.csv with all bins, reliability.png and the section."""
+    subject = study.first
     lines: list[Cells] = []
     labels = subject.labels()
-    with figure(subject.folder, Experiment.RELIABILITY, len(Row), 3, 8.2, 2.45 * len(Row)) as axes:
-        for row, across in zip(Row, axes, strict=True):
+    with figure(subject.folder, Experiment.RELIABILITY, len(DRAWN), 3, 8.2, 2.45 * len(DRAWN)) as axes:
+        for row, across in zip(DRAWN, axes, strict=True):
             for (kind, inference, title), axis in zip(_COLUMNS, across, strict=True):
                 table = subject.probabilities(row, inference)
                 curve = metrics.reliability_curve(table, labels, kind=kind)

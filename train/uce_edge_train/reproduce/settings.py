@@ -3,7 +3,9 @@
 import shlex
 from dataclasses import dataclass, fields, replace
 
-from uce_edge.datasets.splits import Dataset
+import numpy as np
+
+from uce_edge.datasets.splits import Dataset, Split
 from uce_edge_train.choices import Scale, Schedule
 from uce_edge_train.recipe import Recipe
 
@@ -11,6 +13,11 @@ PENALTY = 0.1  # the paper's beta
 _MIRRORED = ("cifar10", "cifar100")  # digits, letters and chests have a left and a right
 _PAPER_ARCH = {"cifar100": "resnet101"}
 _LAPTOP_IMAGES = 480_000  # that a training sees at most, which two cores do in twenty minutes
+SEEDS = 5
+"""Trainings per objective at the scale `memorise`."""
+_MANY_CLASSES = 50
+_MEMORISED, _MEMORISED_MANY = 5_000, 10_000  # training images: of few classes, of many
+_JUDGED = 2_500  # calibration images, and test images, at the scale `memorise`
 
 
 @dataclass(frozen=True)
@@ -23,9 +30,20 @@ class Setting:
     recipe: Recipe
     samples: int = 25
     ood: str | None = None
+    seeds: int = 1
+    """How many networks are trained per objective, with the seeds from the recipe's on."""
 
     changes: tuple[str, ...] = ()
     """The user's other options, as typed."""
+
+    @property
+    def memorises(self) -> bool:
+        """Whether the splits are those of `memorised`."""
+        return self.scale is Scale.MEMORISE
+
+    def with_seed(self, number: int) -> "Setting":
+        """The setting of one of its trainings."""
+        return replace(self, recipe=replace(self.recipe, seed=self.recipe.seed + number))
 
     def command(self, experiment: str, out: str) -> str:
         """The command that repeats an experiment."""
@@ -58,14 +76,22 @@ def setting(
     samples: int = 25,
     ood: str | None = None,
     seed: int = 0,
+    seeds: int | None = None,
 ) -> Setting:
     """The setting of a dataset, with the user's changes."""
     flip = data in _MIRRORED
+    default_seeds = SEEDS if scale is Scale.MEMORISE else 1
     if scale is Scale.PAPER:
-        # The authors' public code: AdamW 0.01, batch 256, a plateau schedule, shifts of 4 pixels.
+        # The authors' earlier public code: AdamW 0.01, batch 256, a plateau schedule, up to 500 epochs, shifts of 4
+        # pixels, flips, erasing in half of the images.
         recipe = Recipe(
-            arch=_PAPER_ARCH.get(data, "resnet34"), epochs=200, batch_size=256, schedule=Schedule.PLATEAU,
-            patience=20, flip=flip, seed=seed,
+            arch=_PAPER_ARCH.get(data, "resnet34"), epochs=500, batch_size=256, schedule=Schedule.PLATEAU, flip=flip,
+            erase=0.5, seed=seed,
+        )  # fmt: skip
+    elif scale is Scale.MEMORISE:
+        recipe = Recipe(
+            arch="convnet5", epochs=12 if _has_many_classes(dataset) else 30, batch_size=100, learning_rate=4e-3,
+            shift=0, seed=seed,
         )  # fmt: skip
     else:
         images = len(dataset.splits["train"])
@@ -79,7 +105,26 @@ def setting(
         "samples": None if samples == 25 else samples,
         "ood": ood,
         "seed": seed or None,
+        "seeds": None if seeds == default_seeds else seeds,
     }
     changes = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-    default_ood = {"cifar10": "cifar100", "svhn": "cifar10"}.get(data)
-    return Setting(data, scale, recipe, samples, ood or default_ood, tuple(changes))
+    default_ood = {"cifar10": "cifar100", "cifar100": "cifar10", "svhn": "cifar10"}.get(data)
+    return Setting(data, scale, recipe, samples, ood or default_ood, seeds or default_seeds, tuple(changes))
+
+
+def memorised(dataset: Dataset) -> Dataset:
+    """Splits for networks that memorise their training images.
+
+    Few of the training images are used. The test images are divided: the maps are fitted on one half, and judged on the
+    other.
+    """
+    most = _MEMORISED_MANY if _has_many_classes(dataset) else _MEMORISED
+    others = [dataset.splits[name] for name in ("train", "calibration", "guarantee")]
+    pool = Split(np.concatenate([one.images for one in others]), np.concatenate([one.labels for one in others]))
+    calibration, test = (half.at_most(_JUDGED) for half in dataset.splits["test"].halves())
+    parts = {"train": pool.at_most(most), "calibration": calibration, "guarantee": calibration, "test": test}
+    return replace(dataset, splits=parts)
+
+
+def _has_many_classes(dataset: Dataset) -> bool:
+    return len(dataset.class_names) >= _MANY_CLASSES
