@@ -24,7 +24,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_photos_become_a_promised_file_with_a_report(photos: Path, tmp_path: Path, call: Call) -> None:
     out, run = tmp_path / "photos.onnx", tmp_path / "run"
-    words = ("build", photos, "--target-error", 0.3, "--backbone", "none", "--size", "16x16", "--budget", "100s",
+    words = ("build", photos, "--target-error", 0.3, "--backbone", "none", "--size", "16x16", "--budget", "40s",
              "--run", run, "--out", out)  # fmt: skip
     made = call(*words)
     assert made.code == 0, made.err
