@@ -60,9 +60,9 @@ class _Tried(NamedTuple):
 def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:
     """Choose the rate of a network, and train with it.
 
-    The first rates are those whose single pass loses less than a point of accuracy, or than one image. The largest of them, and higher
-    ones while the held-out NLL falls, are trained with for a short time. The largest rate is taken whose NLL is as good
-    as the lowest.
+    The first rates are those whose single pass loses less than a point of accuracy, or than one image. The largest of
+    them, and higher ones while the held-out NLL falls, are trained with for a short time. The largest rate is taken
+    whose NLL is as good as the lowest.
 
     Args:
         feed: The network, its training inputs and its held-out images.
