@@ -60,9 +60,9 @@ class _Tried(NamedTuple):
 def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:
     """Choose the rate of a network, and train with it.
 
-    The first rates are those whose single pass loses less than a point of accuracy. The largest of them, and higher
-    ones while the held-out NLL falls, are trained with for a short time. The largest rate is taken whose NLL is as good
-    as the lowest.
+    The first rates are those whose single pass loses less than a point of accuracy, or than one image. The largest of
+    them, and higher ones while the held-out NLL falls, are trained with for a short time. The largest rate is taken
+    whose NLL is as good as the lowest.
 
     Args:
         feed: The network, its training inputs and its held-out images.
@@ -77,7 +77,7 @@ def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:
     for rate in RATES:
         set_rate(network, rate)
         found = _measure(feed, _PASSES, seed)
-        if tried and plain.accuracy - found.accuracy >= _LOSS:
+        if tried and plain.accuracy - found.accuracy >= max(_LOSS, 1 / len(feed.held_out)):
             break
         tried.append(_Tried(rate, found.nll, before))
     first, lowest = tried[-1].p, float("inf")
