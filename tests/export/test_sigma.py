@@ -249,7 +249,7 @@ def test_from_the_command_line(digits: Digits, call: Call, tmp_path: Path) -> No
 
 
 def test_an_unknown_sigma_is_a_sentence() -> None:
-    with pytest.raises(UceEdgeError, match="Expected `sigma` to be one of exact, factored, but got 'half'"):
+    with pytest.raises(UceEdgeError, match="Expected `sigma` to be one of exact, factored, channel, but got 'half'"):
         Options(sigma="half")
 
 

@@ -91,7 +91,7 @@ def test_no_map_without_a_pass_that_predicts_the_class(images: np.ndarray, few: 
     calls = few._calls
     computed = calls._computed(passes)
     assert computed[contract.CLASS_ID] == [9]
-    _, maps = calls._split([], images[:1], few.seeds(25)[:3], calls._maps)
+    maps = calls._again(images[:1], few.seeds(25)[:3])
     assert maps is not None
     disagreeing = replace(maps, agree=np.array([False]))
     values = calls._mapped(computed, disagreeing, passes, images[:1], few.seeds(25)[:3])

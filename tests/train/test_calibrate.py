@@ -57,9 +57,9 @@ def test_a_run_refuses_images_it_did_not_set_aside(digits: Digits, tmp_path: Pat
 def test_a_run_refuses_to_be_calibrated_on_its_training_images(digits: Digits) -> None:
     train, test = digits.dataset.splits["train"], digits.dataset.splits["test"]
     mixed = splits.Split(
-        np.concatenate([test.images, train.images[:3]]), np.concatenate([test.labels, train.labels[:3]])
+        np.concatenate([test.images, train.images[:40]]), np.concatenate([test.labels, train.labels[:40]])
     )
-    with pytest.raises(UsageError, match="3 of the 362"):
+    with pytest.raises(UsageError, match="40 of the 399"):
         calibration.calibrate(digits.run, mixed)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from uce_edge._util.field_rules import checked
 from uce_edge.calibration.laplace_posterior import DRAWS
-from uce_edge.contract import Inference, Method, NoiseKind, Precision, pass_seeds
+from uce_edge.contract import Inference, Method, NoiseKind, Precision, Sigma, pass_seeds
 from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeWarning, UsageError
 from uce_edge.metadata import Calibration, Hashes, ImageSpec, Metadata
@@ -291,11 +291,12 @@ def _labelled(run: Run, dataset: Dataset, *, member: bool = False) -> Labelled:
 def _noise_scale(
     model: nn.Module, image: ImageSpec, sites: list[Site], options: Options, images: npt.NDArray[np.uint8] | None
 ) -> float:
-    """The noise scale of another sigma; 1 if unchanged.
+    """The noise scale of factored sigma after exact training, or else 1.
 
-    It is also 1 with too few images.
+    It is also 1 with too few images. Noise by channel draws other normals than the trained noise, so that the two
+    cannot be compared pass by pass.
     """
-    changed = options.sigma is not None and sigma_error.of_sites(sites) is not options.sigma
+    changed = options.sigma is Sigma.FACTORED and sigma_error.of_sites(sites) is not options.sigma
     if not (sites and changed and images is not None and len(images) >= sigma_scale.IMAGES):
         return 1.0
     assert options.sigma is not None

@@ -8,6 +8,7 @@ import typer
 from uce_edge.cli.extras import need_torch
 from uce_edge.cli.messages import quote, say, show_log
 from uce_edge.cli.shared_options import DownloadOption, RootOption
+from uce_edge.datasets.named import names
 from uce_edge_train.choices import Architecture, Experiment, Scale, TrainDevice
 
 
@@ -16,7 +17,8 @@ def reproduce(
     data: Annotated[
         str | None,
         typer.Option(
-            help="A dataset, as for train. Default: cifar10; with --scale memorise, cifar10 and cifar100 side by side."
+            help=f"A dataset, as for train: {', '.join(names())}, a folder, a manifest or an .npz file. Default: "
+            "cifar10; with --scale memorise, cifar10 and cifar100 side by side."
         ),
     ] = None,
     scale: Annotated[

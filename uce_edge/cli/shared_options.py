@@ -77,9 +77,23 @@ SeedOption = Annotated[
     int,
     typer.Option(help="Seed of the passes (0 to 4095). The same seed gives the same answer.", envvar=variable("seed")),
 ]
+
+
+def _check_device(value: str) -> str:
+    """Refuse a wrong device as the parser does, which names its variable."""
+    from uce_edge.runtime import device_choice
+
+    try:
+        device_choice.parse(value)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from None
+    return value
+
+
 DeviceOption = Annotated[
     str,
     typer.Option(
+        callback=_check_device,
         metavar="|".join(Device),
         help="Where the model runs. auto: CUDA if it works, else the CPU. Any other device: an error if it does not "
         "work. cuda:1 is the second card.",

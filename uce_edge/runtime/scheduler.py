@@ -168,9 +168,9 @@ class Calls:
             if not last:  # members are not draws: their mean varies from seed to seed
                 done = early_stopping.settled(seed_averages(passes, members), rule, error, len(seeds))
             if done.any():
-                own, images = passes[:, done], batch[open_images[done]]
+                own, pixels = passes[:, done], batch[open_images[done]]
                 shown = None if maps is None else maps.chosen(done)
-                settled.append((open_images[done], self._mapped(self._computed(own), shown, own, images, seeds)))
+                settled.append((open_images[done], self._mapped(self._computed(own), shown, own, pixels, seeds)))
             drawn[open_images[done]] = count
             open_images, passes = open_images[~done], passes[:, ~done]
             maps = None if maps is None else maps.chosen(~done)

@@ -19,7 +19,7 @@ nibabel = pytest.importorskip("nibabel", reason="nibabel is not installed: the e
 import pydicom
 from helpers.medical_files import dataset, dicom, written
 from pydicom.pixels import apply_modality_lut, apply_voi_lut
-from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
+from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLossless, RLELossless
 
 from uce_edge import Model
 from uce_edge.errors import ImageError
@@ -231,10 +231,10 @@ def test_a_jpeg_2000_picture_without_end_is_refused() -> None:
 
 
 def test_an_absent_codec_is_named_with_its_package() -> None:
-    data = encapsulated(Image.fromarray((VALUES >> 4).astype(np.uint8)), JPEGLSLossless, "JPEG", "MONOCHROME2")
+    data = encapsulated(Image.fromarray((VALUES >> 4).astype(np.uint8)), JPEGLossless, "JPEG", "MONOCHROME2")
     with raises("part.missing", ImageError) as caught:
         loader.load(written(data), SPEC, "study.dcm")
-    assert "pip install pyjpegls" in str(caught.value)
+    assert "pip install pylibjpeg" in str(caught.value)
 
 
 def test_what_has_no_pixels_is_said_to_have_none() -> None:
