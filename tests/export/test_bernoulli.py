@@ -178,7 +178,7 @@ def test_a_module_that_is_called_twice_has_two_masks(tmp_path: Path) -> None:
     assert [(layer.name, layer.p) for layer in done.metadata.layers] == [("drop", 0.5), ("drop", 0.5)]
 
 
-@pytest.mark.parametrize(("noisy", "rates"), [("last:2", [0.1, 0.4]), ("last:1", [0.4])])
+@pytest.mark.parametrize(("noisy", "rates"), [("last:2", [0.2, 0.1, 0.4]), ("last:1", [0.1, 0.4])])
 def test_noise_starts_where_it_is_told_to(noisy: str, rates: list[float], tmp_path: Path) -> None:
     options = Options((noisy,), dropout=("keep",))
     done = export_module(Functional(), described(), tmp_path / "m.onnx", options=options)

@@ -274,8 +274,15 @@ def test_a_runtime_can_tell_which_values_are_equally_large(tmp_path: Path, sigma
     assert {shape[0].dim_param for shape in layers} == {"batch", "passes"}
 
 
-def test_a_run_can_be_exported_with_noise_by_channel_and_is_judged(digits: Digits, tmp_path: Path) -> None:
-    done = export_run(digits.run, tmp_path / "m.onnx", digits.dataset, options=Options(sigma=Sigma.CHANNEL))
+def test_a_run_that_was_trained_with_other_noise_is_judged_before_it_gets_noise_by_channel(
+    digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_channel = Options(sigma=Sigma.CHANNEL)
+    with raises("quality.worse", QualityError):
+        export_run(digits.run, tmp_path / "m.onnx", digits.dataset, options=by_channel)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(quality, "BOUNDS", dict.fromkeys(quality.BOUNDS, 1.0))
+    done = export_run(digits.run, tmp_path / "m.onnx", digits.dataset, options=by_channel)
     assert done.metadata.sigma is Sigma.CHANNEL
     assert [*done.judgements] == ["channel sigma"]
     assert any("draws other noise than the trained one" in note for note in done.notes)
