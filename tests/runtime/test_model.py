@@ -354,6 +354,7 @@ def test_captured_calls_keep_their_memory_and_give_the_same_answer(digits, answe
     session = providers.open_session(str(digits.model), Device.CPU)
     plain, captured = Runner(session), Runner(session, "cpu", captures=True)
     calls = [Calls(runner, metadata, "digits.onnx") for runner in (plain, captured)]
+    before = answer.images.copy()
     for images, samples in (
         (answer.images[:1], 5),
         (answer.images[1:2], 5),
@@ -369,6 +370,7 @@ def test_captured_calls_keep_their_memory_and_give_the_same_answer(digits, answe
         one, other = (each.run(answer.images[:1], seeds) for each in calls)
         assert np.array_equal(one[contract.PROBABILITIES], other[contract.PROBABILITIES])
     assert len(captured._graphs) == 8
+    assert np.array_equal(answer.images, before), "a call wrote into the caller's images"
 
 
 def test_an_accelerator_is_also_tested_with_the_stored_passes(digits, monkeypatch):

@@ -73,8 +73,8 @@ class Runner:
     def _bound(self, outputs: list[str], feed: dict[str, npt.NDArray[Any]]) -> "_Graph":
         """Memory for the inputs and outputs of one shape; a plain call shows how much."""
         value_of = onnxruntime().OrtValue
-        inputs = {
-            name: value_of.ortvalue_from_numpy(np.ascontiguousarray(values), self._device, self._card)
+        inputs = {  # copies: on a processor, the value shares the memory of its array, which later calls overwrite
+            name: value_of.ortvalue_from_numpy(np.array(values, order="C"), self._device, self._card)
             for name, values in feed.items()
         }
         binding = self.session.io_binding()
