@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from uce_edge.contract import BY_CONFIDENCE, CUTOFF, LIMITS, VARIANCE_SCALE
+from uce_edge.contract import BY_CONFIDENCE, CUTOFF, IN_SET, LIMITS, VARIANCE_SCALE
 from uce_edge.evaluation import Evaluation
 
 
@@ -21,6 +21,7 @@ MAY_CHANGE = {
     LIMITS: "the largest score that is accepted, by class",
     CUTOFF: "the novelty at or below which an image is rejected",
     BY_CONFIDENCE: "whether the score is 1 - confidence",
+    f"{IN_SET}.*": "the limits of the prediction sets",
     "metadata": "the calibration, the rule with its promises, held-out counts, the monitor reference, probes, digests",
 }
 """Initializers and metadata that `uce-edge calibrate model.onnx` may change, and what they hold."""

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from uce_edge.dossier import change_control, regulation
@@ -16,7 +17,7 @@ from uce_edge.output.wording import at_most, percent
 INDEX, REPORT, DATA, BILL = "index.html", "report.html", "dossier.json", "sbom.cdx.json"
 FILES = {
     INDEX: "this page",
-    REPORT: "all metrics with charts, as `uce-edge evaluate --report` writes them",
+    REPORT: "all metrics with charts, as uce-edge evaluate --report writes them",
     DATA: "everything, for programs",
     BILL: "the software bill of materials, CycloneDX 1.6",
 }
@@ -116,11 +117,18 @@ _QUESTIONS = (
 
 
 def _pairs(rows: dict[str, list[str]]) -> Markup:
-    return card_table(("", ""), [(name, join(_lines(lines))) for name, lines in rows.items()])
+    return _texts((), [(name, join(element("div", line) for line in lines)) for name, lines in rows.items()])
 
 
-def _lines(lines: list[str]) -> list[Markup]:
-    return [element("div", line) for line in lines]
+def _texts(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
+    """A table of sentences, which wrap, unlike numbers."""
+    top = element("thead", element("tr", *(element("th", cell, scope="col", class_="meaning") for cell in head)))
+    body = [
+        element("tr", element("th", first, scope="row"), *(element("td", cell, class_="meaning") for cell in others))
+        for first, *others in rows
+    ]
+    table = element("table", bool(head) and top, element("tbody", *body))
+    return element("div", element("div", table, class_="scroll"), class_="card table")
 
 
 def _data(dossier: Dossier) -> Markup:
@@ -171,8 +179,8 @@ def _subgroups(dossier: Dossier) -> Markup:
 def _promises(dossier: Dossier) -> Markup:
     if not dossier.promises:
         return element("p", "The file makes no promise: uce-edge calibrate --target-error.", class_="quiet")
-    rows = [(one.promise, one.proved_on, one.here, _KEPT[one.kept]) for one in dossier.promises]
-    return card_table(("promise", "proved on", "here", ""), rows)
+    rows = [(_KEPT[one.kept], one.promise, one.proved_on, one.here) for one in dossier.promises]
+    return _texts(("", "promise", "proved on", "here"), rows)
 
 
 def _change(dossier: Dossier) -> Markup:
@@ -180,16 +188,16 @@ def _change(dossier: Dossier) -> Markup:
     checks = [(one.name, one.condition, element("code", one.command)) for one in dossier.checks]
     return join(
         [
-            card_table(("may change", "what it is"), may),
+            _texts(("may change", "what it is"), may),
             element("h3", "Must not change"),
             _list(change_control.MUST_NOT_CHANGE),
-            card_table(("check", "passes when", "command"), checks),
+            _texts(("check", "passes when", "command"), checks),
         ]
     )
 
 
 def _questions() -> Markup:
-    return card_table(("source", "question", "answered by"), [tuple(one) for one in regulation.QUESTIONS])
+    return _texts(("source", "question", "answered by"), [tuple(one) for one in regulation.QUESTIONS])
 
 
 def _list(items: tuple[str, ...] | list[str]) -> Markup:
