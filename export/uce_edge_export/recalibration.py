@@ -1,6 +1,6 @@
 """Recalibrate a model file without its training run."""
 
-import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.calibration import conformal, early_look
+from uce_edge.calibration.class_prior import ClassPrior, Mix
 from uce_edge.calibration.label_sets import SetPromise
 from uce_edge.calibration.logits import logits_of
 from uce_edge.calibration.maps import fit_map
@@ -25,9 +26,11 @@ from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
+from uce_edge_export import class_mix
 from uce_edge_export.check import novelty_choice, novelty_levels
 from uce_edge_export.check.held_out_rejection import Known, measure
 from uce_edge_export.check.parity_gate import ParityError
+from uce_edge_export.class_mix import Images
 from uce_edge_export.graph import decision, head
 from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
@@ -36,8 +39,6 @@ from uce_edge_export.graph.novelty_score import detach, parts
 from uce_edge_export.publish.draft import check_name, graph_of, publish
 from uce_edge_export.transform.noise_free import noise_free_layers, raw_logits
 from uce_edge_export.transform.simplification import infer_shapes
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Recalibrated:
     """The costs of other levels of the gate; None without one."""
     features: novelty_choice.Chosen | None = None
     """Why the gate looks at these layers, where that was chosen."""
+    mix: Mix | None = None
+    """The mix of classes that the file was corrected for."""
 
 
 def recalibrate(
@@ -72,6 +75,7 @@ def recalibrate(
     training: Split | None = None,
     choose_features: bool = False,
     sets: SetPromise | None = None,
+    class_prior: ClassPrior | None = None,
 ) -> Recalibrated:
     """Recalibrate a file on labelled images, as a new file.
 
@@ -94,6 +98,8 @@ def recalibrate(
             them. None where there are none.
         choose_features: Whether `auto` chooses what the gate looks at, instead of keeping it.
         sets: The promise of the prediction sets, which `held_out` fits. None writes a file without sets.
+        class_prior: The mix of classes where the file will run. All but the map is then fitted to the subsets of the
+            images that have this mix. None for the mix of `data`.
     """
     out = check_name(out)
     model = source if isinstance(source, Model) else Model(source, "cpu", spin=False)
@@ -107,25 +113,26 @@ def recalibrate(
         data, counted = data.halves()
     if promise is not None:
         promise.targets(model.classes)  # refuses classes that do not exist
-    if counted is not None and promise is not None:
-        guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
-    if counted is not None and sets is not None:
-        conformal.check_possible(counted.one_per_group().labels, sets, model.classes, halved=held_out is None)
-    network, looked_at = graph_of(model), model.metadata.novelty_layers
-    if novelty is not None and novelty.features != AUTO_FEATURES:
-        names = noise_free_layers(infer_shapes(network).graph)
-        looked_at = FeatureChoice(novelty.features).layers(names, looked_at)
-    chosen = None
+    _check_possible(counted, promise, sets, model.classes, given)
+    network, chosen = graph_of(model), None
+    looked_at = _layers(network, novelty, model.metadata.novelty_layers)
     if novelty is not None and novelty.features == AUTO_FEATURES and choose_features and model.metadata.members == 1:
         chosen = novelty_choice.choose(network, parts(data, training)[0], model.metadata.image)
         looked_at = looked_at if chosen is None else chosen.layers
     members = model.metadata.members
     if model.metadata.takes_seeds and not model.metadata.runs_once:
-        early_look.warn_near_chance(data, n, lambda some: model.logits(some.images, 1, seed), _log.warning)
+        remedy = "Check the scaling of the pixels, the order of their channels, and the order of the classes."
+        early_look.refuse_chance(data, n, lambda some, passes: model.logits(some.images, passes, seed), remedy)
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     own_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
     calibration = replace(calibration, parameters=calibration.parameters | own_parameters)
+    mix = None
+    if class_prior is not None:
+        again = None if class_prior.images is None else logits_of(model, class_prior.images, n, seed, members)
+        mixed = class_mix.correct(calibration, logits, class_prior, again, Images(data, counted, model.classes))
+        calibration, mix, data, counted = mixed.calibration, mixed.mix, mixed.data, mixed.counted
+        _check_possible(counted, promise, sets, model.classes)
     network, described = detach(network, model.metadata)
     metadata = replace(
         described.without_promises(),  # they hold for the old map
@@ -149,7 +156,28 @@ def recalibrate(
             draft.describe(replace(draft.metadata, rule=gate))
     refused = measured if isinstance(measured, NoGuaranteeError) else None
     unfit = added if isinstance(added, NoveltyError) else None
-    return Recalibrated(out, draft.metadata, file_nll, refused, unfit, costs, chosen)
+    return Recalibrated(out, draft.metadata, file_nll, refused, unfit, costs, chosen, mix)
+
+
+def _check_possible(
+    counted: Split | None,
+    promise: Promise | None,
+    sets: SetPromise | None,
+    classes: Sequence[str],
+    given: int | None = None,
+) -> None:
+    """Refuse held-out images that are too few for any promise; `given` are those before they were halved."""
+    if counted is not None and promise is not None:
+        guarantee.check_possible(len(counted.one_per_group()), promise, given, grouped=counted.groups is not None)
+    if counted is not None and sets is not None:
+        conformal.check_possible(counted.one_per_group().labels, sets, classes, halved=given is not None)
+
+
+def _layers(network: ir.Model, novelty: NoveltyPromise | None, stored: tuple[int, ...]) -> tuple[int, ...]:
+    """The layers that the gate looks at, as requested or as stored."""
+    if novelty is None or novelty.features == AUTO_FEATURES:
+        return stored
+    return FeatureChoice(novelty.features).layers(noise_free_layers(infer_shapes(network).graph), stored)
 
 
 def replace_head(model: ir.Model, metadata: Metadata) -> ir.Model:

@@ -306,22 +306,3 @@ def test_a_third_party_file_gets_one(inference: str, call: Call, tmp_path: Path)
     if inference == "deterministic":
         expected = share(model, pixels(), prediction.class_ids)
         np.testing.assert_allclose(prediction.heatmap, expected, rtol=1e-3, atol=1e-4)
-
-
-class ClassToken(nn.Module):
-    """Attention between places and a token, which alone leads to the scores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.token, self.head = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.ones(1, 1, 8)), nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        places = self.stem(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(x.shape[0], -1, -1), places], 1)
-        return self.head((torch.softmax(x @ x.transpose(1, 2), -1) @ x)[:, 0])
-
-
-def test_a_class_token_is_refused(tmp_path: Path) -> None:
-    with raises("heatmap.head", UsageError) as caught:
-        export_module(ClassToken().eval(), metadata(), tmp_path / "m.onnx", options=WITH_MAP)
-    assert "class token" in str(caught.value)

@@ -22,6 +22,7 @@ from uce_edge.metrics import nll
 from uce_edge.runtime.model import Model
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.noise import moments
+from uce_edge_export.noise.moments_calibration import scale_for
 from uce_edge_export.noise.uncertain import Uncertain
 from uce_edge_export.options import Expand, Options
 from uce_edge_export.recalibration import recalibrate
@@ -431,6 +432,16 @@ def test_noise_in_the_last_layers_alone(digits: Digits, tmp_path: Path) -> None:
         metadata = Model(out, "cpu").metadata
         assert (metadata.calibration.parameters["variance_scale"] != [1.0]) == drawn
         assert metadata.samples == 1
+
+
+def test_a_scale_that_hardly_matters_is_not_fitted() -> None:
+    """Behind a noisy tail, the error of a few exact passes would decide it."""
+
+    def spread(share: float) -> Callable[[float], float]:
+        return lambda scale: 1 + share * (scale - 1)
+
+    assert scale_for(lambda: 2.5, spread(0.75)) == pytest.approx(3)
+    assert scale_for(lambda: pytest.fail("passes are computed"), spread(0.05)) == 1
 
 
 def test_what_does_not_go_together_is_refused(digits: Digits, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import torch
 from helpers.errors import raises
 from torch import nn
 
-from uce_edge.contract import Inference, NoiseKind, PerturbationKind
+from uce_edge import contract
+from uce_edge.contract import Inference, NoiseKind, PerturbationKind, Sigma
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.runtime.model import Model
 from uce_edge_export.noise.sampling import PASSES
@@ -442,6 +443,20 @@ def test_computed_weights_have_noise_and_constant_layers_are_named(sigma: str, t
 def test_a_tail_of_every_kind_of_network(name: str, tail: list[str]) -> None:
     network = gaussianize(architectures.build(name, 10, 3), layers="tail")
     assert list(gaussian_layers(network)) == tail
+
+
+@pytest.mark.parametrize("sigma", [Sigma.EXACT, Sigma.FACTORED])
+def test_a_pass_of_a_tail_runs_no_convolution(sigma: Sigma, tmp_path: Path) -> None:
+    network = gaussianize(architectures.build("resnet8", 10, 3), layers="tail", sigma=sigma)
+    done = export_module(network, metadata(), tmp_path / "m.onnx")
+    assert len(done.metadata.layers) == 2
+    drawn, repeated = {contract.SEEDS}, []
+    for node in onnx.load(done.path).graph.node:
+        if drawn.intersection(node.input):
+            drawn.update(node.output)
+            repeated.append(node.op_type)
+    assert "Gemm" in repeated
+    assert "Conv" not in repeated
 
 
 def test_noise_by_channel_is_cheap_and_the_same_in_the_file(tmp_path: Path) -> None:

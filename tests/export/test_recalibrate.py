@@ -20,6 +20,7 @@ from uce_edge import contract
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method, NoiseKind
+from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import ModelFileError, UceEdgeError
 from uce_edge.metrics import nll
@@ -295,3 +296,21 @@ def test_wrong_requests(digits: Digits, calibrating, arguments: list[str], code:
     assert sentence in done.err
     assert (done.out, done.err.count("\n")) == ("", 1)
     assert files() == before
+
+
+def test_a_file_is_corrected_for_another_mix_of_classes(digits: Digits, tmp_path: Path) -> None:
+    from uce_edge.calibration.class_prior import ClassPrior
+
+    parts = splits.load("digits").splits
+    plain, mixed = tmp_path / "plain.onnx", tmp_path / "mixed.onnx"
+    for file, prior in ((plain, None), (mixed, ClassPrior({"8": 0.4}))):
+        done = recalibrate(
+            digits.deterministic, file, parts["calibration"], Method.TEMPERATURE, held_out=parts["guarantee"],
+            class_prior=prior,
+        )  # fmt: skip
+    assert done.mix is not None
+    assert done.metadata.calibration.class_shares[8] == pytest.approx(0.4)
+    assert done.metadata.calibration.report is not None
+    assert done.metadata.calibration.report.images == done.mix.kept < len(parts["calibration"])
+    before, after = (Model(file, "cpu").predict(parts["test"].images[:200]).probabilities for file in (plain, mixed))
+    assert (after[:, 8] > before[:, 8]).mean() > 0.9

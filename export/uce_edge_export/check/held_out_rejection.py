@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from uce_edge._util.progress import progress
 from uce_edge.calibration import conformal
-from uce_edge.calibration.label_sets import SetPromise
+from uce_edge.calibration.label_sets import LabelSets, SetPromise
 from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.monitor import reference
 from uce_edge.rejection import fitting, guarantee
@@ -75,8 +75,13 @@ def measure(
     data = data.one_per_group()
     prediction = predicted(draft, data.images, "counting on held-out images")
     how = circumstances(prediction, data)
-    counts: dict[str, Any] = guarantee.count(prediction.uncertainty, prediction.class_ids != data.labels).to_document()
-    metadata = replace(draft.metadata, held_out=HeldOut.from_document(counts | vars(how)))
+    found = None
+    if sets is not None:
+        penalty = conformal.Penalty()
+        if known is not None:
+            penalty = conformal.choose_penalty(known.prediction.probabilities, known.labels, sets)
+        found = conformal.fit(prediction.probabilities, data.labels, sets, prediction.classes, how, penalty)
+    metadata = replace(draft.metadata, held_out=_counts(prediction, data, how, found))
     if promise is not None and promise.score is RejectBy.AUTO:
         chosen = RejectBy.UNCERTAINTY
         if known is not None:
@@ -89,11 +94,7 @@ def measure(
         with suppress(reference.DriftReferenceError):  # too few images: the file has no monitor
             metadata = replace(metadata, monitor=reference.of(known.prediction, prediction, data.sha256()))
     draft.describe(replace(metadata, rule=None if isinstance(fitted, NoGuaranteeError) else fitted))
-    if sets is not None:
-        penalty = conformal.Penalty()
-        if known is not None:
-            penalty = conformal.choose_penalty(known.prediction.probabilities, known.labels, sets)
-        found = conformal.fit(prediction.probabilities, data.labels, sets, prediction.classes, how, penalty)
+    if found is not None:
         prediction_sets.add(draft, found, data)
     return fitted
 
@@ -101,3 +102,12 @@ def measure(
 def circumstances(prediction: Prediction, data: Split) -> Circumstances:
     """The conditions of a prediction."""
     return Circumstances(prediction.samples, prediction.seed, data.sha256(), reference.today(), data.groups is not None)
+
+
+def _counts(prediction: Prediction, data: Split, how: Circumstances, sets: LabelSets | None) -> HeldOut:
+    """Count accepted images, errors and sets with the true label, at every threshold."""
+    counts: dict[str, Any] = guarantee.count(prediction.uncertainty, prediction.class_ids != data.labels).to_document()
+    if sets is not None:
+        inside = np.take_along_axis(sets.contains(prediction.probabilities), data.labels[:, None], -1)[:, 0]
+        counts["covered"] = guarantee.count(prediction.uncertainty, inside).errors
+    return HeldOut.from_document(counts | vars(how))

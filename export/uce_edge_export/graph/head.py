@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from uce_edge import contract
 from uce_edge.calibration import error_map
+from uce_edge.calibration.maps import CLASS_SHIFT
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration
 from uce_edge_export.graph import decision
@@ -93,18 +94,17 @@ def _emit_map(g: Builder, logits: ir.Value, calibration: Calibration) -> ir.Valu
         return g.constant(np.asarray(calibration.parameters[name], np.float32), f"calibration.{name}")
 
     match calibration.method:
-        case Method.NONE:
-            return logits
         case Method.TEMPERATURE:
-            return g.Div(logits, parameter("temperature"))
+            logits = g.Div(logits, parameter("temperature"))
         case Method.VECTOR:
-            return g.Mul(logits, parameter("vector"))
+            logits = g.Mul(logits, parameter("vector"))
         case Method.AUX:
             if "temperature" in calibration.parameters:
                 logits = g.Div(logits, parameter("temperature"))
             hidden = _emit_linear(g, logits, parameter("aux.w1"), parameter("aux.b1"))
             hidden = g.LeakyRelu(hidden, alpha=0.01)
-            return g.Add(logits, _emit_linear(g, hidden, parameter("aux.w2"), parameter("aux.b2")))
+            logits = g.Add(logits, _emit_linear(g, hidden, parameter("aux.w2"), parameter("aux.b2")))
+    return g.Add(logits, parameter(CLASS_SHIFT)) if CLASS_SHIFT in calibration.parameters else logits
 
 
 def _emit_error(g: Builder, uncertainty: ir.Value, p: ir.Value, calibration: Calibration) -> ir.Value:

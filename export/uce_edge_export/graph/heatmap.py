@@ -1,8 +1,9 @@
-"""Class activation in the graph: which places speak for the class.
+"""Heatmaps in the graph: which places speak for the class.
 
 The last feature map is found in the classifier. Its product with the factors of the predicted class
 (`linearised_head`), added up over the channels, gives each place's share of the class's logit: Zhou et al. 2016 for an
-average and a linear layer, up to the number of places.
+average and a linear layer, up to the number of places. Where attention lies behind the map, as in a transformer with a
+class token, the map is how much of every patch reaches the scores (`attention_rollout`).
 """
 
 import math
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from uce_edge import contract
 from uce_edge.errors import UsageError
 from uce_edge.metadata import ImageSpec
+from uce_edge_export.graph import attention_rollout
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.linearised_head import LinearisedHead, reduced_axes
 from uce_edge_export.graph.weight_layers import per_image_shape
@@ -54,6 +56,33 @@ def emit(
         UsageError: The network has no map, or its head cannot be taken as linear.
     """
     found = find(graph, spec)
+    size = g.constant(np.array([found.height, found.width]))
+    rollout = attention_rollout.find(found.nodes, found.height * found.width)
+    variance = None
+    if rollout is not None:
+        each, sampled = rollout.emit(g, passes, found.height * found.width)
+        each = g.Reshape(each, g.Concat(g.constant(np.array([-1])), size, axis=0))
+    else:
+        each, sampled, variance = _activation(g, graph, passes, class_id, found, size)
+    values = {contract.HEATMAP: each}
+    if sampled:
+        first = g.constant(np.array([0]))
+        each = g.Reshape(each, g.Concat(samples, g.constant(np.array([-1])), size, axis=0))
+        mean = g.ReduceMean(each, first, keepdims=0)
+        spread = g.Sqrt(g.ReduceMean(g.square(g.Sub(each, mean)), first, keepdims=0))
+        values = {contract.HEATMAP: mean, contract.HEATMAP_SPREAD: spread}
+    elif variance is not None:
+        values[contract.HEATMAP_SPREAD] = g.Sqrt(g.Max(variance, g.constant(np.float32(0))))
+    for name, value in values.items():
+        value.name, value.dtype = name, ir.DataType.FLOAT
+        value.shape = ir.Shape(["batch", found.height, found.width])
+    return list(values.values())
+
+
+def _activation(
+    g: Builder, graph: ir.Graph, passes: Pass, class_id: ir.Value, found: FeatureMap, size: ir.Value
+) -> tuple[ir.Value, bool, ir.Value | None]:
+    """Class activation [rows, height, width], whether rows are passes times images, and its variance if known."""
     head = LinearisedHead(g, passes, class_id, found.behind)
     slope = head.factors(list(found.nodes), graph.outputs[0], found.value)
     factors, written = slope.value, passes.written(found.value)
@@ -64,28 +93,16 @@ def emit(
     if sampled and not written.sampled:
         features = passes.repeated(features)
     channels = g.constant(np.array([found.channels]))
-    size = g.constant(np.array([found.height, found.width]))
 
     def placed(products: ir.Value) -> ir.Value:
         """[rows, height, width]: the sum over the channels."""
         added = g.ReduceSum(products, channels, keepdims=0)
         return g.Reshape(added, g.Concat(g.constant(np.array([-1])), size, axis=0))
 
-    each = placed(g.Mul(features, factors))
-    values = {contract.HEATMAP: each}
-    if sampled:
-        first = g.constant(np.array([0]))
-        each = g.Reshape(each, g.Concat(samples, g.constant(np.array([-1])), size, axis=0))
-        mean = g.ReduceMean(each, first, keepdims=0)
-        spread = g.Sqrt(g.ReduceMean(g.square(g.Sub(each, mean)), first, keepdims=0))
-        values = {contract.HEATMAP: mean, contract.HEATMAP_SPREAD: spread}
-    elif written.variance is not None:
+    variance = None
+    if not sampled and written.variance is not None:
         variance = placed(g.Mul(written.variance(), g.square(factors)))
-        values[contract.HEATMAP_SPREAD] = g.Sqrt(g.Max(variance, g.constant(np.float32(0))))
-    for name, value in values.items():
-        value.name, value.dtype = name, ir.DataType.FLOAT
-        value.shape = ir.Shape(["batch", found.height, found.width])
-    return list(values.values())
+    return placed(g.Mul(features, factors)), sampled, variance
 
 
 def find(graph: ir.Graph, spec: ImageSpec) -> FeatureMap:

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from uce_edge._util.atomic_files import removable, replacing
-from uce_edge.contract import KEY, NoiseKind
+from uce_edge.contract import KEY, NoiseKind, Precision
 from uce_edge.errors import UsageError, expected
 from uce_edge.integrity.digests import of_model
 from uce_edge.integrity.protobuf import fields, with_properties
@@ -21,6 +21,7 @@ from uce_edge.runtime.device_choice import Device
 from uce_edge.runtime.model import Model
 from uce_edge.runtime.providers import open_session
 from uce_edge_export.graph import decision
+from uce_edge_export.transform import half_weights
 
 
 class Draft:
@@ -41,12 +42,12 @@ class Draft:
     def of(cls, model: ir.Model, metadata: Metadata) -> "Draft":
         """Start with a graph of any contract."""
         model, metadata = decision.upgrade(model, metadata)
-        return cls(ir.to_proto(model).SerializeToString(), metadata)
+        return cls(_written(model, metadata), metadata)
 
     def rewrite(self, model: ir.Model, metadata: Metadata | None = None) -> None:
         """Replace the graph, and the metadata if given."""
         self.metadata = replace(metadata or self.metadata, probe=())
-        self._graph, self._model = ir.to_proto(model).SerializeToString(), None
+        self._graph, self._model = _written(model, self.metadata), None
 
     def describe(self, metadata: Metadata) -> None:
         """Replace the metadata; the graph and its session stay."""
@@ -54,7 +55,7 @@ class Draft:
 
     def graph(self) -> ir.Model:
         """A copy of the graph."""
-        return ir.from_proto(onnx.load_model_from_string(self._graph))
+        return _read(self._graph, self.metadata)
 
     def content(self) -> bytes:
         """The file to publish now; the metadata gets its digests."""
@@ -93,7 +94,19 @@ def sealed(content: bytes, metadata: Metadata) -> tuple[bytes, Metadata]:
 
 def graph_of(model: Model) -> ir.Model:
     """The graph of a loaded model, from its checked bytes."""
-    return ir.from_proto(onnx.load_model_from_string(model.content()))
+    return _read(model.content(), model.metadata)
+
+
+def _read(content: bytes, metadata: Metadata) -> ir.Model:
+    model = ir.from_proto(onnx.load_model_from_string(content))
+    return half_weights.unpacked(model) if metadata.precision is Precision.FP16_WEIGHTS else model
+
+
+def _written(model: ir.Model, metadata: Metadata) -> bytes:
+    if metadata.precision is Precision.FP16_WEIGHTS:
+        model = half_weights.packed(model)
+    content: bytes = ir.to_proto(model).SerializeToString()
+    return content
 
 
 def _probes(draft: Draft) -> tuple[Probe, ...]:
