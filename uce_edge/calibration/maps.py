@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +32,11 @@ Parameters = dict[str, Floats]
 _PRIOR_STD = 1.25
 
 
+CLASS_SHIFT = "class_shift"
+"""The parameter of any map that is added to the mapped logits, for another mix of classes."""
+_SHIFT_STD = 0.5  # of its fitted part, in nats
+
+
 def initial(method: Method, classes: int) -> Parameters:
     """The parameters at which the map is the identity."""
     match method:
@@ -56,6 +61,8 @@ def apply_map(method: Method, parameters: Mapping[str, Array], logits: Array) ->
         case Method.AUX:  # files and runs of older versions have no temperature there
             scaled = logits / parameters["temperature"] if "temperature" in parameters else logits
             *_, mapped = auxiliary_map.layers(parameters, scaled)
+    if CLASS_SHIFT in parameters:
+        mapped = mapped + parameters[CLASS_SHIFT]
     return mapped
 
 
@@ -67,7 +74,7 @@ def averaged_nll(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
 def probabilities(calibration: Calibration, logits: Logits) -> Floats:
     """The calibrated, averaged prediction [images, classes]."""
-    parameters = {name: np.array(value, np.float64) for name, value in calibration.parameters.items()}
+    parameters = _arrays(calibration)
     parts = (block[:, here] for block in logits for here in tiles(block))
     return np.concatenate([averaged_softmax(_mapped(calibration.method, parameters, z)) for z in parts])
 
@@ -115,6 +122,45 @@ def fit_map(
         report=report,
         confidence_error=(error.a, error.b),
     )
+
+
+def fit_shift(calibration: Calibration, logits: Logits, labels: npt.ArrayLike) -> Floats:
+    """Fit a shift of every class behind a fitted map, which removes a bias towards some of them."""
+    data, known = Labelled(logits, labels), _arrays(calibration)
+
+    def loss(shift: Floats) -> tuple[float, Floats]:
+        """The penalised NLL and its gradient."""
+
+        def summed(tile: Block, labels: Integers) -> tuple[float, Floats]:
+            found = Likelihood.of(_mapped(calibration.method, known | {CLASS_SHIFT: shift}, tile), labels)
+            return float(found.nll.sum()), found.derivative(labels).sum(axis=(1, 2))
+
+        nll, gradient = float(shift @ shift) / (2 * _SHIFT_STD**2), shift / _SHIFT_STD**2
+        for part, slope in over_tiles(summed, data.blocks()):
+            nll += part
+            gradient = gradient + slope
+        return nll / data.images, gradient / data.images
+
+    return lbfgs(loss, np.zeros(data.classes))
+
+
+def shifted(calibration: Calibration, shift: Floats, logits: Logits, labels: npt.ArrayLike) -> Calibration:
+    """Add a shift of every class to a map; its report and its error map are for other images.
+
+    Args:
+        calibration: The fitted map.
+        shift: One number per class.
+        logits: Those of images with the new mix of classes.
+        labels: Their true classes.
+    """
+    parameters = _arrays(calibration) | {CLASS_SHIFT: shift}
+    report, error = _outcome(calibration.method, parameters, Labelled(logits, labels))
+    stored = calibration.parameters | {CLASS_SHIFT: shift.astype(np.float32).tolist()}
+    return replace(calibration, parameters=stored, report=report, confidence_error=(error.a, error.b))
+
+
+def _arrays(calibration: Calibration) -> Parameters:
+    return {name: np.array(value, np.float64) for name, value in calibration.parameters.items()}
 
 
 def _mapped(method: Method, parameters: Parameters, tile: Block) -> Floats:

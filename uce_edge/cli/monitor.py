@@ -12,6 +12,7 @@ from uce_edge._util.atomic_files import replacing, sole_writer
 from uce_edge.cli.messages import echo, say, warn
 from uce_edge.cli.shared_options import InferenceOption, JsonOption, NamedModelOption, RootOption, choose_model
 from uce_edge.errors import UsageError, expected
+from uce_edge.monitor.state import LARGEST_WINDOW
 
 if TYPE_CHECKING:
     from uce_edge.monitor import Monitor
@@ -34,6 +35,10 @@ def monitor(
     every: Annotated[
         int | None,
         typer.Option(help="Use only every Nth answer, for example for video. Default: 1, all answers.", min=1),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(help="Estimate the accuracy for so many last answers. Default: 1000.", min=1, max=LARGEST_WINDOW),
     ] = None,
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="Read the log in random order, for an archive that may be sorted.")
@@ -60,6 +65,11 @@ def monitor(
     probability of ever raising an alarm is at most --alpha, however long the monitor runs. It is not made for every
     frame of a video, sorted folders, or changes such as day and night: see docs/monitor.md.
 
+    It also estimates, for the last --window answers, how many labels are right, how many accepted ones are wrong, and
+    how many prediction sets contain the true label, each with a 95 % interval. The estimate compares with held-out
+    images of equal uncertainty. After an alarm, or when the gate rejects more images than it should, the estimate must
+    not be believed, and the report says so.
+
     Example: uce-edge monitor decisions.jsonl --state state.json --plot evidence.svg
 
     Example: uce-edge monitor --state state.json --alpha 0.001   (then: predict --watch incoming/ --monitor state.json)
@@ -78,9 +88,9 @@ def monitor(
             if reference is not None:
                 message = f"{state} already has a reference. Leave --reference out, or start with another --state."
                 raise UsageError(message, "monitor.not-new")
-            running = log_monitor.resume(state, file, alpha, every)
+            running = log_monitor.resume(state, file, alpha, every, window)
         else:
-            running = log_monitor.start(file or choose_model(None), alpha, every, reference, root)
+            running = log_monitor.start(file or choose_model(None), alpha, every, reference, root, window)
         if log is not None:
             _update(running, log, shuffle, labels, file)
         if place is not None and not shows:
@@ -153,10 +163,12 @@ def _print(running: "Monitor", *, as_json: bool) -> None:
         document = asdict(report)
         document |= {
             "sentence": report.sentence,
+            "estimate_sentence": report.estimated,
             "labels": None if checked is None else asdict(checked),
         }
         typer.echo(json.dumps(document, indent=2, allow_nan=False))
     else:
         echo(report.sentence, fg=typer.colors.RED if report.alarm else None)
+        echo(report.estimated, fg=typer.colors.RED if report.estimate is not None and report.estimate.doubts else None)
         if checked is not None:
             echo(describe_check(checked, running.state.alpha))

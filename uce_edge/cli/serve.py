@@ -30,7 +30,7 @@ def serve(
         list[str] | None,
         typer.Argument(
             help="Model files as PATH, NAME=PATH or NAME:VERSION=PATH, or bundled models by name (see `uce-edge "
-            f"models`). Default: ${variable('model')}, or cifar10."
+            f"models`). Default: ${variable('model')}, or {box.DEFAULT_NAME}."
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="The port to listen on. 0 chooses a free one.")] = 8000,

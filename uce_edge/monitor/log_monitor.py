@@ -15,6 +15,7 @@ from uce_edge.monitor import log_stream
 from uce_edge.monitor.error_test import check
 from uce_edge.monitor.log_stream import Labelled, lines_after, scores
 from uce_edge.monitor.monitor import ALPHA, Monitor
+from uce_edge.monitor.state import WINDOW
 from uce_edge.runtime.model import Model
 
 
@@ -39,7 +40,13 @@ def model_of(log: Path) -> Path:
     return path
 
 
-def resume(state: Path, model: Path | None = None, alpha: float | None = None, every: int | None = None) -> Monitor:
+def resume(
+    state: Path,
+    model: Path | None = None,
+    alpha: float | None = None,
+    every: int | None = None,
+    window: int | None = None,
+) -> Monitor:
     """Continue from a state file, which must have been started with the same options.
 
     Args:
@@ -47,12 +54,15 @@ def resume(state: Path, model: Path | None = None, alpha: float | None = None, e
         model: The model file; None to accept any.
         alpha: The expected alpha; None to accept any.
         every: The expected interval; None to accept any.
+        window: The expected size of the window; None to accept any.
     """
     monitor = Monitor.load(state)
     stored = monitor.state
-    for option, value, before in (("alpha", alpha, stored.alpha), ("every", every, stored.every)):
+    size = "left out" if stored.window is None else stored.window.size
+    given = (("alpha", alpha, stored.alpha), ("every", every, stored.every), ("window", window, size))
+    for option, value, before in given:
         if value is not None and value != before:
-            rule = f"{before:g}, the value that {state} was started with"
+            rule = f"{before}, the value that {state} was started with"
             raise UsageError(expected(f"`{option}`", rule, value, "Leave it out, or start with another --state"))
     if model is not None and model.is_file() and sha256(model) != stored.model:
         raise UsageError(
@@ -69,6 +79,7 @@ def start(
     every: int | None = None,
     reference: str | None = None,
     root: Path | None = None,
+    window: int | None = None,
 ) -> Monitor:
     """Start a monitor of a model file.
 
@@ -78,11 +89,18 @@ def start(
         every: Use only every Nth answer; None for all.
         reference: Reference images (a dataset, a folder or an .npz file); None for the stored reference.
         root: The folder of the public datasets.
+        window: The last answers that the accuracy is estimated for; None for the default.
     """
     loaded, answers = Model(model, "cpu", spin=False), None
     if reference is not None:
         answers = loaded.predict(labelled.load_ood(reference, loaded.metadata.image, root).images)
-    return Monitor.of(loaded, ALPHA if alpha is None else alpha, usual=answers, every=1 if every is None else every)
+    return Monitor.of(
+        loaded,
+        ALPHA if alpha is None else alpha,
+        usual=answers,
+        every=1 if every is None else every,
+        window=WINDOW if window is None else window,
+    )
 
 
 def read_log(monitor: Monitor, log: Path, *, shuffle: bool = False) -> Read:

@@ -11,6 +11,7 @@ from typing import Any
 from uce_edge._util.atomic_files import read_regular
 from uce_edge.audit import hash_chain
 from uce_edge.audit.hash_chain import Line, Seal
+from uce_edge.contract import UNCERTAINTY
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.monitor.state import State
 
@@ -41,8 +42,8 @@ def lines_after(log: Path, last: str | None) -> Iterator[Line]:
         )
 
 
-def scores(line: Line, state: State) -> Mapping[str, float | None] | None:
-    """The scores of a line; None for an image without a prediction.
+def scores(line: Line, state: State) -> Mapping[str, Any] | None:
+    """The scores and the decision of a line; None for an image without a prediction.
 
     Raises:
         UceEdgeError: The line was edited, or has another model, seed or number of passes than the reference.
@@ -67,7 +68,8 @@ def scores(line: Line, state: State) -> Mapping[str, float | None] | None:
             "monitor.another-request",
             place=place,
         )
-    return {name: _number(document.get(name), name, place) for name in state.tracks}
+    numbers = {name: _number(document.get(name), name, place) for name in {*state.tracks, UNCERTAINTY}}
+    return numbers | {name: document.get(name) for name in ("decision", "reason")}
 
 
 def _number(value: Any, name: str, place: str) -> float:

@@ -5,17 +5,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from uce_edge._util.atomic_files import read_regular, replacing
 from uce_edge._util.field_rules import RecordError
 from uce_edge._util.records import DocumentError, parse
+from uce_edge.contract import UNCERTAINTY
 from uce_edge.errors import UceEdgeError, UsageError, argument, expected
 from uce_edge.monitor import betting
+from uce_edge.monitor.accuracy import Estimate, RunningWindow, outcomes_of
 from uce_edge.monitor.reference import from_prediction
-from uce_edge.monitor.state import STATISTICS, WORDS, Alarm, Bet, LabelCheck, Point, State, StoredReference, Track
+from uce_edge.monitor.state import (
+    STATISTICS,
+    WINDOW,
+    WORDS,
+    Alarm,
+    Bet,
+    LabelCheck,
+    Point,
+    State,
+    StoredReference,
+    Track,
+    Window,
+)
 from uce_edge.runtime.answers import Answer
 from uce_edge.runtime.prediction import ImagePrediction, Prediction
 
@@ -49,10 +63,18 @@ class Monitor:
         self._state = state
         self._tracks = {name: _Running(STATISTICS.index(name), track) for name, track in state.tracks.items()}
         self._history = list(state.history)
+        self._window = None if state.window is None else RunningWindow(state.window)
 
     @classmethod
     def of(
-        cls, model: "Model", alpha: float = ALPHA, *, usual: Prediction | None = None, every: int = 1, seed: int = 0
+        cls,
+        model: "Model",
+        alpha: float = ALPHA,
+        *,
+        usual: Prediction | None = None,
+        every: int = 1,
+        seed: int = 0,
+        window: int = WINDOW,
     ) -> "Monitor":
         """Make a monitor of a model file.
 
@@ -62,6 +84,7 @@ class Monitor:
             usual: The model's predictions for at least 200 in-distribution images; None for the stored reference.
             every: Use only every Nth answer, such as for the frames of a video, which are not independent.
             seed: Seed of the random numbers that break ties between equal scores.
+            window: The accuracy is estimated for so many last answers.
         """
         stored = model.metadata.monitor if usual is None else from_prediction(usual)
         if stored is None:
@@ -72,13 +95,27 @@ class Monitor:
                 "monitor.no-reference",
                 path=model.path,
             )
-        return cls.start(stored, model.sha256, alpha, every=every, seed=seed)
+        counted = model.metadata.held_out
+        same = counted is not None and (counted.samples, counted.seed) == (stored.samples, stored.seed)
+        outcomes = outcomes_of(model.metadata) if same else None
+        last = None if outcomes is None else Window(outcomes, window)
+        return cls.start(stored, model.sha256, alpha, every=every, seed=seed, window=last)
 
     @classmethod
     def start(
-        cls, reference: StoredReference, model: str = "", alpha: float = ALPHA, *, every: int = 1, seed: int = 0
+        cls,
+        reference: StoredReference,
+        model: str = "",
+        alpha: float = ALPHA,
+        *,
+        every: int = 1,
+        seed: int = 0,
+        window: Window | None = None,
     ) -> "Monitor":
-        """Make a monitor from a reference; `model` is the SHA-256 of the model file."""
+        """Make a monitor from a reference; `model` is the SHA-256 of the model file.
+
+        Without a window it does not estimate the accuracy.
+        """
         if not 0 < alpha < 1:
             rule = "strictly between 0 and 1"
             raise UsageError(
@@ -96,6 +133,7 @@ class Monitor:
                 started=_now(),
                 reference=reference.images,
                 tracks={name: Track(b.edges, b.counts, nothing) for name, b in reference.statistics.items()},
+                window=window,
             )
         )
 
@@ -135,6 +173,7 @@ class Monitor:
             self._state,
             tracks={name: running.track() for name, running in self._tracks.items()},
             history=tuple(self._history),
+            window=None if self._window is None else self._window.window(),
         )
 
     @property
@@ -169,8 +208,8 @@ class Monitor:
             )
         return self.add_scores(prediction.as_dict(), time)
 
-    def add_scores(self, scores: Mapping[str, float | None], time: datetime | str | None = None) -> bool:
-        """As `add`, with the scores by their names in JSON. Other names are ignored."""
+    def add_scores(self, scores: Mapping[str, Any], time: datetime | str | None = None) -> bool:
+        """As `add`, with the scores, the decision and its reason by their names in JSON."""
         state = self._state
         values = {name: scores.get(name) for name in self._tracks}
         unfit = [name for name, value in values.items() if value is None or not math.isfinite(value)]
@@ -186,6 +225,8 @@ class Monitor:
             value = values[name]
             assert value is not None
             running.add(value, step, state.seed, when)
+        if self._window is not None and UNCERTAINTY in scores:
+            self._window.add(scores)
         logs = self._logs(step)
         evidence = max(logs.values())
         self._state = state = replace(state, bets=step, peak=max(state.peak, evidence))
@@ -223,7 +264,7 @@ class Monitor:
 
     def report(self) -> "Report":
         """The current evidence, in numbers and words."""
-        state = self._state
+        state, last = self._state, self._window
         return Report(
             images=state.images,
             bets=state.bets,
@@ -232,6 +273,7 @@ class Monitor:
             peak=math.exp(min(state.peak, _LARGEST)),
             alarm=state.alarm,
             shuffled=state.shuffled,
+            estimate=None if last is None else last.estimate(state.alpha, alarm=state.alarm is not None),
         )
 
     def _logs(self, step: int | None = None) -> dict[str, float]:
@@ -298,6 +340,20 @@ class Report:
     """The largest evidence so far. Without drift it ever reaches this value with a probability of at most 1/peak."""
     alarm: Alarm | None
     shuffled: bool = False
+    estimate: Estimate | None = None
+    """The accuracy of the last answers; None without answers, or for a file without counts over held-out images."""
+
+    @property
+    def estimated(self) -> str:
+        """The estimated accuracy in words, or why there is none."""
+        if self.estimate is not None:
+            return self.estimate.sentence
+        if self.bets == 0:
+            return "No estimate of the accuracy yet: there are no answers."
+        return (
+            "No estimate of the accuracy: the model file has no counts over held-out images, or the state is of an "
+            "older version. Calibrate the file with --monitor, and start with another --state."
+        )
 
     @property
     def sentence(self) -> str:

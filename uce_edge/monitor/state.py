@@ -8,10 +8,18 @@ from typing import Annotated, ClassVar
 from uce_edge._util.field_rules import OPTIONAL, Rule, Share, between, many, strictly_between
 from uce_edge._util.records import Record
 from uce_edge.contract import MAX_SAMPLES, MAX_SEED, MODEL_UNCERTAINTY, NOVELTY_SCORE, UNCERTAINTY
+from uce_edge.rejection.promises import STEPS
+from uce_edge.rejection.rule import Code
 
 STATISTICS = (UNCERTAINTY, MODEL_UNCERTAINTY, NOVELTY_SCORE)
 """The monitored scores; a file may lack the last. The index is an input of the random numbers."""
 WORDS = {UNCERTAINTY: "uncertainty", MODEL_UNCERTAINTY: "model uncertainty", NOVELTY_SCORE: "novelty score"}
+
+WINDOW = 1000
+"""The default number of last answers that the accuracy is estimated for."""
+LARGEST_WINDOW = 100_000
+KINDS = len(Code) + 1
+"""What may be decided about an answer, or nothing."""
 
 _LARGEST = 2**53  # the ports count in floating-point numbers
 _LOGARITHM = 1e15  # the largest log evidence: more than a billion images can give
@@ -149,6 +157,51 @@ class LabelCheck(Record):
 
 
 @dataclass(frozen=True)
+class Outcomes(Record):
+    """Errors of held-out images by uncertainty, from the counts of a model file."""
+
+    steps: Annotated[tuple[Annotated[int, between(0, STEPS)], ...], many(1, "numbers")]
+    """Bin i holds uncertainties above steps[i - 1] / 100 and up to steps[i] / 100; the last step is 100."""
+    images: tuple[Positive, ...]
+    errors: tuple[Count, ...]
+    covered: Annotated[tuple[Count, ...] | None, OPTIONAL] = None
+    """Images whose prediction set has the true label; None for a file without counts of it."""
+    level: Annotated[float, strictly_between(0, 1)] | None = None
+    """The share of images like these that the novelty gate rejects at most; None without a gate."""
+
+    REMEDY: ClassVar[str] = "Use a new state file."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if list(self.steps) != sorted(set(self.steps)) or self.steps[-1] != STEPS:
+            raise self.wrong("steps", f"of rising numbers that end with {STEPS}")
+        for name in ("images", "errors", "covered"):
+            counts = getattr(self, name)
+            if counts is not None and len(counts) != len(self.steps):
+                raise self.wrong(name, f"of {len(self.steps)} numbers, one for every step")
+        for name in ("errors", "covered"):
+            counts = getattr(self, name) or ()
+            if any(some > images for some, images in zip(counts, self.images, strict=False)):
+                raise self.wrong(name, "at most the images of every step")
+
+
+@dataclass(frozen=True)
+class Window(Record):
+    """The last answers of a monitor, and what they are compared with."""
+
+    outcomes: Outcomes
+    size: Annotated[int, between(1, LARGEST_WINDOW)] = WINDOW
+    """The most answers it holds."""
+    answers: tuple[Annotated[int, between(0, KINDS * (STEPS + 1) - 1)], ...] = ()
+    """For each, oldest first: 5 times its bin, plus its `decision` or 4 without one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.answers) > self.size or any(code // KINDS >= len(self.outcomes.steps) for code in self.answers):
+            raise self.wrong("answers", f"of at most {self.size} numbers, each below {KINDS} times the steps")
+
+
+@dataclass(frozen=True)
 class State(Record):
     """The state of a monitor, from which a new process continues."""
 
@@ -178,6 +231,8 @@ class State(Record):
     log_line: Words | None = None
     """The hash of the last line that was read from a log."""
     labels: LabelCheck | None = None
+    window: Annotated[Window | None, OPTIONAL] = None
+    """The last answers, for the estimate of the accuracy; None for a file without counts, or an older state."""
     version: Annotated[int, between(1, 1)] = 1
 
     REMEDY: ClassVar[str] = "Use a new state file."

@@ -1,5 +1,7 @@
 """The metrics of a server for Prometheus."""
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -15,6 +17,16 @@ _MONITOR = {
     "alarm_evidence": "The evidence that an alarm takes.",
     "alarm": "1 once an alarm was raised, else 0.",
 }
+_ESTIMATE = {
+    "window_images": "Last answers that the accuracy is estimated for.",
+    "doubt": "1 if the estimates must not be believed, else 0.",
+}
+_SHARES = {
+    "accuracy": "Estimated share of right labels.",
+    "accepted_error": "Estimated share of wrong labels among the accepted answers.",
+    "coverage": "Estimated share of prediction sets with the true label.",
+}
+_BOUNDS = {"": "", "_low": " Lower end of the 95 % interval.", "_high": " Upper end of the 95 % interval."}
 _IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -42,9 +54,10 @@ class Gauges:
             "uce_edge_decisions", "Answers by their decision.", ("model", "decision", "reason"), registry=self._registry
         )
 
+        shares = {f"{name}{end}": of + which for name, of in _SHARES.items() for end, which in _BOUNDS.items()}
         self._monitor = {
             name: Gauge(f"uce_edge_monitor_{name}", meaning, ("model",), registry=self._registry)
-            for name, meaning in _MONITOR.items()
+            for name, meaning in (_MONITOR | _ESTIMATE | shares).items()
         }
         self._others = Counter(
             "uce_edge_monitor_other_passes", "Answers that the monitor left out.", ("model",), registry=self._registry
@@ -66,13 +79,19 @@ class Gauges:
 
     def monitor(self, model: str, report: Report) -> None:
         """Set the values of a drift monitor."""
-        values = {
+        values: dict[str, float] = {
             "images": report.images,
             "evidence": report.evidence,
             "largest_evidence": report.peak,
             "alarm_evidence": 1 / report.alpha,
             "alarm": int(report.alarm is not None),
         }
+        if report.estimate is not None:
+            values |= {"window_images": report.estimate.images, "doubt": int(bool(report.estimate.doubts))}
+            for name in _SHARES:
+                share = getattr(report.estimate, name)
+                ends = (math.nan,) * 3 if share is None else (share.value, share.low, share.high)
+                values |= {f"{name}{end}": value for end, value in zip(_BOUNDS, ends, strict=True)}
         for name, value in values.items():
             self._monitor[name].labels(model).set(value)
 

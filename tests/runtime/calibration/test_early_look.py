@@ -18,23 +18,29 @@ def data(rng: np.random.Generator) -> Split:
     return Split(images, rng.integers(0, 4, 400), names=names)
 
 
-def test_a_model_that_guesses_is_reported_before_a_long_calibration(data: Split, rng: np.random.Generator) -> None:
-    said: list[str] = []
-    asked: list[int] = []
+def test_a_long_calibration_of_a_model_that_guesses_is_refused(data: Split, rng: np.random.Generator) -> None:
+    asked: list[tuple[int, int]] = []
 
-    def guess(some: Split) -> np.ndarray:
-        asked.append(len(some))
-        return rng.normal(size=(1, len(some), 4)).astype(np.float32)
+    def guess(some: Split, passes: int) -> np.ndarray:
+        asked.append((len(some), passes))
+        return rng.normal(size=(passes, len(some), 4)).astype(np.float32)
 
-    early_look.warn_near_chance(data, 1000, guess, said.append)
-    assert asked == [early_look.IMAGES]
-    assert "hardly better than chance" in said[0]
-    early_look.warn_near_chance(
-        data, 1000, lambda some: 5 * np.eye(4, dtype=np.float32)[some.labels][None], said.append
-    )
-    assert len(said) == 1
-    early_look.warn_near_chance(data, 2, guess, said.append)
-    assert len(asked) == 1, "a short calibration says so at its end"
+    with raises("calibration.near-chance") as caught:
+        early_look.refuse_chance(data, 1000, guess, "Check the scaling.")
+    assert asked == [(early_look.IMAGES, 1), (early_look.IMAGES, 1000)]
+    assert str(caught.value).endswith("Nothing was calibrated. Check the scaling.")
+    asked.clear()
+    early_look.refuse_chance(data, 2, guess, "")
+    assert not asked, "a short calibration warns at its end"
+
+
+def test_a_model_whose_average_is_good_is_calibrated(data: Split, rng: np.random.Generator) -> None:
+    def noisy(some: Split, passes: int) -> np.ndarray:
+        signal = np.eye(4, dtype=np.float32)[some.labels]
+        return signal + 6 * rng.normal(size=(passes, len(some), 4)).astype(np.float32)
+
+    early_look.refuse_chance(data, 1000, noisy, "")
+    early_look.refuse_chance(data, 1000, lambda some, _: 5 * np.eye(4, dtype=np.float32)[some.labels][None], "")
 
 
 def test_a_few_training_images_are_named_and_left_out(data: Split, caplog: pytest.LogCaptureFixture) -> None:

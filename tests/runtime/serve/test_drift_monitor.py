@@ -12,6 +12,7 @@ from helpers.served import Server, png, started
 from uce_edge import Model, Monitor
 from uce_edge.audit.model_files import sha256
 from uce_edge.monitor import reference
+from uce_edge.monitor.state import Bins, Outcomes, StoredReference, Window
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
@@ -84,3 +85,19 @@ def test_a_monitor_that_cannot_start_is_an_error(tmp_path: Path, call: Call, beg
     assert (result.code, result.error) == (2, "server.several-models")
     result = call("serve", MODEL, "--monitor", MODEL)
     assert (result.code, result.error) == (2, "argument.monitor")
+
+
+def test_the_estimated_accuracy_is_in_the_metrics(begun: Monitor) -> None:
+    from uce_edge.serve.prometheus_metrics import Gauges  # needs the extra
+
+    bins = {name: Bins(track.edges, track.counts) for name, track in begun.state.tracks.items()}
+    outcomes = Outcomes(steps=(50, 100), images=(90, 10), errors=(9, 5))
+    running = Monitor.start(StoredReference(bins, 25, 0, ""), window=Window(outcomes))
+    running.add_scores({**dict.fromkeys(bins, 0.2), "uncertainty": 0.2, "decision": "accept"})
+    gauges = Gauges()
+    gauges.monitor("digits", running.report())
+    lines = gauges.text({}).decode().splitlines()
+    assert 'uce_edge_monitor_accuracy{model="digits"} 0.9' in lines
+    assert 'uce_edge_monitor_accepted_error{model="digits"} 0.1' in lines
+    assert 'uce_edge_monitor_coverage{model="digits"} NaN' in lines
+    assert 'uce_edge_monitor_doubt{model="digits"} 0.0' in lines

@@ -1,0 +1,84 @@
+"""Another mix of classes: the corrected probabilities are those of Bayes, and EM finds the shares."""
+
+import numpy as np
+import pytest
+from helpers.errors import raises
+from scipy import optimize
+
+from uce_edge import UsageError
+from uce_edge.calibration import maps
+from uce_edge.calibration.class_prior import ClassPrior, estimated, log_ratio, subset
+from uce_edge.calibration.logits import ArrayLogits
+from uce_edge.contract import Method
+from uce_edge.metadata import Calibration
+
+CLASSES = ("cat", "dog", "owl")
+MEANS = np.array([[0.0, 0.0], [1.5, 0.0], [0.0, 1.5]])
+OLD, NEW = np.array([0.2, 0.5, 0.3]), np.array([0.6, 0.1, 0.3])
+
+
+def drawn(shares: np.ndarray, images: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log densities of Gaussians with equal spread, and the classes that they were drawn from."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(3, images, p=shares)
+    points = MEANS[labels] + rng.normal(0, 1, (images, 2))
+    return -((points[:, None] - MEANS) ** 2).sum(-1) / 2, labels
+
+
+def posterior(log_density: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    weighted = np.exp(log_density) * shares
+    return np.asarray(weighted / weighted.sum(-1, keepdims=True))
+
+
+def test_a_shift_gives_the_posterior_of_the_new_mix() -> None:
+    density, labels = drawn(NEW, 500, 0)
+    logits = ArrayLogits(np.log(posterior(density, OLD))[None])
+    found = maps.shifted(Calibration(Method.NONE), log_ratio(NEW, OLD), logits, labels)
+    np.testing.assert_allclose(maps.probabilities(found, logits), posterior(density, NEW), atol=1e-6)
+    assert found.outcome.nll_after < found.outcome.nll_before
+
+
+def test_em_maximises_the_likelihood_of_the_shares() -> None:
+    density, _ = drawn(NEW, 4_000, 1)
+    p = posterior(density, OLD)
+
+    def loss(free: np.ndarray) -> float:
+        shares = np.exp(np.append(free, 0)) / np.exp(np.append(free, 0)).sum()
+        # The imaginary images of the old shares are a Dirichlet prior.
+        return float(-np.log((p * shares / OLD).sum(-1)).sum() - 3 * (OLD * np.log(shares)).sum())
+
+    best = np.append(optimize.minimize(loss, np.zeros(2)).x, 0)
+    found = estimated(p, OLD)
+    np.testing.assert_allclose(found, np.exp(best) / np.exp(best).sum(), atol=1e-4)
+    np.testing.assert_allclose(found, NEW, atol=0.05)
+
+
+def test_a_fitted_shift_removes_a_bias() -> None:
+    density, labels = drawn(OLD, 4_000, 2)
+    bias = np.array([0.8, -0.4, -0.4])
+    logits = ArrayLogits((np.log(posterior(density, OLD)) + bias)[None])
+    found = maps.fit_shift(Calibration(Method.NONE), logits, labels)
+    np.testing.assert_allclose(found - found.mean(), -bias, atol=0.15)
+
+
+def test_the_subset_has_the_new_shares_and_is_as_large_as_possible() -> None:
+    labels = np.repeat([0, 1, 2], (200, 500, 300))
+    kept = subset(labels, NEW, CLASSES)
+    assert np.bincount(labels[kept]).tolist() == [200, 33, 100]
+    assert len(np.unique(kept)) == len(kept)
+
+
+@pytest.mark.parametrize(("text", "shares"), [("cat=0.6", [0.6, 0.25, 0.15]), ("cat=0.5,dog=0.5", [0.5, 0.5, 0])])
+def test_classes_without_a_share_divide_the_rest(text: str, shares: list[float]) -> None:
+    np.testing.assert_allclose(ClassPrior.parse(text).shares(CLASSES, OLD), shares)
+
+
+@pytest.mark.parametrize("text", ["cat", "cat=x", "cat=2", "cat=0.5,cat=0.5", "cow=0.5", "cat=0.9,dog=0.9"])
+def test_wrong_shares_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="class_prior"):
+        ClassPrior.parse(text).shares(CLASSES, OLD)
+
+
+def test_a_class_without_labelled_images_is_refused() -> None:
+    with raises("calibrate.class-prior"):
+        subset(np.repeat([0, 1], 200), NEW, CLASSES)

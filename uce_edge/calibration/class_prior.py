@@ -1,0 +1,140 @@
+"""Calibration for another mix of classes than that of the labelled images.
+
+If images of one class look as before and only the shares w of the classes change, the calibrated probabilities become
+p(c) w(c) / w_old(c), divided by their sum. That is a shift of every logit by log(w(c) / w_old(c)), so it is a part of
+the calibration map. What depends on labels (the error map, thresholds, sets, the monitor's reference) is fitted to the
+largest subset of the labelled images that has the new shares. It is a sample of the new mix, so all promises hold.
+
+Saerens, Latinne, Decaestecker (2002) estimate w from unlabelled images by expectation maximisation. It needs
+probabilities without a bias towards any class (Alexandari et al. 2020), so the map has a fitted shift as well.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge.errors import UsageError, expected
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+LEAST_SHARE = 1e-6
+"""The smallest share of a class in the correction, which is logarithmic."""
+_STEPS = 10_000
+_FEWEST = 20  # images of the new mix
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPrior:
+    """Where the new shares come from: given by name, or estimated from unlabelled images."""
+
+    named: Mapping[str, float] = field(default_factory=dict)
+    """Classes without an entry divide the rest as before."""
+    images: npt.NDArray[Any] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "ClassPrior":
+        """Parse `cat=0.2,dog=0.8`."""
+        rule, remedy = "CLASS=SHARE pairs separated by commas", "For example: --class-prior cat=0.2,dog=0.8"
+        shares: dict[str, float] = {}
+        for part in text.split(","):
+            name, _, share = part.rpartition("=")
+            try:
+                value = float(share)
+            except ValueError:
+                value = -1.0
+            if not name.strip() or name.strip() in shares or not 0 <= value <= 1:
+                raise UsageError(expected("`class_prior`", rule, text, remedy))
+            shares[name.strip()] = value
+        return cls(shares)
+
+    def shares(self, classes: Sequence[str], old: Floats) -> Floats:
+        """The given shares of all classes."""
+        unknown = [name for name in self.named if name not in classes]
+        if unknown:
+            remedy = f"The classes are: {', '.join(classes)}"
+            raise UsageError(expected("`class_prior`", "about classes of the model", ", ".join(unknown), remedy))
+        given = np.array([self.named.get(name, 0.0) for name in classes])
+        others = np.array([name not in self.named for name in classes])
+        rest = 1 - given.sum()
+        if rest < -1e-6 or (rest > 1e-6 and not old[others].sum() > 0):
+            rule = "shares with the sum 1, or less where some classes are left out"
+            raise UsageError(expected("`class_prior`", rule, given.sum(), "Change the shares"))
+        if others.any() and old[others].sum() > 0:
+            given[others] = max(0.0, rest) * old[others] / old[others].sum()
+        new: Floats = given / given.sum()
+        return new
+
+
+@dataclass(frozen=True)
+class Mix:
+    """The classes' shares that a file was calibrated for."""
+
+    shares: tuple[float, ...]
+    old: tuple[float, ...]
+    """Those of the labelled images."""
+    kept: int
+    """The calibration images of the new mix."""
+    unlabelled: int
+    """The images that the shares were estimated from; 0 if they were given."""
+
+
+def estimated(probabilities: npt.ArrayLike, old: npt.ArrayLike) -> Floats:
+    """The shares of the classes in unlabelled images, by expectation maximisation.
+
+    As many imaginary images as there are classes have the old shares, so that no share becomes 0.
+
+    Args:
+        probabilities: Calibrated for the old shares [images, classes].
+        old: The old shares.
+    """
+    p, before = np.asarray(probabilities, np.float64), np.asarray(old, np.float64)
+    images, classes = p.shape
+    shares: Floats = before
+    for _ in range(_STEPS):
+        weighted = p * (shares / np.maximum(before, LEAST_SHARE))
+        weighted /= weighted.sum(axis=1, keepdims=True)
+        last, shares = shares, (weighted.sum(axis=0) + classes * before) / (images + classes)
+        if np.abs(shares - last).max() < 1e-9:
+            break
+    return shares
+
+
+def log_ratio(shares: npt.ArrayLike, old: npt.ArrayLike) -> Floats:
+    """The shift of the logits from the old to the new shares."""
+    new, before = (np.maximum(np.asarray(values, np.float64), LEAST_SHARE) for values in (shares, old))
+    ratio: Floats = np.log(new / before)
+    ratio -= ratio.mean()
+    return ratio
+
+
+def shares_of(labels: Integers, classes: int) -> Floats:
+    """The shares of the classes in labelled images."""
+    shares: Floats = np.bincount(labels, minlength=classes) / len(labels)
+    return shares
+
+
+def subset(labels: Integers, shares: Floats, classes: Sequence[str]) -> Integers:
+    """The largest random subset with these shares: the numbers of its images, rising.
+
+    Raises:
+        UsageError: A class has too few images.
+    """
+    counts, wanted = np.bincount(labels, minlength=len(shares)), shares > LEAST_SHARE
+    sizes = np.where(wanted, counts / np.where(wanted, shares, 1), np.inf)
+    size, scarce = float(sizes.min()), int(sizes.argmin())
+    if size < _FEWEST:
+        raise UsageError(
+            f"{counts[scarce]} labelled images of {classes[scarce]} are too few for a share of {shares[scarce]:.1%}. "
+            f"Add images of {classes[scarce]} to --data, or give another --class-prior.",
+            "calibrate.class-prior",
+        )
+    rng = np.random.default_rng(0)
+    taken = [
+        rng.permutation(np.flatnonzero(labels == index))[: round(float(share * size))]
+        for index, share in enumerate(shares)
+    ]
+    return np.sort(np.concatenate(taken))
