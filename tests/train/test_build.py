@@ -7,6 +7,7 @@ import pytest
 from conftest import Call
 from PIL import Image
 
+from uce_edge.cli.build import possible
 from uce_edge.runtime.model import Model
 
 
@@ -40,6 +41,34 @@ def test_photos_become_a_promised_file_with_a_report(photos: Path, tmp_path: Pat
     assert (run / "weights.safetensors").stat().st_mtime_ns == weights, "a finished training is not repeated"
 
 
+def test_an_ensemble_is_built_and_promised_as_a_whole(photos: Path, tmp_path: Path, call: Call) -> None:
+    out, run = tmp_path / "two.onnx", tmp_path / "run"
+    made = call(
+        "build", photos, "--members", 2, "--target-error", 0.3, "--backbone", "none", "--size", "16x16",
+        "--budget", "20s", "--run", run, "--out", out,
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    assert "[2/3] uce-edge export " in made.err
+    model = Model(out).metadata
+    assert (model.members, model.samples) == (2, 1)
+    assert model.promise is not None
+
+
+def test_an_ensemble_without_a_provable_promise_is_not_reported(tmp_path: Path, call: Call) -> None:
+    folder, rng = tmp_path / "alike", np.random.default_rng(0)
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        for i in range(100):
+            Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(folder / name / f"{i:03}.png")
+    made = call(
+        "build", folder, "--members", 2, "--target-error", 0.15, "--backbone", "none", "--size", "16x16",
+        "--budget", "5s", "--run", tmp_path / "run", "--out", tmp_path / "two.onnx",
+    )  # fmt: skip
+    assert made.code == 1
+    assert "nothing is promised" in made.err
+    assert "[3/3]" not in made.err
+
+
 def test_impossible_requests_are_refused_before_training(photos: Path, tmp_path: Path, call: Call) -> None:
     run = tmp_path / "run"
     base = ("build", photos, "--backbone", "none", "--size", "16x16", "--run", run, "--out", tmp_path / "x.onnx")
@@ -54,3 +83,14 @@ def test_impossible_requests_are_refused_before_training(photos: Path, tmp_path:
     Image.new("RGB", (9, 9)).save(lonely / "only" / "a.png")
     assert call("build", lonely, *base[2:]).code == 2
     assert not run.exists()
+
+
+def test_few_photos_are_told_what_they_could_promise() -> None:
+    words = possible(18, 180, grouped=False)
+    assert "18 guarantee images could promise 15.3% at best" in words
+    for target, count in ((0.1, 29), (0.05, 59), (0.02, 149)):
+        assert (1 - target) ** count <= 0.05 < (1 - target) ** (count - 1)
+        assert f"{target:.0%} takes {count} ({10 * count:,} photos in all)" in words
+    grouped = possible(40, 900, grouped=True)
+    assert "10% takes" not in grouped, "it can promise that"
+    assert "photos in all" not in grouped

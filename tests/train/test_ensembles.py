@@ -8,8 +8,9 @@ import pytest
 from conftest import Call, Digits
 
 from tests.helpers.errors import raises
-from uce_edge.contract import Inference
+from uce_edge.contract import Inference, Method
 from uce_edge.errors import UsageError
+from uce_edge.rejection.promises import Promise
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import FileKind
 from uce_edge_train.ensemble_export import export_ensemble, plan_of
@@ -59,6 +60,17 @@ def test_runs_that_do_not_belong_together_are_refused(two: Path, tmp_path: Path)
     runs = [Run.load(folder) for folder in folders]
     assert plan_of(runs, folders, Inference.DETERMINISTIC) == plan_of(runs[:1], folders[:1], Inference.DETERMINISTIC)
     assert not (tmp_path / "e.onnx").exists()
+
+
+def test_maps_that_are_dropped_need_not_agree(two: Path, tmp_path: Path) -> None:
+    folders = members_of(two)
+    first, second = (Run.load(folder) for folder in folders)
+    other = replace(second, calibration=replace(second.calibration, method=Method.VECTOR))
+    for inference in (Inference.DETERMINISTIC, Inference.MC):
+        assert plan_of([first, other], folders, inference) == plan_of([first, second], folders, inference)
+    promised = replace(second, promise=Promise(0.1))
+    with raises("ensemble.calibration", UsageError):
+        plan_of([first, promised], folders)
 
 
 def test_members_are_trained_one_by_one_and_resumed(call: Call, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from uce_edge.evaluation import batch_mixture
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDevice
 from uce_edge_train.loop import training
-from uce_edge_train.reproduce import dropout_figure, paper_aux, rejection_curve, scorecard
+from uce_edge_train.reproduce import dropout_figure, paper_aux, rejection_curve, scorecard, side_by_side
 from uce_edge_train.reproduce.experiments import reproduce
 from uce_edge_train.reproduce.seed_intervals import measure
 from uce_edge_train.reproduce.settings import memorised, setting
@@ -57,6 +57,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows(folder: Path, name: str) -> list[dict[str, str]]:
     with (folder / f"{name}.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+def test_one_page_has_verdicts_rules_and_twins_of_every_dataset(results: Path, tmp_path: Path) -> None:
+    side_by_side.write(tmp_path, "uce-edge reproduce all", {"cifar10": results, "other": results})
+    page = (tmp_path / "README.md").read_text()
+    for line in rows(results, "scorecard"):
+        assert page.count(line["evidence"]) == 2
+        assert line["rule"] in page
+        assert line["cause"] in page
+    assert "| cifar10 | the paper | ResNet-34 | 4.5 |" in page
+    first = rows(results, "table1")[0]
+    cell = f"{100 * float(first['tuce']):.1f}, *{100 * float(first['tuce_twin']):.1f}*"
+    assert page.count(f"| {cell} |") >= 2
 
 
 def subject(folder: Path, ood: Split | None = None) -> Subject:

@@ -23,6 +23,7 @@ from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge_train.choices import Arithmetic, Dropout, Mixing, Optimiser, Rates, Schedule, TrainDevice
+from uce_edge_train.data import selection
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.dropout import learned_rates
 from uce_edge_train.loop import training
@@ -380,7 +381,8 @@ def test_training_stops_early_and_takes_the_best_epoch(few: Dataset, tmp_path: P
     assert len(rows) < 60
     best = min(rows, key=lambda row: float(row["held_out_nll"]))
     assert run.metrics.epochs == int(best["epoch"]) == len(rows) - 3
-    nll, accuracy = training.evaluate(load_model(run, tmp_path), run.image, few.splits["calibration"])
+    watched = selection.part(few.splits["train"], selects=True).held_out(few)
+    nll, accuracy = training.evaluate(load_model(run, tmp_path), run.image, watched)
     assert nll == pytest.approx(float(best["held_out_nll"]), rel=1e-4)
     assert accuracy == pytest.approx(float(best["held_out_accuracy"]))
 

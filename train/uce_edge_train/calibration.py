@@ -169,9 +169,11 @@ def _fitted(run: Run, folder: str | Path, data: Split, settings: Settings) -> Ru
     """The run with a map, and better rates if found."""
     method, samples, seed = settings.method, settings.samples, settings.seed
     model, image, data = before_noise(load_model(run, folder), run.image, data, folder)
-    early_look.warn_near_chance(
-        data, samples, lambda some: mc_logits(model, some, image, 1, seed, keep_dropout=run.masks), _log.warning
-    )
+    if settings.tune is Rates.FIXED:  # a better rate may mend what too much noise spoils
+        remedy = "Train longer, or with less noise: a smaller --p, or --noisy tail for the last layers only."
+        early_look.refuse_chance(
+            data, samples, lambda some, n: mc_logits(model, some, image, n, seed, keep_dropout=run.masks), remedy
+        )
     calibration = fit(model, image, data, method, samples, seed, keep_dropout=run.masks)
     if settings.tune is not Rates.FIXED:
         tune_rates(model, image, data, settings.tune, method, seed)

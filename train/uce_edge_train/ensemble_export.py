@@ -1,5 +1,6 @@
 """Export several runs as one calibrated ensemble."""
 
+import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from uce_edge_train.export import COUNTED, ExportedRun, export_run
 from uce_edge_train.runs import Run
 
 _USUAL = NoveltyPromise()
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def export_ensemble(
 def plan_of(runs: Sequence[Run], folders: Sequence[Path], inference: Inference = Inference.MC) -> Plan:
     """The calibration that all calibrated runs share.
 
-    The ensemble gets a map of its own, so those of the runs need not agree; their number of passes counts for mc only.
+    The ensemble gets a map of its own, so those of the runs need not agree: with several methods, it is a temperature.
+    Their number of passes counts for mc only.
     """
     counts = inference is Inference.MC
     plans = {
@@ -111,6 +114,11 @@ def plan_of(runs: Sequence[Run], folders: Sequence[Path], inference: Inference =
     }
     if not plans:
         return Plan()
+    if len(methods := {plan.method for plan in plans.values()}) > 1:
+        _log.info(
+            "The runs have maps of several methods (%s). The ensemble gets a temperature.", ", ".join(sorted(methods))
+        )
+        plans = {folder: replace(plan, method=Method.TEMPERATURE) for folder, plan in plans.items()}
     (first, plan), *others = plans.items()
     for folder, other in others:
         if other != plan:

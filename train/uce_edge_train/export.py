@@ -195,7 +195,7 @@ def export_run(
         elif inference is Inference.MOMENTS:
             described = replace(metadata, samples=samples)
             calibration = moments_calibration.fit(
-                classifier, sites, described, reference, data, calibration.method, options.sample_from
+                classifier, sites, described, data, calibration.method, options.sample_from
             )
         elif (options.keeps_dropout and not run.masks) or (options.noisy and silent_layers(model)):
             # Calibration ran without these masks, or with noise in more layers.

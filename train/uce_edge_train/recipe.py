@@ -152,7 +152,19 @@ class Recipe(Record):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             network = architectures.build(self.arch, classes, channels, self.stem)
+            self._check_seam(network)
             return self.family.add(network, self.p, self.sigma, self.noisy)
+
+    @property
+    def selects(self) -> bool:
+        """Whether held-out images choose the epoch, the rate or the layers."""
+        return self.patience is not None or self.rates is Rates.FITTED or self.unfreeze is Unfreeze.ALL
+
+    def _check_seam(self, network: nn.Module) -> None:
+        layers = [name for name, _ in network.named_modules() if name]
+        if self.seam is not None and self.seam not in layers:
+            rule = f"a layer of {self.arch}, such as {layers[-1]}"
+            raise UsageError(expected("`seam`", rule, self.seam, "Leave --seam out for that of the backbone"))
 
     def stages(self) -> "list[Recipe]":
         """The recipes that are trained one after another.

@@ -42,7 +42,8 @@ class TrainingScores(Record):
     train_nll: float
     """Of the training images in that epoch, with noise."""
     held_out_nll: float
-    """Of the calibration images after it, without noise; for a pretrained network, with the best temperature."""
+    """Of the selection images after it, or of the calibration images where nothing was chosen; without noise. For a
+    pretrained network, with the best temperature."""
     held_out_accuracy: Share
 
 

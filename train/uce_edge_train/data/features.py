@@ -23,6 +23,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.pixel_scaling import normalise
+from uce_edge_train.data.selection import Rows
 from uce_edge_train.dropout.gaussian_layers import deterministic
 from uce_edge_train.dropout.noise_draws import generator
 from uce_edge_train.networks import seam as seams
@@ -41,6 +42,12 @@ class Changes:
 
     augment: Augmentation
     seed: int
+
+    def key(self, number: int) -> list[object]:
+        """Names a view, alike in every process."""
+        mix = self.augment.mix
+        # The text of a function has its address.
+        return [repr(replace(self.augment, mix=None)), getattr(mix, "__name__", repr(mix)), self.seed, number]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +108,7 @@ class Features:
             changes = None
         if self.folder is None:
             return np.concatenate(list(self._computed(data, number, changes)))
-        changed = None if changes is None else [repr(changes.augment), changes.seed, number]
+        changed = None if changes is None else changes.key(number)
         name = _digest([self.key, known or data.sha256(), changed])
         path = self.folder / FOLDER / f"{name[:32]}.npy"
         stored = _opened(path, (len(data), *self.shape))
@@ -149,7 +156,7 @@ class Features:
 class Views:
     """Training features, of which every step takes random views."""
 
-    def __init__(self, views: Sequence[npt.NDArray[Any]]) -> None:
+    def __init__(self, views: Sequence[npt.NDArray[Any] | Rows]) -> None:
         self._views = views
 
     def take(self, batch: Tensor, source: torch.Generator) -> Tensor:

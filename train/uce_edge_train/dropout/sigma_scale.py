@@ -10,17 +10,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from uce_edge._util.progress import progress
 from uce_edge.contract import Sigma
 from uce_edge.metadata import ImageSpec
 from uce_edge.metrics import normalized_entropy
-from uce_edge_export.check.parity_gate import Pixels
-from uce_edge_export.noise.moments_calibration import stochastic_logits
+from uce_edge_export.check.parity_gate import FloatArray, Pixels, Reference
 from uce_edge_export.noise.sites import Site
 from uce_edge_train import torch_graph
 from uce_edge_train.dropout.gaussian_layers import computing_sigma
 
 IMAGES = 128
 _PASSES, _STEPS = 10, 3
+_AT_ONCE = 4  # images that share noise, which is dear to draw
+_PIXELS = 2**18  # of one call of the reference, at most
 _RANGE = math.log(4)  # of the factor's logarithm, both ways
 
 
@@ -38,7 +40,7 @@ def noise_scale(model: nn.Module, spec: ImageSpec, sites: list[Site], sigma: Sig
     def uncertainty(log_scale: float, form: Sigma | None = sigma) -> float:
         with computing_sigma(model, form, math.exp(log_scale)):
             reference = torch_graph.torch_reference(model, spec, sites)
-            logits = stochastic_logits(reference, sites, images[:IMAGES], _PASSES)  # with the same noise every time
+            logits = _stochastic_logits(reference, sites, images[:IMAGES], _PASSES)  # with the same noise every time
         probabilities = torch.from_numpy(logits).double().softmax(-1).mean(0).numpy()
         return float(normalized_entropy(probabilities).mean())
 
@@ -54,3 +56,20 @@ def noise_scale(model: nn.Module, spec: ImageSpec, sites: list[Site], sigma: Sig
         step = excess_now * (now - before) / (excess_now - excess)
         before, excess, now = now, excess_now, float(np.clip(now - step, -_RANGE, _RANGE))
     return math.exp(now)
+
+
+def _stochastic_logits(reference: Reference, sites: list[Site], images: Pixels, passes: int) -> FloatArray:
+    """Exact logits [passes, images, classes] under noise in some layers."""
+    rng = np.random.default_rng(0)
+    step = max(1, _PIXELS // (_AT_ONCE * images.shape[1] * images.shape[2]))
+    parts = []
+    with progress("exact passes", passes * len(images), unit="images") as advance:
+        for start in range(0, len(images), _AT_ONCE):
+            some, drawn = images[start : start + _AT_ONCE], []
+            for first in range(0, passes, step):
+                count = min(step, passes - first)
+                noises = [rng.standard_normal((count, site.size), np.float32) for site in sites]
+                drawn.append(reference(some, noises))
+                advance(count * len(some))
+            parts.append(np.concatenate(drawn))
+    return np.concatenate(parts, axis=1)

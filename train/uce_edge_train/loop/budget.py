@@ -1,5 +1,6 @@
 """Plan a training from measured steps, to end in a given time."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,22 +9,42 @@ from typing import Any
 import torch
 from torch import nn
 
-from uce_edge.datasets.splits import Dataset
+from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Rates, Unfreeze
-from uce_edge_train.data.features import open_features
+from uce_edge_train.data import selection
+from uce_edge_train.data.features import before_noise, open_features
 from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout.gaussian_layers import deterministic
-from uce_edge_train.loop.rate_fit import TRIED
+from uce_edge_train.dropout.monte_carlo import mc_logits
+from uce_edge_train.loop import rate_fit
+from uce_edge_train.loop.training import evaluate
 from uce_edge_train.networks import parameter_groups
 from uce_edge_train.networks import seam as seams
 from uce_edge_train.recipe import Recipe
 
 _SAFE = 0.85  # of the time is planned; steps are measured while memory is warm
 _EPOCHS, _VIEWS = (3, 30), (1, 8)
+_TAIL_EPOCHS = 14  # at most, as a backbone's recipe: a longer cycle spends more epochs at rates that overfit
 _FOR_VIEWS = 0.4  # of the time, at most
+ENOUGH = 300
+"""Training images a class from which a plan trains all layers, too. It is a judgement, not a measurement."""
 _PER_EPOCH_OF_ALL = 3  # epochs of the tail for one of all layers, as in `Recipe.stages`
 _REPEATS = 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of the parts of a training, measured."""
+
+    epoch: float
+    """Of the layers that are trained first."""
+    rate: float
+    """Of fitting the rate; 0 where it is not fitted."""
+    view: float = 0.0
+    """What the trunk computes of all training images; 0 without a trunk."""
+    whole: float = 0.0
+    """An epoch of all layers."""
 
 
 @dataclass(frozen=True)
@@ -35,66 +56,141 @@ class Plan:
     """Seconds."""
     tail: float
     rate: float
-    rest: float
+    rest: float = 0.0
     """All layers."""
+    few: int | None = None
+    """The training images a class, if they are too few to train all layers."""
+    smallest: bool = False
+    """Whether there is no time to fit a rate, so that the smallest is taken."""
+    members: int = 1
+    """The networks that are trained one after another; all seconds are those of one."""
+
+    @property
+    def total(self) -> float:
+        """Seconds."""
+        return self.features + self.tail + self.rate + self.rest
 
     def summary(self, seconds: float) -> str:
-        """One sentence about it."""
+        """Some sentences about it, and the time of one network."""
         recipe = self.recipe
-        parts = [f"{recipe.epochs} epochs ({self.tail:.0f} s)"]
-        if recipe.seam is not None:
+        parts = [f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)} ({self.tail:.0f} s)"]
+        if self.features:
             parts.insert(0, f"{recipe.views} views of the training images ({self.features:.0f} s)")
         if self.rate:
             parts.append(f"the rate ({self.rate:.0f} s)")
         if self.rest:
             parts.append(f"{recipe.stages()[-1].epochs} epochs of all layers ({self.rest:.0f} s)")
-        total = self.features + self.tail + self.rate + self.rest
-        return f"Plan for {seconds:.0f} s: {', '.join(parts)}; {total:.0f} s in all, by steps that were measured."
+        allowed = f"{seconds:.0f} s" + (f" for each of {self.members} members" if self.members > 1 else "")
+        text = f"Plan for {allowed}: {', '.join(parts)}; {self.total:.0f} s in all, by steps that were measured."
+        if self.few is not None:
+            text += f" The trunk stays frozen: {self.few} training images a class, and all layers take {ENOUGH}."
+        if self.smallest:
+            text += f" There is no time to fit a rate: p = {recipe.p:g}, the smallest."
+        if self.total > seconds:
+            whole = self.members * self.total
+            text += f" No plan is shorter. For this time, use fewer or smaller images; or --budget {whole:.0f}s."
+        return text
 
 
-def plan(recipe: Recipe, dataset: Dataset, image: ImageSpec, seconds: float, given: set[str]) -> Plan:
+def plan(
+    recipe: Recipe,
+    dataset: Dataset,
+    image: ImageSpec,
+    seconds: float,
+    given: set[str],
+    members: int = 1,
+    *,
+    shared: bool = False,
+) -> Plan:
     """Choose epochs, views and layers so that training ends in time.
 
     Args:
         recipe: The rest of the recipe.
         dataset: The images.
         image: The images that the network takes.
-        seconds: The time.
+        seconds: The time of one network.
         given: Names of settings that stay as they are.
+        members: The networks that are trained one after another.
+        shared: Whether they share the stored features of a trunk, which are computed once.
     """
+    cost = measured(recipe, dataset, image)
+    if shared:
+        cost = replace(cost, view=cost.view / members)
+    each = len(dataset.splits["train"]) // len(dataset.class_names)
+    few = None if not cost.view or "unfreeze" in given or each >= ENOUGH else each
+    found = choose(recipe, cost, seconds, given if few is None else given | {"unfreeze"})
+    return replace(found, few=few, members=members)
+
+
+def choose(recipe: Recipe, cost: Cost, seconds: float, given: set[str]) -> Plan:
+    """The plan for a time, by what the parts cost.
+
+    What is left out first, where time is short: all layers, views, epochs, the fit of the rate.
+    """
+    left, rate, smallest = _SAFE * seconds, cost.rate, False
+    (fewest, most), fewest_views = _EPOCHS, recipe.views if "views" in given else _VIEWS[0]
+    shortest = recipe.epochs if "epochs" in given else fewest
+    if rate and not {"rates", "p"} & given and fewest_views * cost.view + rate + shortest * cost.epoch > left:
+        rate, smallest = 0.0, True
+        recipe = replace(recipe, rates=Rates.FIXED, p=rate_fit.RATES[0])
+    if rate == 0:
+        fewest = 1
+    views = recipe.views
+    if "views" not in given and cost.view:
+        spare = left - rate - _EPOCHS[0] * cost.epoch
+        views = _within(_VIEWS, min(_FOR_VIEWS * left, spare) / cost.view)
+    features = views * cost.view
+    epochs = recipe.epochs
+    if "epochs" not in given:
+        most = most if recipe.unfreeze is None else _TAIL_EPOCHS
+        epochs = _within((fewest, most), (left - features - rate) / cost.epoch)
+    found = Plan(replace(recipe, views=views, epochs=epochs), features, epochs * cost.epoch, rate, smallest=smallest)
+    if not cost.view or ("unfreeze" in given and recipe.unfreeze is not Unfreeze.ALL):
+        return found
+    # A trunk that was trained computes other features, which the rate is fitted on.
+    rest = math.ceil(epochs / _PER_EPOCH_OF_ALL) * cost.whole + features
+    if recipe.unfreeze is Unfreeze.ALL or found.total + rest <= left:
+        return replace(found, recipe=replace(found.recipe, unfreeze=Unfreeze.ALL), rest=rest)
+    return found
+
+
+def measured(recipe: Recipe, dataset: Dataset, image: ImageSpec) -> Cost:
+    """Measure a step of each part of a training."""
     model = recipe.build(len(dataset.class_names), image.channels)
-    train, held_out = dataset.splits["train"], dataset.splits["calibration"]
-    batch = min(recipe.batch_size, len(train))
-    steps = len(train) // batch
-    pixels = normalise(torch.from_numpy(train.images[:batch].copy()), image)
-    labels = torch.from_numpy(train.labels[:batch])
+    train = dataset.splits["train"]
+    # A plan may add all layers, and layers are chosen by the selection images.
+    parts = selection.part(train, selects=recipe.selects or recipe.unfreeze is not None)
+    batch = min(recipe.batch_size, len(parts.fitted))
+    steps, looks = len(parts.fitted) // batch, len(parts.held_out(dataset)) / batch
+    first = train.take(parts.fitted[:batch])
+    pixels, labels = normalise(torch.from_numpy(first.images), image), torch.from_numpy(first.labels)
     frozen = recipe.unfreeze is not None and recipe.seam is not None
     features = open_features(model, image, None, recipe.seam) if frozen else None
-    left = _SAFE * seconds
     if features is None:
-        epoch = steps * _step(model, model, recipe, pixels, labels)
-        epochs = recipe.epochs if "epochs" in given else _within(_EPOCHS, left / epoch)
-        return Plan(replace(recipe, epochs=epochs), 0, epochs * epoch, 0, 0)
+        epoch = steps * _step(model, model, recipe, pixels, labels) + looks * _look(model, image, first)
+        return Cost(epoch, _rate(recipe, epoch, looks, model, image, first))
     view = len(train) / batch * _time(lambda: features.seam.trunk(pixels))
-    tail = _thawed(model, recipe, Unfreeze.TAIL)
-    epoch = steps * _step(tail, features.tail, recipe, features.seam.trunk(pixels), labels)
-    watched = view * len(held_out) / len(train)
-    rate = TRIED * epoch if recipe.rates is Rates.FITTED else 0.0
-    views = recipe.views
-    if "views" not in given:
-        views = _within(_VIEWS, min(_FOR_VIEWS * left, left - rate - _EPOCHS[0] * epoch) / view)
-    spent = views * view + watched + rate
-    epochs = recipe.epochs if "epochs" in given else _within(_EPOCHS, (left - spent) / epoch)
-    spent += epochs * epoch
-    whole, unfreeze = 0.0, recipe.unfreeze
-    if "unfreeze" not in given or unfreeze is Unfreeze.ALL:
-        one = steps * _step(_thawed(model, recipe, Unfreeze.ALL), model, recipe, pixels, labels)
-        # A trunk that was trained computes other features, which the rate is fitted on.
-        rest = -(-epochs // _PER_EPOCH_OF_ALL) * one + views * view + watched
-        if unfreeze is Unfreeze.ALL or spent + rest <= left:
-            unfreeze, whole = Unfreeze.ALL, rest
-    found = replace(recipe, views=views, epochs=epochs, unfreeze=unfreeze)
-    return Plan(found, views * view + watched, epochs * epoch, rate, whole)
+    tail, stored = _thawed(model, recipe, Unfreeze.TAIL), features.of(first)
+    inputs = torch.from_numpy(stored.images).permute(0, 3, 1, 2)
+    epoch = steps * _step(tail, features.tail, recipe, inputs, labels)
+    epoch += looks * _look(features.tail, features.spec, stored)
+    rate = _rate(recipe, epoch, looks, features.tail, features.spec, stored)
+    whole = steps * _step(_thawed(model, recipe, Unfreeze.ALL), model, recipe, pixels, labels)
+    return Cost(epoch, rate, view, whole + looks * _look(model, image, first))
+
+
+def _rate(recipe: Recipe, epoch: float, looks: float, network: nn.Module, image: ImageSpec, batch: Split) -> float:
+    """The seconds of fitting the rate: epochs, and passes over the images that are watched."""
+    if recipe.rates is not Rates.FITTED:
+        return 0.0
+    noisy, spec, inputs = before_noise(network.eval(), image, batch)
+    one = _time(lambda: list(mc_logits(noisy, inputs, spec, 1, 0)))
+    return rate_fit.TRIED * epoch + rate_fit.PASSES * looks * one
+
+
+def _look(network: nn.Module, image: ImageSpec, batch: Split) -> float:
+    """The seconds of a look at some images."""
+    return _time(lambda: evaluate(network, image, batch))
 
 
 def _thawed(model: nn.Module, recipe: Recipe, choice: Unfreeze) -> nn.Module:

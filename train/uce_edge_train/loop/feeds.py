@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,10 +15,12 @@ from uce_edge_train.choices import Unfreeze
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.features import LARGEST, Changes, Views, open_features
 from uce_edge_train.data.pixel_scaling import normalise
+from uce_edge_train.data.selection import Parts, Rows
 from uce_edge_train.dropout.gaussian_layers import deterministic
 from uce_edge_train.recipe import Recipe
 
 _log = logging.getLogger(__name__)
+_VIEWS = 0  # the seed of all stored views, so that trainings with other seeds share them
 
 
 class Feed(Protocol):
@@ -52,12 +54,13 @@ class Pixels:
     image: ImageSpec
     held_out: Split
     labels: Tensor
-    pixels: Tensor
+    pixels: Rows
     augment: Augmentation
 
     def take(self, batch: Tensor, source: torch.Generator, device: torch.device) -> Tensor:
         """Augmented images."""
-        return self.augment(normalise(self.pixels[batch].to(device), self.image), source)
+        pixels = torch.from_numpy(self.pixels[batch.numpy()])
+        return self.augment(normalise(pixels.to(device), self.image), source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +84,8 @@ def of(
     image: ImageSpec,
     augment: Augmentation,
     recipe: Recipe,
-    out: Path,
+    parts: Parts,
+    folder: Path,
     hashes: Mapping[str, str],
 ) -> Feed:
     """What a network is trained on; computes the features of a frozen trunk.
@@ -92,22 +96,31 @@ def of(
         image: The images that the network takes.
         augment: How training images are changed.
         recipe: How it is trained.
-        out: The run, which stores features.
+        parts: The images that are fitted, and those that are watched.
+        folder: Where features are stored.
         hashes: SHA-256 of the splits.
     """
-    train, held_out = dataset.splits["train"], dataset.splits["calibration"]
-    labels = torch.from_numpy(train.labels)
+    train = dataset.splits["train"]
+    fitted, held_out = Rows(train.images, parts.fitted), parts.held_out(dataset)
+    labels = torch.from_numpy(train.labels[parts.fitted])
     frozen = recipe.unfreeze in (Unfreeze.NONE, Unfreeze.TAIL)
-    features = open_features(model, image, out, recipe.seam) if frozen and recipe.seam else None
+    features = open_features(model, image, folder, recipe.seam) if frozen and recipe.seam else None
     if features is None:
         if frozen:
-            _log.info("%s is not a sequence of layers: its frozen layers run in every step.", recipe.arch)
-        return Pixels(model, image, held_out, labels, torch.from_numpy(train.images), augment)
+            why = "it is not a sequence of layers, or has noise in the frozen ones"
+            _log.info("%s cannot be split: %s. Its frozen layers run in every step.", recipe.arch, why)
+        return Pixels(model, image, held_out, labels, fitted, augment)
     views = features.views(len(train), recipe.views)
     if views < recipe.views:
         _log.info("%d views instead of %d: a run stores %d GB of features.", views, recipe.views, LARGEST >> 30)
-    changes = Changes(augment, recipe.seed)
+    changes = Changes(augment, _VIEWS)
     with deterministic(model):
-        stored = [features.view(train, number, changes, hashes["train"]) for number in range(views)]
-        held_out = features.of(held_out, hashes["calibration"])
-    return Stored(features.tail, features.spec, held_out, labels, Views(stored))
+        # All of them as they are: a posterior and the gate take these features, too.
+        plain = features.view(train, 0, known=hashes["train"])
+        some, key = Split(fitted, train.labels[parts.fitted]), parts.key(hashes["train"])  # type: ignore[arg-type]
+        others = [features.view(some, number, changes, key) for number in range(1, views)]
+        if parts.watched is None:
+            held_out = features.of(held_out, hashes["calibration"])
+        else:
+            held_out = replace(held_out, images=plain[parts.watched], originals=None)
+    return Stored(features.tail, features.spec, held_out, labels, Views([Rows(plain, parts.fitted), *others]))

@@ -23,6 +23,8 @@ _LOSS = 0.01  # of accuracy, that one noisy pass may cost
 _AS_GOOD = 0.005  # of NLL, above the lowest
 TRIED = 3
 """The rates that are trained with, at most, one epoch each."""
+PASSES = (len(RATES) + TRIED + 1) * _PASSES
+"""The passes over the held-out images, at most."""
 
 
 class Fitted(NamedTuple):
@@ -39,7 +41,7 @@ class Fitted(NamedTuple):
     def summary(self) -> str:
         """One sentence about it."""
         return (
-            f"Rate: p = {self.p:g}, the largest that does no harm. NLL of the calibration images with a temperature: "
+            f"Rate: p = {self.p:g}, the largest that does no harm. NLL of the selection images with a temperature: "
             f"{self.nll:.3f} with {_PASSES} passes, {self.plain_nll:.3f} without noise. One noisy pass loses "
             f"{100 * self.cost:.1f} points of accuracy."
         )

@@ -28,9 +28,10 @@ from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Arithmetic, Dropout, Rates, Schedule, TrainDevice
-from uce_edge_train.data import mixup
+from uce_edge_train.data import mixup, selection
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.pixel_scaling import channel_statistics, normalise
+from uce_edge_train.data.selection import Parts
 from uce_edge_train.dropout import learned_rates, torch_dropout
 from uce_edge_train.dropout.gaussian_layers import deterministic, noise_from
 from uce_edge_train.dropout.noise_draws import NoisePool, generator
@@ -56,19 +57,22 @@ def train(
     device: TrainDevice = TrainDevice.AUTO,
     resume: bool = False,
     tensorboard: bool = False,
+    features: str | Path | None = None,
 ) -> Run:
     """Train a network and write the run to `out`.
 
     Started by `torchrun`, several processes share every batch.
 
     Args:
-        dataset: The images; only their `train` split is fitted. The `calibration` split is watched for the log and
-            for early stopping; the others are not looked at.
+        dataset: The images; only their `train` split is fitted. Where epoch, rate or layers are chosen, a part of it
+            chooses them; elsewhere the `calibration` split is watched for the log. The others are not looked at.
         out: The run's folder.
         recipe: How the network is trained.
         device: Where it is trained.
         resume: Continue from the checkpoint in `out`, if there is one.
         tensorboard: Also write TensorBoard's event files (`pip install "uce-edge[tensorboard]"`).
+        features: The folder whose stored features of a frozen trunk are used and added to, such as that of several
+            trainings over one trunk; None for `out`.
 
     Returns:
         The description of the run, as saved.
@@ -78,6 +82,7 @@ def train(
     augment = recipe.augmentation(image)
     model = recipe.build(len(dataset.class_names), image.channels)
     hashes = dataset.hashes()
+    parts = selection.part(dataset.splits["train"], selects=recipe.selects)
     with join(device) as group:
         if recipe.batch_size % group.size:
             rule = f"a multiple of the {group.size} processes"
@@ -96,13 +101,17 @@ def train(
         model = model.to(group.device)
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        job = _Job(model, dataset, image, augment, hashes, group, out, tensorboard)
+        if parts.watched is not None and group.leads:
+            _log.info(parts.summary())
+        job = _Job(model, dataset, parts, image, augment, hashes, group, out, tensorboard, Path(features or out))
         stages = recipe.stages()
         reached = stored_recipe(out).unfreeze if resumes else None
         begun = next((number for number, stage in enumerate(stages) if stage.unfreeze is reached), 0)
         last = best_epoch(out) if begun else {}
         for number, stage in enumerate(stages[begun:]):
-            last = job.train(stage, resumes and number == 0, last)
+            before, last = last, job.train(stage, resumes and number == 0, last)
+            if before and group.leads:
+                _log.info(_all_layers(before["held_out_nll"], last["held_out_nll"]))
         if recipe.rates is Rates.FITTED:
             last = last | job.fit_rate(stages[0])
         model = model.to("cpu").eval()
@@ -139,12 +148,14 @@ class _Job:
 
     model: nn.Module
     dataset: Dataset
+    parts: Parts
     image: ImageSpec
     augment: Augmentation
     hashes: dict[str, str]
     group: Group
     out: Path
     tensorboard: bool
+    features: Path
 
     def train(self, stage: Recipe, resumes: bool, before: dict[str, Any]) -> dict[str, Any]:
         """Train one stage; returns the log of the epoch whose weights are kept.
@@ -199,7 +210,9 @@ class _Job:
         return (*held, *parameter_groups.freeze(self.model, stage.freeze))
 
     def _feed(self, stage: Recipe) -> Feed:
-        return feeds.of(self.model, self.dataset, self.image, self.augment, stage, self.out, self.hashes)
+        return feeds.of(
+            self.model, self.dataset, self.image, self.augment, stage, self.parts, self.features, self.hashes
+        )
 
 
 class _Loop:
@@ -268,7 +281,7 @@ class _Loop:
         state.log.append(dict(zip(COLUMNS, (state.epoch, rate, *scores, mean_p, round(seconds, 3)), strict=True)))
         if held_out[0] < state.best_nll:
             state.best_nll, state.best_epoch = held_out[0], state.epoch
-            if self.recipe.patience is not None:
+            if self.recipe.patience is not None or self.training.best:  # the second stage begins with the best so far
                 self.training.best = self.training.copy()
         lowest = min(state.log, key=lambda row: row["train_nll"])["epoch"]
         if self.recipe.schedule is Schedule.PLATEAU and state.epoch - max(lowest, state.last_reduction) >= _PLATEAU:
@@ -350,6 +363,13 @@ class _Loop:
             epoch=done + 1,
             kept=done,
         )
+
+
+def _all_layers(tail: float, best: float) -> str:
+    """What came of training all layers after the tail."""
+    if best < tail:
+        return f"All layers are trained: they lower the NLL of the selection images from {tail:.3f} to {best:.3f}."
+    return f"The trunk stays frozen: training all layers does not lower the NLL of the selection images, {tail:.3f}."
 
 
 def image_of(dataset: Dataset, recipe: Recipe) -> ImageSpec:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge_train.choices import Architecture, Stem
+from uce_edge_train.networks import arch_names
 from uce_edge_train.networks.backbones import HF, TIMM
 from uce_edge_train.networks.efficientnet_lite import EfficientNetLite
 from uce_edge_train.networks.mobilenet_v3 import MobileNetV3
@@ -289,15 +290,7 @@ def check(name: str, folder: Path | None = None) -> bool:
     """
     if ":" in name:
         return _imported(name, folder)
-    if name not in ARCHITECTURES:
-        raise UsageError(
-            expected(
-                "`arch`",
-                f"one of {', '.join(Architecture)}, or package.module:function",
-                name,
-                "As in --arch resnet20",
-            )
-        )
+    arch_names.check(name)
     return False
 
 
@@ -321,6 +314,5 @@ def _own(name: str) -> Callable[..., object]:
     try:
         network: Callable[..., object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        remedy = f"{error}. Put the folder of {module.partition('.')[0]}.py on PYTHONPATH"
-        raise UsageError(expected("`arch`", "an importable package.module:function", name, remedy)) from None
+        raise arch_names.no_network(name, error) from None
     return network

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXTRA = "backbones"
 """The extra of this project that installs the weights."""
 RECIPE: dict[str, Any] = {
-    "epochs": 14, "batch_size": 32, "learning_rate": 1e-3, "flip": True, "patience": 5, "views": 4,
+    "epochs": 14, "batch_size": 32, "learning_rate": 1e-3, "flip": True, "patience": 14, "views": 4,
     "p": 0.01, "rates": Rates.FITTED, "unfreeze": Unfreeze.TAIL,
 }  # fmt: skip
 """What training on a pretrained network changes in the plain recipe."""

@@ -116,6 +116,7 @@ def _section(subject: Subject, found: list[Detection]) -> str:
     images = len(subject.probabilities(Row.UNCALIBRATED, Inference.MC, "ood"))
     return (
         "## Out of distribution\n\n"
+        f"{subject.setting.shown}"
         f"Trained on {subject.setting.data}, tested on {images} images of {subject.setting.ood} (OOD). Left: mean "
         "uncertainty. Right, per image and score: AUROC / FPR at 95 % (the share of OOD images accepted by the "
         f"threshold that accepts 95 % of the own ones), in percent.\n\n{markdown_table(header, rows)}\n\n"

@@ -89,6 +89,7 @@ def _section(subject: Subject) -> str:
     ]  # fmt: skip
     return (
         "## Rejection\n\n"
+        f"{subject.setting.shown}"
         f"Error of the images that are kept, in percent (and how many are kept), Monte Carlo with N = "
         f"{subject.setting.samples}; then the area under the "
         "risk-coverage curve, lower is better, for each score by which images can be rejected.\n\n"

@@ -55,6 +55,7 @@ def run(study: Study) -> None:
         subject.folder,
         Experiment.RELIABILITY,
         "## Reliability diagrams\n\n"
+        f"{subject.setting.shown}"
         "Points with 95 % Wilson intervals; bars are the share of the images in a bin. On the diagonal, confidence "
         "is the accuracy and uncertainty is the error. Above it in the right column, uncertainty underestimates the "
         "error. A perfectly calibrated model is on the diagonal on the left, not always on the right: entropy is not "

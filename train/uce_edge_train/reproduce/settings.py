@@ -41,6 +41,11 @@ class Setting:
         """Whether the splits are those of `memorised`."""
         return self.scale is Scale.MEMORISE
 
+    @property
+    def shown(self) -> str:
+        """Which training a figure shows, as a sentence."""
+        return "" if self.seeds == 1 else f"Of the first of {self.seeds} trainings. "
+
     def with_seed(self, number: int) -> "Setting":
         """The setting of one of its trainings."""
         return replace(self, recipe=replace(self.recipe, seed=self.recipe.seed + number))

@@ -9,6 +9,8 @@ from uce_edge_train.choices import Experiment
 from uce_edge_train.reproduce.paper_table import COLUMNS, PUBLISHED
 from uce_edge_train.reproduce.result_files import markdown_table
 
+_ERRORS = {"ece": "ECE", "uce": "UCE", "tuce": "T-UCE"}
+
 
 def write(folder: Path, command: str, results: Mapping[str, Path]) -> None:
     """Write README.md.
@@ -34,7 +36,7 @@ def write(folder: Path, command: str, results: Mapping[str, Path]) -> None:
         "",
         markdown_table(header, rows),
         "",
-        "The page of each dataset has the evidence, the rules behind the verdicts, and why a claim is not confirmed.",
+        "A paper's claim is confirmed by a rule that was fixed before; the evidence is below.",
         "",
         "## Table 1",
         "",
@@ -44,9 +46,24 @@ def write(folder: Path, command: str, results: Mapping[str, Path]) -> None:
             ["data", "", "network", *(f"{row}: {name}" for row in COLUMNS for name in ("cECE", "cUCE"))],
             [row for data, place in results.items() for row in _table(data, place)],
         ),
+        "",
+        "## Error and twin",
+        "",
+        "In percent, means over the seeds, and *what a perfectly calibrated model with the same probabilities would "
+        "score*. UCE can also be low where a model is overconfident; T-UCE compares the error with the twin's in every "
+        "bin.",
+        "",
+        markdown_table(
+            ["data", "inference", "", "seeds", "accuracy", "NLL", "T", *_ERRORS.values()],
+            [row for data, place in results.items() for row in _errors(data, place)],
+        ),
+        "",
+        "## Evidence",
+        "",
+        *(line for index, claim in enumerate(claims) for line in _evidence(claim, index, scorecards)),
     ]
     with replacing(folder / "README.md") as path:
-        path.write_text("\n".join(text) + "\n")
+        path.write_text("\n".join(text).rstrip() + "\n")
 
 
 def _table(data: str, place: Path) -> list[list[str]]:
@@ -57,6 +74,26 @@ def _table(data: str, place: Path) -> list[list[str]]:
     for name, published in PUBLISHED.get(data, {}).items():
         rows.append([data, "the paper", name, *(f"{number:.1f}" for pair in published for number in pair)])
     return rows
+
+
+def _errors(data: str, place: Path) -> list[list[str]]:
+    rows = []
+    for line in _lines(place, Experiment.TABLE1):
+        errors = [f"{100 * float(line[name]):.1f}, *{100 * float(line[f'{name}_twin']):.1f}*" for name in _ERRORS]
+        temperature = f"{float(line['temperature']):.2f}" if line["temperature"] else ""
+        scores = [f"{100 * float(line['accuracy']):.1f}", f"{float(line['nll']):.3f}", temperature]
+        rows.append([data, line["inference"], line["method"], line["seeds"], *scores, *errors])
+    return rows
+
+
+def _evidence(claim: dict[str, str], index: int, scorecards: Mapping[str, list[dict[str, str]]]) -> list[str]:
+    """A claim, its rule, and the verdict on every dataset with its numbers and the cause."""
+    lines = [f"**{claim['claim']}. {claim['text']}.** Rule: {claim['rule']}", ""]
+    for data, found in scorecards.items():
+        line = found[index]
+        cause = f" *Why it is not confirmed:* {line['cause']}" if line["cause"] else ""
+        lines.append(f"- {data}: **{line['verdict']}**. {line['evidence']}.{cause}")
+    return [*lines, ""]
 
 
 def _lines(place: Path, name: Experiment) -> list[dict[str, str]]:
