@@ -1,18 +1,22 @@
 """Make the bundled models and write their cards.
 
-    python train/box commands cifar10     # what to run, in order; the same for pneumonia
-    python train/box card cifar10         # compare the files, write the card, and put it into the files
+    python train/box commands imagenet    # what to run, in order; the same for cifar10 and pneumonia
+    python train/box card imagenet        # measure the files, write the card, and put it into the files
+    python train/box imagenet-noise       # does noise in its last layer pay?
     python train/box choice runs/a runs/b # compare recipes on calibration images alone
     python train/box rates runs/a runs/b  # compare rates of dropout on them
     python train/box seal                 # give all files digests and probe images again; nothing else changes
 
-The datasets lie under $UCE_EDGE_DATA: cifar10.npz, CIFAR-100's and MNIST's test images, pneumoniamnist.npz.
+The datasets lie under $UCE_EDGE_DATA: imagenet_val_2k/ and trashnet/ and chest_xray/ with their photos, cifar10.npz,
+CIFAR-100's and MNIST's test images, pneumoniamnist.npz.
 """
 
 import sys
 
 from card import write_card
 from choice import compare_rates, compare_recipes
+from imagenet import make_network, make_photos
+from imagenet_noise import measure_noise
 from recipes import BOX, make_pneumonia
 from seal import seal
 
@@ -28,6 +32,12 @@ def main(step: str = "", *names: str) -> None:
         compare_rates(names)
     elif step == "pneumonia-data":
         make_pneumonia()
+    elif step == "imagenet-photos":
+        make_photos()
+    elif step == "imagenet-network":
+        make_network()
+    elif step == "imagenet-noise":
+        measure_noise()
     elif step in ("commands", "card") and name in BOX:
         if step == "card":
             write_card(BOX[name])

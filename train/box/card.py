@@ -9,21 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
 from recipes import Boxed
 
 from uce_edge.contract import Inference
-from uce_edge.datasets import synthetic_ood
 from uce_edge.datasets.splits import load
 from uce_edge.metadata import Metadata, StoredScore
 from uce_edge.output.wording import percent
 from uce_edge.runtime.model import Model
-from uce_edge_export.publish.draft import publish
+from uce_edge_export.publish.draft import graph_of, publish
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RIVALS = ROOT / "build" / "box"
 THREADS = 2
-DAMAGED = 500
 SHOWN = {
     "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score", "ece": "ECE", "tuce": "T-UCE", "uce": "UCE",
     "classwise_uce": "classwise UCE", "aurc": "AURC", "auroc": "AUROC of errors",
@@ -36,31 +33,45 @@ Found = dict[str, Any]
 
 def write_card(boxed: Boxed) -> None:
     """Measure a model and its baselines; write page and cards."""
-    dataset = load(boxed.data)
-    sizes = ", ".join(f"{len(split):,} {name}" for name, split in dataset.splits.items())
-    compared = _compared(boxed)
-    files = {Path(one["name"]).stem: one for one in compared["files"]}
-    damage = _program("evaluate", boxed.file(boxed.kinds[0]), "--data", boxed.data, "--no-latency", "--json",
-                      "--corrupt", "--corrupt-images", DAMAGED)["shift"]  # fmt: skip
+    sizes = boxed.sizes or _sizes(boxed)
+    compared = _compared(boxed) if boxed.rivals else None
+    outside = () if compared else _outside(boxed)
+    evaluated = _program("evaluate", boxed.file(boxed.kinds[0]), "--data", boxed.data, *outside, "--no-latency",
+                         "--json", "--corrupt", "--corrupt-images", boxed.damaged)  # fmt: skip
+    files = {boxed.file(boxed.kinds[0]).stem: {"evaluation": evaluated}}
+    if compared is not None:
+        files = {Path(one["name"]).stem: one for one in compared["files"]}
     for kind in boxed.kinds:
         path = boxed.file(kind)
         scores = files[path.stem]["evaluation"]["metrics"]
+        model = Model(path, "cpu")
         described = replace(
-            Model(path, "cpu").metadata,
+            model.metadata,
             metrics={name: _short(scores[name]) for name in SHOWN},
             card={
-                "data": f"{boxed.called}: {sizes}; tested on {len(dataset.splits['test'])} test images",
+                "data": f"{boxed.called}: {sizes}; tested on {evaluated['images']} test images",
                 "commands": list(boxed.commands),
                 "seed": boxed.seed,
                 "limits": list(boxed.limits),
                 "licence": boxed.licence,
             },
         )
-        with publish(ir.load(path), described, path):
+        with publish(graph_of(model), described, path):
             pass  # the graph stays as it is
     page = ROOT / "docs" / ("model-card.md" if boxed.name == "cifar10" else f"model-card-{boxed.name}.md")
-    page.write_text(_page(boxed, sizes, files, compared, damage, Model(boxed.file(boxed.kinds[0]), "cpu").metadata))
+    metadata = Model(boxed.file(boxed.kinds[0]), "cpu").metadata
+    page.write_text(_page(boxed, sizes, files, compared, evaluated["shift"], metadata))
     print(f"Wrote {page}")
+
+
+def _sizes(boxed: Boxed) -> str:
+    """The number of images of every split."""
+    splits = load(boxed.data, group=boxed.group).splits
+    return ", ".join(f"{len(split):,} {name}" for name, split in splits.items())
+
+
+def _outside(boxed: Boxed) -> list[str]:
+    return [word for name in (*boxed.ood, "far") for word in ("--ood", name)]
 
 
 def _compared(boxed: Boxed) -> Found:
@@ -68,10 +79,9 @@ def _compared(boxed: Boxed) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         rivals = [RIVALS / f"{name}.onnx" for name in boxed.rivals]
         paths = [*rivals, *map(boxed.file, boxed.kinds)]
-        options = [word for name in (*boxed.ood, "far") for word in ("--ood", name)]
         page = Path(folder) / "compare.html"
-        return _program("compare", *paths, "--data", boxed.data, *options, "--images", 5_000, "--threads", THREADS,
-                        "--report", page, "--json")  # fmt: skip
+        return _program("compare", *paths, "--data", boxed.data, *_outside(boxed), "--images", 5_000, "--threads",
+                        THREADS, "--report", page, "--json")  # fmt: skip
 
 
 def _program(*words: object) -> Found:
@@ -86,8 +96,11 @@ def _short(score: Found) -> StoredScore:
     return StoredScore(*(None if score[name] is None else round(score[name], 5) for name in names))
 
 
-def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, damage: Found, metadata: Metadata) -> str:
+def _page(
+    boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found | None, damage: Found, metadata: Metadata
+) -> str:
     own = {kind: files[boxed.file(kind).stem] for kind in boxed.kinds}
+    alone = metadata.rule is not None and metadata.rule.threshold is not None
     hashes = [[name, f"`{value}`"] for name, value in metadata.hashes.splits.items()]
     parts = [
         f"# Model card: {boxed.name}",
@@ -96,29 +109,32 @@ def _page(boxed: Boxed, sizes: str, files: dict[str, Found], compared: Found, da
         f"**What.** {boxed.what}",
         f"**Data.** {boxed.called}: {sizes} images. All numbers below are of the test images. Nothing was fitted on "
         "them.",
-        _table(["split", "SHA-256"], hashes),
+        *([_table(["split", "SHA-256"], hashes)] if hashes else []),
         f"**Made by** (seed {boxed.seed}):",
         "\n".join(f"    {line}" for line in ("export UCE_EDGE_DATA=data", *boxed.commands)),
         "**Limits.**\n\n" + "\n".join(f"- {line}" for line in boxed.limits),
-        "**How it was chosen and measured.**\n\n" + "\n".join(f"- {line}" for line in boxed.remarks),
+        *(
+            ["**How it was chosen and measured.**\n\n" + "\n".join(f"- {line}" for line in boxed.remarks)]
+            if boxed.remarks
+            else []
+        ),
         "## How good its answers are",
         "In brackets stands a 95 % interval. *In italics* stands what a perfectly calibrated model with the same "
         "probabilities would score. T-UCE judges the uncertainty: UCE compares an entropy with an error rate, is not 0 "
         "even then, and can be smaller for an overconfident model.",
         _table(["", *own], [[title, *(_scored(name, one) for one in own.values())] for name, title in SHOWN.items()]),
-        "## What the uncertainty costs and buys",
-        _rivals(boxed, files, compared),
+        *(() if compared is None else ("## What the uncertainty costs and buys", _rivals(boxed, files, compared))),
         "## What it promises (`--reject auto`)",
         "A promise is about images drawn like the held-out ones, with 95 % confidence, and about all accepted images "
         f"together. The measured shares are of the test images: {boxed.tested}.",
         _promises(own, metadata),
         "## What it should reject",
-        "None of these images has a class of the model. `far` holds the kinds of made images that no choice looks at "
-        f"({', '.join((*synthetic_ood.JUDGE, synthetic_ood.SHUFFLED))}; [novelty](novelty.md)).",
-        _ood(own),
-        f"## Damaged images\n\n{DAMAGED} test images, damaged in six ways at five severities, `{boxed.kinds[0]}`. "
-        "Each cell shows which share `--reject auto` accepts, and which share of these is wrong.",
-        _damage(damage),
+        f"{boxed.foreign} `far` holds the kinds of made images that no choice looks at ([novelty](novelty.md)).",
+        _ood(own, alone),
+        _kinds(own[boxed.kinds[0]]),
+        f"## Damaged images\n\n{boxed.damaged} test images, damaged in six ways at five severities, "
+        f"`{boxed.kinds[0]}`. Each cell shows which share `--reject auto` accepts, and which share of these is wrong.",
+        _damage(damage, alone),
         *(_aims(boxed, own[boxed.kinds[0]], damage) if boxed.aims else ()),
         f"**Licence.** {boxed.licence}",
     ]
@@ -191,19 +207,31 @@ def _promises(own: dict[Inference, Found], metadata: Metadata) -> str:
         ])  # fmt: skip
     head = ["", "in-distribution images that it may reject", "it does", "it accepts", "error of the accepted, at most",
             "accepted", "error of these"]  # fmt: skip
-    return _table(head, rows)
+    lines = [
+        f"`{kind}`: {percent(sets['covered']['value'])} of its label sets have the true label, where at least "
+        f"{percent(1 - sets['alpha'])} are promised; a set has {sets['size']['value']:.1f} labels on average."
+        for kind, one in own.items()
+        if (sets := one["evaluation"]["sets"]) is not None
+    ]
+    return "\n\n".join([_table(head, rows), *lines])
 
 
-def _ood(own: dict[Inference, Found]) -> str:
+def _ood(own: dict[Inference, Found], alone: bool) -> str:
     rows = []
     for kind, one in own.items():
         for outside in one["evaluation"]["ood"]:
             areas = [_area(outside["detection"].get(name)) for name in SCORES]
-            shares = [percent(outside["accepted"]), percent(outside["gated"])]
-            rows.append([f"{kind}, {outside['images']:,} of {outside['name']}", *areas, *shares])
-    head = ["", "AUROC of the uncertainty", "of the novelty", "of both", "accepted by the uncertainty alone",
-            "by `--reject auto`"]  # fmt: skip
+            shares = [percent(outside[name]) for name in (("accepted", "gated") if alone else ("gated",))]
+            rows.append([f"{kind}, {outside['images']:,} of {Path(outside['name']).stem}", *areas, *shares])
+    accepted = [*(["accepted by the uncertainty alone"] if alone else []), "accepted by `--reject auto`"]
+    head = ["", "AUROC of the uncertainty", "of the novelty", "of both", *accepted]
     return _table(head, rows)
+
+
+def _kinds(one: Found) -> str:
+    """What is accepted of every kind of made images."""
+    rows = [[kind["name"], percent(kind["gated"])] for outside in one["evaluation"]["ood"] for kind in outside["kinds"]]
+    return _table(["made images", "accepted by `--reject auto`"], rows)
 
 
 def _area(found: Found | None) -> str:
@@ -213,19 +241,20 @@ def _area(found: Found | None) -> str:
     return f"{percent(score['value'])} ({percent(score['low'])} to {percent(score['high'])})"
 
 
-def _damage(shift: Found) -> str:
+def _damage(shift: Found, alone: bool) -> str:
+    """A table of all kinds and severities, and their means."""
     severities = len(next(iter(shift["curves"].values()))) - 1
     rows = [[what, *(_kept(one) for one in curve[1:])] for what, curve in shift["curves"].items()]
     pooled = [
         f"{', '.join(group['kinds'])} ({'seen' if group['seen'] else 'not seen'} in training): accuracy "
         f"{percent(group['accuracy'])}, accepted {percent(group['gated_coverage'])}, wrong of these "
-        f"{percent(group['gated_error'])}; by the uncertainty alone {percent(group['coverage'])} and "
-        f"{percent(group['error'])}"
+        f"{percent(group['gated_error'])}"
+        + (f"; by the uncertainty alone {percent(group['coverage'])} and {percent(group['error'])}" if alone else "")
         for group in shift["apart"]
     ]
-    alone, gated = (_together(shift["curves"].values(), prefix) for prefix in ("", "gated_"))
-    totals = [f"accepted {percent(accepted)}, wrong of these {percent(wrong)}" for accepted, wrong in (gated, alone)]
-    pooled.append(f"all six together: {totals[0]}; by the uncertainty alone {totals[1]}")
+    pairs = [_together(shift["curves"].values(), prefix) for prefix in (("gated_", "") if alone else ("gated_",))]
+    totals = [f"accepted {percent(accepted)}, wrong of these {percent(wrong)}" for accepted, wrong in pairs]
+    pooled.append(f"all six together: {'; by the uncertainty alone '.join(totals)}")
     head = ["severity", *map(str, range(1, severities + 1))]
     return _table(head, rows) + "\n\nAll severities together:\n\n" + "\n".join(f"- {line}" for line in pooled)
 

@@ -2,8 +2,8 @@
 
 A file NAME-KIND.onnx in this folder is a model for one kind of inference.
 
-`cifar10` knows ten kinds of things in photos; `pneumonia` reads chest X-rays. This project trained both. Their cards,
-`docs/model-card.md` and `docs/model-card-pneumonia.md`, say how each was made, how good it is and where it fails.
+`imagenet`, the default, knows a thousand kinds of things in photos. `uce-edge models` says what each model is for, and
+its card in the docs how it was made, how good it is and where it fails.
 """
 
 import os
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from uce_edge.runtime.device_choice import Device
     from uce_edge.runtime.model import Model
 
-__all__ = ["BUNDLED", "DEFAULT", "DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
+__all__ = ["DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
 
-DEFAULT_NAME = "cifar10"
-BUNDLED = (Inference.MC, Inference.MOMENTS)
-"""The files of the default model."""
-DEFAULT = Inference.MOMENTS
-"""The faster of the two, which is not worse: see the card."""
+DEFAULT_NAME = "imagenet"
+_PREFERRED = Inference.MOMENTS
+"""Of a model with several files: the fastest, which is not worse (see the cards)."""
 _FOLDER = Path(__file__).parent
 
 
@@ -36,7 +34,7 @@ def names() -> tuple[str, ...]:
 def kinds(name: str) -> tuple[Inference, ...]:
     """The kinds of inference of a model, the default first."""
     there = [kind for kind in Inference if _file(name, kind).is_file()]
-    return tuple(sorted(there, key=lambda kind: kind is not DEFAULT))
+    return tuple(sorted(there, key=lambda kind: kind is not _PREFERRED))
 
 
 def files() -> list[Path]:
@@ -44,7 +42,7 @@ def files() -> list[Path]:
     return [_file(name, kind) for name in names() for kind in kinds(name)]
 
 
-def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Path:
+def bundled(inference: Inference | str | None = None, name: str = DEFAULT_NAME) -> Path:
     """The file of a bundled model.
 
     Args:
@@ -60,7 +58,7 @@ def bundled(inference: Inference | None = None, name: str = DEFAULT_NAME) -> Pat
     return _file(name, inference or there[0])
 
 
-def find(model: "str | Path | None", inference: Inference | None = None) -> Path:
+def find(model: "str | Path | None", inference: Inference | str | None = None) -> Path:
     """Find the file of a model.
 
     Args:
@@ -94,7 +92,7 @@ def find(model: "str | Path | None", inference: Inference | None = None) -> Path
     )
 
 
-def _file(name: str, kind: Inference) -> Path:
+def _file(name: str, kind: Inference | str) -> Path:
     return _FOLDER / f"{name}-{kind}.onnx"
 
 
@@ -102,6 +100,7 @@ def load(
     model: "str | Path | None" = None,
     device: "Device | str" = "auto",
     *,
+    inference: Inference | str | None = None,
     threads: int | None = None,
     spin: bool = True,
     max_memory: int | None = None,
@@ -110,9 +109,9 @@ def load(
     """Load a model file, or a bundled model.
 
     Args:
-        model: A path; or the name of a bundled model ("cifar10"); or a kind of inference ("moments", "mc") for the
-            default model's file of that kind; None for the default.
+        model: A path; or the name of a bundled model ("cifar10"); None for the default.
         device: Where to run it, as in `Model`.
+        inference: Which file of a bundled model ("mc"); None for its default.
         threads: As in `Model`.
         spin: As in `Model`.
         max_memory: As in `Model`.
@@ -120,11 +119,10 @@ def load(
 
     Example:
         >>> import uce_edge
-        >>> uce_edge.load().classes[:3]
-        ('airplane', 'automobile', 'bird')
+        >>> uce_edge.load().classes[281]
+        'tabby cat'
     """
     from uce_edge.runtime.model import Model
 
-    kind = Inference(model) if isinstance(model, str) and model in list(Inference) else None
-    path = find(None if kind is not None else model, kind)
+    path = find(model, inference)
     return Model(path, device, threads=threads, spin=spin, max_memory=max_memory, verify=verify)

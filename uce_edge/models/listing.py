@@ -9,6 +9,13 @@ from uce_edge.integrity import protobuf
 from uce_edge.metadata import Metadata
 from uce_edge.output.wording import at_most, percent
 
+PURPOSES = {
+    "imagenet": "photos of 1,000 kinds of things",
+    "waste": "photos of waste on white, six kinds, for a sorting robot",
+    "cifar10": "tests, the paper and the smallest devices; photos of 32x32 pixels",
+    "pneumonia": "tests and the smallest devices; chest X-rays of 28x28 pixels, not for diagnosis",
+}
+
 
 @dataclass(frozen=True)
 class BundledModel:
@@ -53,6 +60,7 @@ class BundledModel:
         metadata = self.metadata
         return {
             "name": self.name,
+            "purpose": PURPOSES.get(self.name),
             "inference": metadata.inference.value,
             "default": self.path == models.bundled(),
             "file": str(self.path),

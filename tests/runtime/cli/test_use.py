@@ -205,8 +205,9 @@ def test_the_box_is_listed_with_what_each_model_is_worth(call: Call, second: str
     listed = json.loads(call("models", "--json").out)
     found = [(one["name"], one["inference"], one["default"]) for one in listed]
     assert found == [
-        ("cifar10", "moments", True), ("cifar10", "mc", False), (second, "moments", False), (second, "mc", False),
-        ("pneumonia", "deterministic", False),
+        ("imagenet", "deterministic", True), ("cifar10", "moments", False), ("cifar10", "mc", False),
+        (second, "moments", False), (second, "mc", False), ("pneumonia", "deterministic", False),
+        ("waste", "mc", False),
     ]  # fmt: skip
     for one in listed:
         metadata = BundledModel.read(one["name"], Path(one["file"])).metadata
@@ -214,7 +215,7 @@ def test_the_box_is_listed_with_what_each_model_is_worth(call: Call, second: str
         assert one["classes"] == list(metadata.classes)
         assert one["promise"] == metadata.promise.to_document()
     told = call("models").out
-    assert re.search(r"^cifar10 \(default\)$", told, re.MULTILINE)
+    assert re.search(r"^imagenet \(default\): photos of 1,000 kinds of things$", told, re.MULTILINE)
     worth = r"^  --inference moments  2\.2 MB, accuracy \d\d\.\d\s% on test images, --reject auto accepts \d\d\.\d\s%"
     assert re.search(worth, told, re.MULTILINE)
 
@@ -226,7 +227,7 @@ def test_a_model_in_the_box_is_taken_by_its_name(call: Call, folder: Path, secon
         assert answer["samples"] == (25 if "mc" in asked else 100)
     unknown = call("predict", "a/three.png", "--model", "pneumonja")
     assert unknown.code == 1
-    assert "cifar10, digits, pneumonia" in unknown.err
+    assert "imagenet, cifar10, digits, pneumonia" in unknown.err
     # A file of that name is meant before the box is.
     shutil.copy(GOLDEN / "digits-mc.onnx", folder / "cifar10")
     (answer,) = json.loads(call("predict", "a/three.png", "--json", "--model", "cifar10").out)
