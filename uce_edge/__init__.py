@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from uce_edge._util import lazy_exports
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 if TYPE_CHECKING:
     from uce_edge.contract import Inference, Method

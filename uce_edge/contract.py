@@ -194,6 +194,8 @@ class Precision(StrEnum):
     """float32."""
     FP16 = "fp16"
     """float16, for graphics cards."""
+    FP16_WEIGHTS = "fp16-weights"
+    """Weights stored in float16, and computed with in float32: half the size."""
     INT8 = "int8"
     """8-bit integers in the weight layers, for processors."""
 

@@ -169,6 +169,8 @@ class Calibration(Record):
     """The parameters of `error_map.EntropyErrorMap`, in a file of an older version."""
     confidence_error: Annotated[tuple[float, float] | None, OPTIONAL] = None
     """The parameters of `error_map.ErrorMap`: the probability of a wrong label given the confidence."""
+    class_shares: Annotated[tuple[Share, ...], OPTIONAL] = ()
+    """The mix of classes that it was corrected for; empty for that of its images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

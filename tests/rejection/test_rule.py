@@ -101,18 +101,18 @@ def test_a_row_of_a_table_has_the_grounds_in_brief(kind: str, reason: Reason, wo
 
 
 @pytest.mark.parametrize(
-    ("kind", "decision", "title"),
+    ("kind", "decision", "ood", "title"),
     [
-        ("nothing", None, "3 images"),
-        ("uncertainty", Decision.REJECT, "3 rejected: uncertainty above 0.3"),
-        ("confidence", Decision.ACCEPT, "3 accepted: confidence at least 75 %"),
-        ("classes", Decision.REJECT, "3 rejected: uncertainty above the limit of the label"),
-        ("both", Decision.REJECT, "3 rejected: out of distribution or uncertainty above 0.3"),
-        ("both", Decision.ACCEPT, "3 accepted: familiar, uncertainty at most 0.3"),
+        ("nothing", None, False, "3 images"),
+        ("uncertainty", Decision.REJECT, False, "3 uncertain: uncertainty above 0.3"),
+        ("confidence", Decision.ACCEPT, False, "3 accepted: confidence at least 75 %"),
+        ("classes", Decision.REJECT, False, "3 uncertain: uncertainty above the limit of the label"),
+        ("both", Decision.REJECT, True, "3 out of distribution: unlike anything it was calibrated on"),
+        ("both", Decision.ACCEPT, False, "3 accepted: uncertainty at most 0.3"),
     ],
 )
-def test_the_title_of_a_group(kind: str, decision: Decision | None, title: str) -> None:
-    assert description.title(RULES[kind], decision, 3) == title
+def test_the_title_of_a_group(kind: str, decision: Decision | None, ood: bool, title: str) -> None:
+    assert description.title(RULES[kind], decision, 3, ood=ood) == title
 
 
 @pytest.mark.parametrize(

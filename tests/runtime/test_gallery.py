@@ -26,6 +26,7 @@ from uce_edge import models
 
 GALLERY = ROOT / "examples" / "gallery"
 NOTEBOOK = GALLERY / "researcher.ipynb"
+PICTURES = [path for path in (ROOT / "examples" / "images").iterdir() if path.suffix in (".jpg", ".png")]
 DIGITS = GOLDEN / "digits-novelty.onnx"
 
 
@@ -65,17 +66,17 @@ def ran() -> Iterator[Any]:
 
 def test_the_notebook_shows_predictions_as_cards(ran: Any) -> None:
     html = ran.shown["predict"]._repr_html_()
-    assert html.count("<img") == 3
+    assert html.count("<img") == 2 * 3  # the picture, and where the model looked
     assert "accept" in html
-    assert "17 images" in ran.printed["table"]
+    assert f"of {len(PICTURES)} images" in ran.printed["table"]
 
 
 def test_the_notebook_splits_the_uncertainty_in_two_parts_that_add_up(ran: Any) -> None:
-    data, model, whole = ran.names["data_part"], ran.names["model_part"], ran.names["prediction"].uncertainty
+    data, model, whole = ran.names["data_part"], ran.names["model_part"], ran.names["foggy"].uncertainty
     np.testing.assert_allclose(data + model, whole, atol=1e-6)
     assert (data >= -1e-6).all()
     [axis] = ran.names["parts_figure"].axes
-    assert len(axis.patches) == 2 * 17
+    assert len(axis.patches) == 2 * 16
 
 
 def test_the_notebook_shows_ood_images_rejected_with_the_reason(ran: Any) -> None:
@@ -113,13 +114,13 @@ def test_the_notebook_is_stored_without_outputs_and_needs_no_torch() -> None:
 def test_the_camera_loop_prints_a_line_per_frame_and_raises_an_alarm_when_the_lens_gets_dirty(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert camera_loop.main([]) == 0
+    assert camera_loop.main(["--model", "cifar10"]) == 0
     said = capsys.readouterr()
     lines = [line.split(maxsplit=1) for line in said.out.splitlines()]
     assert [int(number) for number, _ in lines] == list(range(1, 401))
     told = {what for _, what in lines}
     assert {"stop: out-of-distribution", "ask: uncertain"} < told
-    assert told - {"stop: out-of-distribution", "ask: uncertain"} <= set(models.load(device="cpu").classes)
+    assert told - {"stop: out-of-distribution", "ask: uncertain"} <= set(models.load("cifar10", "cpu").classes)
     alarm = re.search(r"ALARM at image (\d+)", said.err)
     assert alarm is not None
     assert 200 < int(alarm[1]) <= 400  # the lens gets dirty at frame 200
@@ -198,7 +199,7 @@ def test_what_is_not_there_is_said_in_a_sentence(
 def test_frames_of_opencv_are_turned_from_blue_first_to_red_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rgb = np.asarray(Image.open(ROOT / "examples" / "images" / "ship.png").convert("RGB"))
+    rgb = np.asarray(Image.open(ROOT / "tests" / "cifar" / "ship.png").convert("RGB"))
     closed = []
 
     class Capture:
@@ -220,7 +221,7 @@ def test_frames_of_opencv_are_turned_from_blue_first_to_red_first(
     fake = ModuleType("cv2")
     fake.VideoCapture = Capture  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cv2", fake)
-    assert camera_loop.main(["0"]) == 0
+    assert camera_loop.main(["0", "--model", "cifar10"]) == 0
     assert {line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()} == {"ship"}
     assert len(closed) == 1
 

@@ -19,14 +19,17 @@ from uce_edge import contract
 from uce_edge.contract import Inference, Method, NoiseKind, Precision
 from uce_edge.errors import ModelFileError, UsageError
 from uce_edge.metadata import Calibration, CalibrationReport, Costs, Hashes, ImageSpec, Metadata
-from uce_edge.models import BUNDLED, bundled
+from uce_edge.models import bundled, kinds
 from uce_edge.rejection.promises import ErrorPromise, HeldOut, Promise
 from uce_edge.runtime.model import Model
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 CONTRACT_1 = "digits-minor-0"
 """A file of contract 1, which is read and not written."""
-FILES = [*sorted(set(GOLDEN.glob("digits-*.onnx")) - {GOLDEN / f"{CONTRACT_1}.onnx"}), *map(bundled, BUNDLED)]
+FILES = [
+    *sorted(set(GOLDEN.glob("digits-*.onnx")) - {GOLDEN / f"{CONTRACT_1}.onnx"}),
+    *(bundled(kind, "cifar10") for kind in kinds("cifar10")),
+]
 DOCUMENT: dict[str, Any] = json.loads((GOLDEN / "digits-moments.json").read_text())
 LEAST = {
     "contract": 2,
@@ -140,7 +143,7 @@ def test_names_of_choices_become_choices() -> None:
     [
         ("inference", "one of mc, moments, deterministic"),
         ("noise", "one of table, table-2, randn, input, none"),
-        ("precision", "one of fp32, fp16, int8"),
+        ("precision", "one of fp32, fp16, fp16-weights, int8"),
     ],
 )
 def test_a_wrong_choice_is_refused_with_the_right_ones(name: str, choices: str) -> None:
@@ -316,7 +319,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def test_whatever_stands_in_a_document_it_is_read_or_refused_with_a_sentence() -> None:
-    full = json.loads(text_of(bundled(Inference.MC)))
+    full = json.loads(text_of(bundled(Inference.MC, "cifar10")))
     odd = [None, True, -1, 0, 0.5, 10**400, "", "x", [], {}, [[]], [None], {"a": None}]
     sentences = []
     for path in leaves(full):
@@ -354,7 +357,7 @@ NULLABLE = {
 
 def test_every_key_refuses_every_other_type() -> None:
     """But for null where nothing need be known; `card` is free, and a score may be unknown whatever its name."""
-    full = json.loads(text_of(bundled(Inference.MC)))
+    full = json.loads(text_of(bundled(Inference.MC, "cifar10")))
     full |= {"posterior": "dropout", "members": 1, "seen": ["noise"], "sigma": "exact"}
     full["hashes"] |= {"source": "", "calibration_data": ""}
     full["digests"]["ort"] = "0" * 64

@@ -119,7 +119,7 @@ def test_one_image_needs_no_list_and_gives_one_prediction(model: Model, paths: l
 def test_the_model_without_a_path_is_that_in_the_box() -> None:
     model = Model(device="cpu")
     assert model.classes == uce_edge.load(device="cpu").classes
-    assert model.predict(ROOT / "examples" / "images" / "ship.png").label == "ship"
+    assert model.predict(ROOT / "examples" / "images" / "panda.jpg").label == "giant panda"
 
 
 def test_an_image_says_why_it_is_rejected(prediction: Prediction) -> None:

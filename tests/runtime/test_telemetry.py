@@ -43,7 +43,7 @@ def test_a_device_id_is_written_when_the_user_allows_it(tmp_path: Path) -> None:
 
 
 def test_predict_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = ("-m", "uce_edge", "predict", str(ROOT / "examples" / "images" / "cat.png"))
+    command = ("-m", "uce_edge", "predict", str(ROOT / "tests" / "cifar" / "cat.png"))
     assert left_behind(tmp_path, *command) == ([], "")
 
 

@@ -39,7 +39,7 @@ class BenchCommand(Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the value of a bare `--baseline`."""
-        following = [*args[1:], "--"]
+        following = [*args, "--"][1:]
         given = [
             f"{word}={_MADE}" if word == "--baseline" and then.startswith("--") else word
             for word, then in zip(args, following, strict=True)

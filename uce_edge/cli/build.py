@@ -1,5 +1,6 @@
 """`uce-edge build`: labelled photos to a promised file."""
 
+import math
 import shlex
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import typer
 
 from uce_edge.cli.dataset_summary import tell_dataset
 from uce_edge.cli.extras import need_torch_export
-from uce_edge.cli.messages import echo, quote, say, show_log
+from uce_edge.cli.messages import echo, quote, say, show_log, warn
 from uce_edge.cli.shared_options import TARGETS, GroupOption, parse_promise, parse_size, parse_time
 from uce_edge.errors import UsageError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from uce_edge.datasets.splits import Dataset
 
 NONE = "none"
+_CONFIDENCE, _TARGETS = 0.95, (0.1, 0.05, 0.02)
+_FEW = 20  # training images of a class
 _TRAINING = 0.6  # of the time; the rest is for the features of held-out images, the checks and the report
 
 
@@ -44,6 +47,14 @@ def build(
         str,
         typer.Option(help=f"The pretrained network, by its name in `uce-edge backbones`; {NONE} to train a small one."),
     ] = "efficientnet-lite0",
+    members: Annotated[
+        int,
+        typer.Option(
+            help="Build an ensemble of this many networks without noise. With a backbone, they share its trunk, which "
+            "the file runs once.",
+            min=1,
+        ),
+    ] = 1,
     size: Annotated[
         str | None, typer.Option(help="Height and width of the images, as 64x64. Default: that of --backbone.")
     ] = None,
@@ -59,6 +70,8 @@ def build(
 
     Example: uce-edge build photos/ --target-error 0.05 --out photos.onnx
 
+    Example: uce-edge build photos/ --members 5 --target-error 0.05 --out photos.onnx
+
     Example: uce-edge build scans.csv --group patient --target-error 0.1 --budget 20m --out scans.onnx
     """
     need_torch_export("Building a model file")
@@ -72,15 +85,21 @@ def build(
     _check_promise(dataset, target_error)
     started, report = time.monotonic(), out.with_suffix(".html")
     network = [] if backbone == NONE else ["--backbone", backbone]
+    promise, kind = _given("--target-error", target_error), []
+    if members > 1:
+        network += ["--dropout", "none", "--members", str(members), *([] if backbone == NONE else ["--share-trunk"])]
+        kind = ["--inference", "deterministic", *promise]
     stages = {
         "train": [
             "train", "--data", data, *network, *_given("--size", size), *_given("--group", group),
             "--budget", f"{_TRAINING * seconds:.0f}s", "--out", str(run), "--resume",
         ],
-        "calibrate": ["calibrate", str(run), *_given("--target-error", target_error)],
-        "export": ["export", str(run), "--out", str(out)],
+        "calibrate": ["calibrate", str(run), *promise],
+        "export": ["export", str(run), "--out", str(out), *kind],
         "evaluate": ["evaluate", str(out), "--data", data, "--ood", ood, "--report", str(report)],
     }  # fmt: skip
+    if members > 1:
+        del stages["calibrate"]  # an ensemble is calibrated as a whole, by its export
     for number, (stage, words) in enumerate(stages.items(), 1):
         spent = time.monotonic() - started
         left = f"{spent:.0f} s spent, about {max(seconds - spent, 0):.0f} s left"
@@ -88,6 +107,8 @@ def build(
         echo(f"[{number}/{len(stages)}] uce-edge {shlex.join(words)}", bold=True, err=True)
         say(f"{stage.capitalize()}: {left}.")
         _run(context, words)
+        if stage == "export" and target_error is not None and not _is_promised(out):
+            raise typer.Exit(1)  # the export has said why, as `calibrate` says it for one network
     say("", f"Built {quote(out)} in {time.monotonic() - started:.0f} s. Read {quote(report)}, then try:")
     say(f"    uce-edge predict PHOTO.jpg --model {quote(out)} --reject {'0.3' if target_error is None else 'auto'}")
 
@@ -121,13 +142,48 @@ def _check_promise(dataset: "Dataset", target_error: str | None) -> None:
 
     held_out = dataset.splits["guarantee"].one_per_group()
     photos = sum(map(len, dataset.splits.values()))
+    _tell_small(dataset)
     if target_error is None:
-        best = guarantee.upper_bound(0, len(held_out), 0.95)
-        say(f"No error is promised. {len(held_out)} guarantee images could promise {best:.1%} at best: --target-error.")
+        say(f"No error is promised. {possible(len(held_out), photos, grouped=held_out.groups is not None)}")
         return
     promise = parse_promise(target_error)
     promise.targets(dataset.class_names)  # rejects unknown classes
     guarantee.check_possible(len(held_out), promise, photos, grouped=held_out.groups is not None)
+
+
+def possible(held_out: int, photos: int, *, grouped: bool) -> str:
+    """What so many guarantee images could promise, and how many other promises take."""
+    from uce_edge.rejection import guarantee
+
+    best = guarantee.upper_bound(0, held_out, _CONFIDENCE)
+    kind = "patients or other groups" if grouped else "images"
+    text = f"{held_out} guarantee {kind} could promise {best:.1%} at best, if their labels are all right"
+    more = []
+    for target in _TARGETS:
+        count = guarantee.images_needed(target, _CONFIDENCE)
+        if count > held_out:
+            all_photos = "" if grouped else f" ({math.ceil(count * photos / held_out):,} photos in all)"
+            more.append(f"{target:.0%} takes {count}{all_photos}")
+    return f"{text}{'; ' if more else ''}{', '.join(more)}: --target-error."
+
+
+def _tell_small(dataset: "Dataset") -> None:
+    """Warn where few images a class are left to train on."""
+    import numpy as np
+
+    counts = np.bincount(dataset.splits["train"].labels, minlength=len(dataset.class_names))
+    fewest = int(counts.argmin())
+    if counts[fewest] < _FEW:
+        warn(
+            f"only {counts[fewest]} training images show {dataset.class_names[fewest]}. What so few images give is "
+            "uncertain: read the intervals in the report, and add images of this class first."
+        )
+
+
+def _is_promised(out: Path) -> bool:
+    from uce_edge.runtime.model import Model
+
+    return Model(out, "cpu").metadata.promise is not None
 
 
 def _run(context: typer.Context, words: list[str]) -> None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from uce_edge.cli.calibration_messages import next_command, tell_calibration, tell_posterior, tell_rule
+from uce_edge.cli.calibration_messages import next_command, tell_calibration, tell_mix, tell_posterior, tell_rule
 from uce_edge.cli.extras import need_onnx, need_torch, need_torch_export
 from uce_edge.cli.messages import quote, say, show_log
 from uce_edge.cli.shared_options import (
     TARGETS,
+    ClassPriorOption,
     GroupOption,
     JsonOption,
     NoveltyFeaturesOption,
@@ -123,6 +124,7 @@ def calibrate(
     sets: SetsOption = None,
     sets_score: SetsScoreOption = None,
     sets_by: SetsByOption = None,
+    class_prior: ClassPriorOption = None,
     monitor: Annotated[
         bool,
         typer.Option(
@@ -158,6 +160,10 @@ def calibrate(
     --sets gives every image a set of labels that contains the true label with probability 1 - sets, for images like
     those of the calibration. Its limits are fitted on the images that nothing else is fitted on.
 
+    --class-prior is for a place where some classes are more or less frequent than in --data, and each class looks the
+    same. It corrects the probabilities, and fits thresholds, sets and the monitor to a subset of the labelled images
+    with these shares. Given unlabelled images of that place, it estimates the shares. See docs/monitor.md.
+
     Example: uce-edge calibrate runs/digits --method temperature
 
     Example: uce-edge calibrate runs/digits --target-error 0.02 --confidence 0.95
@@ -167,6 +173,8 @@ def calibrate(
     Example: uce-edge calibrate model.onnx --data labelled/ --out calibrated.onnx
 
     Example: uce-edge calibrate model.onnx --data labelled/ --sets 0.05
+
+    Example: uce-edge calibrate model.onnx --data labelled/ --target-error 0.05 --class-prior cat=0.2,dog=0.8
 
     Example: uce-edge calibrate runs/digits --posterior laplace
 
@@ -196,19 +204,10 @@ def calibrate(
                 "calibrate.needs-run",
             )
         done = _calibrate_file(
-            target, method, samples, seed, data, group, out, promise, gate, wanted, posterior, monitor
-        )
-    elif out is not None:
-        raise UsageError(
-            "--out needs a model file: the calibration of a run is stored in the run. Leave --out out.",
-            "calibrate.needs-file",
-        )
-    elif monitor:
-        raise UsageError(
-            "--monitor needs a model file: the export of a run always stores its usual answers. Leave --monitor out.",
-            "calibrate.needs-file",
+            target, method, samples, seed, data, group, out, promise, gate, wanted, posterior, monitor, class_prior
         )
     else:
+        _refuse_file_options(out, monitor, class_prior)
         done = _calibrate_run(
             target, method, samples, seed, rates, data, group, promise, gate, wanted, posterior, prior
         )
@@ -220,6 +219,8 @@ def calibrate(
             "samples": fitted.samples,
         }
         document |= fitted.outcome.to_document()
+        if fitted.class_shares:
+            document["class_shares"] = fitted.class_shares
         if done.refused is not None:
             document["refused"] = str(done.refused)
             document["can_promise"] = [row.to_document() for row in done.refused.curve]
@@ -230,6 +231,18 @@ def calibrate(
     say(f"Next: uce-edge {done.following}")
     if done.refused is not None:
         raise typer.Exit(1)
+
+
+def _refuse_file_options(out: Path | None, monitor: bool, class_prior: str | None) -> None:
+    """Refuse the options that a run does not take."""
+    stored = {
+        "--out": (out is not None, "the calibration of a run is stored in the run"),
+        "--monitor": (monitor, "the export of a run always stores its usual answers"),
+        "--class-prior": (class_prior is not None, "export the run, and calibrate the file for another mix"),
+    }
+    for option, (given, why) in stored.items():
+        if given:
+            raise UsageError(f"{option} needs a model file: {why}. Leave {option} out.", "calibrate.needs-file")
 
 
 def _promise(target_error: str | None, confidence: float | None, score: RejectBy | None) -> "Promise | None":
@@ -348,6 +361,7 @@ def _calibrate_file(
     sets: "SetPromise | None",
     posterior: PostHoc | None,
     monitor: bool,
+    class_prior: str | None,
 ) -> Done:
     if data is None:
         raise UsageError(
@@ -355,6 +369,7 @@ def _calibrate_file(
             "calibrate.needs-data",
         )
     need_onnx("Calibrating a model file")
+    from uce_edge.calibration.class_prior import ClassPrior
     from uce_edge.calibration.laplace_posterior import DRAWS
     from uce_edge.datasets import labelled
     from uce_edge.runtime.model import Model
@@ -366,12 +381,20 @@ def _calibrate_file(
     out = out or model.with_name(f"{model.stem}-calibrated.onnx")
     own = labelled.Own(metadata.hashes.splits, metadata.group)
     images = labelled.load(data, metadata.image, metadata.classes, own, group)
+    mix = None
+    if class_prior is not None:
+        named = "=" in class_prior
+        images_of = None if named else labelled.load_ood(class_prior, metadata.image).images
+        mix = ClassPrior.parse(class_prior) if named else ClassPrior(images=images_of)
     show_log("uce_edge_export")
     if posterior is not None:
         drawn, images, fit = laplace_draws.give(source, images, promise, samples or DRAWS, sets=sets)
         tell_posterior(fit)
         source, samples = drawn.model, None
-    done = recalibrate(source, out, images, method, samples, seed, promise, novelty, monitor=monitor, sets=sets)
+    done = recalibrate(
+        source, out, images, method, samples, seed, promise, novelty, monitor=monitor, sets=sets, class_prior=mix
+    )
+    tell_mix(done)
     tell_rule(done)
     say(f"Wrote {out} and {out.with_suffix('.json')}{'.' if done.refused is None else ', without a threshold.'}")
     return Done(done.metadata.calibration, next_command(out, done.metadata), done.refused, done.costs)

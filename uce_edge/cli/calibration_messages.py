@@ -30,6 +30,21 @@ def tell_rule(done: "Recalibrated") -> str | None:
     return tell_auto(done.metadata)
 
 
+def tell_mix(done: "Recalibrated") -> None:
+    """Print the mix of classes that a file was corrected for."""
+    mix = done.mix
+    if mix is None:
+        return
+    from uce_edge.output.wording import percent
+
+    how = f"estimated from {mix.unlabelled:,} images" if mix.unlabelled else "as given"
+    say(f"Corrected for these shares of the classes, {how}; {mix.kept:,} calibration images have this mix:")
+    rows = zip(done.metadata.classes, mix.shares, mix.old, strict=True)
+    table(
+        ("class", "new share", "in the data"), [(name, percent(new), percent(old)) for name, new, old in rows], err=True
+    )
+
+
 def tell_auto(metadata: "Metadata") -> str | None:
     """Print and return the stored rule in words; None without."""
     auto = describe_auto(metadata)

@@ -93,14 +93,18 @@ def export(
         int | None, typer.Option(help="Fix the number of passes. The file then takes an image only, and no seeds.")
     ] = None,
     precision: Annotated[
-        Precision, typer.Option(help="Number format of the network. fp16 is for GPUs, int8 for CPUs.")
+        Precision,
+        typer.Option(
+            help="Number format of the network. fp16 is for GPUs, int8 for CPUs. fp16-weights halves the file and "
+            "computes in float32."
+        ),
     ] = Precision.FP32,
     heatmap: Annotated[
         bool,
         typer.Option(
             "--heatmap",
             help="Add a map of the places that speak for the predicted class, which predict --save draws. Needs one "
-            "network with a feature map.",
+            "network with a feature map, or a transformer.",
         ),
     ] = False,
     ort: Annotated[

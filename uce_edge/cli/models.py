@@ -10,7 +10,7 @@ from uce_edge.cli.shared_options import JsonOption
 
 
 def models(as_json: JsonOption = False) -> None:
-    """List the bundled models: their classes, size, accuracy and promised error.
+    """List the bundled models: their purpose, classes, size, accuracy and promised error.
 
     In every command, --model NAME uses one of them, and --inference chooses its file. The first one is the default.
 
@@ -18,7 +18,7 @@ def models(as_json: JsonOption = False) -> None:
 
     Example: uce-edge predict photo.png --model cifar10 --inference mc
     """
-    from uce_edge.models.listing import bundled_models
+    from uce_edge.models.listing import PURPOSES, bundled_models
 
     bundled = bundled_models()
     if as_json:
@@ -28,7 +28,8 @@ def models(as_json: JsonOption = False) -> None:
         files = [file for file in bundled if file.name == name]
         first = files[0].metadata
         spec = first.image
-        echo(f"{name}{' (default)' if name == box.DEFAULT_NAME else ''}", bold=True)
+        purpose = f": {PURPOSES[name]}" if name in PURPOSES else ""
+        echo(f"{name}{' (default)' if name == box.DEFAULT_NAME else ''}{purpose}", bold=True)
         echo(f"  {len(first.classes)} classes: {_listed(first.classes)}")
         echo(f"  images of {spec.height} x {spec.width} x {spec.channels}")
         for file in files:

@@ -95,7 +95,8 @@ def predict(
     sheet: Annotated[
         Path | None,
         typer.Option(
-            help="Draw accepted and rejected images side by side in this .png file.", rich_help_panel=_PICTURES
+            help="Draw the accepted, uncertain and out-of-distribution images in this .png file.",
+            rich_help_panel=_PICTURES,
         ),
     ] = None,
     audit: Annotated[
@@ -117,7 +118,7 @@ def predict(
         Path | None,
         typer.Option(
             help="For DICOM files: write the answer as a structured report of the same study to this .dcm file, or for "
-            "several images to this folder.",
+            "several images to this folder, which also gets the heatmaps.",
             rich_help_panel=_PICTURES,
         ),
     ] = None,
@@ -132,8 +133,7 @@ def predict(
 ) -> None:
     """Classify images, and show how far each answer can be trusted.
 
-    Without --model, the bundled model is used. Its classes: airplane, automobile, bird, cat, deer, dog, frog, horse,
-    ship, truck.
+    Without --model, the bundled model `imagenet` is used, which knows 1,000 kinds of things (see `uce-edge models`).
 
     Example: uce-edge predict photo.png folder/ --reject 0.3
 

@@ -69,12 +69,15 @@ def reproduce(
     """
     need_torch("Reproducing the paper")
     show_log("uce_edge_train")
+    from uce_edge.datasets import splits
     from uce_edge_train.reproduce import side_by_side
     from uce_edge_train.reproduce.experiments import reproduce as run
 
     both = data is None and scale is Scale.MEMORISE and experiment is Experiment.ALL
     names = ["cifar10", "cifar100"] if both else [data or "cifar10"]
     out = out or Path("results") / (f"{scale}" if both else f"{Path(names[0]).stem}-{scale}")
+    for name in names[1:]:  # hours before it is needed
+        splits.load(name, root, download=download)
     places = {name: out / name if both else out for name in names}
     for name, place in places.items():
         done = run(

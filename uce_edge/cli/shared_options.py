@@ -33,7 +33,8 @@ def variable(option: str) -> str:
 
 
 _MODEL = (
-    "A model file made by `uce-edge export`, or the name of a bundled model (see `uce-edge models`). Default: cifar10."
+    "A model file made by `uce-edge export`, or the name of a bundled model (see `uce-edge models`). Default: "
+    f"{models.DEFAULT_NAME}."
 )
 _REJECT = (
     "Reject images whose uncertainty is above this threshold (0 to 1). auto: apply the rule stored in the model, which "
@@ -64,7 +65,7 @@ NamedModelOption = Annotated[Path | None, typer.Option(help=_MODEL)]
 """For a command that finds the model by itself, without the environment variable."""
 InferenceOption = Annotated[
     Inference | None,
-    typer.Option(help=f"For a bundled model: use its {' or '.join(models.BUNDLED)} file. Default: {models.DEFAULT}."),
+    typer.Option(help="For a bundled model with several files: the one of this kind (see `uce-edge models`)."),
 ]
 RejectOption = Annotated[str | None, reject_option()]
 SamplesOption = Annotated[
@@ -159,6 +160,15 @@ NoveltyFeaturesOption = Annotated[
         "layers in a pretrained network (trunk), of layers of the whole network (spread), or of LAYER: a number (from "
         "0), a name or a pattern; several are separated by commas. Default: auto, which is trunk for a run that has "
         "one; last or spread for --from, by images made by rule; what a model file looks at already; or else last.",
+    ),
+]
+ClassPriorOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLASS=SHARE,...|IMAGES",
+        help="The shares of the classes where the file will run, if not as in --data. Classes that are left out "
+        "divide the rest as in --data. Or unlabelled images (a dataset, a folder, an .npz file) to estimate them "
+        "from.",
     ),
 ]
 SetsOption = Annotated[

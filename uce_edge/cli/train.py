@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,6 +40,9 @@ from uce_edge_train.choices import (
     Unfreeze,
 )
 
+if TYPE_CHECKING:
+    from uce_edge_train.runs import Run
+
 _MEMBER = "member-"
 _DROPOUT, _AUGMENTATION, _OPTIMISATION, _MACHINE = "Uncertainty", "Augmentation", "Optimisation", "Network and machine"
 _START = "Start from trained weights"
@@ -63,6 +66,14 @@ def train(
     members: Annotated[
         int, typer.Option(help="Train an ensemble of this many networks, with the seeds SEED, SEED + 1, ...", min=1)
     ] = 1,
+    share_trunk: Annotated[
+        bool,
+        typer.Option(
+            "--share-trunk",
+            help="Train the tails of all --members on stored outputs of one frozen --backbone. The exported file runs "
+            "what they share once.",
+        ),
+    ] = False,
     root: RootOption = None,
     download: DownloadOption = False,
     size: SizeOption = None,
@@ -85,6 +96,14 @@ def train(
         typer.Option(
             help="Which layers of --backbone are trained. none: the last layer. tail: the last stage, on stored "
             "outputs of the layers before it (default). all: the tail, then all layers.",
+            rich_help_panel=_START,
+        ),
+    ] = None,
+    seam: Annotated[
+        str | None,
+        typer.Option(
+            help="The first layer of the tail of --unfreeze, by name. A later one makes tails over a shared trunk "
+            "cheaper. Default: that of --backbone.",
             rich_help_panel=_START,
         ),
     ] = None,
@@ -149,7 +168,7 @@ def train(
         Rates,
         typer.Option(
             help="fixed: keep --p. fitted: train without noise, then take the largest rate that does no harm to "
-            "held-out images. model: learn one rate for the network. layer: learn one rate per layer.",
+            "the selection images. model: learn one rate for the network. layer: learn one rate per layer.",
             rich_help_panel=_DROPOUT,
         ),
     ] = Rates.FIXED,
@@ -250,7 +269,8 @@ def train(
     patience: Annotated[
         int | None,
         typer.Option(
-            help="Stop when the held-out NLL has not improved for this many epochs, and keep the best weights.",
+            help="Stop when the NLL of the selection images, a sixth of the training images, has not improved for this "
+            "many epochs, and keep the best weights.",
             rich_help_panel=_OPTIMISATION,
         ),
     ] = None,
@@ -304,6 +324,8 @@ def train(
 
     Example: uce-edge train --data digits --members 3 --out runs/three
 
+    Example: uce-edge train --data photos/ --backbone efficientnet-lite0 --members 5 --share-trunk --out runs/photos
+
     Example: torchrun --nproc-per-node 2 -m uce_edge train --data cifar10 --arch resnet34 --out runs/cifar10
     """
     out = out or Path("runs") / Path(data).resolve().stem
@@ -313,6 +335,7 @@ def train(
     if all(finished):
         say(f"{out} is finished. {following}")
         return
+    train_settings.check_network(arch, backbone)
     need_torch("Training")
     show_log("uce_edge_train")
     from uce_edge._util.atomic_files import writable_folder
@@ -329,7 +352,8 @@ def train(
         schedule=schedule, learning_rate=learning_rate, weight_decay=weight_decay, penalty=penalty,
         rotate=rotate, colour=colour, mixup=mixup,
         logit_norm=logit_norm, shift=shift, flip=flip, erase=erase, augment=augment, noise=noise, blur=blur, clip=clip,
-        patience=patience, precision=precision, channels_last=channels_last, seed=seed, unfreeze=unfreeze, views=views,
+        patience=patience, precision=precision, channels_last=channels_last, seed=seed, unfreeze=unfreeze, seam=seam,
+        views=views,
         mean=None if mean is None else tuple(parse_numbers("mean", mean)),
         std=None if std is None else tuple(parse_numbers("std", std)),
     )  # fmt: skip
@@ -340,6 +364,9 @@ def train(
         settings |= train_settings.of_backbone(chosen.recipe(), given, dropout)
         size = size or f"{chosen.image.height}x{chosen.image.width}"
         resize = resize or str(chosen.image.resize)
+    if share_trunk:
+        settings["unfreeze"] = train_settings.of_shared_trunk(settings, members)
+        given.add("unfreeze")  # a plan must not train the trunk
     recipe = Recipe(**settings)
     seconds = train_settings.seconds_of(budget)
     leads = os.environ.get("RANK", "0") == "0"
@@ -353,22 +380,33 @@ def train(
     if leads:
         tell_dataset(dataset)
     if seconds is not None:
-        recipe = train_settings.planned(recipe, dataset, seconds / members, given, out, resume=resume)
+        recipe = train_settings.planned(
+            recipe, dataset, seconds, given, out, members, shared=share_trunk, resume=resume
+        )
     for folder in folders if members > 1 else ():  # all at once, because an incomplete ensemble is not finished
         writable_folder(folder)
     for number, folder in enumerate(folders):
         if finished[number]:
             continue
         own = replace(recipe, seed=seed + number)
-        run = training.train(dataset, folder, own, device=device, resume=resume, tensorboard=tensorboard)
-        if leads and (scores := run.metrics) is not None:
-            which = "" if members == 1 else f"Member {number + 1} of {members}: "
-            say(
-                f"{which}Trained {recipe.arch} on {run.data}: NLL {scores.train_nll:.3f} in epoch {scores.epochs}, "
-                f"accuracy {scores.held_out_accuracy:.1%} on the calibration images without noise."
-            )
+        run = training.train(
+            dataset, folder, own, device=device, resume=resume, tensorboard=tensorboard,
+            features=out if share_trunk else None,
+        )  # fmt: skip
+        if leads:
+            say(_result(run, "" if members == 1 else f"Member {number + 1} of {members}: "))
     if leads:
         say(following)
+
+
+def _result(run: "Run", which: str) -> str:
+    """What a finished training reached."""
+    assert run.metrics is not None  # every training measures them
+    watched, scores = "selection" if run.recipe.selects else "calibration", run.metrics
+    return (
+        f"{which}Trained {run.recipe.arch} on {run.data}: NLL {scores.train_nll:.3f} in epoch {scores.epochs}, "
+        f"accuracy {scores.held_out_accuracy:.1%} on the {watched} images without noise."
+    )
 
 
 def _following(out: Path, members: int, dropout: Dropout) -> str:

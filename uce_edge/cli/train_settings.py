@@ -9,7 +9,7 @@ import typer
 from uce_edge.cli.messages import say
 from uce_edge.cli.shared_options import parse_time
 from uce_edge.errors import UsageError, expected
-from uce_edge_train.choices import Dropout, Rates
+from uce_edge_train.choices import Dropout, Rates, Unfreeze
 
 if TYPE_CHECKING:
     from uce_edge.datasets.splits import Dataset
@@ -24,6 +24,14 @@ def given(ctx: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
 
 
+def check_network(arch: str, backbone: str | None) -> None:
+    """Reject a name that means no network, before torch is loaded."""
+    from uce_edge_train.networks import arch_names
+
+    if backbone is None:
+        arch_names.check(arch, Path.cwd())
+
+
 def of_backbone(settings: dict[str, Any], given: set[str], dropout: Dropout) -> dict[str, Any]:
     """The settings of a backbone that no option replaces."""
     for name in ("arch", "init"):
@@ -33,6 +41,21 @@ def of_backbone(settings: dict[str, Any], given: set[str], dropout: Dropout) -> 
     if "p" in given or dropout is not Dropout.GAUSSIAN:  # a rate that was chosen is not fitted
         given = given | {"rates"}
     return {name: value for name, value in settings.items() if name not in given}
+
+
+def of_shared_trunk(settings: dict[str, Any], members: int) -> Unfreeze:
+    """Which layers are trained of members that share a trunk; raises an error where there is none."""
+    if members < 2:
+        rule, remedy = "left out for a single network", "Train an ensemble: --members 5"
+        raise UsageError(expected("`share_trunk`", rule, f"members = {members}", remedy))
+    if any(settings[name] is None for name in ("init", "seam", "unfreeze")):
+        rule, remedy = "left out without stored features", "Name a network that has them: --backbone efficientnet-lite0"
+        raise UsageError(expected("`share_trunk`", rule, str(settings["arch"]), remedy))
+    if settings["unfreeze"] is Unfreeze.ALL:
+        rule, remedy = f"{Unfreeze.NONE} or {Unfreeze.TAIL} with a shared trunk", "Leave --share-trunk out"
+        raise UsageError(expected("`unfreeze`", rule, str(Unfreeze.ALL), remedy))
+    chosen: Unfreeze = settings["unfreeze"]
+    return chosen
 
 
 def of_start(start: Path | None, given: set[str], dropout: Dropout) -> dict[str, Any]:
@@ -60,9 +83,17 @@ def seconds_of(budget: str | None) -> float | None:
 
 
 def planned(
-    recipe: "Recipe", dataset: "Dataset", seconds: float, given: set[str], out: Path, *, resume: bool
+    recipe: "Recipe",
+    dataset: "Dataset",
+    seconds: float,
+    given: set[str],
+    out: Path,
+    members: int,
+    *,
+    shared: bool,
+    resume: bool,
 ) -> "Recipe":
-    """The recipe with epochs, views and layers for a time.
+    """The recipe with epochs, views and layers for the time of all members.
 
     The plan is kept in the run: a training that resumes follows it.
     """
@@ -73,8 +104,9 @@ def planned(
 
     if resume and (out / _PLAN).exists():
         return Recipe.from_document(parse((out / _PLAN).read_bytes()))
-    found = budget.plan(recipe, dataset, training.image_of(dataset, recipe), seconds, given)
-    say(found.summary(seconds))
+    image, own = training.image_of(dataset, recipe), seconds / members
+    found = budget.plan(recipe, dataset, image, own, given, members, shared=shared)
+    say(found.summary(own))
     with replacing(out / _PLAN) as path:
         path.write_text(found.recipe.to_json(indent=2, sort_keys=False) + "\n")
     return found.recipe

@@ -6,7 +6,6 @@ images, m is 1 and the answer is exact. Beyond that, an overlap of k images is m
 """
 
 import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.datasets import near_duplicates
+from uce_edge.datasets.fingerprints import fingerprints
 from uce_edge.datasets.image_files import LOG
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
@@ -25,12 +25,6 @@ FEW = 0.05
 """The largest share of training images that is left out; more are refused."""
 _NAMED = 5  # images that a message names
 _PAIRS = 1_000_000_000  # the most pairs of images to compare for a split: some 8 seconds
-
-
-def fingerprints(images: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Eight bytes per image that change with any of its pixels."""
-    digests = b"".join(hashlib.blake2b(image.tobytes(), digest_size=8).digest() for image in images)
-    return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
 def sketch(images: npt.NDArray[Any]) -> Sketch:

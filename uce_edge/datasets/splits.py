@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge.datasets.fingerprints import fingerprints
 from uce_edge.datasets.resolve import resolve
 from uce_edge.datasets.sources import ReaderOptions, Source
 from uce_edge.errors import UsageError, expected
@@ -58,8 +59,13 @@ class Split:
 
     def parted(self, share: float) -> "tuple[Split, Split]":
         """A fixed share of the images or groups, and the rest."""
+        first, rest = self.parted_rows(share)
+        return self.take(first), self.take(rest)
+
+    def parted_rows(self, share: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """As `parted`, by the numbers of the images."""
         deck = _Deck(self, np.random.default_rng(_SPLIT_SEED))
-        return deck.deal(math.ceil(share * len(deck))), deck.deal(len(deck))
+        return deck.deal_rows(math.ceil(share * len(deck))), deck.deal_rows(len(deck))
 
     def one_per_group(self) -> "Split":
         """A fixed random image of each group; all images without groups.
@@ -81,13 +87,20 @@ class Split:
 
 
 class _Deck:
-    """The images or groups of a split, dealt in random order."""
+    """The images or groups of a split, dealt in random order.
+
+    Copies of an image file are dealt together: a network must not be judged on what it was trained on.
+    """
 
     def __init__(self, split: Split, rng: np.random.Generator) -> None:
-        self.split, self.unit = split, None
+        self.split = split
+        self.unit: npt.NDArray[Any] | None = split.groups
         units = len(split)
-        if split.groups is not None:
-            known, self.unit = np.unique(split.groups, return_inverse=True)
+        if self.unit is None and split.names is not None:
+            prints = fingerprints(split.images)
+            self.unit = None if len(np.unique(prints)) == units else prints
+        if self.unit is not None:
+            known, self.unit = np.unique(self.unit, return_inverse=True)
             units = len(known)
         self.order: npt.NDArray[np.int64] = rng.permutation(units)
 
@@ -96,8 +109,12 @@ class _Deck:
 
     def deal(self, count: int) -> Split:
         """Take the next images or groups."""
+        return self.split.take(self.deal_rows(count))
+
+    def deal_rows(self, count: int) -> npt.NDArray[np.int64]:
+        """As `deal`, by the numbers of the images."""
         taken, self.order = self.order[:count], self.order[count:]
-        return self.split.take(taken if self.unit is None else np.flatnonzero(np.isin(self.unit, taken)))
+        return taken if self.unit is None else np.flatnonzero(np.isin(self.unit, taken))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from uce_edge import __version__
 from uce_edge.errors import MissingPartError
@@ -38,8 +39,15 @@ def licence_of(package: importlib.metadata.Distribution) -> str:
     return short[0] if short and len(short[0]) < 80 else ", ".join(classifiers) or "not stated"
 
 
-def bill_of_materials(model: str, sha256: str) -> str:
-    """The bill of the installed runtime and one model file, as JSON.
+def bill_of_materials(
+    name: str, sha256: str, kind: Literal["machine-learning-model", "library"] = "machine-learning-model"
+) -> str:
+    """The bill of the installed runtime and one file, as JSON.
+
+    Args:
+        name: The name of a model file, or of a wheel of this project.
+        sha256: Of the file.
+        kind: What it is.
 
     Raises:
         MissingPartError: cyclonedx-python-lib is not installed.
@@ -55,7 +63,7 @@ def bill_of_materials(model: str, sha256: str) -> str:
         raise MissingPartError("A dossier", "cyclonedx-python-lib", "dossier") from None
     licences, bill = LicenseFactory(), Bom()
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=sha256)]
-    subject = Component(name=model, type=ComponentType.MACHINE_LEARNING_MODEL, hashes=hashes, bom_ref="model")
+    subject = Component(name=name, type=ComponentType(kind), hashes=hashes, bom_ref="subject")
     bill.metadata.component = subject
     parts = {}
     for package in installed():

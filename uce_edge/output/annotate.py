@@ -1,8 +1,7 @@
-"""Draw answers: annotated copies of images, and contact sheets."""
+"""Draw answers: annotated copies of images."""
 
 import hashlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -15,22 +14,21 @@ from uce_edge.images.loader import STDIN, picture
 from uce_edge.output.fonts import drawable, font_for
 from uce_edge.output.heatmap_overlay import panels
 from uce_edge.output.wording import spread
-from uce_edge.rejection import description
 from uce_edge.rejection.rule import Decision, Reason
 from uce_edge.runtime.answers import Answer
 from uce_edge.runtime.prediction import ImagePrediction
 
-_INK, _PAPER, _FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
+INK, PAPER, FAINT = "#1c1c1c", "#ffffff", "#6a6a6a"
 COLOURS = {Decision.ACCEPT: "#1a7f37", Decision.REJECT: "#b35900", None: "#1f5fa8"}
 """The colour of an image's frame, by decision."""
+OOD_COLOUR = "#7a3db8"
+"""That of an image that is rejected as out of distribution."""
 _WORDS = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: ""}
 _REASONS = {
     Reason.OUT_OF_DISTRIBUTION: " as out of distribution",
     Reason.BOTH: " as out of distribution and uncertain",
 }
 _EDGE = 6
-SHEET_LIMIT = 200
-"""The most images of a sheet."""
 # File systems allow names of 255 bytes, of which .png needs 4.
 _LONGEST_STEM = 251
 
@@ -93,7 +91,7 @@ def annotated(answer: Answer, size: int, *, maps: bool = False) -> Image.Image:
     """
     if answer.prediction is None:
         raise ImageError(str(answer.error), "image.no-prediction", path=answer.path)
-    colour = COLOURS[answer.decision]
+    colour = colour_of(answer.prediction)
     image = picture(answer.content or answer.path, size, answer.path, answer.shown)
     text = max(11, size // 18)
     if maps and (shown_maps := panels(answer.prediction, image)):
@@ -103,7 +101,7 @@ def annotated(answer: Answer, size: int, *, maps: bool = False) -> Image.Image:
     widest = max(round(font.getlength(line)) for font, (line, _, _) in zip(fonts, lines, strict=True))
     width = max(image.width, widest) + 2 * _EDGE
     height = image.height + sum(round(1.4 * points) for _, points, _ in lines) + 3 * _EDGE
-    canvas = Image.new("RGB", (width, height), _PAPER)
+    canvas = Image.new("RGB", (width, height), PAPER)
     draw = ImageDraw.Draw(canvas)
     draw.rectangle([0, 0, width - 1, height - 1], outline=colour, width=_EDGE // 2)
     canvas.paste(image, ((width - image.width) // 2, _EDGE))
@@ -114,65 +112,42 @@ def annotated(answer: Answer, size: int, *, maps: bool = False) -> Image.Image:
     return canvas
 
 
+def colour_of(prediction: ImagePrediction) -> str:
+    """The colour of a decision and its reason."""
+    return OOD_COLOUR if prediction.out_of_distribution else COLOURS[prediction.decision]
+
+
 def _side_by_side(pictures: list[tuple[str, Image.Image]], points: int) -> Image.Image:
     """Pictures of one size, with captions below."""
     width, height = pictures[0][1].size
     font, step = ImageFont.load_default(points), width + _EDGE
-    canvas = Image.new("RGB", (step * len(pictures) - _EDGE, height + round(1.4 * points)), _PAPER)
+    canvas = Image.new("RGB", (step * len(pictures) - _EDGE, height + round(1.4 * points)), PAPER)
     draw = ImageDraw.Draw(canvas)
     for number, (caption, one) in enumerate(pictures):
         canvas.paste(one, (number * step, 0))
-        draw.text((number * step, height + 1), caption, _FAINT, font)
+        draw.text((number * step, height + 1), caption, FAINT, font)
     return canvas
 
 
 def _lines(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
     """The lines of an answer, each with its size and colour."""
-    # A label that no font can draw would be a row of boxes.
-    label = drawable(shown(prediction.label), f"class {prediction.class_id}")
     word = _WORDS[prediction.decision] + ("" if prediction.reason is None else _REASONS.get(prediction.reason, ""))
     return [
-        (f"{label}  {prediction.confidence:.1%}", round(1.35 * points), _INK),
-        *_set_line(prediction, points),
-        (f"uncertainty {spread(prediction)}", points, _FAINT),
-        *([(word, points, COLOURS[prediction.decision])] if word else []),
+        (f"{label_of(prediction)}  {prediction.confidence:.1%}", round(1.35 * points), INK),
+        *([(labels, points, INK)] if (labels := set_of(prediction)) else []),
+        (f"uncertainty {spread(prediction)}", points, FAINT),
+        *([(word, points, colour_of(prediction))] if word else []),
     ]
 
 
-def _set_line(prediction: ImagePrediction, points: int) -> list[tuple[str, int, str]]:
+def label_of(prediction: ImagePrediction) -> str:
+    """The label; its number where no font can draw it."""
+    return drawable(shown(prediction.label), f"class {prediction.class_id}")
+
+
+def set_of(prediction: ImagePrediction) -> str | None:
     """The set of labels, where it is another than the label alone."""
     if prediction.label_set in (None, (prediction.label,)):
-        return []
+        return None
     names = [drawable(shown(name), f"class {prediction.classes.index(name)}") for name in prediction.label_set or ()]
-    return [(in_words(names), points, _INK)]
-
-
-def save_sheet(answers: Iterable[Answer], path: Path) -> None:
-    """Write a contact sheet: accepted left, rejected right, most certain first."""
-    usable = [(answer.prediction.uncertainty, answer) for answer in answers if answer.prediction is not None]
-    if not usable:
-        raise ImageError("No image has a prediction, so there is no sheet to draw.", "image.none")
-    shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:SHEET_LIMIT]]
-    groups = {
-        decision: [annotated(answer, 144) for answer in shown if answer.decision == decision] for decision in COLOURS
-    }
-    groups = {decision: tiles for decision, tiles in groups.items() if tiles}
-    columns = 3 if len(groups) > 1 else 6
-    cell = max(tile.width for tiles in groups.values() for tile in tiles) + 10
-    row = max(tile.height for tiles in groups.values() for tile in tiles) + 10
-    rows = max(-(-len(tiles) // columns) for tiles in groups.values())
-    head, gap, title = 56, 30, ImageFont.load_default(20)
-    titles = {name: description.title(shown[0].rule, name, len(tiles)) for name, tiles in groups.items()}
-    widths = {
-        name: max(cell * min(columns, len(tiles)), round(title.getlength(titles[name])))
-        for name, tiles in groups.items()
-    }
-    canvas = Image.new("RGB", (gap + sum(width + gap for width in widths.values()), head + rows * row + gap), _PAPER)
-    draw, x = ImageDraw.Draw(canvas), gap
-    for name, tiles in groups.items():
-        draw.text((x, 18), titles[name], COLOURS[name], title)
-        for number, tile in enumerate(tiles):
-            canvas.paste(tile, (x + cell * (number % columns), head + row * (number // columns)))
-        x += widths[name] + gap
-    with replacing(path, "--sheet") as temporary:
-        canvas.save(temporary, format="PNG")
+    return in_words(names)

@@ -96,12 +96,13 @@ class AnswerFiles:
             noun = "structured report" if self._reports == 1 else "structured reports"
             lines.append(f"Wrote {self._reports} {noun} to {places.dicom_sr}")
         if self._monitor is not None:
-            lines.append(self._monitor.monitor.report().sentence)
+            report = self._monitor.monitor.report()
+            lines += [report.sentence, report.estimated]
             lines.append(f"Next: uce-edge monitor --state {shlex.quote(str(places.monitor))} --plot evidence.svg")
         if self._audit is not None and self._audit.lines:
             lines.append(f"Logged {self._audit.lines} decisions in {places.audit}; its last line is {self._audit.last}")
         if places.sheet is not None:
-            from uce_edge.output.annotate import save_sheet
+            from uce_edge.output.contact_sheet import save_sheet
 
             save_sheet(self._on_sheet, places.sheet)
             lines.append(f"Wrote {places.sheet}")

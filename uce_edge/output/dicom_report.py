@@ -14,6 +14,7 @@ from uce_edge._util.atomic_files import replacing
 from uce_edge._util.printable import shown
 from uce_edge.errors import ImageError, MissingPartError, UsageError, expected
 from uce_edge.images.medical import Kind, part_of, sniff
+from uce_edge.output import dicom_heatmap
 
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer
@@ -57,24 +58,28 @@ def write(answer: "Answer", place: Path, model: Path, sha256: str) -> Path:
 
     Args:
         answer: Of a DICOM file, with its bytes.
-        place: The file, or the folder for NAME-sr.dcm.
+        place: The file, or the folder for NAME-sr.dcm and, where there is a heatmap, NAME-heatmap.dcm.
         model: The model file.
         sha256: Its digest.
 
     Returns:
-        The file.
+        The file of the report.
 
     Raises:
         ImageError: The image is no DICOM file, or lacks what a report must state.
     """
-    out = place if place.suffix.lower() == ".dcm" else place / f"{Path(answer.path.partition('#')[0]).stem}-sr.dcm"
-    report = build(answer, model.name, sha256)
+    single, stem = place.suffix.lower() == ".dcm", Path(answer.path.partition("#")[0]).stem
+    stem += "" if answer.part is None else f"-{answer.part}"
+    image, out = _header(answer), place if single else place / f"{stem}-sr.dcm"
+    report = build(answer, image, model.name, sha256)
     with replacing(out, "--dicom-sr") as temporary:
         report.save_as(temporary, enforce_file_format=True)
+    if not single and answer.prediction is not None and answer.prediction.heatmap is not None:
+        dicom_heatmap.write(answer, image, place / f"{stem}-heatmap.dcm", _MAKER)
     return out
 
 
-def build(answer: "Answer", model: str, sha256: str) -> Any:
+def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
     """The report of one answer, a pydicom dataset."""
     from highdicom.sr import (
         AlgorithmIdentification,
@@ -91,9 +96,10 @@ def build(answer: "Answer", model: str, sha256: str) -> Any:
         TrackingIdentifier,
     )
     from highdicom.uid import UID
+    from pydicom.dataset import Dataset
     from pydicom.sr.codedict import codes
 
-    prediction, image = answer.prediction, _header(answer)
+    prediction = answer.prediction
     assert prediction is not None
     unit = codes.UCUM.NoUnits
 
@@ -150,7 +156,7 @@ def build(answer: "Answer", model: str, sha256: str) -> Any:
         ],
         title=codes.DCM.ImagingMeasurementReport,
     )
-    return ComprehensiveSR(
+    report = ComprehensiveSR(
         evidence=[image],
         content=content,
         series_instance_uid=UID(),
@@ -162,6 +168,12 @@ def build(answer: "Answer", model: str, sha256: str) -> Any:
         is_final=False,
         is_verified=False,  # a person has not looked at it
     )
+    scheme = Dataset()
+    scheme.CodingSchemeDesignator = SCHEME
+    scheme.CodingSchemeName = "uce-edge, names of its outputs and of the classes of a model"
+    scheme.CodingSchemeResponsibleOrganization = _MAKER
+    report.CodingSchemeIdentificationSequence = [scheme]
+    return report
 
 
 def _header(answer: "Answer") -> Any:

@@ -221,7 +221,8 @@ def _last_checked(model: Model, state: Path) -> list[str]:
     if running.state.model != model.sha256:
         message = f"{state} belongs to another model file than {model.path}. Give the state of this model."
         raise UsageError(message, "monitor.another-model", path=state)
-    lines = [f"{running.state.updated or 'never'}: {running.report().sentence}"]
+    report = running.report()
+    lines = [f"{running.state.updated or 'never'}: {report.sentence}", report.estimated]
     if running.state.labels is not None:
         lines.append(describe_check(running.state.labels, running.state.alpha))
     return lines

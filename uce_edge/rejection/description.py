@@ -48,17 +48,25 @@ def accepted_by(rule: RejectRule) -> str:
     return _compared(rule, rule.limit(0), rejected=False, verb="")
 
 
-def title(rule: RejectRule, decision: Decision | None, count: int) -> str:
-    """The heading of a group of images: "3 rejected: uncertainty above 0.3"."""
+def title(rule: RejectRule, decision: Decision | None, count: int, *, ood: bool = False) -> str:
+    """The heading of a group of images: "3 uncertain: confidence below 75 %".
+
+    Args:
+        rule: The rule that decided.
+        decision: Of all images of the group.
+        count: The number of images.
+        ood: Whether they are rejected as out of distribution.
+    """
+    if ood:
+        return f"{count} out of distribution: {_OOD}"
+    if decision is None:
+        return f"{count} {'image' if count == 1 else 'images'}"
     rejected = decision is Decision.REJECT
-    words = {Decision.ACCEPT: "accepted", Decision.REJECT: "rejected", None: "image" if count == 1 else "images"}
-    grounds = [] if rule.cutoff is None else ["out of distribution" if rejected else "familiar"]
     if rule.by_class:
-        grounds.append(f"{rule.score} {'above' if rejected else 'at most'} the limit of the label")
-    elif rule.limits is not None:
-        grounds.append(_compared(rule, rule.limit(0), rejected=rejected, verb=""))
-    joined = (" or " if rejected else ", ").join(grounds)
-    return f"{count} {words[decision]}: {joined}" if grounds else f"{count} {words[decision]}"
+        ground = f"{rule.score} {'above' if rejected else 'at most'} the limit of the label"
+    else:
+        ground = _FAMILIAR if rule.limits is None else _compared(rule, rule.limit(0), rejected=rejected, verb="")
+    return f"{count} {'uncertain' if rejected else 'accepted'}: {ground}"
 
 
 def unpromised(rule: RejectRule) -> str | None:

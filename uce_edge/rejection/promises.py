@@ -269,3 +269,10 @@ class HeldOut(Counts):
     """SHA-256 of the images."""
     grouped: Annotated[bool, OPTIONAL] = False
     """Whether they are one of each group."""
+    covered: Annotated[Annotated[tuple[int, ...], _RISING] | None, OPTIONAL] = None
+    """How many of the images that each threshold accepts have a prediction set with the true label."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.covered and any(some > accepted for some, accepted in zip(self.covered, self.accepted, strict=True)):
+            raise self.wrong("covered", "at most the accepted images at every threshold")

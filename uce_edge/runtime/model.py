@@ -168,7 +168,7 @@ class Model:
         stored = self.metadata.probe
         if not stored:
             return None
-        exact = self.provider == CPU and self.metadata.precision is Precision.FP32
+        exact = self.provider == CPU and self.metadata.precision in (Precision.FP32, Precision.FP16_WEIGHTS)
         outputs = [self.answer_probe(one.pattern, one.samples) for one in stored]
         found = probe.compare(stored, outputs, self.provider, exact=exact)
         if self.provider != CPU:  # an accelerator chooses other kernels for larger calls

@@ -286,7 +286,7 @@ def joined(parts: Sequence[Prediction]) -> Prediction:
         values = [getattr(part, name) for part in parts]
         return None if values[0] is None else [one for value in values for one in value]
 
-    arrays = ("class_ids", "probabilities", "drawn", *contract.NUMBERS)
+    arrays = ("class_ids", "probabilities", "drawn", *contract.NUMBERS, *contract.MAPS)
     lists = ("labels", "decisions", "reasons", "sources")
     return replace(parts[0], **{name: whole(name) for name in arrays}, **{name: listed(name) for name in lists})
 

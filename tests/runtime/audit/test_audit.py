@@ -325,7 +325,7 @@ def test_the_name_that_a_client_gives_is_no_selection(call: Call, images: Path, 
 @pytest.mark.parametrize("value", ["1" + "0" * 400, "NaN", "Infinity", "true", '"0.5"'])
 def test_a_monitor_takes_only_finite_numbers_from_a_log(call: Call, tmp_path: Path, value: str) -> None:
     log, state = tmp_path / "d.jsonl", tmp_path / "state.json"
-    call("predict", ROOT / "examples" / "images" / "frog.png", "--audit", log)
+    call("predict", ROOT / "tests" / "cifar" / "frog.png", "--audit", log)
     document = _unsealed(log.read_text()) | {"uncertainty": json.loads(value)}
     text = json.dumps(document).removesuffix("}").encode()
     log.write_bytes(text + b', "line_sha256": "' + hashlib.sha256(text).hexdigest().encode() + b'"}\n')

@@ -13,7 +13,7 @@ FULL = Path("/dev/full")
 @pytest.mark.skipif(not FULL.exists(), reason="there is no such device")
 @pytest.mark.parametrize("how", ["--jsonl", "--csv", "--json"])
 def test_a_full_disk_behind_standard_output_is_told(how: str) -> None:
-    image = ROOT / "examples" / "images" / "frog.png"
+    image = ROOT / "tests" / "cifar" / "frog.png"
     command = [sys.executable, "-m", "uce_edge", "predict", image, "--model", GOLDEN / "digits-mc.onnx", how]
     with FULL.open("w") as output:
         ended = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call, Digits
+from conftest import GOLDEN, Call, Digits
 from helpers import port_cases
-from PIL import Image
+from PIL import Image, ImageFont
 
 from uce_edge import Answer, Decision, UceEdgeWarning
 from uce_edge.images import folder_watch
-from uce_edge.output import annotate
+from uce_edge.output import annotate, contact_sheet
 from uce_edge.runtime.model import SamplesWarning
 
 
@@ -311,6 +311,25 @@ def test_the_sheet_has_every_image(digits: Digits, call: Call, mixed: Path) -> N
         tuple(bytes.fromhex(annotate.COLOURS[name][1:])) for name in (Decision.ACCEPT, Decision.REJECT)
     )
     assert {accepted, rejected} <= colours
+
+
+def test_the_sheet_shows_out_of_distribution_images_apart_and_wraps_a_long_set(call: Call, tmp_path: Path) -> None:
+    for name in ("digit-0", "two-digits", "black"):
+        pixels = np.frombuffer((GOLDEN / f"{name}.raw").read_bytes(), np.uint8).reshape(8, 8)
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    asked = ("predict", "--model", GOLDEN / "digits-novelty.onnx", tmp_path, "--reject", "auto", "--sheet")
+    assert call(*asked, tmp_path / "sheet.png").code == 0
+    with Image.open(tmp_path / "sheet.png") as image:
+        colours = {colour for _, colour in image.convert("RGB").getcolors(10**6)}
+    assert {
+        tuple(bytes.fromhex(annotate.OOD_COLOUR[1:])),
+        tuple(bytes.fromhex(annotate.COLOURS["accept"][1:])),
+    } <= colours
+    lines = contact_sheet._wrapped(
+        "Egyptian cat, tabby cat, tiger cat, lynx and 12 more", ImageFont.load_default(16), 2
+    )
+    assert len(lines) == 2
+    assert lines[1].endswith("…")
 
 
 def test_the_log_has_what_a_court_would_ask_for(digits: Digits, call: Call, mixed: Path) -> None:

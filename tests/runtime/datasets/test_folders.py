@@ -8,7 +8,7 @@ import pytest
 from helpers.errors import raises
 from PIL import Image
 
-from uce_edge.datasets import labelled, splits
+from uce_edge.datasets import labelled, overlap, splits
 from uce_edge.metadata import ImageSpec
 
 
@@ -151,3 +151,16 @@ def test_class_names_of_an_archive_that_stand_there_twice_are_refused(tmp_path: 
     np.savez(tmp_path / "data.npz", x=x, y=y, class_names=["cat", "cat"])
     with raises("dataset.class-names"):
         splits.load(str(tmp_path / "data.npz"))
+
+
+def test_copies_of_an_image_are_dealt_together(tmp_path: Path, rng: np.random.Generator) -> None:
+    for name in ("a", "b"):
+        for i in range(40):
+            write(tmp_path / name / f"{i}.png", rng)
+        for i in range(15):
+            (tmp_path / name / f"copy of {i}.png").write_bytes((tmp_path / name / f"{i}.png").read_bytes())
+    dataset = splits.load(str(tmp_path), size=(6, 6))
+    assert sum(sizes(dataset).values()) == 110
+    assert overlap.across(dataset.splits).same is None
+    first, second = dataset.splits["train"].halves()
+    assert overlap.across({"first": first, "second": second}).same is None

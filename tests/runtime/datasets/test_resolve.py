@@ -33,10 +33,13 @@ def archive(path: Path, value: int, count: int = 40) -> None:
 
 
 def folder(path: Path, value: int) -> None:
-    for name in CLASSES:
+    """Images with one value in their corner, no two the same."""
+    for at, name in enumerate(CLASSES):
         (path / name).mkdir(parents=True)
         for index in range(20):
-            Image.new("L", (8, 8), value).save(path / name / f"{index}.png")
+            image = Image.new("L", (8, 8), value)
+            image.putpixel((7, 7), 20 * at + index)
+            image.save(path / name / f"{index}.png")
 
 
 def meant(word: str, root: Path | None = None) -> set[int]:

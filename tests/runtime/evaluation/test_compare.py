@@ -339,7 +339,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(comparing, tmp_path):
 def test_what_cannot_be_compared_is_refused_in_a_sentence(comparing, tmp_path):
     assert "2 to 12" in comparing(FILES[0]).err
     assert "twice" in comparing(FILES[0], FILES[0]).err
-    other = comparing(FILES[0], models.bundled(Inference.MC)).err
+    other = comparing(FILES[0], models.bundled(Inference.MC, "cifar10")).err
     assert "classes of cifar10-mc.onnx" in other
     assert ".html" in comparing(*FILES, "--report", tmp_path / "x.pdf").err
     assert comparing(FILES[0], tmp_path / "none.onnx").code == 1

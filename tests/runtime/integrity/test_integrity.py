@@ -26,7 +26,7 @@ from uce_edge.integrity.digests import MARK, of_document
 from uce_edge.integrity.protobuf import ExternalDataError
 from uce_edge.integrity.self_test import Pattern, image
 from uce_edge.metadata import Metadata
-from uce_edge.models import BUNDLED, bundled
+from uce_edge.models import bundled, kinds
 from uce_edge.runtime import providers
 
 pytest.importorskip("onnx_ir", reason="publishing a file needs onnx-ir")
@@ -84,9 +84,9 @@ def test_the_digest_of_the_document_does_not_depend_on_its_layout(published: Pat
     assert of_document('{"a b": "c\\" d"}') == hashlib.sha256(b'{"a b":"c\\" d"}').hexdigest()
 
 
-@pytest.mark.parametrize("kind", BUNDLED)
+@pytest.mark.parametrize("kind", kinds("cifar10"))
 def test_the_bundled_files_have_them(kind: str) -> None:
-    model = Model(bundled(kind), "cpu")
+    model = Model(bundled(kind, "cifar10"), "cpu")
     assert model.digests == model.metadata.digests is not None
     tested = model.self_test()
     assert tested.images == 2

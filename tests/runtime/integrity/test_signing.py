@@ -146,13 +146,13 @@ def test_a_file_that_is_swapped_after_it_was_checked_is_not_signed(
 def test_a_foreign_file_is_not_signed_along(tmp_path: Path, call: Call, what: str) -> None:
     model, key = tmp_path / "m.onnx", tmp_path / "private.pem"
     key.write_bytes(private_pem(ec.generate_private_key(ec.SECP256R1())))
-    shutil.copy(bundled(), model)
+    shutil.copy(bundled(name="cifar10"), model)
     if what == "another model":
-        shutil.copy(bundled("mc"), tmp_path / "m.ort")
+        shutil.copy(bundled("mc", "cifar10"), tmp_path / "m.ort")
     elif what == "text":
         (tmp_path / "m.json").write_text("text")
     else:
-        shutil.copy(bundled("mc").with_suffix(".json"), tmp_path / "m.json")
+        shutil.copy(bundled("mc", "cifar10").with_suffix(".json"), tmp_path / "m.json")
     assert call("sign", model, "--key", key).code == 1
     assert not model.with_suffix(".sig").exists()
 

@@ -1,5 +1,7 @@
 """Structured reports: read back by highdicom's own reader, with the patient and study of the image."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,7 @@ def test_a_report_has_the_answer_and_the_patient_of_the_image(study: Path, call:
     for name in ("PatientID", "PatientName", "PatientSex", "StudyInstanceUID", "AccessionNumber", "StudyDate"):
         assert str(report[name].value) == str(HEADER.get(name, "Invented^Patient"))
     assert report.VerificationFlag == "UNVERIFIED"
+    assert [one.CodingSchemeDesignator for one in report.CodingSchemeIdentificationSequence] == ["99UCEEDGE"]
     model = Model(MODEL, "cpu")
     expected = model.predict([study], reject="auto")[0]
     (group,) = report.content.get_image_measurement_groups()
@@ -60,6 +63,40 @@ def test_several_images_go_to_a_folder(study: Path, call: Call) -> None:
     made = call("predict", study, study.parent / "other.dcm", "--model", MODEL, "--dicom-sr", folder)
     assert made.code == 0, made.err
     assert sorted(path.name for path in folder.iterdir()) == ["other-sr.dcm", "study-sr.dcm"]
+
+
+def test_a_folder_also_gets_the_heatmap_as_a_capture_of_the_study(study: Path, call: Call) -> None:
+    import pydicom
+
+    before, folder = study.read_bytes(), study.parent / "reports"
+    made = call("predict", study, "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", folder)
+    assert made.code == 0, made.err
+    assert sorted(path.name for path in folder.iterdir()) == ["study-heatmap.dcm", "study-sr.dcm"]
+    image, capture = pydicom.dcmread(study), highdicom.imread(folder / "study-heatmap.dcm")
+    for name in ("PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyInstanceUID", "StudyID",
+                 "AccessionNumber", "StudyDate", "StudyTime", "ReferringPhysicianName"):  # fmt: skip
+        assert str(capture[name].value) == str(image[name].value), name
+    report = pydicom.dcmread(folder / "study-sr.dcm")
+    assert len({one.SeriesInstanceUID for one in (image, capture, report)}) == 3
+    assert capture.SourceImageSequence[0].ReferencedSOPInstanceUID == image.SOPInstanceUID
+    assert "BurnedInAnnotation" not in capture
+    assert capture.Modality == "OT"
+    pixels = capture.pixel_array
+    assert pixels.shape[2] == 3
+    assert np.ptp(pixels.astype(int), axis=2).max() > 100  # the colours of the map
+    assert study.read_bytes() == before
+
+
+def test_a_validator_finds_no_error(study: Path, call: Call) -> None:
+    validator = shutil.which("dciodvfy")
+    if validator is None:
+        pytest.skip("dciodvfy is not installed: apt-get install dicom3tools")
+    folder = study.parent / "reports"
+    made = call("predict", study, "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", folder)
+    assert made.code == 0, made.err
+    for name in ("study-heatmap.dcm", "study-sr.dcm"):
+        lines = subprocess.run([validator, folder / name], capture_output=True, text=True, check=False).stderr
+        assert "Error" not in lines, lines
 
 
 def test_what_cannot_be_reported_is_refused(study: Path, call: Call) -> None:
