@@ -1,28 +1,31 @@
-"""Writes the X-rays of PneumoniaMNIST as DICOM files of invented patients, for docs/tutorial-pneumonia.md.
+"""Writes chest X-rays as DICOM files of patients, for docs/tutorial-pneumonia.md.
 
-python examples/dicom_tutorial.py data/pneumoniamnist.npz
+python examples/dicom_tutorial.py chest_xray/
 
-makes xrays/train, xrays/val and xrays/test, each with a folder normal and a folder pneumonia, xrays/manifest.csv, and
-incoming/ with some of the test images, without labels. The pixels have 12 bits; every third file stores white as 0
-(MONOCHROME1). Names and identifiers are made up.
+reads the images of Kermany et al. 2018, in folders NORMAL and PNEUMONIA of any depth, and makes xrays/normal,
+xrays/pneumonia, xrays/manifest.csv, and incoming/ with the X-rays of some patients, without labels. The shorter side
+has 256 pixels, of 12 bits; every third file stores white as 0 (MONOCHROME1). The names of the files tell patients
+apart; the patients' names are made up.
 """
 
 import csv
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ComputedRadiographyImageStorage, ExplicitVRLittleEndian, generate_uid
 
-CLASSES = ("normal", "pneumonia")
-WHITE = 4095  # of a detector with 12 bits
-ARRIVED = 50
+PATIENT = re.compile(r"(person\d+|IM-\d+)")
+SIDE, WHITE = 256, 4095  # a detector with 12 bits
+ARRIVES = 20  # the X-rays of one patient of so many arrive later
 
 
-def study(pixels: npt.NDArray[np.uint8], patient: str, number: int) -> Dataset:
+def study(pixels: npt.NDArray[Any], patient: str, number: int) -> Dataset:
     """One X-ray as a computed radiography image."""
     data = Dataset()
     data.file_meta = FileMetaDataset()
@@ -36,33 +39,35 @@ def study(pixels: npt.NDArray[np.uint8], patient: str, number: int) -> Dataset:
     return data
 
 
-def write(data: Dataset, path: Path) -> None:
-    """Save a data set as a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data.save_as(path, enforce_file_format=True)
+def gray(path: Path) -> npt.NDArray[np.uint8]:
+    """An X-ray, reduced to the size of the tutorial."""
+    with Image.open(path) as image:
+        scale = SIDE / min(image.size)
+        size = (round(image.width * scale), round(image.height * scale))
+        return np.asarray(image.convert("L").resize(size, Image.Resampling.BICUBIC))
 
 
-def main(archive: str) -> None:
-    """Write all files; every patient has one to three X-rays, all of one class."""
-    arrays: dict[str, Any] = dict(np.load(archive))
-    rng, rows, patients = np.random.default_rng(0), [], 0
-    for part in ("train", "val", "test"):
-        labels = arrays[f"{part}_labels"].ravel()
-        for label, name in enumerate(CLASSES):
-            left = 0
-            for pixels in arrays[f"{part}_images"][labels == label]:
-                if left == 0:
-                    patients, left = patients + 1, int(rng.integers(1, 4))
-                left -= 1
-                patient = f"P{patients:05d}"
-                file = f"{part}/{name}/{patient}-{left}.dcm"
-                write(study(pixels, patient, len(rows)), Path("xrays") / file)
-                rows.append((file, name, patient, part))
+def main(folder: str) -> None:
+    """Write all files."""
+    rows, patients, arrived = [], set(), 0
+    files = sorted(path for path in Path(folder).rglob("*.jp*g") if path.parent.name in ("NORMAL", "PNEUMONIA"))
+    for number, path in enumerate(files):
+        found = PATIENT.search(path.name)
+        if found is None:
+            sys.exit(f"{path} has no patient in its name.")
+        patient, label = found[1], path.parent.name.lower()
+        later = int(re.sub(r"\D", "", patient)) % ARRIVES == 0
+        file = Path(label) / f"{path.stem}.dcm"
+        target = Path("incoming") / file.name if later else Path("xrays") / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        study(gray(path), patient, number).save_as(target, enforce_file_format=True)
+        arrived += later
+        if not later:
+            patients.add(patient)
+            rows.append((file.as_posix(), label, patient))
     with Path("xrays/manifest.csv").open("w", newline="") as table:
-        csv.writer(table).writerows([("path", "label", "patient", "split"), *rows])
-    for index, pixels in enumerate(arrays["test_images"][:ARRIVED]):
-        write(study(pixels, f"N{index:05d}", index), Path("incoming") / f"N{index:05d}.dcm")
-    print(f"xrays/ has {len(rows)} X-rays of {patients} invented patients, and incoming/ some without a label.")
+        csv.writer(table).writerows([("path", "label", "patient"), *rows])
+    print(f"xrays/ has {len(rows)} X-rays of {len(patients)} patients, and incoming/ {arrived} without a label.")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,15 @@ std::string labels(const uce_edge::Metadata& metadata, const uce_edge::Predictio
   return "[" + names + "]";
 }
 
+// A map with its size, or null.
+std::string map(const std::optional<uce_edge::Map>& found) {
+  if (!found) return "null";
+  std::string values;
+  for (const float value : found->values) values += (values.empty() ? "" : ", ") + number(value);
+  return "{\"height\": " + std::to_string(found->height) + ", \"width\": " + std::to_string(found->width) +
+         ", \"values\": [" + values + "]}";
+}
+
 void self_test(const std::string& path) {
   const auto found = uce_edge::Model(path).self_test();
   if (!found) throw uce_edge::Error(path + " has no probe images: it was published before there were any.");
@@ -186,7 +195,8 @@ void run(const std::vector<std::string>& arguments) {
             << ", \"novelty\": " << number(answer.novelty) << ", \"novelty_score\": " << number(answer.novelty_score)
             << ", \"decision\": " << (!decides ? "null" : decision == 0 ? "\"accept\"" : "\"reject\"")
             << ", \"reason\": " << (decision == 0 ? "null" : quoted(uce_edge::reasons[decision]))
-            << ", \"set\": " << labels(metadata, answer) << ", \"samples\": " << passes
+            << ", \"set\": " << labels(metadata, answer) << ", \"heatmap\": " << map(answer.heatmap)
+            << ", \"heatmap_spread\": " << map(answer.heatmap_spread) << ", \"samples\": " << passes
             << ", \"seed\": " << seed << "}\n";
 }
 

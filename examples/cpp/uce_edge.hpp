@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "uce_edge_json.hpp"
+#include "uce_edge_maps.hpp"
 #include "uce_edge_merge.hpp"
 #include "uce_edge_range.hpp"
 #include "uce_edge_resize.hpp"
@@ -41,7 +42,7 @@ inline constexpr const char* outputs[] = {"probabilities",     "class_id",      
                                           "model_uncertainty", "standard_error", "error_probability",
                                           "decision"};
 // What a file is asked for when its metadata lists it.
-inline constexpr const char* optional_outputs[] = {"novelty", "novelty_score", "in_set"};
+inline constexpr const char* optional_outputs[] = {"novelty", "novelty_score", "in_set", "heatmap", "heatmap_spread"};
 // By `Decision`, as in JSON.
 inline constexpr const char* reasons[] = {"", "uncertain", "out-of-distribution", "both"};
 
@@ -310,6 +311,7 @@ struct Prediction {
   Decision decision = Decision::accept;         // by the rule of the file; without one, only NaN is rejected
   std::optional<float> novelty, novelty_score;  // of a file that detects out-of-distribution images
   std::optional<std::vector<std::int32_t>> set;  // the labels of the prediction set, the likeliest first; of a file with sets
+  std::optional<Map> heatmap, heatmap_spread;  // of a file with heatmaps; none where merged calls predict different classes
 
   // Whether the uncertainty is above a threshold of your own, or NaN.
   bool is_uncertain(float threshold) const { return !(uncertainty <= threshold); }
@@ -535,7 +537,9 @@ class Model {
   using Values = std::vector<detail::Session::Value>;
   static constexpr const char* inputs[] = {"image", "seeds"};
   static constexpr const char* pass_probabilities = "pass_probabilities";
-  static inline const std::string in_set = "in_set";
+  static inline const std::string in_set = "in_set", heatmap = "heatmap", heatmap_spread = "heatmap_spread";
+
+  static bool is_map(const std::string& name) { return name == heatmap || name == heatmap_spread; }
 
   Model() = default;
 
@@ -633,6 +637,19 @@ class Model {
     return static_cast<const float*>(session_.numbers(values[place], ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, count));
   }
 
+  // An output's maps, one for each image; none if it has another shape.
+  std::vector<Map> maps(const Values& values, std::size_t place, std::size_t count) const {
+    const std::vector<std::int64_t> sides = session_.sides(values[place]);
+    if (sides.size() != 3 || sides[0] != std::int64_t(count) || sides[1] < 1 || sides[2] < 1) return {};
+    const auto height = std::size_t(sides[1]), width = std::size_t(sides[2]);
+    const float* found = floats(values, place, count * height * width);
+    std::vector<Map> result;
+    for (std::size_t i = 0; found != nullptr && i < count; ++i, found += height * width) {
+      result.push_back({height, width, {found, found + height * width}});
+    }
+    return result;
+  }
+
   // All passes of some images in one call.
   Failure run(const void* pixels, std::size_t count, const std::vector<std::int32_t>& seeds,
               std::vector<Prediction>& answers) const {
@@ -650,11 +667,16 @@ class Model {
         session_.numbers(values[required - 1], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, count));
     std::vector<const float*> numbers;  // the others, one for each image
     const bool* inside = nullptr;
+    std::vector<Map> means, spreads;
     for (std::size_t i = 2; i < asked.size(); ++i) {
       if (asked[i] == in_set) {
         const auto type = ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL;
         inside = static_cast<const bool*>(session_.numbers(values[i], type, count * classes));
         if (inside == nullptr) return broken();
+      } else if (is_map(asked[i])) {
+        std::vector<Map>& found = asked[i] == heatmap ? means : spreads;
+        found = maps(values, i, count);
+        if (found.size() != count) return broken();
       } else if (i != required - 1) {
         numbers.push_back(floats(values, i, count));
       }
@@ -671,8 +693,10 @@ class Model {
       answer.error_probability = numbers[3][i];
       std::size_t next = required - 3;
       for (const char* name : m.optional) {
-        if (name != in_set) optional(answer, name, numbers[next++][i]);
+        if (name != in_set && !is_map(name)) optional(answer, name, numbers[next++][i]);
       }
+      if (!means.empty()) answer.heatmap = std::move(means[i]);
+      if (!spreads.empty()) answer.heatmap_spread = std::move(spreads[i]);
       if (inside != nullptr) {
         labels(answer, std::vector<bool>(inside + i * classes, inside + (i + 1) * classes));
       }
@@ -691,23 +715,36 @@ class Model {
     Prediction answer;
     std::vector<float> passes;
     passes.reserve(seeds.size() * members * classes);
-    std::vector<const char*> asked(1, pass_probabilities);
-    const auto is_number = [](const std::string& name) { return name != in_set; };  // the set follows from all passes
-    std::copy_if(m.optional.begin(), m.optional.end(), std::back_inserter(asked), is_number);
+    // The set follows from all passes, and every call gives the same numbers; but each has maps of its own.
+    std::vector<const char*> each(1, pass_probabilities), once;
+    for (const char* name : m.optional) {
+      if (name != in_set) (is_map(name) ? each : once).push_back(name);
+    }
+    const bool mapped = each.size() > 1, spread = each.size() > 2;  // in the order of the graph
+    if (mapped) each.push_back(outputs[1]);
+    detail::PooledMaps pooled;
     for (std::size_t first = 0; first < seeds.size(); first += calls_.passes()) {
       const std::size_t count = std::min(calls_.passes(), seeds.size() - first);
+      std::vector<const char*> asked = each;
+      if (first == 0) asked.insert(asked.end(), once.begin(), once.end());
       Values values;
       const Failure failure = call(pixels, 1, seeds.data() + first, count, asked, values);
       if (failure) return failure;
       const float* fresh = floats(values, 0, count * members * classes);
       if (fresh == nullptr) return broken();
       passes.insert(passes.end(), fresh, fresh + count * members * classes);
-      for (std::size_t i = 1; i < asked.size(); ++i) {
+      if (mapped) {
+        const std::vector<Map> mean = maps(values, 1, 1), other = spread ? maps(values, 2, 1) : mean;
+        const auto* id = static_cast<const std::int32_t*>(
+            session_.numbers(values[each.size() - 1], ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 1));
+        if (mean.empty() || other.empty() || other[0].values.size() != mean[0].values.size() || id == nullptr) return broken();
+        pooled.add(count, *id, mean[0], spread ? &other[0] : nullptr);
+      }
+      for (std::size_t i = each.size(); i < asked.size(); ++i) {
         const float* number = floats(values, i, 1);
         if (number == nullptr) return broken();
         optional(answer, asked[i], *number);
       }
-      asked.resize(1);  // every call gives the same
     }
     const detail::Summary summary = detail::summarise(passes, classes, members, m.error_map);
     answer.probabilities = summary.probabilities;
@@ -718,6 +755,7 @@ class Model {
     if (!named(answer, std::int32_t(summary.class_id))) return broken();
     answer.decision = detail::decide(m.rule.value_or(Rule{}), summary, answer.novelty.value_or(0));
     if (m.sets) labels(answer, detail::contained(*m.sets, answer.probabilities));
+    pooled.of(answer.class_id, answer.heatmap, spread ? &answer.heatmap_spread : nullptr);
     answers.push_back(std::move(answer));
     return {};
   }

@@ -140,6 +140,14 @@ class Session {
     return reason;
   }
 
+  // The sides of a value; none if it has no shape.
+  std::vector<std::int64_t> sides(const Value& value) const {
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    if (value == nullptr || !told(api_->GetTensorTypeAndShape(value.get(), &info)).empty()) return {};
+    const Owned<OrtTensorTypeAndShapeInfo> owned{info, api_->ReleaseTensorTypeAndShapeInfo};
+    return shape_of(info).sides;
+  }
+
   // A value's numbers, of which there must be so many of this type; else null.
   const void* numbers(const Value& value, ONNXTensorElementDataType type, std::size_t count) const {
     OrtTensorTypeAndShapeInfo* info = nullptr;

@@ -66,7 +66,7 @@ def synthetic(every: int, dirty_from: float = math.inf, seed: int = 0) -> Genera
         seed: Of the order of the scenes and their light.
     """
     rng, number = np.random.default_rng(seed), 0
-    pictures = [np.asarray(Image.open(path).convert("RGB")) for path in sorted(PICTURES.glob("*.png"))]
+    pictures = [small(path) for path in collect([str(PICTURES)])]
     while True:
         scene = pictures[rng.integers(len(pictures))].astype(np.float64) * rng.uniform(0.8, 1.2)
         height, width = scene.shape[:2]
@@ -75,7 +75,14 @@ def synthetic(every: int, dirty_from: float = math.inf, seed: int = 0) -> Genera
         for step in range(every):
             y, x = abs((top + step) % 16 - 8), abs((left + step) % 16 - 8)  # there and back again
             frame, number = wide[y : y + height, x : x + width], number + 1
-            yield corrupt(frame[None], "noise", 5, seed=number)[0] if number >= dirty_from else frame
+            yield corrupt(frame[None], "contrast", 5, seed=number)[0] if number >= dirty_from else frame
+
+
+def small(path: str) -> Pixels:
+    """A picture as a camera of 320x320 pixels sees it, at most."""
+    with Image.open(path) as picture:
+        picture.thumbnail((320, 320))
+        return np.asarray(picture.convert("RGB"))
 
 
 def recorded(folder: Path) -> Generator[str, None, None]:
@@ -287,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", help="a folder, a camera's number or a video; default: a synthetic camera")
-    parser.add_argument("--model", help="a file, or the name of a bundled model; default: cifar10")
+    parser.add_argument("--model", help="a file, or the name of a bundled model; default: imagenet")
     parser.add_argument("--usual", type=Path, help=f"a folder with {USUAL} frames or more of a usual day, far apart")
     parser.add_argument("--every", type=whole, default=5, help="frames until the scene is another one; default: 5")
     parser.add_argument(

@@ -26,7 +26,7 @@ from uce_edge.audit.decision_log import Audit
 from uce_edge.audit.model_files import ModelFiles
 from uce_edge.audit.replay import Outcome, replay
 from uce_edge.images.loader import collect
-from uce_edge.output.annotate import save_sheet
+from uce_edge.output.contact_sheet import save_sheet
 from uce_edge.runtime.answers import Request
 
 MODEL = "pneumonia"

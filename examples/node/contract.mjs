@@ -11,7 +11,7 @@ export const NUMBERS = ['uncertainty', 'model_uncertainty', 'standard_error', 'e
 /** What every file is asked for. A file may have more outputs, and its description more keys: they are ignored. */
 export const OUTPUTS = ['probabilities', 'class_id', ...NUMBERS, 'decision'];
 /** What a file is asked for when its description lists it. */
-export const OPTIONAL = ['novelty', 'novelty_score', 'in_set'];
+export const OPTIONAL = ['novelty', 'novelty_score', 'in_set', 'heatmap', 'heatmap_spread'];
 export const INFERENCE = ['mc', 'moments', 'deterministic'];
 /** Why an image is rejected, by the output `decision`; null where it is accepted. */
 export const REASONS = [null, 'uncertain', 'out-of-distribution', 'both'];

@@ -2,6 +2,7 @@
 import './telemetry.mjs'; // before onnxruntime-node, which reads it once
 import * as ort from 'onnxruntime-node';
 import { describe, MAX_SAMPLES, NUMBERS, OPTIONAL, OUTPUTS, passSeeds, refuse } from './contract.mjs';
+import { MAPS, mapsOf, PooledMaps } from './maps.mjs';
 import { callSize, decide, summarise } from './merge.mjs';
 import { prepare } from './prepare.mjs';
 import { inSet, labelSet } from './sets.mjs';
@@ -78,7 +79,8 @@ export class Model {
    * A call of ONNX Runtime holds 32 passes at most, or as many as the file's costs allow, and what is split is merged:
    * memory stays flat. `decision` is that of the rule in the file: an index of `REASONS`, 0 for an accepted image.
    * `novelty` and `novelty_score` are null for a file that does not have them, and so is `set`: the labels of the
-   * prediction set, the likeliest first.
+   * prediction set, the likeliest first. `heatmap` and `heatmap_spread` are `{ height, width, values }`, or null: also
+   * where calls that were merged predict different classes.
    */
   async predict(bytes, seeds) {
     const { height, width, channels, dtype } = this.about.image;
@@ -103,26 +105,31 @@ export class Model {
     const values = await this.#run(image, seeds, this.outputs);
     const numbers = [...NUMBERS, 'decision', ...NOVELTY].map((name) => [name, values[name]?.data[0] ?? null]);
     const inside = values.in_set?.data ?? null;
-    return this.#answer(Array.from(values.probabilities.data), values.class_id.data[0], Object.fromEntries(numbers), inside);
+    const rest = { ...Object.fromEntries(numbers), ...mapsOf(values) };
+    return this.#answer(Array.from(values.probabilities.data), values.class_id.data[0], rest, inside);
   }
 
   async #split(image, seeds) {
     const each = this.about.classes.length * (this.about.members ?? 1);
     const passes = new Float32Array(seeds.length * each);
     const optional = Object.fromEntries(NOVELTY.map((name) => [name, null]));
+    const maps = MAPS.filter((name) => this.optional.includes(name));
+    if (maps.length > 0) maps.push('class_id');
+    const pooled = new PooledMaps();
     for (let first = 0; first < seeds.length; first += this.passesPerCall) {
       const some = seeds.slice(first, first + this.passesPerCall);
       // Every call gives the same novelty.
       const asked = first === 0 ? NOVELTY.filter((name) => this.optional.includes(name)) : [];
-      const values = await this.#run(image, some, [PASSES, ...asked]);
+      const values = await this.#run(image, some, [PASSES, ...asked, ...maps]);
       if (values[PASSES].data.length !== some.length * each) this.#breaks();
       passes.set(values[PASSES].data, first * each);
+      pooled.add(values, some.length);
       for (const name of asked) optional[name] = values[name].data[0];
     }
     const { probabilities, class_id, ...numbers } = summarise(passes, this.about);
     const decision = decide(this.about.rule ?? {}, { probabilities, class_id, ...numbers, ...optional });
     const inside = this.about.sets ? inSet(this.about.sets, probabilities) : null;
-    return this.#answer(probabilities, class_id, { ...numbers, decision, ...optional }, inside);
+    return this.#answer(probabilities, class_id, { ...numbers, decision, ...optional, ...pooled.of(class_id) }, inside);
   }
 
   #answer(probabilities, class_id, numbers, inside) {

@@ -6,7 +6,7 @@ NAME = "uce_edge_ros"
 
 setup(
     name=NAME,
-    version="0.3.0",
+    version="0.4.0",
     description="Classifies camera images with a uce-edge model and says how far each answer can be trusted.",
     license="MIT",
     packages=[NAME],

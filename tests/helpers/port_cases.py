@@ -163,14 +163,23 @@ def check_set(said: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert said["set"] == [str(label) for label in sorted(inside, key=lambda label: -chances[label])]
 
 
+def check_maps(said: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Height, width and values of the maps; nothing for a file without them."""
+    for name in contract.MAPS:
+        if wanted.get(name) is None:
+            assert said[name] is None
+            continue
+        places = np.asarray(wanted[name], np.float32)
+        found = np.reshape(said[name]["values"], (said[name]["height"], said[name]["width"]))
+        np.testing.assert_allclose(found.ravel(), places.ravel(), rtol=1e-4, atol=1e-5)
+
+
 def check_contract(said: dict[str, Any]) -> None:
-    """What a port spells must be what Python spells; it may leave the outputs of single passes and places alone."""
+    """What a port spells must be what Python spells; it may leave the outputs of single passes alone."""
     assert said["contract"] == CONTRACT["contract"]
     for limit in ("max_samples", "max_seed"):
         assert said[limit] == CONTRACT["limits"][limit]
-    others = {
-        output["name"] for output in CONTRACT["outputs"] if output["per"] == "pass" or "map_height" in output["shape"]
-    }
+    others = {output["name"] for output in CONTRACT["outputs"] if output["per"] == "pass"}
     for key, required in (("outputs", True), ("optional", False)):
         outputs = [item["name"] for item in CONTRACT["outputs"] if item["required"] == required]
         assert [name for name in said[key] if name not in others] == [name for name in outputs if name not in others]
@@ -203,6 +212,7 @@ class PortTests:
         check_numbers(said, wanted)
         check_novelty(said, wanted)
         check_set(said, wanted)
+        check_maps(said, wanted)
 
     def test_the_file_itself_says_how_many_passes_and_which_threshold(self, port: Port) -> None:
         plain, stored = port(MODEL, IMAGE), port(MODEL, IMAGE, "--reject", "auto")
@@ -310,6 +320,17 @@ class PortTests:
         if wanted.novelty_score is not None:
             assert said["novelty_score"] == pytest.approx(float(wanted.novelty_score[0]), rel=1e-5)
         assert said["set"] == (None if wanted.in_set is None else list(wanted[0].label_set or ()))
+
+    @pytest.mark.parametrize("image", ["digit-1.raw", "noise.raw"])
+    def test_maps_of_several_calls_are_pooled(self, port: Port, image: str) -> None:
+        file, pixels = GOLDEN / "digits-heatmap.onnx", np.frombuffer((GOLDEN / image).read_bytes(), np.uint8)
+        said = answer(port, file, GOLDEN / image, "--samples", 101)
+        with warnings.catch_warnings(action="ignore"):
+            wanted = Model(file, "cpu").predict(pixels.reshape(1, 8, 8, 1), samples=101)[0]
+        if image == "noise.raw":  # calls predict different classes
+            assert (said["heatmap"], said["heatmap_spread"]) == (None, None)
+        else:
+            check_maps(said, {name: getattr(wanted, name) for name in contract.MAPS})
 
     @pytest.mark.parametrize(
         ("change", "reason"),

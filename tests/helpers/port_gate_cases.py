@@ -15,9 +15,9 @@ from helpers.port_cases import GATED, IMAGE, REFERENCE_IMAGES, Port, answer, not
 from uce_edge import Model
 from uce_edge.errors import ModelFileError
 from uce_edge.images.loader import load
-from uce_edge.models import BUNDLED, bundled
+from uce_edge.models import bundled, kinds
 
-EXAMPLES = sorted((ROOT / "examples" / "images").glob("*.png"))
+EXAMPLES = sorted((ROOT / "tests" / "cifar").glob("*.png"))
 OOD = ("out-of-distribution", "both")
 Change = Callable[[dict[str, Any]], object]
 """Of a metadata document."""
@@ -48,7 +48,7 @@ def bundled_copy(folder: Path, kind: str) -> Path:
     """A bundled model with its description beside it."""
     file = folder / f"{kind}.onnx"
     for suffix in (".onnx", ".json"):
-        shutil.copy(bundled(kind).with_suffix(suffix), file.with_suffix(suffix))
+        shutil.copy(bundled(kind, "cifar10").with_suffix(suffix), file.with_suffix(suffix))
     return file
 
 
@@ -102,7 +102,7 @@ class GateTests:
         file = variant(tmp_path, lambda about: about.update(outputs=["novelty", "novelty_score"]))
         assert refusal(port, file, IMAGE) == f"{file} breaks the contract: its graph is not what its metadata says."
 
-    @pytest.mark.parametrize("kind", BUNDLED)
+    @pytest.mark.parametrize("kind", kinds("cifar10"))
     def test_the_bundled_file_rejects_what_is_no_photo(self, port: Port, tmp_path: Path, kind: str) -> None:
         file, image = bundled_copy(tmp_path, kind), tmp_path / "image.raw"
         for what, frames in no_photos().items():
@@ -110,7 +110,7 @@ class GateTests:
             said = answer(port, file, image, "--reject", "auto")
             assert (said["decision"], said["reason"] in OOD) == ("reject", True), what
 
-    @pytest.mark.parametrize("kind", BUNDLED)
+    @pytest.mark.parametrize("kind", kinds("cifar10"))
     def test_the_bundled_file_does_not_reject_all_photos(self, port: Port, tmp_path: Path, kind: str) -> None:
         file, image = bundled_copy(tmp_path, kind), tmp_path / "image.raw"
         reasons = []

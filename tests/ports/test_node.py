@@ -15,7 +15,7 @@ from helpers.port_probe_cases import ProbeTests, published
 
 from uce_edge import Model
 from uce_edge.integrity import protobuf
-from uce_edge.models import BUNDLED, bundled
+from uce_edge.models import bundled, kinds
 
 FOLDER = ROOT / "examples" / "node"
 
@@ -53,7 +53,7 @@ def test_the_module_spells_the_contract_as_python_does() -> None:
 @pytest.mark.usefixtures("port")
 def test_a_call_holds_as_many_passes_as_in_python(tmp_path: Path) -> None:
     older = variant(tmp_path, lambda document: document.update(costs=None))
-    files = [*sorted(GOLDEN.glob("*.onnx")), *map(bundled, BUNDLED), older]
+    files = [*sorted(GOLDEN.glob("*.onnx")), *(bundled(kind, "cifar10") for kind in kinds("cifar10")), older]
     files = [file for file in files if Model(file, "cpu").metadata.takes_seeds]
     script = """
         const { readFileSync } = await import('node:fs');
@@ -114,7 +114,7 @@ class TestNode(PortTests, GateTests, ProbeTests, FrameTests):
 def test_digests_are_compared_by_the_rule_of_the_contract(tmp_path: Path, change: str) -> None:
     """Without a runtime: the module that compares stands alone."""
     model, description = tmp_path / "m.onnx", tmp_path / "m.json"
-    content, text = bundled().read_bytes(), bundled().with_suffix(".json").read_text()
+    content, text = bundled(name="cifar10").read_bytes(), bundled(name="cifar10").with_suffix(".json").read_text()
     if change == "digest in a key":
         text = text.replace('"rule":', f'"rule{json.loads(text)["digests"]["metadata"]}":')
     elif change == "long tag":

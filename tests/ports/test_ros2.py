@@ -36,7 +36,7 @@ from uce_edge.errors import ImageError, UceEdgeWarning, UsageError
 from uce_edge.images.loader import prepare
 from uce_edge.images.resize import Resize
 from uce_edge.metadata import ImageSpec
-from uce_edge.models import BUNDLED, bundled
+from uce_edge.models import bundled, kinds
 from uce_edge.runtime.model import GuaranteeWarning, SamplesWarning
 
 PACKAGE = ROOT / "examples" / "ros2"
@@ -196,15 +196,15 @@ def test_a_novelty_that_is_not_a_number_is_out_of_distribution(tmp_path: Path) -
     assert (said.decision, said.reason) == ("reject", "out-of-distribution")
 
 
-@pytest.mark.parametrize("kind", BUNDLED)
+@pytest.mark.parametrize("kind", kinds("cifar10"))
 def test_the_bundled_file_rejects_what_is_no_photo_and_not_all_photos(kind: str) -> None:
-    model = Model(bundled(kind), "cpu", threads=1)
+    model = Model(bundled(kind, "cifar10"), "cpu", threads=1)
     classifier = Classifier(model, model.metadata.samples)
     for what, shown in no_photos().items():
         said = classifier.answer(message(shown[0], "rgb8"))
         assert (said.decision, said.reason in ("out-of-distribution", "both")) == ("reject", True), what
         assert said.why.startswith("unlike anything it was calibrated on")
-    photos = [np.asarray(Image.open(path).convert("RGB")) for path in (ROOT / "examples" / "images").glob("*.png")]
+    photos = [np.asarray(Image.open(path).convert("RGB")) for path in (ROOT / "tests" / "cifar").glob("*.png")]
     assert "accept" in {classifier.answer(message(photo, "rgb8")).decision for photo in photos}
 
 

@@ -87,7 +87,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MODEL = GOLDEN / "digits-mc.onnx"
-PICTURE = ROOT / "examples" / "images" / "cat.png"
+PICTURE = ROOT / "tests" / "cifar" / "cat.png"
 
 
 @pytest.mark.parametrize("name", ["predict", "evaluate", "calibrate", "bench", "verify"])

@@ -142,6 +142,8 @@ def test_a_deterministic_model_has_one_pass_and_no_standard_error(visit: Callabl
     wanted = Model(digits.deterministic, "cpu").predict([digits.image])
     np.testing.assert_allclose(document["probabilities"], wanted.probabilities[0], atol=1e-5)
     assert (document["samples"], document["standard_error"], document["model_uncertainty"]) == (1, 0, 0)
+    assert visited.page.is_visible("#latency")
+    assert not visited.page.is_visible("#passes")
     assert visited.complaints == []
 
 
@@ -170,7 +172,8 @@ def test_the_page_spells_the_contract_as_python_does(golden_page: Callable[[str]
     script = """async (edges) => {
         const page = await import("/contract.js");
         const { VERSION: contract, MAX_SAMPLES: max_samples, MAX_SEED: max_seed } = page;
-        const { OUTPUTS: outputs, OPTIONAL: optional, REQUIRED: required } = page;
+        const { OUTPUTS: outputs, REQUIRED: required } = page;
+        const optional = [...page.OPTIONAL, ...page.MAPS];
         const { INFERENCE: inference, REASONS: reasons } = page;
         const decided = (c) => page.decide(page.ruleOf(c.threshold), { uncertainty: c.uncertainty ?? NaN, classId: 0 });
         const accepted = edges.accept.map((c) => decided(c) === 0);

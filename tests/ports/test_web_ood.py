@@ -12,7 +12,7 @@ from helpers import port_cases
 from helpers.pictures import no_photos
 from helpers.web_page import GATED, MC, Visit, give_golden, golden_page, launch, playwright, serve, visit  # noqa: F401
 
-from uce_edge.models import BUNDLED, bundled
+from uce_edge.models import bundled, kinds
 
 RULE = json.loads((GOLDEN / GATED).with_suffix(".json").read_text())["rule"]
 
@@ -102,15 +102,15 @@ def test_a_novelty_that_is_not_a_number_is_out_of_distribution(visit: Callable[.
     )
 
 
-@pytest.mark.parametrize("kind", BUNDLED)
+@pytest.mark.parametrize("kind", kinds("cifar10"))
 def test_the_bundled_file_rejects_what_is_no_photo_and_not_all_photos(visit: Callable[..., Visit], kind: str) -> None:
-    visited = visit(bundled(kind))
+    visited = visit(bundled(kind, "cifar10"))
     for what, frames in no_photos().items():
         visited.give(f"{what}.raw", frames[0].tobytes())
         assert visited.answer(source=f"{what}.raw")["reason"] in ("out-of-distribution", "both"), what
         assert visited.page.inner_text("#headline") == "Rejected: unlike anything it was calibrated on"
     decisions = set()
-    for path in sorted((ROOT / "examples" / "images").glob("*.png")):
+    for path in sorted((ROOT / "tests" / "cifar").glob("*.png")):
         visited.give(path.name, path.read_bytes())
         decisions.add(visited.answer(source=path.name)["decision"])
     assert decisions == {"accept", "reject"}

@@ -63,11 +63,12 @@ async function openDevice() {
     element("device").disabled = false; // another one may do
     throw error;
   }
-  const { classes, image, architecture } = metadata;
+  const { classes, image, architecture, inference } = metadata;
   const size = `${image.height} × ${image.width} ${image.channels === 1 ? "gray" : "RGB"}`;
   const network = architecture ? `${architecture}, ` : "";
   const downgrade = state.engine.downgrade ? ` ${state.engine.downgrade}.` : "";
   element("about").textContent = `Model: ${network}${classes.length} classes, ${size}. Runs on ${state.engine.name}.${downgrade}`;
+  document.body.dataset.inference = inference;
   document.body.dataset.device = state.engine.device;
   document.body.dataset.state = "ready";
   state.earlier = [];
